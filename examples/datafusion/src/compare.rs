@@ -1,4 +1,4 @@
-//! Interleaved rounds of all modes, each in a process of its own.
+//! Comparison of all modes in interleaved rounds, with a server process for each mode and round.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::load::{self, Measurements};
 use crate::mode::Mode;
 
-/// A server in its own process, which ends with this value.
+/// A server in its own process, which is killed when this value is dropped.
 struct Server {
     process: Child,
     address: SocketAddr,
@@ -43,15 +43,15 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         _ = self.process.kill();
         _ = self.process.wait();
     }
 }
 
-/// Prints the medians of the rounds of each mode, and the ratio of its p99 to that of tokio in the
+/// Prints the medians over the rounds for each mode, and the ratio of its p99 to tokio's p99 in the
 /// same round.
-pub(crate) fn run(rounds: u64, long: Duration) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(rounds: u64, length: Duration) -> Result<(), Box<dyn Error>> {
     let mut seen: [Vec<Measurements>; Mode::ALL.len()] = std::array::from_fn(|_| Vec::new());
     let mut report = None;
     for _ in 0..rounds {
@@ -62,7 +62,7 @@ pub(crate) fn run(rounds: u64, long: Duration) -> Result<(), Box<dyn Error>> {
             if *report.get_or_insert_with(|| body.clone()) != body {
                 return Err(format!("{}: another report", mode.name()).into());
             }
-            seen.push(load::run(server.address, long)?);
+            seen.push(load::run(server.address, length)?);
         }
     }
     println!("| mode | p50 µs | p99 µs (range) | p99 / tokio's | reports/s |");

@@ -17,7 +17,7 @@ const PARTITIONS: usize = 2;
 const BATCHES: i64 = 16;
 const ROWS: i64 = 8192;
 
-/// Orders in memory.
+/// DataFusion with a table of orders in memory.
 pub(crate) struct Engine {
     session: SessionContext,
 }
@@ -51,7 +51,7 @@ impl Engine {
         Ok(Engine { session })
     }
 
-    /// The ten customers with the largest sums.
+    /// Returns the ten customers with the largest sums.
     pub(crate) async fn report(&self) -> Result<String> {
         let total = sum(col("amount")).alias("total");
         let best = self.session.table("orders").await?;

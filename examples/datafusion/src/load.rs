@@ -1,4 +1,4 @@
-//! The clients: two that ask for one report after the other, and eight that ask for prices at times
+//! The clients. Two of them request one report after the other, and eight request prices at times
 //! fixed in advance, so that a late answer also counts for the requests behind it.
 
 use std::io::{self, Read, Write};
@@ -31,17 +31,17 @@ impl Measurements {
     }
 }
 
-/// Puts load on a server for this long.
-pub(crate) fn run(server: SocketAddr, long: Duration) -> io::Result<Measurements> {
-    let until = Instant::now() + long;
+/// Puts load on a server for this time.
+pub(crate) fn run(server: SocketAddr, length: Duration) -> io::Result<Measurements> {
+    let until = Instant::now() + length;
     let (prices, reports) = thread::scope(|scope| {
         let reports = (0..REPORT_CLIENTS).map(|_| scope.spawn(move || ask_reports(server, until)));
         let reports: Vec<_> = reports.collect();
         let prices =
             (0..PRICE_CLIENTS).map(|client| scope.spawn(move || ask_prices(server, client, until)));
         let prices: Vec<_> = prices.collect();
-        let prices: io::Result<Vec<_>> = prices.into_iter().map(joined).collect();
-        let reports: io::Result<Vec<f64>> = reports.into_iter().map(joined).collect();
+        let prices: io::Result<Vec<_>> = prices.into_iter().map(join).collect();
+        let reports: io::Result<Vec<f64>> = reports.into_iter().map(join).collect();
         (prices, reports)
     });
     let mut prices = prices?.concat();
@@ -50,7 +50,7 @@ pub(crate) fn run(server: SocketAddr, long: Duration) -> io::Result<Measurements
     Ok(Measurements { prices, reports })
 }
 
-fn joined<T>(client: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
+fn join<T>(client: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
     client.join().expect("clients do not panic")
 }
 

@@ -61,7 +61,7 @@ impl FromStr for Mode {
     }
 }
 
-/// A runtime whose threads run while no ordinary thread wants their CPU.
+/// Creates a runtime whose threads run while no ordinary thread wants their CPU.
 fn idle_runtime() -> std::io::Result<Runtime> {
     runtime::Builder::new_multi_thread()
         .worker_threads(CPUS)

@@ -11,7 +11,7 @@ use upshift::Level;
 
 use crate::engine::Engine;
 
-/// Where queries run.
+/// Place where queries run.
 #[derive(Clone)]
 pub(crate) enum Queries {
     /// Awaited in the handler; `tokio::spawn` puts their tasks on tokio's threads.
@@ -26,7 +26,7 @@ struct Service {
     queries: Queries,
 }
 
-/// The level of a request.
+/// Returns the level of a request by its path.
 pub(crate) fn level(path: &str) -> Level {
     if path.starts_with("/prices/") {
         Level::at::<4>()

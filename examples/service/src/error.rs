@@ -1,4 +1,4 @@
-//! The error type of the handlers, and the responses that it becomes.
+//! The error type of the handlers, and its conversion to responses.
 
 use axum::Json;
 use axum::http::StatusCode;

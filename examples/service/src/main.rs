@@ -11,8 +11,8 @@
 //! | request | level | what it does |
 //! |---|---|---|
 //! | `GET /orders/{id}` | 0 | a command of redis, a query of postgres |
-//! | `GET /healthz` | 0 | both, in short |
-//! | `POST /orders` | 8 | inserts, tells the web sockets |
+//! | `GET /healthz` | 0 | asks both whether they answer |
+//! | `POST /orders` | 8 | inserts an order, sends it to the web sockets |
 //! | `GET /quotes/{item}` | 16 | asks the partner, over https |
 //! | `GET /events` | 16 | the web socket |
 //! | `POST`, `GET`, `DELETE /report` | 24 | starts, shows, stops the background job of level 48 |

@@ -18,7 +18,7 @@ use upshift::Level;
 use crate::state::Shop;
 use crate::{orders, quotes, report};
 
-/// Returns the level of a request, by the table of the crate's documentation.
+/// Returns the level of a request, as in the table of `main.rs`.
 pub fn level(method: &Method, path: &str) -> Level {
     let first = path.split('/').nth(1).unwrap_or_default();
     match first {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The spans are printed. For a collector, put `opentelemetry-otlp` in the place of
-//! `opentelemetry-stdout`: [`exported_by`] takes any exporter. Its batch processor has a thread of
-//! its own, so no vCPU waits for it, and no runtime of tokio is needed.
+//! `opentelemetry-stdout`: [`exported_by`] takes a processor for any exporter. The batch processor
+//! has a thread of its own, so no vCPU waits for the exporter, and no runtime of tokio is needed.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ fn exported_by(
 }
 
 async fn order(Path(id): Path<u64>) -> String {
-    // A span of the program's own is a part of the request's.
+    // A span of the program's own is a child of the request's span.
     let span = tracing::info_span!("look up", order.id = id);
     span.in_scope(|| format!("order {id}"))
 }
@@ -162,14 +162,14 @@ mod tests {
         assert!(answers[1].contains("sum "), "{answers:?}");
         provider.force_flush().unwrap();
         let spans = exporter.get_finished_spans().unwrap();
-        let of = |name: &str| {
+        let find = |name: &str| {
             let found = spans.iter().find(|span| span.name == name);
             found.unwrap_or_else(|| panic!("{name} in {spans:?}"))
         };
-        let order = of("GET /orders/{id}");
+        let order = find("GET /orders/{id}");
         assert_eq!(level(order), Some(&Value::I64(8)));
-        assert_eq!(level(of("POST /reports")), Some(&Value::I64(40)));
-        let part = of("look up");
+        assert_eq!(level(find("POST /reports")), Some(&Value::I64(40)));
+        let part = find("look up");
         assert_eq!(part.parent_span_id, order.span_context.span_id());
         let trace = part.span_context.trace_id();
         assert_eq!(trace, order.span_context.trace_id());

@@ -1,4 +1,4 @@
-//! An axum JSON API whose urgent requests stay fast while others compute.
+//! An axum JSON API whose urgent requests stay fast while other requests compute.
 //!
 //! `GET /orders/{id}` runs at level 8, `POST /reports` (which computes) at level 40; both share the
 //! vCPUs. State, extractors, middleware and server-sent events are axum's own.

@@ -1,10 +1,15 @@
-//! A chat server that sends each client's lines to all others. Each client has a coroutine that
-//! reads its lines and one that writes to it from a bounded queue. A client that does not read is
-//! removed when its queue is full, so that it delays no other client and uses a bounded amount of
-//! memory.
+//! A chat server that sends each client's lines to all other clients. Each client has a coroutine
+//! that reads its lines and another that writes to it from a bounded queue. A client that does not
+//! read is removed when its queue is full, so that it delays no other client and uses a bounded
+//! amount of memory.
 //!
 //! Without arguments, three clients inside the program talk to each other and the program ends.
 //! With an address, it serves all clients:
+//!
+//! ```text
+//! cargo run -p upshift --example chat -- 127.0.0.1:7000
+//! nc 127.0.0.1 7000
+//! ```
 
 use std::collections::HashMap;
 use std::io;

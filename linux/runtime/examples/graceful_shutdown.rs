@@ -4,6 +4,10 @@
 //!
 //! Without arguments, a client inside the program talks to the server, and the program sends itself
 //! a SIGTERM. With an address, it serves until a signal ends it:
+//!
+//! ```text
+//! cargo run -p upshift --example graceful_shutdown -- 127.0.0.1:7000
+//! ```
 
 use std::io;
 use std::sync::Arc;

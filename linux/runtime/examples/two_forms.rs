@@ -14,7 +14,7 @@ use upshift::{Level, get_cid, spawn, spawn_blocking};
 
 const CLIENTS: usize = 3;
 
-/// Sends every line back in upper case, and notes it in the log.
+/// Sends every line back in upper case, and writes it to the log.
 async fn serve(connection: OwnedFd, log: OwnedFd) -> io::Result<()> {
     let cid = get_cid().expect("a coroutine has an id");
     let mut buffer = Vec::with_capacity(256);
@@ -32,7 +32,7 @@ async fn serve(connection: OwnedFd, log: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Asks once. Blocks its thread.
+/// Sends a line and returns the answer. Blocks its thread.
 fn ask(server: SocketAddr, line: String) -> io::Result<Vec<u8>> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     connect!(&socket, server)?;

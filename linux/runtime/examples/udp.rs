@@ -1,6 +1,6 @@
-//! UDP: a server that answers every datagram, in the vCPU's own receive buffers (one
-//! operation for all of them, no copy), and a client that asks again when an answer does
-//! not come in time.
+//! UDP: a server that answers every datagram from the vCPU's own receive buffers (one operation for
+//! all datagrams, and no copy), and a client that repeats a question when the answer does not come
+//! in time.
 //!
 //! Run it with `cargo run -p upshift --example udp`.
 

@@ -35,8 +35,8 @@ pub(crate) fn current() -> io::Result<Mask> {
     }
 }
 
-/// Returns the CPUs of the calling thread; those of the machine where a sandbox forbids the
-/// question.
+/// Returns the CPUs of the calling thread, or of the machine where a sandbox forbids the system
+/// call.
 pub(crate) fn cpus() -> Vec<usize> {
     current().map_or_else(|_| (0..online_cpus()).collect(), |mask| mask.cpus())
 }
@@ -50,7 +50,7 @@ pub(crate) fn online_cpus() -> usize {
 
 /// Gives the calling thread the affinity that [`current`] returned earlier.
 pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
-    // SAFETY: the pointer is to a set of the size given.
+    // SAFETY: the pointer is that of the set in `mask`, with its size.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&mask.0), &raw const mask.0) };
     if result == 0 {
         Ok(())
@@ -59,11 +59,11 @@ pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
     }
 }
 
-/// Gives a thread that was just started this affinity. The thread need not run for it, which could
-/// take long on the CPU that it has inherited.
+/// Gives this affinity to a thread that was just started. The thread itself need not run for that,
+/// which could take long on the CPU that it has inherited.
 pub(crate) fn restore_of<T>(thread: &JoinHandle<T>, mask: &Mask) {
-    // SAFETY: the thread has been neither joined nor detached, so its id is valid; a set of the
-    // size given.
+    // SAFETY: the thread has been neither joined nor detached, so its id is valid. The pointer is
+    // that of the set in `mask`, with its size.
     unsafe {
         libc::pthread_setaffinity_np(
             thread.as_pthread_t(),

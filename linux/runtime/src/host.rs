@@ -77,7 +77,8 @@ pub(crate) trait PreemptibleVcpu: Send + Sync {
     /// Returns whether a poll is stopped in the middle.
     fn has_stopped_polls(&self) -> bool;
     /// Ends the threads, on the first one, once no poll is stopped any more. Returns false if a
-    /// stopped poll does not end; the watcher has ended then, and stopped polls go on without it.
+    /// stopped poll does not end; the watcher has ended then, and stopped polls continue without
+    /// it.
     fn end(&self) -> bool;
     /// Ends the wait of the current thread if that cannot wait in the ring.
     fn wake_idle(&self);
@@ -90,11 +91,11 @@ type MaybePreemptible = Option<Arc<dyn PreemptibleVcpu>>;
 
 /// The scheduler's view of the process: clock, thread identity, wake-ups.
 pub struct Linux {
-    /// Wakers of the vCPUs' waits.
+    /// Handles that end the waits of vCPUs, by index.
     remotes: Box<[Mutex<Option<Remote>>]>,
-    /// Wakers of the preemptible vCPUs' watchers.
+    /// Handles that wake the watchers of preemptible vCPUs, by index.
     watches: Box<[Mutex<Option<RingWatch>>]>,
-    /// The preemptible vCPUs.
+    /// The preemptible vCPUs, by index.
     preemptible: Box<[Mutex<MaybePreemptible>]>,
     /// Record of long polls.
     longest: OnceLock<Arc<Longest>>,
@@ -117,7 +118,7 @@ impl Linux {
             names: Names::default(),
             reports_panics: OnceLock::new(),
             clock: clock::Ticks::new(),
-            // Without it locks take an atomic step more; nothing else changes.
+            // Without the barrier, locks take another atomic step; nothing else changes.
             has_barrier: register_barrier().is_ok(),
         }
     }

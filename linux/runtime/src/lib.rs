@@ -49,10 +49,10 @@
 //! | `worker` | the loop of a vCPU, and its thread |
 //! | `preempt` | suspension of a poll, its watcher, the permit of a thread |
 //! | `stand_in` | service of a busy vCPU's ring and timers by an idle one |
-//! | `context`, `host` | from a thread to its vCPU |
+//! | `context`, `host` | the way from a thread to its vCPU |
 //! | `coroutine` | spawning, preemption test and budget |
 //! | `blocking` | threads for functions that block |
-//! | `user_code` | calls of wakers, destructors and hooks of users |
+//! | `user_code` | calls of the user's wakers, destructors and hooks |
 //! | `memory` | allocation of futures and control blocks |
 //! | `tokio` (feature `tokio-rt`) | a runtime of tokio beside this one |
 //! | [`task`] | results, sets of coroutines, under tokio's names |
@@ -62,7 +62,7 @@
 //! | [`metrics`] | counters and histograms |
 //! | [`observe`] | stalls, spans, the live view |
 //! | [`trace`] | a timeline of coroutines and vCPUs |
-//! | [`sys`] | the papers' system calls in two forms |
+//! | [`sys`] | system calls in a blocking and an asynchronous form |
 //! | `axum` (feature) | `axum::serve` on the vCPUs, with levels; names of routes |
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
@@ -102,7 +102,7 @@ mod worker;
 
 pub(crate) use upshift_elevate::futex;
 
-/// Where the expansions of `sys`'s macros look for its functions.
+/// Path at which the expansions of the macros of `sys` find its functions.
 #[doc(hidden)]
 pub use sys as calls;
 

@@ -16,9 +16,9 @@ use crate::Result;
 pub const SMALL: &str = "small.txt";
 const BIG: &str = "big.bin";
 const LENGTH: u64 = 256 << 20;
-/// Bytes of a client's read, and the rest after it: 160 kB/s.
+/// Bytes of a client's read, and the pause after it: 160 kB/s.
 const PIECE: usize = 16 << 10;
-const REST: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(100);
 
 pub fn make_file(folder: &Path) -> Result<()> {
     fs::write(folder.join(SMALL), SMALL)?;
@@ -29,13 +29,14 @@ pub fn make_file(folder: &Path) -> Result<()> {
 #[derive(Default)]
 struct Shared {
     bytes: AtomicU64,
-    over: AtomicBool,
+    is_stopped: AtomicBool,
 }
 
 pub struct Downloads {
     shared: Arc<Shared>,
     thread: thread::JoinHandle<Result<()>>,
-    marked: std::cell::Cell<(u64, Instant)>,
+    /// Bytes and time at the start of the measurement.
+    start: std::cell::Cell<(u64, Instant)>,
 }
 
 pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
@@ -59,7 +60,7 @@ pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
     Ok(Downloads {
         shared,
         thread,
-        marked: std::cell::Cell::new((0, Instant::now())),
+        start: std::cell::Cell::new((0, Instant::now())),
     })
 }
 
@@ -77,13 +78,13 @@ async fn download(address: SocketAddr, shared: Arc<Shared>) -> Result<()> {
     let request = format!("GET /files/{BIG} HTTP/1.1\r\nHost: here\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut piece = vec![0; PIECE];
-    while !shared.over.load(Ordering::Relaxed) {
+    while !shared.is_stopped.load(Ordering::Relaxed) {
         let count = stream.read(&mut piece).await?;
         if count == 0 {
             return Err("a download ended".into());
         }
         shared.bytes.fetch_add(count as u64, Ordering::Relaxed);
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(PAUSE).await;
     }
     Ok(())
 }
@@ -92,15 +93,15 @@ impl Downloads {
     /// Starts the measurement of the rate.
     pub fn mark(&self) {
         let bytes = self.shared.bytes.load(Ordering::Relaxed);
-        self.marked.set((bytes, Instant::now()));
+        self.start.set((bytes, Instant::now()));
     }
 
     /// Ends the downloads; returns their rate in MB/s.
     pub fn stop(self) -> Result<u64> {
-        let (before, began) = self.marked.get();
+        let (before, began) = self.start.get();
         let bytes = self.shared.bytes.load(Ordering::Relaxed) - before;
         let rate = bytes as f64 / began.elapsed().as_secs_f64() / 1e6;
-        self.shared.over.store(true, Ordering::Relaxed);
+        self.shared.is_stopped.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| "a download panicked")??;
         Ok(rate as u64)
     }

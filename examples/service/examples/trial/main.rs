@@ -9,8 +9,8 @@
 //! The partner is an https server of this program, with a certificate of its own making. The
 //! variables are `ROUNDS` (3), `SPAN` (4 seconds per figure) and `NAME` (of the line). The output
 //! is a line of a table: medians over the rounds of p50 and p99, and the range of p99, in
-//! microseconds. Standard error explains the time of the slowest hundredth: the waits of each
-//! part's threads for a CPU during the order (including threads that do nothing for the order).
+//! microseconds. Standard error explains the time of the slowest hundredth: the waits for a CPU of
+//! each part's threads during the order (including threads that do nothing for the order).
 //! `cargo xtask compat service` starts the databases and runs the program in each configuration.
 
 mod downloads;
@@ -37,9 +37,9 @@ fn main() -> Result<()> {
     let span = Duration::from_secs(number("SPAN", 4)? as u64);
     let folder = std::env::temp_dir().join(format!("service-trial-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let tried = run_trial(&program, &folder, rounds, span);
+    let result = run_trial(&program, &folder, rounds, span);
     std::fs::remove_dir_all(&folder)?;
-    tried
+    result
 }
 
 fn run_trial(program: &str, folder: &std::path::Path, rounds: usize, span: Duration) -> Result<()> {

@@ -23,12 +23,12 @@ pub const CERTIFICATE: &str = "partner.pem";
 
 /// Makes a certificate, writes it to the folder, and serves until the program ends.
 pub fn start(folder: &Path) -> Result<SocketAddr> {
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
-    fs::write(folder.join(CERTIFICATE), made.cert.pem())?;
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der())?;
+    let pair = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
+    fs::write(folder.join(CERTIFICATE), pair.cert.pem())?;
+    let key = PrivateKeyDer::try_from(pair.signing_key.serialize_der())?;
     let mut config = ServerConfig::builder()
         .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)?;
+        .with_single_cert(vec![pair.cert.der().clone()], key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

@@ -9,15 +9,15 @@ use crate::Result;
 use crate::waits::{GROUPS, WaitTimes, Waits};
 
 const REQUEST: &[u8] = b"GET /orders/1 HTTP/1.1\r\nHost: here\r\n\r\n";
-const REST: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The latency of the requests, in microseconds.
 pub struct Figures {
     pub p50: u64,
     pub p99: u64,
-    /// Mean latency of the slowest hundredth; `waited` is the time that threads waited for a CPU
-    /// meanwhile.
+    /// Mean latency of the slowest hundredth of the requests.
     pub slow: u64,
+    /// Mean time for which threads waited for a CPU during these requests.
     pub waited: WaitTimes,
 }
 
@@ -51,7 +51,7 @@ fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> 
             let text = String::from_utf8_lossy(&answer[..count]).into_owned();
             return Err(format!("the urgent client got {text:?}").into());
         }
-        thread::sleep(REST);
+        thread::sleep(PAUSE);
     }
     times.sort_unstable();
     let slowest = &times[times.len() * 99 / 100..];
@@ -107,7 +107,7 @@ fn take_short_slices() {
         deadline: 0,
         period: 0,
     };
-    // SAFETY: a pointer to a struct of the size that it says. A kernel without custom slices
-    // refuses or ignores the request.
+    // SAFETY: `attributes` is a struct of the size in its first field. A kernel without custom
+    // slices refuses or ignores the request.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }

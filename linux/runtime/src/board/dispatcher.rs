@@ -1,10 +1,10 @@
-//! The dispatcher of a vCPU: a thread that sleeps on its ring and announces arrivals while the
-//! vCPU's own thread is behind other processes and cannot.
+//! The dispatcher of a vCPU: a thread that sleeps on the vCPU's ring and announces arrivals while
+//! the vCPU's own thread is behind other processes and cannot.
 //!
-//! The daemon keeps it above all threads that compute, so it does as little as an interrupt
-//! handler: some loads, an atomic or, and a ring of the doorbell if the order may change. It is
-//! woken only while the vCPU listens (`post.rs`): while arrivals more urgent than its poll are
-//! possible, and other processes compete.
+//! The daemon keeps the dispatcher above all threads that compute, so it does as little as an
+//! interrupt handler: a few loads, an atomic or, and a ring of the doorbell if the order may
+//! change. It is woken only while the vCPU listens (`post.rs`): while arrivals more urgent than the
+//! vCPU's poll are possible, and other processes compete.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -25,8 +25,8 @@ use crate::host::Linux;
 use crate::time::clock;
 use crate::time::timers::Timers;
 
-/// Interval at which the dispatcher checks whether other processes compete, since the vCPU has
-/// decided not to listen.
+/// Interval at which the dispatcher checks whether other processes compete by now: the vCPU has
+/// decided not to listen while they did not.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// Handle to the thread, which ends when this is dropped.
@@ -130,7 +130,7 @@ impl Announcer {
             revents: 0,
         };
         let millis = timeout.as_micros().div_ceil(1000) as libc::c_int;
-        // SAFETY: a pointer to a local, of the length given. After an error the caller looks.
+        // SAFETY: `polled` is a local array of one entry. After an error the caller looks.
         unsafe { libc::poll(&raw mut polled, 1, millis) };
         if polled.revents != 0 {
             self.watch.clear();
@@ -146,7 +146,7 @@ impl Announcer {
         }
         let timer = self.timers.next_deadline();
         if self.watch.has_arrivals() || timer.is_some_and(|deadline| deadline <= clock::now()) {
-            // Their coroutines are known only once they have been reaped.
+            // The coroutines of the arrivals are known only once the vCPU has reaped these.
             level = level.min(self.expected.most_urgent(&self.watch));
         }
         if level < line.claim().runnable() {

@@ -1,5 +1,5 @@
-//! The process's membership in the daemon's machine: the registered threads, and the keeper, a
-//! thread that joins again.
+//! The membership of the process in the daemon's machine: the registered threads, and the keeper, a
+//! thread that joins again when another daemon has started.
 
 use std::fmt;
 use std::io;
@@ -25,7 +25,7 @@ use crate::time::timers::Timers;
 /// Interval at which the keeper looks for a daemon while there is none.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The same interval shortly after the end of a daemon: it may be restarting, with another
+/// The same interval shortly after the end of a daemon, which may be restarting with another
 /// configuration or version.
 const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -218,7 +218,7 @@ impl Membership {
     /// Withdraws the threads of a vCPU that leaves.
     pub(crate) fn withdraw(&self, index: usize) {
         let _updating = lock(&self.update_lock);
-        lock(&self.fresh).retain(|(of, _)| *of != index);
+        lock(&self.fresh).retain(|(vcpu, _)| *vcpu != index);
         let threads = match self.vcpus().get_mut(index) {
             Some(spec) => std::mem::take(&mut spec.threads),
             None => return,
@@ -262,15 +262,15 @@ impl Membership {
             if closed.is_some() {
                 lost = Some(Instant::now());
                 self.set_joined(None);
-                // If another daemon has replaced it, that is there at once.
+                // A daemon that has replaced this one is joined at once.
             }
             // A failure (no daemon yet, or a refusal) is retried later.
             let _ = self.join();
         }
     }
 
-    /// Sleeps until the daemon has gone; if there is none, for `again`.
-    fn sleep(&self, closed: Option<&OwnedFd>, again: Duration) {
+    /// Sleeps until the daemon has ended or, if there is none, for `interval`.
+    fn sleep(&self, closed: Option<&OwnedFd>, interval: Duration) {
         let mut fds = [Some(&self.eventfd), closed].map(|fd| libc::pollfd {
             fd: fd.map_or(-1, AsRawFd::as_raw_fd),
             events: libc::POLLIN,
@@ -278,11 +278,11 @@ impl Membership {
         });
         let timeout = match closed {
             Some(_) => -1,
-            None => again.as_millis() as libc::c_int,
+            None => interval.as_millis() as libc::c_int,
         };
         let mut count = 0u64;
-        // SAFETY: a pointer to a local array of the length given, then one to a local of that size;
-        // the eventfd does not block. After an error the caller looks.
+        // SAFETY: `fds` is a local array of two entries, and `count` a local of eight bytes. The
+        // eventfd does not block. After an error the caller looks.
         unsafe {
             libc::poll(fds.as_mut_ptr(), 2, timeout);
             libc::read(self.eventfd.as_raw_fd(), (&raw mut count).cast(), 8);
@@ -291,7 +291,7 @@ impl Membership {
 
     fn wake_keeper(&self) {
         let one = 1u64;
-        // SAFETY: eight readable bytes. A full counter is readable, too.
+        // SAFETY: `one` is a local of eight bytes. A full counter wakes the keeper, too.
         unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 

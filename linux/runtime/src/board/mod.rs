@@ -1,10 +1,10 @@
-//! The board: this process among the others of the machine.
+//! The board: the connection of this process to the machine's daemon.
 //!
 //! With [`Builder::board`](crate::Builder::board) the vCPUs publish their runnable levels to
-//! `upshift daemon`, and learn which others compete for their CPU. The daemon elevates the threads
-//! of the process with the most urgent work. Where it lacks the right to, a process that is
-//! outranked gives way by itself (SharedScheduler, section 3.3: "once they detect a more urgent
-//! coroutine in another process they take the initiative to yield").
+//! `upshift daemon`, and learn whether other processes compete for their CPU. The daemon elevates
+//! the threads of the process with the most urgent work. Where the daemon lacks the right to, a
+//! process that is outranked gives way by itself (SharedScheduler, section 3.3: "once they detect a
+//! more urgent coroutine in another process they take the initiative to yield").
 //!
 //! ```text
 //!   vCPU's thread    publishes the level of its poll; rings the doorbell if the
@@ -23,7 +23,7 @@
 //!
 //! **A sleeping vCPU** keeps the rank of the most urgent level that it has run in the last second
 //! or two. So it wakes with its priority, and nothing needs deciding when a request arrives; if the
-//! arrival is less urgent, the vCPU says so before it polls it.
+//! arrival is less urgent, the vCPU publishes that before the poll.
 //!
 //! **Nothing depends on the daemon.** Without one, a vCPU runs as if it were alone. The keeper
 //! joins again within a second of the start of a new daemon.
@@ -43,17 +43,17 @@ pub enum Board {
     /// The runtime does not join.
     #[default]
     Off,
-    /// Joins if a daemon listens when the runtime is built. Failures are reported on standard
-    /// error, and the runtime goes on alone.
+    /// The runtime joins if a daemon listens when it is built. Failures are reported on standard
+    /// error, and the runtime continues alone.
     Auto,
-    /// Joins; building the runtime fails without a daemon, or if it refuses.
+    /// The runtime joins. Building it fails if there is no daemon, or if the daemon refuses.
     Required,
 }
 
 /// State of a runtime's connection to the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoardStats {
-    /// Set while the process has joined a daemon that is there.
+    /// Set while the process is joined to a running daemon.
     pub joined: bool,
     /// Set if the daemon elevates; if not, processes give way by themselves.
     pub enforcing: bool,

@@ -18,9 +18,9 @@ use crate::time::clock;
 /// period and the one before.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Levels that a vCPU has recently run: those that may arrive again. Waits without end (for a
-/// signal, say) leave it after the first second, at any level; should such a wait end all
-/// the same, the vCPU notices when it has the CPU.
+/// Levels that a vCPU has recently run, and that may arrive again. The level of a wait without end
+/// (for a signal, say) leaves the set after a second or two; if such a wait does end, the vCPU
+/// notices when it has the CPU.
 #[derive(Debug, Default)]
 pub(super) struct Expected(AtomicU64);
 
@@ -90,9 +90,9 @@ impl Post {
     #[inline]
     pub(crate) fn publish_poll(&self, bitmap: u64, level: u8, now: u64) {
         let [recent, before] = self.recent.get();
-        let with = recent | 1 << (level & 63);
-        if with != recent || now > self.period_ends.get() {
-            self.recent.set([with, before]);
+        let updated = recent | 1 << (level & 63);
+        if updated != recent || now > self.period_ends.get() {
+            self.recent.set([updated, before]);
             self.expect(now);
         }
         if self.vcpu.line().arrived().load(Relaxed) != 0 {
@@ -143,7 +143,8 @@ impl Post {
         if self.vcpu.settle().unwrap_or(false) {
             self.membership.count_ring();
         }
-        // A demoted thread would not notice arrivals; an elevated one, or one that is alone, does.
+        // A demoted thread would not notice arrivals; an elevated thread, or the only one on its
+        // CPU, does.
         let may_come = self.expected.most_urgent(&self.watch);
         if may_come < potential && self.vcpu.standing() != Standing::UNCONTESTED {
             self.watch.unmask();
@@ -178,7 +179,7 @@ impl Post {
     }
 
     /// Returns whether another process goes first on this CPU if the most urgent level here is
-    /// `level`. False during this one's turn to work, see `yielding`.
+    /// `level`. False during this process's time to work, see `yielding`.
     #[inline]
     pub(crate) fn is_outranked(&self, level: u8) -> bool {
         self.membership.is_cooperative() && level < NO_LEVEL && self.vcpu.is_outranked(level)
@@ -208,7 +209,7 @@ impl Drop for Post {
         line.arrived().store(0, Relaxed);
         line.set_running(NO_LEVEL);
         line.set_awaited(NO_LEVEL);
-        // If the daemon is not told, its next tick finds the change.
+        // If the daemon cannot be told, its next tick finds the change.
         let _ = self.vcpu.settle();
     }
 }

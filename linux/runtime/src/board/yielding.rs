@@ -1,26 +1,26 @@
-//! Duration for which a vCPU gives way to other processes by itself. No I/O, no clock.
+//! Limit of the time for which a vCPU gives way to other processes by itself. No I/O, no clock.
 //!
-//! With strict priority a process that claims to be urgent, rightly or not, would keep all others
-//! waiting for ever. So a process that has given way for [`LONGEST_YIELD`] in a row works for
-//! [`WORK_AFTER_YIELD`], 4 % of the time, regardless of the others' claims.
+//! With strict priority a process that claims to be urgent, rightly or not, would keep all other
+//! processes waiting for ever. So a process that has given way for [`LONGEST_YIELD`] in a row works
+//! for [`WORK_AFTER_YIELD`], 4 % of the time, regardless of the claims of other processes.
 
-/// The longest time for which it gives way without a pause, ns.
+/// The longest time for which a process gives way without a pause, ns.
 const LONGEST_YIELD: u64 = 48_000_000;
-/// The time for which it then works, ns.
+/// The time for which the process then works, ns.
 const WORK_AFTER_YIELD: u64 = 2_000_000;
 
-/// Time without a question, ns, after which the process counts as not outranked, and the
-/// measurement begins again.
+/// Time without a call of [`Yielding::gives_way`], ns, after which the process counts as not
+/// outranked, and the measurement begins again.
 const RESET_AFTER: u64 = 2_000_000;
 
-/// Times of giving way of one vCPU.
+/// Record of the times at which one vCPU gave way.
 #[derive(Debug, Default)]
 pub(super) struct Yielding {
-    /// Time at which it began to give way, ns.
+    /// Time at which the vCPU began to give way, ns.
     since: u64,
-    /// Time of the last question, ns.
+    /// Time of the last call, ns.
     asked: u64,
-    /// End of its turn to work, ns.
+    /// End of the time to work, ns.
     works_until: u64,
 }
 

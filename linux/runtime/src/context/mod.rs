@@ -1,4 +1,4 @@
-//! Context of the calling thread: the way from a leaf future to its vCPU.
+//! Context of the calling thread, through which a leaf future reaches its vCPU.
 //!
 //! A thread-local pointer leads to the [`Worker`] whose loop runs on this thread. Outside a runtime
 //! every function returns `None` or an error.
@@ -28,9 +28,9 @@ thread_local! {
 /// A runtime: set once it has been built, and upgradable while it lives.
 pub(crate) type Belonging = Arc<OnceLock<Weak<Shared>>>;
 
-/// Makes the calling thread, which serves no vCPU, a part of this runtime: its coroutines, and
-/// calls that only a vCPU can make, go there. `why_outside` is the error of other calls that need a
-/// vCPU.
+/// Makes the calling thread, which serves no vCPU, a part of this runtime: coroutines that the
+/// thread spawns, and calls that only a vCPU can make, go to the runtime. `why_outside` is the
+/// error of other calls that need a vCPU.
 pub(crate) fn belong(runtime: &Belonging, why_outside: &'static str) {
     let _ = BELONGS.try_with(|cell| cell.set((runtime.clone(), why_outside)));
 }
@@ -54,7 +54,7 @@ pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     }
 }
 
-/// A thread that [serves](serve) a worker. The fields end in their order.
+/// Guard of [`serve`]. The order of the fields is that of their drops.
 pub(crate) struct Serving<'a> {
     _entered: Entered,
     _hooks: HooksGuard<'a>,
@@ -86,7 +86,8 @@ impl Drop for Entered {
 #[inline]
 pub(crate) fn with<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
-    // SAFETY: not null only between `enter` and its end, while the worker lives.
+    // SAFETY: the pointer is not null only from `enter` to the drop of `Entered`, while the worker
+    // lives.
     let worker = unsafe { worker.as_ref() }?;
     let _critical = Critical::enter();
     Some(f(worker))
@@ -118,7 +119,8 @@ pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
     Some(f(domain))
 }
 
-/// Runs `f` with the runtime of the calling thread: that of its vCPU, or the one it belongs to.
+/// Runs `f` with the runtime of the calling thread's vCPU, or else of the runtime that the thread
+/// belongs to.
 pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
     // SAFETY: as above.
@@ -182,7 +184,8 @@ pub(crate) fn lock_taken(runtime: u64) -> LockOwner {
     .unwrap_or(LockOwner::Unnamed)
 }
 
-/// Returns the number of the calling coroutine's runtime, and its id; `None` unless both exist.
+/// Returns the number of the calling coroutine's runtime, and the id of the coroutine; `None`
+/// unless both exist.
 pub(crate) fn name() -> Option<(u64, CoroutineId)> {
     let number = with(|worker| {
         let number = &worker.shared().number;
@@ -204,8 +207,8 @@ pub(crate) fn is_alive(runtime: u64) -> bool {
     numbers::is_alive(runtime)
 }
 
-/// Gives a lock to `id` of the runtime with this number, which waits for it. Returns false if that
-/// coroutine has exited.
+/// Gives a lock to its waiter `id` of the runtime with this number. Returns false if that coroutine
+/// has exited.
 pub(crate) fn lock_granted(runtime: u64, id: CoroutineId) -> bool {
     let mut lives = false;
     with_domain_of(runtime, |domain| lives = domain.lock_granted(id).is_ok());
@@ -249,7 +252,7 @@ pub(crate) fn level_to_lend() -> Option<Level> {
     with(|worker| worker.executor().domain().level_to_lend()).flatten()
 }
 
-/// Lends `level`, that of a waiter for a lock of `holder`, to the holder, of the runtime with this
+/// Lends `level`, which is that of a waiter, to the holder of a lock in the runtime with this
 /// number.
 pub(crate) fn lend(runtime: u64, holder: CoroutineId, level: Level) {
     with_domain_of(runtime, |domain| domain.lend(holder, level));

@@ -1,4 +1,5 @@
-//! The runtimes of this process, by number: locks identify the runtime of their holder by it.
+//! The runtimes of this process, by number. A lock identifies the runtime of its holder by that
+//! number.
 //!
 //! A number is never reused, so a stale one refers to no runtime. Its low bits are a slot of a
 //! table. A runtime that finds no free slot is [`UNNUMBERED`], and locks do not lend levels in it.
@@ -16,7 +17,7 @@ use crate::preempt::permit::Critical;
 
 /// Number of runtimes of a process that can be told apart at a time.
 const SLOTS: usize = 64;
-/// The number of runtimes beyond that.
+/// The number of a runtime that found no free slot.
 const UNNUMBERED: u64 = u64::MAX;
 
 struct Slot {
@@ -72,7 +73,7 @@ impl Drop for Number {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
-            // Perhaps the last handle to the domain: dropped outside of the lock.
+            // Dropped outside of the lock, since it may be the last handle to the domain.
             drop(domain);
         }
     }

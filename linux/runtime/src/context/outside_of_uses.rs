@@ -1,6 +1,6 @@
-//! Tests: user code never runs while the calling thread uses state that its vCPU shares, since it
-//! may take long, be suspended, or call the runtime again. The test holds the permit that such uses
-//! enter.
+//! Tests that user code never runs while the calling thread uses state that its vCPU's threads
+//! share: the code may take long, be suspended, or call the runtime again. The tests hold the
+//! permit that such uses enter.
 
 use std::future::pending;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use crate::preempt::permit;
 #[derive(Default)]
 struct Calls {
     all: AtomicUsize,
-    amiss: AtomicUsize,
+    within_use: AtomicUsize,
 }
 
 /// User code that records whether it is called in the middle of a use.
@@ -31,7 +31,7 @@ impl User {
     fn call(&self) {
         self.calls.all.fetch_add(1, Relaxed);
         self.calls
-            .amiss
+            .within_use
             .fetch_add(usize::from(self.permit.in_use()), Relaxed);
     }
 
@@ -80,7 +80,7 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
     // SAFETY: the permit was held when the function began.
     unsafe { permit::restore(before) };
     assert!(user.calls.all.load(Relaxed) >= calls);
-    assert_eq!(user.calls.amiss.load(Relaxed), 0);
+    assert_eq!(user.calls.within_use.load(Relaxed), 0);
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn a_refused_blocking_function_is_dropped_outside_of_uses() {
 #[test]
 fn outputs_and_futures_are_dropped_outside_of_uses() {
     outside_of_uses(4, async |user| {
-        // The output of a detached coroutine, the future of a cancelled one, and an output whose
-        // handle is dropped later.
+        // Drops the output of a detached coroutine, the future of a cancelled coroutine, and an
+        // output whose handle is dropped later.
         let output = user.another();
         crate::spawn(async move { output }, Level::at::<0>()).detach();
         let held = user.another();
@@ -146,7 +146,7 @@ fn outputs_and_futures_are_dropped_outside_of_uses() {
         waits.cancel();
         crate::yield_now().await;
         drop(handle);
-        // A waker of another kind that waits for a coroutine.
+        // A foreign waker that waits for a coroutine.
         let mut joined = crate::spawn(pending::<()>(), Level::at::<0>());
         let waker = user.waker();
         let poll = pin!(&mut joined).poll(&mut Context::from_waker(&waker));

@@ -1,5 +1,6 @@
-//! Budget of a poll before it gives way: completions of leaf futures, time for pieces of a
-//! transfer, tests between two readings of the clock. `coop.rs` spends it.
+//! Budget of a poll: the completions of leaf futures, the time for pieces of a transfer, and the
+//! tests between two readings of the clock that it may use before it gives way. `coop.rs` spends
+//! it.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -42,7 +43,7 @@ pub(crate) fn refill() {
     });
 }
 
-/// Sets the number of leaf futures that may complete in this poll. Returns the former one.
+/// Sets the number of leaf futures that may complete in this poll. Returns the former number.
 #[inline]
 pub(crate) fn replace(left: u32) -> u32 {
     BUDGET.with(|budget| budget.leaves.replace(left))

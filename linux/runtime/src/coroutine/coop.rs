@@ -10,14 +10,14 @@
 //!   quantum gives way to its equals.
 //!
 //! The number of tests between two readings follows from their duration: a poll reads the clock at
-//! its first test, and each reading sets the number so that the next one comes after about a
-//! quarter of the reap interval (5 µs). At most 32 tests pass, and at most twice as many as the
-//! last time. A loop that tests every nanosecond reads the clock at each 32nd test, a loop that
-//! tests every 10 µs at each test.
+//! its first test, and each reading sets the number so that the next reading comes after about a
+//! quarter of the reap interval (5 µs). The number is at most 32, and at most twice the last one. A
+//! loop that tests every nanosecond reads the clock at each 32nd test, a loop that tests every
+//! 10 µs at each test.
 //!
 //! Leaf futures of this crate count their completions and yield when the budget is used up, so a
 //! coroutine whose I/O is always ready does not keep the vCPU. Pieces of long transfers take
-//! microseconds each: [`poll_piece`] has the clock read before each one, and ends a poll that has
+//! microseconds each: [`poll_piece`] reads the clock before each piece, and ends a poll that has
 //! used its share.
 
 use std::future::Future;
@@ -30,7 +30,7 @@ use crate::host;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// The most tests between two readings of the clock.
+/// Largest number of tests between two readings of the clock.
 const MAX_TESTS: u32 = 32;
 
 /// Queue position of a coroutine whose poll should give way.
@@ -151,7 +151,7 @@ fn is_quantum_used(worker: &Worker, now: u64) -> bool {
 /// this poll. If not, because something waits or the poll has used its share of 100 µs, the
 /// coroutine has been woken, and the function returns `Pending` for the rest of the poll.
 ///
-/// For bodies and writers, which are polled by others:
+/// For bodies and writers, which other code polls:
 ///
 /// ```
 /// # use std::task::{Context, Poll, ready};

@@ -20,8 +20,8 @@ use crate::host;
 use crate::observe::traced;
 use crate::task::{JoinError, JoinHandle};
 
-/// Starts a coroutine at a level, or at the spawner's with
-/// [`Priority::Inherit`]. It may run on any vCPU.
+/// Starts a coroutine at a level, or at the spawner's with [`Priority::Inherit`]. It may run on any
+/// vCPU.
 ///
 /// ```
 /// use upshift::{Level, Priority};
@@ -68,7 +68,7 @@ where
     })
 }
 
-/// Starts a coroutine like [`spawn`], for programs that can go on without it.
+/// Starts a coroutine like [`spawn`], for programs that can continue without it.
 ///
 /// # Errors
 /// [`SpawnError`] if memory is short, while the runtime shuts down, or (`NoVcpu`) outside a
@@ -152,7 +152,7 @@ impl<T> LocalHandle<T> {
         self.inner.id()
     }
 
-    /// Detaches the coroutine, which goes on.
+    /// Detaches the coroutine, which continues.
     pub fn detach(self) {}
 
     /// Returns whether the coroutine has exited.
@@ -166,7 +166,7 @@ impl<T> LocalHandle<T> {
         self.inner.cancel();
     }
 
-    /// Converts the handle into one that is `Send`.
+    /// Converts the handle into a handle that is `Send`.
     pub(crate) fn into_sendable(self) -> JoinHandle<T>
     where
         T: Send,
@@ -185,17 +185,17 @@ impl<T> Future for LocalHandle<T> {
     }
 }
 
-/// Runs a blocking function on a thread for such functions, more urgent ones first. Returns the
-/// handle to its result.
+/// Runs a blocking function on a thread for such functions, more urgent functions first. Returns
+/// the handle to its result.
 ///
 /// The function cannot be cancelled once it runs. If no thread can be started for it the handle
 /// reports a panic; [`try_spawn_blocking`] returns an error.
 ///
 /// At most [`Builder::blocking_threads`](crate::Builder::blocking_threads) run at once, and a
-/// function that finds all threads taken waits; the first time is reported on standard error. The
-/// thread is a part of the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the
-/// function, and so does tokio's `Handle::current` with `Builder::tokio`. Coroutines that it spawns
-/// have the default level, unless told otherwise.
+/// function that finds all threads taken waits; the first such wait is reported on standard error.
+/// The thread is a part of the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the
+/// function, and so does tokio's `Handle::current` with `Builder::tokio`. Coroutines that the
+/// function spawns with [`Priority::Inherit`] have the default level.
 ///
 /// ```
 /// use upshift::{Handle, Level, Runtime};
@@ -321,11 +321,11 @@ pub fn alloc_cpu() -> io::Result<usize> {
 }
 
 /// Releases the vCPU that was added last, other than the caller's. Its pinned coroutines are
-/// cancelled, the others continue on other vCPUs. Returns its index at once; the thread ends after
-/// the poll that is under way.
+/// cancelled, the others continue on other vCPUs. Returns the index of the vCPU at once; its thread
+/// ends after the poll that is under way.
 ///
 /// # Errors
-/// `InvalidInput` if there is none to release; an error outside a runtime.
+/// `InvalidInput` if no vCPU can be released; an error outside a runtime.
 pub fn release_cpu() -> io::Result<usize> {
     let shared = context::with_shared(Arc::clone).ok_or_else(context::outside)?;
     shared.release_vcpu()

@@ -9,11 +9,11 @@ use crate::time::clock;
 
 type Vcpu = upshift_core::Vcpu<Linux>;
 
-/// Takes a snapshot; see the module above.
+/// Takes a snapshot; see the parent module.
 pub(crate) fn collect(shared: &Shared) -> Metrics {
     let domain = &shared.domain;
     let (mut exited, mut panicked) = (0, 0);
-    // Read before the number of spawned coroutines, so that it never exceeds that.
+    // Exits are read before the number of spawned coroutines, so that they do not exceed it.
     for vcpu in domain.vcpus() {
         let exits = vcpu.exits();
         exited += exits.0;
@@ -145,8 +145,8 @@ impl Levels {
                 sum.running += running;
                 sum.stats.merge(stats);
             }
-            none => {
-                *none = Some(Sum {
+            empty => {
+                *empty = Some(Sum {
                     ready,
                     running,
                     stats: stats.clone(),

@@ -1,5 +1,5 @@
 //! [`Histogram`]: durations in buckets, four per power of two of the scheduler's tick. Only buckets
-//! with counts are stored. Merging and percentiles are O(buckets), at most 128.
+//! with counts are stored, at most 128. A percentile costs O(buckets).
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// Durations, counted in buckets whose bounds are a fifth apart. All histograms of one process have
 /// the same bounds.
 ///
-/// Serialised it is a list of `[from_ns, to_ns, count]`.
+/// A serialised histogram is a list of `[from_ns, to_ns, count]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Histogram {
@@ -88,8 +88,8 @@ impl Histogram {
         &self.buckets
     }
 
-    /// Returns the duration that a share `q` (0.0 to 1.0) of all did not exceed, rounded down to
-    /// its bucket: at most a fifth too short. Zero if there are none.
+    /// Returns the duration that a share `q` (0.0 to 1.0) of all durations did not exceed, rounded
+    /// down to its bucket: at most a fifth too short. Zero if the histogram is empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Duration {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64).ceil() as u64;
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_of_the_bucket_that_reaches_the_rank() {
+    fn a_quantile_is_the_lower_bound_of_the_bucket_that_reaches_the_rank() {
         let waits = Histogram::of(&[(100, 125, 98), (1000, 1250, 1), (5000, 6000, 1)]);
         assert_eq!(waits.quantile(0.5), Duration::from_nanos(100));
         assert_eq!(waits.quantile(0.98), Duration::from_nanos(100));

@@ -1,5 +1,5 @@
 //! [`Meter`]: counters of a vCPU besides the core's. The only writer is the thread that serves the
-//! vCPU; plain loads and stores, a nanosecond each turn.
+//! vCPU. It makes plain loads and stores, which cost a nanosecond per turn of the ring.
 //!
 //! A span of time that may be under way is one word, so that a reader never sees half of it: its
 //! beginning is subtracted, its end added. Tick 0 lies before the start of the process, so the word
@@ -146,7 +146,7 @@ impl Meter {
         }
     }
 
-    /// Returns the time in service, and of it the time parked and spinning.
+    /// Returns the time in service, and its parts that were spent parked and spinning.
     pub(crate) fn times(&self, now: u64) -> Times {
         let parked = self.parked.sum(now);
         let in_service = self.in_service.sum(now);

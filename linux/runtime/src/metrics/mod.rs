@@ -19,11 +19,12 @@
 //!
 //! # Cost and consistency
 //!
-//! A snapshot reads words that the vCPUs write anyway, without a lock of theirs: some microseconds
-//! on the calling thread, and an allocation per level in use. Each vCPU pays with a store per queue
-//! operation, and a dozen stores per turn of its ring, whether snapshots are taken or not. The
-//! words of one snapshot are not of one instant: sums may be off by events in the meantime, and by
-//! up to four polls for which the clock has not been read. Nothing ever runs backwards.
+//! A snapshot reads words that the vCPUs write anyway, and takes no lock of theirs. It costs a few
+//! microseconds on the calling thread, and an allocation per level in use. Each vCPU pays with a
+//! store per queue operation, and a dozen stores per visit to its ring, whether snapshots are taken
+//! or not. The words of one snapshot are not of one instant: sums may be off by events in the
+//! meantime, and by up to four polls for which the clock has not been read. No counter ever runs
+//! backwards.
 
 mod collect;
 mod histogram;
@@ -220,7 +221,8 @@ impl VcpuMetrics {
     }
 }
 
-/// Counters of a vCPU's ring, as of its last turn. The readiness driver counts its equivalents.
+/// Counters of a vCPU's ring, as of its last submission or reap. The readiness driver counts its
+/// equivalents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
@@ -257,12 +259,12 @@ pub struct StallMetrics {
     pub limit: Duration,
     /// Number of polls that took longer than the limit, and have ended.
     pub count: u64,
-    /// The longest polls, longest first, one for each name or spawn location. Polls below half the
-    /// limit are a sample.
+    /// The longest polls, longest first, one for each name (if any) and spawn location. Polls below
+    /// half the limit are a sample.
     pub longest: Vec<LongPoll>,
 }
 
-/// The longest poll of the work of one name, or of the unnamed coroutines of one spawn location.
+/// The longest poll of one spawn location by work of one name, or by unnamed work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
@@ -280,9 +282,9 @@ pub struct LongPoll {
     /// Duration of the poll.
     #[cfg_attr(feature = "serde", serde(rename = "longest_ns", with = "nanos"))]
     pub longest: Duration,
-    /// Set while a poll of this name or location is under way that the watchdog has reported.
+    /// Set while a poll of this name and location is under way that has exceeded the limit.
     pub is_running: bool,
-    /// Number of polls of this name or location that were timed.
+    /// Number of polls of this name and location that were timed.
     pub watched: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Serialisation of times and levels: integers, of nanoseconds and 0 to 63.
+//! Serialisation of times as nanoseconds, and of levels as numbers from 0 to 63.
 
 use std::time::Duration;
 

@@ -69,8 +69,8 @@ impl Display for Value {
     }
 }
 
-/// A family that has one sample for each `T`: its name without the group's, its help, and
-/// the sample. A name that ends in `_total` is a counter, all others are gauges.
+/// A family that has one sample for each `T`: its name without the prefix of the group, its help,
+/// and the sample. A name that ends in `_total` is a counter's, all other names are gauges'.
 type Family<T> = (&'static str, &'static str, fn(&T) -> Value);
 
 /// Writes a group of families with one sample per value of a label; nothing if there are no values.
@@ -85,8 +85,8 @@ fn labelled<T, L: Display>(
     }
     for (name, help, sample) in families {
         text.family(&format!("{group}{name}"), help)?;
-        for one in all {
-            text.sample(&[(label, &value(one))], sample(one))?;
+        for item in all {
+            text.sample(&[(label, &value(item))], sample(item))?;
         }
     }
     Ok(())

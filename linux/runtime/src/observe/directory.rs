@@ -1,11 +1,11 @@
-//! Directory of the live view's sockets: the user's own, with one socket per runtime, named by
+//! Directory of the live view's sockets. Each user has one, with a socket per runtime, named by
 //! process id.
 //!
 //! It is `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where that variable does not name a
-//! directory of this user (`sudo -E` leaves the caller's). A user with write access to it could
-//! pretend to be a process of the user's, so a directory that others may write is refused. Others
-//! may enter it (that of `upshift daemon`, say): each peer that connects is asked for its
-//! credentials.
+//! directory of this user (`sudo -E` leaves the caller's). Another user with write access to the
+//! directory could pretend to be a process of this user, so a directory that others may write is
+//! refused. Others may enter it (the directory of `upshift daemon`, say): the credentials of each
+//! peer that connects are checked.
 //!
 //! Root looks into the directory of the user whose process it asks for.
 
@@ -37,21 +37,22 @@ pub(super) fn user() -> u32 {
 /// Returns the directory of this user's sockets. It need not exist.
 #[must_use]
 pub fn socket_dir() -> PathBuf {
-    let own = |dir: &PathBuf| {
+    let is_own = |dir: &PathBuf| {
         let found = fs::metadata(dir);
-        dir.is_absolute() && found.is_ok_and(|it| it.is_dir() && it.uid() == user())
+        dir.is_absolute() && found.is_ok_and(|meta| meta.is_dir() && meta.uid() == user())
     };
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-        Some(dir) if own(&dir) => dir.join("upshift"),
+        Some(dir) if is_own(&dir) => dir.join("upshift"),
         _ => PathBuf::from(format!("/tmp/upshift-{}", user())),
     }
 }
 
-/// Returns the sockets of this user, by process id. Removes those of processes that have ended.
+/// Returns the sockets of this user, by process id. Removes the sockets of processes that have
+/// ended.
 ///
 /// # Errors
-/// The kernel's; `PermissionDenied` for a directory that others may write. A directory that does
-/// not exist is empty.
+/// The kernel's error, or `PermissionDenied` for a directory that others may write. A directory
+/// that does not exist counts as empty.
 pub fn sockets() -> io::Result<Vec<SocketName>> {
     let mut found = sockets_in(&socket_dir(), user())?;
     found.retain(|name| {
@@ -76,7 +77,7 @@ fn is_stale(name: &SocketName) -> bool {
     !Path::new(&format!("/proc/{}", name.pid)).exists() && refused()
 }
 
-/// Returns the sockets of another user's process, for root; none for others.
+/// Returns the sockets of another user's process. Only root gets any.
 ///
 /// A name counts if it is a socket in a directory that only that user may write.
 #[must_use]
@@ -198,7 +199,7 @@ mod tests {
             fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(check(&dir, user()).is_ok(), good, "{mode:o}");
         }
-        assert!(check(&dir, user() + 1).is_err(), "that of another user");
+        assert!(check(&dir, user() + 1).is_err(), "another user's");
         fs::remove_dir(&dir).unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! [`Longest`]: the longest polls, one entry per name of work, or else spawn location, and the
-//! stalls that wait to be reported. Both are bounded; O(entries) per watched poll.
+//! [`Longest`]: the longest polls, with an entry per name of work (if any) and spawn location, and
+//! the stalls that wait to be reported. Both are bounded. A watched poll costs O(entries).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,10 +14,10 @@ use super::names::Work;
 use crate::metrics::LongPoll;
 use crate::time::clock;
 
-/// Names and spawn locations that are remembered; those with the longest polls stay.
+/// Largest number of entries; those with the longest polls stay.
 const MAX_SITES: usize = 32;
-/// Stalls that may wait to be reported; further ones are counted.
-const WAITING: usize = 64;
+/// Number of stalls that may wait to be reported; further stalls are counted.
+const MAX_WAITING: usize = 64;
 
 /// A poll that took longer than the limit, or is still taking longer.
 ///
@@ -37,7 +37,7 @@ pub struct Stall {
     pub vcpu: usize,
     /// Duration of the poll, including the time in which it was suspended.
     pub duration: Duration,
-    /// Set while the poll has not ended. It is reported again when it does.
+    /// Set while the poll has not ended. The stall is reported again when the poll ends.
     pub is_running: bool,
     /// Number of stalls since the last report that were not reported, because there were too many.
     pub suppressed: u64,
@@ -106,8 +106,7 @@ impl NamedPoll {
         }
     }
 
-    /// Returns whether the other poll has the same name, or if it has none, the same spawn
-    /// location.
+    /// Returns whether both polls have the same name, if any, and the same spawn location.
     fn is_like(&self, other: &NamedPoll) -> bool {
         self.name() == other.name() && self.poll.location == other.poll.location
     }
@@ -168,7 +167,7 @@ struct Entry {
     poll: NamedPoll,
     /// Its duration in ticks.
     longest: u64,
-    /// Tick at which a reported poll began that has not ended.
+    /// Tick at which a poll began that is beyond the limit and has not ended.
     running: Option<u64>,
     watched: u64,
 }
@@ -260,7 +259,7 @@ impl Longest {
 }
 
 impl Inner {
-    /// Returns the entry of the poll's name or spawn location, with its longest poll brought up to
+    /// Returns the entry of the poll's name and spawn location, with its longest poll brought up to
     /// date.
     fn entry(&mut self, poll: &NamedPoll, ticks: u64) -> Option<&mut Entry> {
         let known = self
@@ -299,7 +298,7 @@ impl Inner {
     }
 
     fn report(&mut self, vcpu: usize, poll: &NamedPoll, ticks: u64, is_running: bool) {
-        if self.waiting.len() >= WAITING {
+        if self.waiting.len() >= MAX_WAITING {
             self.suppressed += 1;
             return;
         }
@@ -331,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_few_and_keep_the_longest() {
+    fn an_entry_keeps_the_longest_poll_of_its_location() {
         let longest = Longest::new(u64::MAX);
         // Each line is a spawn location of its own.
         let here = Location::caller();
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn stalls_wait_in_a_bounded_queue_and_the_rest_are_counted() {
+    fn stalls_wait_in_a_bounded_queue_and_further_stalls_are_counted() {
         let longest = Longest::new(10);
         for n in 0..100 {
             longest.ended(1, &poll(Location::caller(), n), 2_000);
@@ -355,16 +354,16 @@ mod tests {
             assert_eq!((stall.vcpu, stall.suppressed), (1, 0));
             reported += 1;
         }
-        assert_eq!(reported, WAITING);
+        assert_eq!(reported, MAX_WAITING);
         longest.ended(1, &poll(Location::caller(), 0), 2_000);
         let last = longest.next_report().unwrap();
-        assert_eq!(last.suppressed, 100 - WAITING as u64);
+        assert_eq!(last.suppressed, 100 - MAX_WAITING as u64);
         assert!(last.to_string().contains("36 other stalls"), "{last}");
         assert_eq!(longest.snapshot().0, 101);
     }
 
     #[test]
-    fn a_poll_that_goes_on_shows_until_it_ends() {
+    fn a_poll_is_shown_as_running_until_it_ends() {
         let longest = Longest::new(10);
         let poll = poll(Location::caller(), 7);
         longest.seen(0, &poll, 5_000, true);

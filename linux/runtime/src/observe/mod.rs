@@ -1,11 +1,11 @@
-//! Observing a runtime: stalls, spans, and the socket of the live view.
+//! Observation of a runtime: stalls, spans, and the socket of the live view.
 //!
 //! | file | concern |
 //! |---|---|
 //! | `names` | names of work, counted and shown instead of spawn locations |
-//! | `longest` | the longest polls by spawn location, and stalls to be reported |
+//! | `longest` | the longest polls by name or spawn location, and stalls to be reported |
 //! | `watchdog` | the thread that looks for polls that take too long |
-//! | `starved` | levels that have something ready and get no turn |
+//! | `starved` | levels with ready coroutines that are not polled |
 //! | `span` | a `tracing` span per coroutine (feature `tracing`) |
 //! | `directory`, `view` | the socket that `upshift top` attaches to (feature `observe`) |
 //!

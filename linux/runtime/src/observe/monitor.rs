@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::longest::Longest;
 use crate::time::clock;
 
-/// Limit where only the live view asks for one.
+/// Limit if the live view needs a limit and the program sets none.
 const DEFAULT_LIMIT: Duration = Duration::from_millis(10);
-/// Limit of reports by default: a person notices a delay of this length.
+/// Limit of the default reports: a person notices a delay of this length.
 const REPORTED_LIMIT: Duration = Duration::from_millis(100);
 /// Longest time between two looks where the longest polls are of interest.
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
@@ -44,7 +44,7 @@ impl Monitor {
         Monitor::every(limit, reported, (limit / 2).min(LONGEST_PERIOD))
     }
 
-    /// Creates the state for the reports by default, for which a look is rare.
+    /// Creates the state for the default reports, with rare looks.
     pub(crate) fn by_default() -> Monitor {
         Monitor::every(REPORTED_LIMIT, REPORTED_LIMIT, REPORTED_LIMIT / 2)
     }

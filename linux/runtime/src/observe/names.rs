@@ -11,11 +11,11 @@
 //! A poll begins and ends on one thread, also if it is suspended in between, so each thread needs
 //! one cell. The cell keeps its content after the named future has returned: the end of the poll is
 //! reported with the name of the last named work in it. Writers never wait; a reader that meets an
-//! odd stamp, or a stamp that changes, has no name.
+//! odd stamp, or a stamp that changes, gets no name.
 //!
-//! Bound: [`MAX_NAMES`] names per runtime; work with a further one is counted as [`OTHERS`].
-//! Cost: nothing for work without a name. For each poll of named work two readings of the clock,
-//! some 20 stores and two locked additions; a look-up by hash when it is polled first.
+//! Bound: [`MAX_NAMES`] names per runtime; work with a further name is counted as [`OTHERS`].
+//! Cost: nothing for work without a name. Each poll of named work takes two readings of the clock,
+//! about 20 stores and two locked additions; the first poll also takes a look-up by hash.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -36,7 +36,7 @@ use crate::metrics::{Histogram, NamedMetrics};
 use crate::preempt::permit::Critical;
 use crate::time::clock;
 
-/// Names that a runtime tells apart.
+/// Number of names that a runtime tells apart.
 const MAX_NAMES: usize = 1024;
 /// The common name of all work with further names.
 const OTHERS: &str = "(other names)";
@@ -312,7 +312,7 @@ pub struct Named<F> {
     begun: Option<Begun>,
     #[cfg(feature = "tracing")]
     span: Option<(tracing::Span, i64)>,
-    /// Pinned with the whole.
+    /// Pinned with the struct.
     future: F,
 }
 
@@ -331,7 +331,7 @@ impl Drop for Begun {
     }
 }
 
-/// A poll of named work; its end restores the outer one.
+/// Guard of a poll of named work; its drop restores the outer work.
 struct PollGuard<'a> {
     work: &'a Work,
     cell: Arc<WorkCell>,
@@ -380,7 +380,7 @@ impl Drop for PollGuard<'_> {
     }
 }
 
-/// Records a name in the timeline, if one is being recorded.
+/// Records a name in the timeline, if a recording is under way.
 fn trace(vcpu: NonNull<Vcpu<Linux>>, current: &CurrentWork) {
     context::with_domain(|domain| {
         let recorder = domain.host().recorder();
@@ -419,7 +419,7 @@ impl<F: Future> Future for Named<F> {
         let _entered = {
             // OpenTelemetry has no unsigned numbers.
             let level = i64::from(host::current_level().unwrap_or_default().get());
-            let (span, shown) = this.span.get_or_insert_with(|| {
+            let (span, recorded) = this.span.get_or_insert_with(|| {
                 let span = tracing::info_span!(
                     target: "upshift::named",
                     "named",
@@ -428,7 +428,7 @@ impl<F: Future> Future for Named<F> {
                 );
                 (span, level)
             });
-            if std::mem::replace(shown, level) != level {
+            if std::mem::replace(recorded, level) != level {
                 span.record("level", level);
             }
             span.enter()

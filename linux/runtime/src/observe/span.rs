@@ -45,10 +45,10 @@ pub(crate) fn traced<F: Future>(
 }
 
 #[cfg(feature = "tracing")]
-pub(crate) use with::Traced;
+pub(crate) use enabled::Traced;
 
 #[cfg(feature = "tracing")]
-mod with {
+mod enabled {
     use std::mem::ManuallyDrop;
     use std::pin::Pin;
     use std::task::{Context, Poll};
@@ -96,15 +96,15 @@ mod with {
     impl<F> Drop for Traced<F> {
         fn drop(&mut self) {
             /// Drops the borrowed future, also if a subscriber panics first: pinned memory must not
-            /// be freed without that.
-            struct Dropped<'a, F>(&'a mut ManuallyDrop<F>);
-            impl<F> Drop for Dropped<'_, F> {
+            /// be freed before its drop.
+            struct DropGuard<'a, F>(&'a mut ManuallyDrop<F>);
+            impl<F> Drop for DropGuard<'_, F> {
                 fn drop(&mut self) {
                     // SAFETY: the future is dropped once, by the drop of the whole.
                     unsafe { ManuallyDrop::drop(self.0) };
                 }
             }
-            let future = Dropped(&mut self.future);
+            let future = DropGuard(&mut self.future);
             let _entered = self.span.enter();
             drop(future);
         }

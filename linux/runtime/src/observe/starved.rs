@@ -1,18 +1,18 @@
-//! [`Starved`]: levels with a ready coroutine that get no turn on a vCPU.
+//! [`Starved`]: levels with ready coroutines of which a vCPU polls none.
 //!
 //! No clock and no I/O: the watchdog passes its observations at each look. A level is starved when
-//! none of it was polled for [`LIMIT`] although a coroutine was ready at each of [`MIN_LOOKS`]
-//! looks: a process that was stopped meanwhile does not look like a busy vCPU. A level behind one
-//! long poll is stalled, not starved. O(levels) per look.
+//! none of its coroutines was polled for [`LIMIT`] although one was ready at each of [`MIN_LOOKS`]
+//! looks: a process that was stopped meanwhile does not seem to be a busy vCPU. A level behind one
+//! long poll is stalled, not starved. A look costs O(levels).
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use upshift_core::{LEVELS, Level};
 
-/// Time without a turn. Strict priority lets less urgent levels wait, so a short wait is normal.
+/// Time without a poll. Strict priority lets less urgent levels wait, so a short wait is normal.
 const LIMIT: Duration = Duration::from_secs(1);
-/// Number of looks in a row that find the level waiting; fewer than a second has.
+/// Number of looks in a row that must find the level waiting; a second has more looks.
 const MIN_LOOKS: u32 = 5;
 /// Interval between two reports of the same level.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -72,7 +72,8 @@ impl Starved {
         }
     }
 
-    /// Takes a look. Returns the most urgent level that is starved and was not reported recently.
+    /// Records the states at a look. Returns the most urgent level that is starved and was not
+    /// reported recently.
     pub(super) fn look(&mut self, now: Instant, of: impl Fn(Level) -> Seen) -> Option<Starvation> {
         let mut starved = None;
         let mut more_urgent = 0;
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_without_a_turn_is_reported_once() {
+    fn a_level_that_is_not_polled_is_reported_once() {
         let mut starved = Starved::new(1);
         let reports = looks(&mut starved, 100, Duration::from_millis(50), 0);
         assert_eq!(
@@ -158,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_is_polled_is_not() {
+    fn a_level_that_is_polled_is_not_reported() {
         let mut starved = Starved::new(0);
         assert!(looks(&mut starved, 100, Duration::from_millis(50), 1).is_empty());
     }
 
     #[test]
-    fn a_process_that_was_stopped_is_not() {
+    fn a_process_that_was_stopped_has_no_starved_level() {
         let mut starved = Starved::new(0);
         assert!(looks(&mut starved, 3, Duration::from_secs(100), 0).is_empty());
     }

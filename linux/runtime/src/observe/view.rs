@@ -11,7 +11,7 @@
 //! is bounded: [`MAX_CLIENTS`] at a time, [`MAX_REQUEST_BYTES`] bytes of request, one answer in
 //! [`ANSWER_INTERVAL`], one answer at a time. A client is dropped if it does not read its answer
 //! within [`WRITE_TIMEOUT`] and a second for each [`BYTES_PER_SECOND`], or sends no request for
-//! [`IDLE_TIMEOUT`]. There is one recording at a time, of [`TRACE_EVENTS`] events in all; it ends
+//! [`IDLE_TIMEOUT`]. There is one recording at a time, of about [`TRACE_EVENTS`] events; it ends
 //! with its client. The thread sleeps in `poll`, and takes snapshots, which stop no vCPU; it never
 //! enters a vCPU.
 
@@ -70,7 +70,7 @@ pub struct Recording {
     pub timeline: Timeline,
 }
 
-/// Handle to the thread and its socket, which end when it is dropped.
+/// Handle to the thread and its socket, which end when the handle is dropped.
 pub(crate) struct Server {
     path: PathBuf,
     stop: UnixStream,
@@ -125,16 +125,16 @@ struct Client {
     answer: Vec<u8>,
     sent: usize,
     /// Set if the connection is closed after the answer.
-    last: bool,
+    is_refused: bool,
     /// Time before which the next request is not read.
     ready_at: Instant,
     /// Time at which the client is dropped if nothing changes.
     until: Instant,
-    /// The recording that the client has requested, and not fetched.
+    /// The recording that the client has requested and not fetched.
     recording: Option<Running>,
 }
 
-/// A recording under way, which ends when this is dropped.
+/// A recording under way, which the drop of this guard ends.
 struct Running(Trace);
 
 impl Drop for Running {
@@ -195,7 +195,7 @@ impl Client {
             request: Vec::new(),
             answer: Vec::new(),
             sent: 0,
-            last: false,
+            is_refused: false,
             ready_at: now,
             until: now + IDLE_TIMEOUT,
             recording: None,
@@ -216,7 +216,7 @@ impl Client {
 
     fn refuse(&mut self, why: &str) {
         self.answer(serde_json::json!({ "error": why }).to_string());
-        self.last = true;
+        self.is_refused = true;
     }
 
     fn events(&self, now: Instant) -> libc::c_short {
@@ -229,8 +229,8 @@ impl Client {
         }
     }
 
-    /// Continues with the client. Returns false if the connection is over.
-    fn go_on(&mut self, shared: &Weak<Shared>) -> bool {
+    /// Reads a request, or writes the answer. Returns false if the connection is over.
+    fn advance(&mut self, shared: &Weak<Shared>) -> bool {
         if self.answer.is_empty() && Instant::now() >= self.ready_at && !self.read(shared) {
             return false;
         }
@@ -279,7 +279,7 @@ impl Client {
             self.answer = Vec::new();
             self.until = Instant::now() + IDLE_TIMEOUT;
         }
-        !self.last
+        !self.is_refused
     }
 }
 
@@ -295,7 +295,7 @@ fn is_ours(stream: &UnixStream) -> bool {
         gid: u32::MAX,
     };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: pointers to locals of the sizes given.
+    // SAFETY: `peer` and `length` are locals, and `length` is the size of `peer`.
     let answer = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
@@ -335,7 +335,7 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
             let left = until.saturating_duration_since(now).as_millis();
             i32::try_from(left).unwrap_or(i32::MAX).saturating_add(1)
         });
-        // SAFETY: a pointer to a vector of the length given. After an error the loop looks again.
+        // SAFETY: `fds` is a vector of the length given. After an error the loop looks again.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
         if fds[0].revents != 0 {
             return;
@@ -343,7 +343,7 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
         let mut events = fds[2..].iter().map(|fd| fd.revents);
         clients.retain_mut(|client| match events.next() {
             Some(0) | None => true,
-            Some(_) => client.go_on(shared),
+            Some(_) => client.advance(shared),
         });
         if fds[1].revents != 0 {
             match listener.accept() {

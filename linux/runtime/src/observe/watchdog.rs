@@ -2,12 +2,13 @@
 //!
 //! It looks every half of the stall limit (0.5 to 5 ms). It marks the poll that is under way, so
 //! that its end is timed (`upshift_core::Poll`), and reports a poll that is older than the limit
-//! and has not ended. So every poll beyond the limit is found, and of shorter ones a sample in
-//! which each counts by its length.
+//! and has not ended. So every poll beyond the limit is found. Shorter polls are sampled, each with
+//! a probability in proportion to its length.
 //!
 //! When nothing has been polled for [`IDLE_LOOKS`] looks it sleeps until a vCPU that wakes up
-//! notifies it (one load per wake of a vCPU): an idle process is not woken for nothing. Both sides
-//! of that step have a full barrier in between, as in parking.
+//! notifies it (one load per wake of a vCPU): an idle process is not woken for nothing. The
+//! watchdog and the vCPU each have a full barrier between their write and their read, as in
+//! parking.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
@@ -25,17 +26,17 @@ use crate::runtime::shared::Shared;
 use crate::time::clock;
 use crate::user_code::catch_panic::catch_panic;
 
-/// Looks without any poll after which the watchdog sleeps.
+/// Number of looks without any poll after which the watchdog sleeps.
 const IDLE_LOOKS: u32 = 20;
 /// Interval between two default reports of the same name or spawn location.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// Looks that see a poll before it is reported. With fewer, the time may be that in which the
-/// process was stopped.
+/// Number of looks that see a poll before it is reported. After fewer looks, the process may have
+/// been stopped for most of the time.
 const MIN_LOOKS: u32 = 3;
 /// Largest number of reports to the program per second.
 const MAX_REPORTS_PER_SECOND: u32 = 10;
 
-/// Handle to the thread, which ends when it is dropped.
+/// Handle to the thread, which ends when the handle is dropped.
 pub(crate) struct Watchdog {
     monitor: Arc<Monitor>,
     thread: Option<JoinHandle<()>>,
@@ -51,7 +52,7 @@ impl Watchdog {
         reports: bool,
         mask: Mask,
     ) -> io::Result<Watchdog> {
-        let (weak, shown) = (Arc::downgrade(shared), monitor.clone());
+        let (weak, state) = (Arc::downgrade(shared), monitor.clone());
         let hooks = shared.outer_hooks.clone();
         let thread = thread::Builder::new()
             .name(format!("{}-watchdog", shared.settings.name))
@@ -59,7 +60,7 @@ impl Watchdog {
                 // If the CPUs have been taken away meanwhile, the thread stays where it is.
                 let _ = affinity::restore(&mask);
                 let _hooks = hooks.begin();
-                run(&weak, &shown, on_stall.as_ref(), reports);
+                run(&weak, &state, on_stall.as_ref(), reports);
             })?;
         let _ = monitor.thread.set(thread.thread().clone());
         Ok(Watchdog {
@@ -199,7 +200,7 @@ fn sleep(shared: &Weak<Shared>, monitor: &Monitor) {
     }
 }
 
-/// Names and spawn locations of recent reports, for the reports by default.
+/// Names and spawn locations of recent default reports, each with its time.
 #[derive(Default)]
 struct RecentReports(Vec<(String, Instant)>);
 

@@ -5,8 +5,8 @@
 //! poll that has begun since, all CPU time that its thread has lost since the last reading, beside
 //! sleeps between polls, counts as lost in this poll. So **no poll is thought to have run for
 //! longer than its thread**, and from its first look on its age is known. A long poll beside a busy
-//! program may therefore be stopped one look later; a short one is not stopped for the work of
-//! others.
+//! program may therefore be stopped one look later; a short poll is not stopped for the time that
+//! another program took.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,16 +17,16 @@ use crate::time::clock;
 /// The clocks of a thread at a moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clocks {
-    /// Ticks.
+    /// Tick of the reading.
     pub(super) now: u64,
-    /// Its CPU time, ticks.
+    /// CPU time of the thread, ticks.
     pub(super) used: u64,
-    /// Time for which its vCPU has slept in all, ticks.
+    /// Total time for which the vCPU has slept, ticks.
     pub(super) parked: u64,
 }
 
 impl Clocks {
-    /// Creates the clocks from the tick, the CPU time in ns, and the sleeps of the vCPU in ticks.
+    /// Creates the clocks from the tick, the CPU time in ns, and the sleep of the vCPU in ticks.
     pub(super) fn new(now: u64, used: u64, parked: u64) -> Clocks {
         Clocks {
             now,
@@ -36,8 +36,8 @@ impl Clocks {
     }
 }
 
-/// The last reading of a thread's clocks, and the age of its poll then. Written by the thread and
-/// by its vCPU's watcher; if both write at a time, a reader may mix the two readings, for one look.
+/// The last reading of a thread's clocks, and the age of its poll then. The thread and its vCPU's
+/// watcher write it; if both do at the same time, one look may mix the two readings.
 #[derive(Debug, Default)]
 pub(super) struct Age {
     now: AtomicU64,
@@ -59,9 +59,10 @@ impl Age {
         self.began.store(began, Relaxed);
     }
 
-    /// Returns the time for which the poll that began at the tick `began` has run, and whether it
-    /// may sleep: it has lost half of the time since the last reading, or since `since`, or
-    /// `least`. The poll had run for `before` when it was resumed, or began, at the tick `since`.
+    /// Returns the time for which the poll that began at the tick `began` has run, and whether its
+    /// thread may sleep: the poll has lost `least`, or half of the time since the last reading or
+    /// since `since`. At the tick `since`, when the poll began or was resumed, it had run for
+    /// `before`.
     pub(super) fn of(
         &self,
         clocks: Clocks,
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_the_thread_has_lost_is_not_the_polls() {
+    fn time_that_the_thread_has_lost_does_not_count() {
         let age = Age::default();
         age.is(at(1_000, 300, 50), 0, 0);
         assert_eq!(age.of(at(9_000, 330, 50), (1_020, 0, 1_020), 200).0, 10);

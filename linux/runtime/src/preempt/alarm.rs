@@ -16,14 +16,14 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// Timer and rests of a watcher. Written by the watcher and by the current thread.
 pub(super) struct Alarm {
     timer: OwnedFd,
-    /// Time at which the timer goes off, ns; NEVER.
+    /// Time at which the timer goes off in ns, or NEVER.
     armed: AtomicU64,
     /// The same in ticks, or a time that is past. A hint: `armed` decides.
     armed_ticks: AtomicU64,
-    /// End of the watcher's rest, ticks; 0.
+    /// End of the watcher's rest in ticks, or 0.
     rests_until: AtomicU64,
-    /// Time for which the watchdog has set the timer, ns.
-    watchdog: AtomicU64,
+    /// Time to which a poll has last postponed the timer during a rest, ns.
+    postponed: AtomicU64,
 }
 
 impl Alarm {
@@ -42,11 +42,11 @@ impl Alarm {
             armed: AtomicU64::new(NEVER),
             armed_ticks: AtomicU64::new(0),
             rests_until: AtomicU64::new(0),
-            watchdog: AtomicU64::new(NEVER),
+            postponed: AtomicU64::new(NEVER),
         })
     }
 
-    /// Readable when the timer has gone off; for `poll`.
+    /// Returns the descriptor of the timer, which is readable when the timer has gone off.
     pub(super) fn raw_fd(&self) -> RawFd {
         self.timer.as_raw_fd()
     }
@@ -58,12 +58,12 @@ impl Alarm {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: a pointer to a local.
+        // SAFETY: `event` is a local array of one entry.
         unsafe { libc::poll(&raw mut event, 1, -1) };
     }
 
-    /// Has the timer go off at a time of `CLOCK_MONOTONIC`, ns, or before. From any thread of the
-    /// vCPU.
+    /// Makes the timer go off at a time of `CLOCK_MONOTONIC` in ns, or earlier. Callable from any
+    /// thread of the vCPU.
     #[inline]
     pub(super) fn arm(&self, at: u64) {
         if at < self.armed.load(Relaxed) {
@@ -73,19 +73,19 @@ impl Alarm {
 
     #[cold]
     fn arm_earlier(&self, at: u64) {
-        // Zero would stop the timer for ever.
+        // Zero would stop the timer.
         let at = at.max(1);
         if at < self.armed.fetch_min(at, SeqCst) {
             self.set_and_check(at);
         }
     }
 
-    /// Sets the timer, again if another thread wants it earlier meanwhile.
+    /// Sets the timer, and sets it again if another thread wants an earlier time meanwhile.
     fn set_and_check(&self, mut at: u64) {
         loop {
             let left = Duration::from_nanos(at.saturating_sub(clock::now()));
             let ticks = clock::ticks() + clock::to_ticks(left);
-            // Before the timer, as its end takes this back.
+            // Before the timer, whose end resets this word.
             self.armed_ticks.store(ticks, SeqCst);
             self.set(at);
             let armed = self.armed.load(SeqCst);
@@ -133,7 +133,8 @@ impl Alarm {
         }
     }
 
-    /// Sets the end of the watcher's rest, ns: it does not listen to polls that begin before.
+    /// Sets the end of the watcher's rest, ns: the watcher does not listen to polls that begin
+    /// before.
     pub(super) fn set_rest(&self, now: u64, until: u64) {
         let ticks = match until.checked_sub(now) {
             Some(left) if left != 0 => clock::ticks() + clock::to_ticks(Duration::from_nanos(left)),
@@ -146,8 +147,8 @@ impl Alarm {
 
     /// Returns whether the watcher rests at this tick, at which a poll begins.
     ///
-    /// Only the watchdog is left then: a timer that polls push ahead as they begin, so that it goes
-    /// off only behind a poll that lasts for `least` ticks, and within twice that time.
+    /// If so, polls postpone the timer as they begin: it goes off only during a poll that has
+    /// lasted for `least` ticks, and before the poll has lasted for twice that time.
     #[inline]
     pub(super) fn rests(&self, begins: u64, least: u64) -> bool {
         let rests = self.rests_until.load(Relaxed) > begins;
@@ -155,19 +156,19 @@ impl Alarm {
             // If the timer has gone off, its look sees the poll, or this thread sees the timer.
             fence(SeqCst);
             if self.armed_ticks.load(Relaxed) < begins + least {
-                self.push(2 * least);
+                self.postpone(2 * least);
             }
         }
         rests
     }
 
-    /// Sets the timer for `ticks` from now, also if that is later than before, unless it is
-    /// set for something else.
+    /// Sets the timer for `ticks` from now, also if that is later than before, unless another
+    /// purpose has set it.
     #[cold]
-    fn push(&self, ticks: u64) {
+    fn postpone(&self, ticks: u64) {
         let at = clock::now() + clock::nanos(clock::from_ticks(ticks));
-        let before = self.watchdog.load(Relaxed);
-        self.watchdog.store(at, Relaxed);
+        let before = self.postponed.load(Relaxed);
+        self.postponed.store(at, Relaxed);
         let armed = self.armed.load(SeqCst);
         if armed != before || armed == NEVER {
             return self.arm(at);

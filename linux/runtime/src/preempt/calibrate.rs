@@ -1,4 +1,4 @@
-//! The cost of suspending a poll on this machine: measured once, in some two milliseconds, by the
+//! The cost of suspending a poll on this machine: measured once, in about two milliseconds, by the
 //! first runtime that asks.
 
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use crate::time::clock;
 
 /// Assumed cost of a look by the clock where it cannot be measured, ns.
 const DEFAULT_LOOK_COST: u64 = 10_000;
-/// Time from the beginning of setting the timer to its end, ns.
+/// Delay for which a measurement sets the timer, ns.
 const SHORT_TIMER: u64 = 20_000;
 /// Longest time between two looks of the watcher that calibrates, ns.
 const LONGEST_TIMER: u64 = 500_000;
@@ -37,7 +37,7 @@ impl Costs {
     /// because of an arrival is two switches and as much work as one. A suspension is such a look,
     /// one by the clock, and six switches: to the stopped thread's handler, to the next thread, to
     /// and fro for the ring, and to the stopped thread when it resumes.
-    fn of(switch: u64, timer: u64) -> Costs {
+    fn derive(switch: u64, timer: u64) -> Costs {
         let event = 3 * switch;
         let timer = timer.max(event + switch);
         Costs {
@@ -54,9 +54,9 @@ pub(crate) fn costs(cpu: usize) -> Costs {
         let measured = thread::Builder::new()
             .name("upshift-calibrate".to_owned())
             .spawn(move || {
-                // On other CPUs a switch costs more: then so does a suspension.
+                // On other CPUs a switch costs more, and so does a suspension.
                 let _ = affinity::pin(cpu);
-                Costs::of(switch(), timer())
+                Costs::derive(measure_switch(), measure_look())
             })
             .and_then(|thread| {
                 thread
@@ -64,12 +64,12 @@ pub(crate) fn costs(cpu: usize) -> Costs {
                     .map_err(|_| std::io::Error::other("calibration failed"))
             });
         // Where no thread can be started nothing will be suspended either.
-        measured.unwrap_or(Costs::of(2_000, DEFAULT_LOOK_COST))
+        measured.unwrap_or(Costs::derive(2_000, DEFAULT_LOOK_COST))
     })
 }
 
-/// Measures a switch from one thread to another one of the same CPU, ns.
-fn switch() -> u64 {
+/// Measures a switch between two threads of the same CPU, ns.
+fn measure_switch() -> u64 {
     let (ping, pong) = (AtomicU32::new(0), AtomicU32::new(0));
     let pass = |mine: &AtomicU32, other: &AtomicU32, round: u32| {
         while mine.load(Acquire) != round {
@@ -92,7 +92,7 @@ fn switch() -> u64 {
 
 /// Measures the time that a poll loses to a look by the clock, ns: the poll sets the timer and is
 /// interrupted by it, and the watcher sets the timer anew.
-fn timer() -> u64 {
+fn measure_look() -> u64 {
     let Ok(alarm) = Alarm::new() else {
         return DEFAULT_LOOK_COST;
     };

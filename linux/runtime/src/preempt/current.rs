@@ -26,7 +26,7 @@ struct Registration {
     number: usize,
 }
 
-/// While it lives, the calling thread is thread `number` of a preemptible vCPU.
+/// Guard: while it lives, its thread is a numbered thread of a preemptible vCPU.
 pub(super) struct Registered<'a> {
     before: (Registration, permit::Saved),
     thread: &'a Thread,
@@ -45,8 +45,8 @@ impl<'a> Registered<'a> {
         // The loop may be within a poll of another runtime, whose permit stays in use.
         permit::enter();
         let registration = THREAD.replace(Registration { vcpu, number });
-        // An earlier signal was not answered, and one sent before the number was known was lost.
-        // The next request sends the signal.
+        // An earlier signal may be unanswered, and a signal sent before the id was known is lost.
+        // So the next request sends the signal.
         thread.id.store(id, SeqCst);
         thread.sent.is_answered();
         // SAFETY: the drop puts the former permit back; the thread is `vcpu`'s, which is borrowed
@@ -73,7 +73,7 @@ impl Drop for Registered<'_> {
     fn drop(&mut self) {
         permit::leave();
         THREAD.set(self.before.0);
-        // A signal for the former registration has found this one.
+        // A signal for the former registration may have found this registration.
         with_current(|vcpu, number| vcpu.threads[number].sent.is_answered());
         // SAFETY: the thread held that permit before.
         unsafe { permit::restore(self.before.1) };
@@ -85,7 +85,7 @@ impl Drop for Registered<'_> {
 /// Calls `f` with the vCPU that the calling thread belongs to, and its number there.
 pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
     let registration = THREAD.get();
-    // SAFETY: set while the thread serves, which has the vCPU.
+    // SAFETY: the pointer is null, or set by a `Registered`, which borrows the vCPU.
     if let Some(vcpu) = unsafe { registration.vcpu.as_ref() } {
         f(vcpu, registration.number);
     }
@@ -163,9 +163,9 @@ pub(crate) fn answer_here() {
             return;
         }
         if number == FIRST {
-            // The next thread finds the arrivals, and need not ask for them.
+            // Fetches the arrivals for the next thread, which then need not ask for them.
             if vcpu.handover.next_up.load(SeqCst) != NONE {
-                // Nor need the watcher be notified of them. A next thread that runs already,
+                // The watcher need not be notified of them. A next thread that runs already,
                 // because this signal came late, listens for its own poll.
                 vcpu.watch().mask();
             }
@@ -198,7 +198,7 @@ impl Preemptible {
         thread.waits_in_ring.store(true, SeqCst);
         loop {
             self.service.answer();
-            // After the call, which may fetch the completion that was to end the wait.
+            // Checked after the call, which may fetch the completion that was to end the wait.
             if over() {
                 break;
             }
@@ -209,8 +209,8 @@ impl Preemptible {
             self.end_idle();
         }
         thread.waits_in_ring.store(false, Release);
-        // Requests that came while the thread left, or were withdrawn because they came too late:
-        // its poll may be long.
+        // Answers requests that came while the thread left the ring, or were withdrawn then: its
+        // poll may be long.
         self.service.answer();
         self.watch().hand_over();
     }

@@ -1,5 +1,6 @@
-//! A current thread that has nothing to do, and did not make the ring: it waits on a futex while
-//! the ring's thread waits in the ring, and has that thread make the ring's system calls.
+//! Waits and system calls of a current thread that did not make the ring, and therefore cannot
+//! enter it. With nothing to do, such a thread waits on a futex; the ring's thread makes the ring's
+//! system calls for it.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -53,32 +54,32 @@ impl Preemptible {
     }
 }
 
-/// Makes the ring's system calls on the first thread while that does not serve.
+/// Makes the ring's system calls on the first thread while another one serves.
 pub(super) struct ByFirst(pub(super) *const Preemptible);
 
-// SAFETY: the ring, which holds it, is the vCPU's, and asks it from the current thread only.
+// SAFETY: the vCPU's ring holds the proxy, and only the current thread calls it.
 unsafe impl Send for ByFirst {}
 // SAFETY: as above.
 unsafe impl Sync for ByFirst {}
 
 impl Proxy for ByFirst {
     fn call(&self, job: &mut dyn FnMut()) -> bool {
-        // SAFETY: see above.
+        // SAFETY: the worker, which owns the ring that calls this, holds the vCPU.
         let vcpu = unsafe { &*self.0 };
         let owner = &vcpu.threads[FIRST];
         // The arrivals may have been fetched while the kernel's flag for them stands
         // (`Ring::submit`): then nothing wakes the owner.
-        let comes = owner.waits_in_ring.load(Relaxed)
+        let is_coming = owner.waits_in_ring.load(Relaxed)
             && vcpu.watch().has_arrivals()
             && !vcpu.watch().has_completions()
             && !owner.is_off_the_cpu();
-        let grace = if comes { vcpu.rule().cost } else { 0 };
+        let grace = if is_coming { vcpu.rule().cost } else { 0 };
         vcpu.service
             .request(job, owner, grace, || vcpu.watch().wake())
     }
 
     fn wait(&self, timeout: Option<Duration>) {
-        // SAFETY: see above.
+        // SAFETY: as above.
         unsafe { &*self.0 }.wait_idle(timeout);
     }
 }

@@ -1,10 +1,10 @@
-//! Preemptible vCPUs: a poll that overruns, or that blocks, does not hold up others. No rights are
-//! needed for it.
+//! Preemptible vCPUs, on which a poll that overruns or blocks does not hold up other polls. No
+//! rights are needed.
 //!
 //! ```text
 //!   watcher    sleeps on an eventfd and a timer; decides and stops polls (watcher.rs, suspend.rs)
-//!   workers    one is current: it runs ring and coroutines, inline (serve.rs)
-//!              spare ones sleep; others hold a poll that is suspended or blocked (thread.rs)
+//!   workers    the current one runs ring and coroutines, inline (serve.rs);
+//!              the spare ones sleep; the rest hold a suspended or blocked poll (thread.rs)
 //! ```
 //!
 //! # Where a newcomer starts
@@ -23,11 +23,11 @@
 //!
 //! All threads of a vCPU are pinned to one CPU. Workers have ordinary priority: the batch policy
 //! while they wait, the default one while they poll. The first worker thread made the ring. While
-//! polls are short, it does the same as an inline vCPU, without any hand-over: enter the ring,
-//! reap, poll. At the beginning of a poll, one store into memory that the kernel reads unmasks the
-//! ring's completion eventfd. So **the arrival is the interrupt**: it wakes the watcher only while
-//! a poll is under way. After a stale look the watcher rests, and polls leave the eventfd
-//! masked; they push a timer ahead instead, which goes off only behind a long one.
+//! polls are short, that thread does the same as an inline vCPU, without any hand-over: enter the
+//! ring, reap, poll. At the beginning of a poll, one store into memory that the kernel reads
+//! unmasks the ring's completion eventfd. So **the arrival is the interrupt**: it wakes the watcher
+//! only while a poll is under way. After a stale look the watcher rests, and polls leave the
+//! eventfd masked; they postpone a timer instead, which goes off only during a long poll.
 //!
 //! # Stopping a poll
 //!
@@ -63,8 +63,8 @@
 //! # Pinned futures
 //!
 //! The future of `block_on` and those of `spawn_local` are not `Send`: they are polled on the
-//! thread of `block_on` only, and suspended like others. While another poll is stopped on that
-//! thread they wait for it, and that poll is resumed as soon as one of them is ready.
+//! thread of `block_on` only, and suspended like others. While a poll is stopped on that thread,
+//! the other pinned futures wait, and that poll is resumed as soon as one of them is ready.
 //!
 //! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki,
 //! Taura, Balaji, PPoPP 2021); the rule is ski rental. `docs/preemption.md` states the rule for
@@ -103,13 +103,14 @@ pub(crate) use watcher::PATIENCE;
 /// Whether a vCPU may interrupt a poll that overruns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preemption {
-    /// Never: vCPUs are cooperative.
+    /// vCPUs are cooperative.
     #[default]
     Off,
-    /// If the kernel can: with `membarrier`, and where I/O goes by io_uring, Linux 6.1 or newer.
-    /// Otherwise the runtime names the missing part on standard error, and is cooperative.
+    /// vCPUs are preemptible if the kernel has `membarrier` and, for I/O by io_uring, is Linux 6.1
+    /// or newer. Otherwise the runtime names the missing part on standard error, and is
+    /// cooperative.
     Preferred,
-    /// Yes; building the runtime fails with the name of the missing part.
+    /// vCPUs are preemptible. Building the runtime fails if a part is missing, and names it.
     Required,
 }
 
@@ -133,15 +134,15 @@ pub struct PreemptionStats {
     pub wakeups: u64,
     /// Wake-ups of watchers that stopped nothing.
     pub spurious_wakeups: u64,
-    /// System calls on a ring that its thread made for another one.
+    /// System calls on a ring that its thread made for another thread.
     pub services: u64,
 }
 
-/// Calls `f`, during which the current poll is not suspended: for a few microseconds in which
-/// others would wait for something that the poll holds (a lock that spins, say). Two stores and two
-/// loads; without preemption nothing but the call.
+/// Calls `f` without suspending the current poll meanwhile: for a few microseconds in which other
+/// threads would wait for the poll, because it holds a spin lock, say. Costs two stores and two
+/// loads; without preemption only the call.
 ///
-/// Nothing else of the vCPU runs meanwhile, also if `f` blocks: keep it short, and do not wait in
+/// Nothing else of the vCPU runs meanwhile, even if `f` blocks: keep `f` short, and do not wait in
 /// it for another coroutine.
 ///
 /// ```
@@ -151,7 +152,8 @@ pub struct PreemptionStats {
 /// # });
 /// ```
 pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
-    /// Ends the critical section. It counts as no use (`permit::begin_use`): `f` is user code.
+    /// Ends the critical section, which does not count as a use (`permit::begin_use`): `f` is user
+    /// code.
     struct Entered;
     impl Drop for Entered {
         fn drop(&mut self) {

@@ -47,7 +47,7 @@ pub(crate) unsafe fn hold(permit: &Permit, hooks: Hooks) -> Saved {
 /// Restores the permit that [`hold`] has returned.
 ///
 /// # Safety
-/// The demands of [`hold`], for that permit.
+/// That permit meets the contract of [`hold`].
 pub(crate) unsafe fn restore(saved: Saved) {
     PERMIT.set(saved.0);
     HOOKS.set(saved.1);
@@ -58,7 +58,7 @@ pub(crate) unsafe fn restore(saved: Saved) {
 pub(crate) fn enter() {
     let permit = PERMIT.get();
     if !permit.is_null() {
-        // SAFETY: a permit is there while a thread holds it.
+        // SAFETY: by the contract of `hold`, a permit lives while a thread holds it.
         let permit = unsafe { &*permit };
         if !permit.begin() {
             wait(permit);
@@ -75,7 +75,7 @@ fn wait(permit: &Permit) {
 #[inline]
 pub(crate) fn leave() {
     let permit = PERMIT.get();
-    // SAFETY: a permit is there while a thread holds it.
+    // SAFETY: by the contract of `hold`, a permit lives while a thread holds it.
     if !permit.is_null() && unsafe { &*permit }.leave() {
         notify();
     }
@@ -88,12 +88,12 @@ fn notify() {
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// Uses that are under way on the calling thread, whether it has a permit or not; not those of
-    /// the loops, which go on in the middle of a poll.
+    /// Number of uses under way on the calling thread, whether it has a permit or not. A use by the
+    /// loop of a vCPU is not counted: the loop may run within a poll.
     static USES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Enters for one use of the memory that threads of a vCPU share, or for a lock of the runtime.
+/// Begins a use of memory that the threads of a vCPU share, or of a lock of the runtime.
 #[inline]
 pub(crate) fn begin_use() {
     enter();
@@ -109,27 +109,26 @@ pub(crate) fn end_use() {
     leave();
 }
 
-/// Returns whether a use is under way, or a lock held, on the calling thread. Only debug builds
-/// know.
+/// Returns whether a use is under way, or a lock held, on the calling thread.
 #[cfg(debug_assertions)]
 pub(crate) fn is_used() -> bool {
     USES.get() != 0
 }
 
-/// Checks that code of users may run now: it may take long, and use the same lock again.
+/// Checks that user code may run now. It may take long, and use the same lock again.
 ///
 /// # Panics
-/// In debug builds, within a use and under a lock of the runtime.
+/// In debug builds, within a use or under a lock of the runtime.
 #[inline]
 pub(crate) fn debug_assert_unused() {
     #[cfg(debug_assertions)]
     assert!(
         !is_used(),
-        "code of users is called while a lock of the runtime is held"
+        "user code is called while a lock of the runtime is held"
     );
 }
 
-/// A use, from [`begin_use`] to [`end_use`].
+/// Guard of a use, from [`begin_use`] to [`end_use`].
 pub(crate) struct Critical(());
 
 impl Critical {

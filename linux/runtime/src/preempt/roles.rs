@@ -15,7 +15,7 @@ pub(super) enum Role {
     Free,
     /// The thread waits to be given the vCPU for the coroutines that are pinned to it.
     Main,
-    /// The thread is not there.
+    /// The thread does not take part.
     Absent,
     /// The thread serves the vCPU.
     Current,
@@ -47,7 +47,7 @@ impl Roles {
         }
     }
 
-    /// Adds a free thread. Allocates nothing within the size given at first.
+    /// Adds a free thread. Allocates nothing up to the size that was given to [`new`](Roles::new).
     pub(super) fn add(&mut self) {
         self.roles.push(Role::Free);
     }
@@ -69,8 +69,8 @@ impl Roles {
         self.roles.push(Role::Absent);
     }
 
-    /// Has the thread for pinned coroutines come, or go if nothing needs it. Returns false if the
-    /// thread stays in its role.
+    /// Makes the thread for pinned coroutines available, or absent if nothing needs it. Returns
+    /// false if the thread stays in its role.
     pub(super) fn set_main(&mut self, is_there: bool) -> bool {
         let (from, to) = if is_there {
             (Role::Absent, Role::Main)
@@ -105,8 +105,8 @@ impl Roles {
         self.of(Role::Free).next()
     }
 
-    /// Stops the current thread, which is `role` from now on, and returns the thread that is
-    /// current now. `None`, and nothing changes, if no thread is free.
+    /// Stops the current thread, which takes `role`, and returns the thread that is current now.
+    /// `None`, and nothing changes, if no thread is free.
     #[must_use]
     pub(super) fn stop(&mut self, role: Role) -> Option<usize> {
         let next = self.free()?;
@@ -115,7 +115,7 @@ impl Roles {
         Some(next)
     }
 
-    /// Stops the current thread, which is `role` from now on, and makes one with a suspended poll
+    /// Stops the current thread, which takes `role`, and makes a thread with a suspended poll
     /// current.
     pub(super) fn stop_for(&mut self, role: Role, suspended: usize) {
         debug_assert_eq!(self.roles[suspended], Role::Suspended);
@@ -129,8 +129,8 @@ impl Roles {
         self.roles[thread] = Role::Suspended;
     }
 
-    /// Gives the vCPU from the current thread, which is free then, to a free one or one whose poll
-    /// resumes.
+    /// Gives the vCPU from the current thread, which becomes free, to a free thread or to a thread
+    /// whose poll resumes.
     pub(super) fn give_to(&mut self, thread: usize) {
         debug_assert!(matches!(
             self.roles[thread],

@@ -1,7 +1,7 @@
 //! Steps that the current thread of a preemptible vCPU adds to the loop of `worker`: the watch over
 //! polls, and the hand-over to other threads.
 //!
-//! The permit of the thread is in use throughout, but for the time of polls.
+//! The permit of the thread is in use except during polls.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -53,8 +53,9 @@ impl<'a> Kind<'a> for Shared<'a> {
         vcpu.hand_over(self.worker, to).then_some(false)
     }
 
-    /// An arrival goes before a suspended poll, if it is as urgent; and while there is time to
-    /// spare, it need not wait behind a poll that may turn out to be long.
+    /// Returns true if the ring is due while a poll is suspended, since an arrival of its level
+    /// goes before it, or shortly after a wait, when there is time to spare: the arrival then does
+    /// not wait behind a poll that may turn out to be long.
     fn is_prompt(&self) -> bool {
         let vcpu = self.vcpu;
         let idle = self.worker.executor().clock().wrapping_sub(self.idle_at);
@@ -108,11 +109,11 @@ impl<'a> Kind<'a> for Shared<'a> {
 }
 
 impl Preemptible {
-    /// Serves the vCPU until it is given to another thread (false), or, on the first thread, `done`
-    /// returns true (true).
+    /// Serves the vCPU. Returns false once it has been given to another thread, or true on the
+    /// first thread when `done` returns true.
     pub(super) fn serve(&self, me: usize, done: &dyn Fn() -> bool) -> bool {
         let (worker, thread) = (self.worker(), &self.threads[me]);
-        // SAFETY: this thread is current: it alone uses the ring.
+        // SAFETY: this thread is current, so it alone uses the ring.
         unsafe { worker.ring().adopt() };
         self.ensure_spare();
         thread.sample_clocks(|now| self.parked(now));
@@ -169,7 +170,7 @@ impl Preemptible {
 
     /// Arranges the watcher's next look at the poll: when something arrives or becomes ready, when
     /// a timer is due, and soon if something waits already; or, if the watcher rests, at the end of
-    /// the rest. Some loads, and one atomic step.
+    /// the rest. A few loads, and one atomic step.
     #[inline]
     fn watch_over(&self, worker: &Worker) {
         let begins = worker.executor().clock();
@@ -191,8 +192,8 @@ impl Preemptible {
         }
     }
 
-    /// Returns the ticks after which the watcher looks at a poll behind which this waits: less
-    /// urgent work waits for the end of the poll, or for its sleep.
+    /// Returns the ticks after which the watcher looks at a poll behind which `waits` waits. Less
+    /// urgent work waits until the poll ends or sleeps.
     fn look_after(&self, waits: Waits) -> u64 {
         match waits {
             Waits::Nothing => self.settings.max_suspension_ticks,
@@ -226,12 +227,14 @@ impl Preemptible {
         result
     }
 
-    /// Gives a pinned coroutine, and the vCPU, to the thread that polls it (true); or keeps the
-    /// coroutine until that thread is available, and arranges for that.
+    /// Gives a pinned coroutine, and the vCPU, to the thread that polls it, and returns true. If
+    /// that thread is not available, keeps the coroutine, makes the thread available as soon as
+    /// possible, and returns false.
     fn hand_to_main(&self, running: Running<'_, Linux>) -> bool {
-        // Before the role is read: a thread that comes back rings, and the watcher sees the levels.
+        // Before the role is read: a thread that comes back notifies the watcher, which then sees
+        // the levels.
         self.pinned.levels.fetch_or(running.level().bit(), Release);
-        // SAFETY: the vCPU outlives the list, which is the current thread's.
+        // SAFETY: the vCPU outlives the list, which this thread alone uses, because it is current.
         unsafe {
             let running =
                 std::mem::transmute::<Running<'_, Linux>, Running<'static, Linux>>(running);
@@ -248,7 +251,7 @@ impl Preemptible {
     }
 
     fn has_pinned(&self) -> bool {
-        // SAFETY: the list is the current thread's.
+        // SAFETY: this thread is current, so it alone uses the list.
         !unsafe { &*self.pinned.queue.0.get() }.is_empty()
     }
 
@@ -257,18 +260,18 @@ impl Preemptible {
     pub(super) fn serve_main(&self) {
         let worker = self.worker();
         let thread = &self.threads[MAIN];
-        // SAFETY: this thread is current: it alone uses the ring.
+        // SAFETY: this thread is current, so it alone uses the ring.
         unsafe { worker.ring().adopt() };
         thread.sample_clocks(|now| self.parked(now));
-        // SAFETY: the list is the current thread's.
+        // SAFETY: this thread is current, so it alone uses the list.
         while let Some(running) = unsafe { (*self.pinned.queue.0.get()).pop_front() } {
             // SAFETY: as above.
             let left = unsafe { &*self.pinned.queue.0.get() }.iter();
             let levels = left.fold(0, |levels, running| levels | running.level().bit());
             self.pinned.levels.store(levels, Release);
             budget::refill();
-            // Before the poll may be stopped: other coroutines were picked since, and the watcher
-            // stops the poll of the current one.
+            // Before the poll can be stopped: other coroutines have been picked since, and the
+            // watcher stops the poll of the current coroutine.
             running.make_current();
             worker.publish(running.level().get());
             self.poll_begins(worker, thread);
@@ -277,13 +280,14 @@ impl Preemptible {
             // A coroutine that yields goes to the tail of its level.
             drop(polled);
         }
-        // A thread is free: the one that gave the vCPU away, or one that was current since.
+        // Mostly a thread is free: the thread that gave the vCPU away, or one that was current
+        // since.
         loop {
             let free = self.roles().free();
             if self.hand_over(worker, free.unwrap_or(FIRST)) {
                 return;
             }
-            // Each thread holds a poll: one of the suspended ones is resumed.
+            // If each thread holds a poll, one of the suspended polls is resumed.
             let successor = self.successor(&self.roles(), NONE);
             let id = successor.map(|successor| self.suspended_on(successor));
             if let Some(id) = id
@@ -305,14 +309,14 @@ impl Preemptible {
         }
     }
 
-    /// Starts one more thread. On a thread of the vCPU only: it allocates.
+    /// Starts another spare thread. Allocates, so only a thread of the vCPU may call it.
     fn start_another(&self) -> std::io::Result<()> {
         self.held().start_spare()
     }
 
-    /// Returns the vCPU, counted once more. On a thread of the vCPU only.
+    /// Returns another counted reference to the vCPU. Only for threads of the vCPU.
     pub(super) fn held(&self) -> Arc<Preemptible> {
-        // SAFETY: the vCPU is held by the runtime's worker, by an `Arc`.
+        // SAFETY: `self` is in an `Arc`, of which the runtime's worker holds a reference.
         unsafe {
             Arc::increment_strong_count(self);
             Arc::from_raw(self)
@@ -331,9 +335,9 @@ pub(crate) fn notify_local_arrival(waits: Waits) {
 }
 
 /// Makes a system call of this runtime that does not wait, in the middle of a poll. Arrivals do not
-/// ring meanwhile, and are looked for afterwards.
+/// notify the watcher meanwhile, and are looked for afterwards.
 ///
-/// A send, for example, takes longer than the rest of most polls, and ends without being stopped.
+/// A send, for example, takes longer than all else in most polls, and ends without being stopped.
 #[inline]
 pub(crate) fn at_once<R>(call: impl FnOnce() -> R) -> R {
     let mut call = Some(call);

@@ -1,4 +1,4 @@
-//! System calls on a ring, made by the thread that made it while another one serves the vCPU.
+//! System calls on a ring, made by the thread that created it while another thread serves the vCPU.
 //!
 //! ```text
 //!   Idle ──1 request──► Requested ──2 taken──► Taken ──3 done──► Done ──4──► Idle
@@ -62,7 +62,7 @@ impl Service {
     ) -> bool {
         // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
-        // SAFETY: IDLE, and we are the only requester.
+        // SAFETY: in IDLE the job belongs to the requester, and there is only one.
         unsafe { *self.job.get() = Some(job) };
         self.state.store(REQUESTED, SeqCst);
         if grace != 0 {
@@ -97,8 +97,8 @@ impl Service {
         true
     }
 
-    /// Makes the call that is asked for, on the owner's thread, and the next ones that are asked
-    /// for meanwhile. Async-signal-safe.
+    /// Makes the call that is requested, on the owner's thread, and further calls that are
+    /// requested meanwhile. Async-signal-safe.
     pub(super) fn answer(&self) {
         while self.state.load(Relaxed) == REQUESTED
             && self
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// An owner on its way to its wait seemed to come: only a signal reaches it there.
+    /// The owner seems to come, but is on its way to its wait, where only a signal reaches it.
     #[test]
     fn an_owner_that_sleeps_after_all_is_sent_the_signal() {
         let (service, owner) = (Service::new(), Thread::new());
@@ -135,7 +135,7 @@ mod tests {
                 interrupt::claim().unwrap();
                 interrupt::block_own().unwrap();
                 let mask = interrupt::mask_without_own();
-                // SAFETY: no pointers.
+                // SAFETY: no pointers; cannot fail.
                 owner.id.store(unsafe { libc::gettid() } as u32, SeqCst);
                 while !end.load(SeqCst) {
                     let (none, forever) = (std::ptr::null::<u8>(), std::ptr::null::<u8>());

@@ -1,10 +1,10 @@
 //! Time slices and policies of threads: the order in which the kernel runs the threads of a vCPU.
 //! No rights are needed.
 //!
-//! A thread that wakes up goes before a running one of the same priority if its slice is shorter;
-//! otherwise the running thread is left alone until the next tick. So the watcher has the shortest
-//! slice that the kernel takes, or with rights the lowest real-time priority, and the workers keep
-//! the slices that the kernel gives to all.
+//! A thread that wakes up goes before a running thread of the same priority if its slice is
+//! shorter; otherwise the running thread is left alone until the next tick. So the watcher has the
+//! shortest slice that the kernel takes, or with rights the lowest real-time priority, and the
+//! workers keep the slices that the kernel gives to all.
 //!
 //! Workers that wait, spare or with a suspended poll, are in the batch policy: a thread of that
 //! policy does not go before the thread that wakes it ([`BatchPolicy`]). Workers that poll are in
@@ -39,7 +39,7 @@ fn get() -> Option<Attributes> {
 
 fn set(attributes: &mut Attributes) -> bool {
     attributes.size = size_of::<Attributes>() as u32;
-    // SAFETY: a pointer to a struct of the size that it says.
+    // SAFETY: `attributes` is a valid struct, of the size in its first field.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) == 0 }
 }
 
@@ -49,9 +49,9 @@ fn is_ordinary(attributes: &Attributes) -> bool {
 
 /// Prepares the calling thread to be a watcher. With rights it gets the lowest real-time priority:
 /// it runs when it wakes up, however much CPU time it has used. It polls nothing, and its work is
-/// bounded. Without rights it gets a short slice, if the kernel knows of slices; so also with a
-/// `daemon`, which elevates it above all that computes when others compete, and leaves alone
-/// threads that have a real-time priority of their own.
+/// bounded. Without rights it gets a short slice, if the kernel supports slices. With a `daemon` it
+/// gets a short slice, too: the daemon elevates the watcher above all threads that compute while
+/// processes compete, and leaves alone threads that have a real-time priority of their own.
 pub(super) fn schedule_as_watcher(daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
@@ -64,8 +64,8 @@ pub(super) fn schedule_as_watcher(daemon: bool) {
     }
 }
 
-/// Prepares the calling thread to mostly wait, and to wake coroutines. It keeps no real-time
-/// priority of the thread that started it.
+/// Prepares the calling thread to mostly wait, and to wake coroutines. The thread loses a real-time
+/// priority that it has inherited.
 pub(crate) fn schedule_as_waiter() {
     if get().is_some_and(|attributes| !is_ordinary(&attributes)) {
         set(&mut Attributes::default());
@@ -78,7 +78,7 @@ pub(crate) fn schedule_as_waiter() {
 /// the kernel's queue, and the watcher, when it wakes up, would be compared with that thread
 /// instead of with the poll, and be left to wait for the tick. Async-signal-safe.
 pub(super) struct BatchPolicy {
-    /// The policy is this guard's doing, and its drop's to take back.
+    /// Set if this guard has changed the policy, which its drop restores.
     is_ours: bool,
 }
 
@@ -98,8 +98,8 @@ impl Drop for BatchPolicy {
     }
 }
 
-/// Changes the policy of the calling thread, if it is `from`: another program, or the user, may
-/// have given it another one. Returns whether it has changed.
+/// Changes the policy of the calling thread if it is `from`: another program, or the user, may have
+/// set another policy. Returns whether it has changed.
 fn exchange(from: libc::c_int, to: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: a pointer to a local. A refusal leaves the thread as it is.
@@ -113,8 +113,7 @@ fn shorten() {
     let Some(mut attributes) = get().filter(is_ordinary) else {
         return;
     };
-    // The flag would also give a thread that this one starts the niceness 0 in place of a negative
-    // one.
+    // The flag would also replace a negative niceness by 0 in threads that this thread starts.
     if attributes.nice >= 0 {
         attributes.flags |= RESET_ON_FORK;
     }

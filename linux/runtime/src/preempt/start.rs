@@ -1,4 +1,4 @@
-//! Start of a preemptible vCPU: the demands on the kernel, and the first threads.
+//! Start of a preemptible vCPU: checks of the kernel's features, and the first threads.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::worker::Worker;
 /// Makes the vCPU of `worker`, which the calling thread made, preemptible.
 ///
 /// # Safety
-/// The worker stays in its place until [`Preemptible::end`] has returned true, or for ever.
+/// The worker stays in its place until [`Preemptible::end`] has returned true.
 ///
 /// # Errors
-/// A demand is not met, and nothing is left behind.
+/// If the kernel lacks a feature, or a thread cannot be started. Nothing is left behind.
 pub(crate) unsafe fn start(
     worker: &Worker,
     cpu: usize,

@@ -1,4 +1,4 @@
-//! Start of a preemptible vCPU's threads: their names, their CPU, their end.
+//! Start and end of a preemptible vCPU's threads, which are named after it and pinned to its CPU.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ pub(super) struct Starter {
 }
 
 impl Starter {
-    /// Creates the starter of vCPU `index` of the runtime of this name.
+    /// Creates the starter of vCPU `index` of the runtime `name`.
     pub(super) fn new(cpu: usize, name: &str, index: usize) -> Starter {
         Starter {
             cpu,
@@ -27,7 +27,7 @@ impl Starter {
         }
     }
 
-    /// Starts a thread, and returns its number in the kernel.
+    /// Starts a thread, and returns its id in the kernel.
     pub(super) fn start(
         &self,
         role: &str,
@@ -47,7 +47,7 @@ impl Starter {
         Ok(id)
     }
 
-    /// Waits for the end of all threads, or (`waits` is false) leaves them, because one of them
+    /// Waits for the end of all threads. If `waits` is false, leaves them, because one of them
     /// holds a poll that does not end.
     pub(super) fn end(&self, waits: bool) {
         for thread in std::mem::take(&mut *self.handles()) {

@@ -1,4 +1,4 @@
-//! Stopping a poll and resuming it.
+//! Stop of a poll, and its resumption.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -15,15 +15,15 @@ use crate::preempt::interrupt;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// A poll, by its thread and the ticks at which it began; 0: between polls.
+/// Identity of a poll: its thread, and the tick at which it began, or 0 between polls.
 pub(super) type PollId = (usize, u64);
 
-/// A stopped poll.
+/// State of a poll that was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// It is suspended.
+    /// The poll is suspended.
     Suspended,
-    /// Its thread sleeps: it is blocked.
+    /// The poll is blocked: its thread sleeps.
     Blocked,
 }
 
@@ -43,7 +43,7 @@ impl Preemptible {
     /// current. Only for the watcher, which allocates nothing and takes no lock that a poll may
     /// hold.
     ///
-    /// The decision was about this poll, and the vCPU may have gone to another one since. A poll
+    /// The decision was about this poll, and the vCPU may have gone to another poll since. A poll
     /// that is to resume and has not got the CPU yet is left alone: it would pay for a suspension
     /// without having run. A poll that has lost no time does not sleep: `may_sleep` is false, and
     /// the kernel is not asked.
@@ -53,7 +53,7 @@ impl Preemptible {
         place: QueueEnd,
         may_sleep: bool,
     ) -> Result<Stopped, NotStopped> {
-        // A thread that makes another one current holds this lock until that one has its permit.
+        // A thread that gives the vCPU away holds this lock until the next thread has its permit.
         let mut roles = self.roles();
         let current = self.current.load(Acquire);
         let thread = &self.threads[current];
@@ -66,10 +66,10 @@ impl Preemptible {
         let is_asleep = may_sleep && thread.is_asleep();
         let turn = self.handover.turn.load(Relaxed);
         let level = self.worker().executor().running_level().unwrap_or_default();
-        // If every thread holds an unfinished poll, one of these resumes in place of a poll that
-        // sleeps or that others wait behind: it may hold the lock that they wait for. After its
-        // turn the displaced poll goes on: no fresh coroutine is polled before one of them has
-        // ended.
+        // If every thread holds an unfinished poll, a suspended one resumes in place of a poll that
+        // sleeps or that others wait behind, because it may hold the lock that they wait for. The
+        // displaced poll continues after that turn: no fresh coroutine is polled before one of
+        // these polls has ended.
         let successor = match roles.free() {
             None if is_asleep || turn != NONE => self.successor(&roles, turn),
             None => self.displaced_by(&roles, level.get()),
@@ -104,8 +104,8 @@ impl Preemptible {
             let displaced = if takes_turn { current } else { NONE };
             self.handover.displaced.store(displaced, Relaxed);
             let id = self.suspended_on(successor);
-            // This thread stands in for the stopped one: that one's permit is revoked, and no other
-            // thread is current.
+            // The watcher uses the executor in place of the stopped thread, whose permit is
+            // revoked, while no other thread is current.
             if worker.executor().pick_suspended(id).is_none() {
                 unreachable!("{id} is suspended on a thread");
             }
@@ -123,8 +123,8 @@ impl Preemptible {
         // The next thread finds the arrivals before its first poll.
         self.watch().mask();
         if role == Role::Suspended {
-            // The stopped thread wakes the next one, from its handler. If this thread did, the next
-            // one might run in its place, and this thread would wait in the kernel's queue behind
+            // The stopped thread wakes the next one, from its handler. If the watcher did, the next
+            // thread might take its CPU, and the watcher would wait in the kernel's queue behind
             // the next poll, where nothing wakes it.
             self.handover.next_up.store(next, SeqCst);
             if thread.awaits_permit() {
@@ -139,8 +139,8 @@ impl Preemptible {
         stopped
     }
 
-    /// Wakes the thread that has been made current in place of a suspended one, unless that has
-    /// been done. Async-signal-safe.
+    /// Wakes the thread that has been made current in place of a suspended one, if it has not been
+    /// woken yet. Async-signal-safe.
     pub(super) fn start_next(&self) {
         if self.handover.next_up.load(SeqCst) == NONE {
             return;
@@ -177,7 +177,7 @@ impl Preemptible {
         let stopped = if asleep {
             // SAFETY: the thread that polls the coroutine is outside of the core, and comes back to
             // it only with its permit, which `resume` grants when the coroutine has been picked;
-            // the domain is there while the vCPU is.
+            // the domain lives as long as the vCPU.
             let aside = unsafe { executor.set_aside_current() }.ok_or(NotStopped::Over)?;
             *thread.aside() = Some(aside);
             thread.blocked.store(true, SeqCst);
@@ -204,7 +204,7 @@ impl Preemptible {
     }
 
     /// Gives the vCPU to a thread, if that is free, with the coroutine that has just been picked:
-    /// the way there counts as a part of its poll.
+    /// the hand-over counts as a part of its poll.
     #[must_use]
     pub(super) fn give_to(&self, to: usize) -> bool {
         let mut roles = self.roles();
@@ -231,8 +231,8 @@ impl Preemptible {
         self.resume_thread(worker, roles, to, turn);
     }
 
-    /// Returns the suspended thread that is resumed if no thread is free: the one whose turn it is,
-    /// or the one that was suspended first.
+    /// Returns the suspended thread that is resumed if no thread is free: the thread `turn`, if it
+    /// is suspended, or else the thread that was suspended first.
     pub(super) fn successor(&self, roles: &Roles, turn: usize) -> Option<usize> {
         let since = |&thread: &usize| self.threads[thread].since.load(Relaxed);
         if turn != NONE && roles.role(turn) == Role::Suspended {
@@ -277,15 +277,15 @@ impl Preemptible {
             // SAFETY: the thread is about to become current, and is not within a use of the ring.
             unsafe { worker.ring().assign(*owner) };
         }
-        // From here on the vCPU is the other thread's.
+        // From here on the vCPU belongs to the other thread.
         thread.permit.grant();
         drop(roles);
         self.wake_up(to);
     }
 
-    /// Wakes a thread that may resume its poll, or run without its permit. In the ring it is
-    /// woken by the signal, because a completion would look like an arrival behind its poll; by a
-    /// completion where the signal has been found not to work.
+    /// Wakes a thread that may resume its poll, or run without its permit. In the ring it is woken
+    /// by the signal, because a completion would look like an arrival behind its poll; if the
+    /// signal is lost, by a completion nevertheless.
     pub(super) fn wake_up(&self, number: usize) {
         let thread = &self.threads[number];
         thread.wake_up();
@@ -320,9 +320,9 @@ mod tests {
     use crate::preempt::current::with_current;
     use crate::{Level, Preemption, Runtime};
 
-    /// A poll that spins until it is told to end is stopped again and again: while it is to go on
-    /// and has not woken up, and while a signal is on its way that makes it wait for its permit. It
-    /// is never taken for blocked, where nothing would wake it, and comes to its end.
+    /// Stops a spinning poll again and again: also before its thread has woken up to resume it, and
+    /// while a signal is on its way that makes the thread wait for its permit. The poll is never
+    /// taken for blocked, in which case nothing would wake it, and it ends.
     #[test]
     fn a_poll_that_waits_for_its_permit_is_not_blocked() {
         let preemption = Runtime::builder().vcpus(1).preemption(Preemption::Required);
@@ -363,6 +363,6 @@ mod tests {
         let ended = receiver.recv_timeout(Duration::from_secs(20));
         assert!(ended.is_ok(), "the poll was stopped, and nothing wakes it");
         assert!(suspensions > 0);
-        assert_eq!(vcpu.counts.set_aside.load(Relaxed), 0, "it never slept");
+        assert_eq!(vcpu.counts.set_aside.load(Relaxed), 0, "no poll slept");
     }
 }

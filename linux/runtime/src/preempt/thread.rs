@@ -36,9 +36,9 @@ pub(super) enum Command {
     End,
 }
 
-/// Threads of a vCPU whose status stays open: those that serve it while nothing is suspended. The
-/// status of the others is opened for each look, which takes twice as long, so that the threads of
-/// long polls do not use up the process's descriptors.
+/// Number of threads of a vCPU whose kernel status stays open: they serve while nothing is
+/// suspended. The status of further threads is opened for each look, which takes twice as long, so
+/// that the threads of long polls do not use up the process's descriptors.
 const HOLD_OPEN: usize = 3;
 
 const WAIT: u32 = 0;
@@ -111,8 +111,7 @@ impl Thread {
         }
     }
 
-    /// Sends the thread a command and ends its wait on this word. A wait in the ring is the
-    /// caller's to end.
+    /// Sends the thread a command and ends its wait for it. The caller ends a wait in the ring.
     pub(super) fn send(&self, command: Command) {
         let word = match command {
             Command::Serve => SERVE,
@@ -149,7 +148,7 @@ impl Thread {
         }
     }
 
-    /// Waits for a command; may return without one, and does within a millisecond if `patient`.
+    /// Waits for a command, for at most a millisecond if `patient`. May return without a command.
     pub(super) fn wait_once(&self, patient: bool) {
         if patient {
             futex_wait_for(&self.command, WAIT, 1_000_000);
@@ -177,7 +176,8 @@ impl Thread {
         self.interrupt();
     }
 
-    /// Returns the tick since which its poll runs, and the ticks that it had run then.
+    /// Returns the tick since which its poll has run without a suspension, and the ticks that the
+    /// poll had run before.
     #[inline]
     fn stretch(&self) -> (u64, u64) {
         match self.resumed.load(Relaxed) {
@@ -208,7 +208,7 @@ impl Thread {
         (ran, may_sleep)
     }
 
-    /// Reads the clocks of the calling thread, which is this one and begins to serve: from here on
+    /// Reads the clocks of this thread, which is the calling one and begins to serve: from here on
     /// its running time is known.
     pub(super) fn sample_clocks(&self, parked: impl FnOnce(u64) -> u64) {
         let clocks = self.clocks(parked);
@@ -216,7 +216,7 @@ impl Thread {
         self.age.is(clocks, began, ran);
     }
 
-    /// Reads its clocks, and that of the sleeps of its vCPU. A system call.
+    /// Reads the clocks of the thread, and the total sleep of its vCPU. One system call.
     fn clocks(&self, parked: impl FnOnce(u64) -> u64) -> Clocks {
         let now = clock::ticks();
         Clocks::new(now, self.cpu_time().unwrap_or(0), parked(now))
@@ -244,19 +244,19 @@ impl Thread {
     /// Returns the CPU time that the thread has used, ns. A system call. `None` before the thread
     /// is started, and after its end.
     pub(super) fn cpu_time(&self) -> Option<u64> {
-        // The kernel's name for the clock of a thread: clock_getcpuclockid(3), with the bits of a
-        // thread's, in scheduler time. The number 0 would name the clock of the calling thread.
+        // The kernel's id of a thread's CPU-time clock: see clock_getcpuclockid(3), with the bits
+        // for a thread and for scheduler time. Id 0 would stand for the calling thread.
         match self.id.load(Relaxed) {
             0 => None,
             id => cpu_time(!(id as libc::clockid_t) << 3 | 6),
         }
     }
 
-    /// Returns whether the thread sleeps, otherwise than for its permit. A system call; false if
-    /// the kernel does not say.
+    /// Returns whether the thread sleeps, but not for its permit. A system call; false if the
+    /// kernel does not say.
     ///
     /// A signal that was on its way may make the thread wait for its permit as soon as that is
-    /// revoked: the second question, asked after the kernel's answer, sees that.
+    /// revoked. So that wait is looked for after the kernel's answer.
     pub(super) fn is_asleep(&self) -> bool {
         self.is_off_the_cpu() && !self.awaits_permit()
     }
@@ -266,7 +266,8 @@ impl Thread {
         self.permit.is_awaited() || self.waits_in_ring.load(SeqCst)
     }
 
-    /// Opens the status of the calling thread, which is this one, number `number` of its vCPU.
+    /// Opens the status of this thread, which is the calling one. It is number `number` of its
+    /// vCPU, and `id` in the kernel.
     pub(super) fn open_status(&self, number: usize, id: u32) {
         if number < HOLD_OPEN
             && self.status.get().is_none()
@@ -317,13 +318,13 @@ fn status_of(id: u32) -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
-/// Returns the kernel's number of a thread, which is a part of the name of its CPU-time clock. 0 if
+/// Returns the kernel's id of a thread, which is a part of the id of its CPU-time clock, or 0 if
 /// the thread has ended.
 pub(super) fn id_of<T>(thread: &JoinHandle<T>) -> u32 {
     let mut clock = 0;
-    // SAFETY: the thread has not been joined, so its handle is good; a pointer to a local.
-    let found = unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut clock) };
-    if found == 0 { !(clock >> 3) as u32 } else { 0 }
+    // SAFETY: the thread has not been joined, so its handle is valid; `clock` is a local.
+    let result = unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut clock) };
+    if result == 0 { !(clock >> 3) as u32 } else { 0 }
 }
 
 /// Reads a CPU-time clock, ns. `None` if there is no such thread.
@@ -332,7 +333,7 @@ fn cpu_time(clock: libc::clockid_t) -> Option<u64> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: a pointer to a local of the type asked for; a clock that is not there is an error.
+    // SAFETY: `time` is a local of the type that the call writes; an unknown clock is an error.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
     (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }

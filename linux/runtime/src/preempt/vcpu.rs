@@ -1,4 +1,4 @@
-//! One preemptible vCPU: the state that its threads share, and its end. It begins in `start.rs`.
+//! A preemptible vCPU: the state that its threads share, and its shut-down. `start.rs` starts it.
 //!
 //! The [`Worker`], `aside` and the state behind them belong to the *current* thread while its
 //! permit is in use. The watcher reads atomics, and acts only when it has revoked that permit. All
@@ -57,7 +57,7 @@ use crate::preempt::permit::Critical;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// Number of threads that a vCPU begins with: the current one and a spare one.
+/// Number of spare threads that a vCPU begins with.
 pub(super) const SPARES: usize = 2;
 
 /// Settings of a preemptible vCPU.
@@ -66,9 +66,9 @@ pub(crate) struct Settings {
     pub(super) rule: Rule,
     /// Costs of looks of the watcher.
     pub(super) looks: LookCosts,
-    /// Threads per vCPU. All but the first [`SPARES`] can hold a poll that is suspended or blocked.
+    /// Largest number of threads of a vCPU, with the current one.
     pub(super) threads: usize,
-    /// Ticks for which a vCPU that was idle has time to spare.
+    /// Ticks after a wait in which a vCPU has time to spare.
     pub(super) spare_time: u64,
     /// [`Rule::cost`] and [`MAX_SUSPENSION`] in ticks.
     pub(super) cost_ticks: u64,
@@ -123,14 +123,14 @@ pub(super) struct HandOver {
     pub(super) next_up: AtomicUsize,
     /// The thread whose suspended poll is to be resumed next, before all other work, or NONE.
     pub(super) turn: AtomicUsize,
-    /// The thread whose poll has made room for the turn of another one while every thread held a
+    /// The thread whose poll has made room for the turn of another poll while every thread held a
     /// poll, or NONE.
     pub(super) displaced: AtomicUsize,
     /// The level of that poll.
     pub(super) displaced_level: AtomicU8,
 }
 
-/// Numbers of threads that do not serve.
+/// Numbers of stopped polls.
 #[derive(Default)]
 pub(super) struct Tally {
     /// Polls that are suspended and queued.
@@ -139,7 +139,7 @@ pub(super) struct Tally {
     pub(super) blocked: AtomicUsize,
 }
 
-/// Pinned coroutines that have been picked, for the thread that polls them.
+/// Pinned coroutines that have been picked and wait for the thread that polls them.
 #[derive(Default)]
 pub(super) struct Pinned {
     pub(super) queue: Shareable<UnsafeCell<VecDeque<Running<'static, Linux>>>>,
@@ -164,8 +164,8 @@ pub(super) struct Counts {
     pub(super) set_aside: AtomicU64,
 }
 
-// SAFETY: the rules of this module: `worker` is used by one thread at a time, except for its parts
-// that are `Sync`.
+// SAFETY: by the rules of this module one thread at a time uses `worker` and `pinned.queue`, except
+// for the parts of the worker that are `Sync`.
 unsafe impl Send for Preemptible {}
 // SAFETY: as above.
 unsafe impl Sync for Preemptible {}
@@ -178,10 +178,10 @@ impl Preemptible {
     /// Creates the vCPU of `worker`, which nothing but the calling thread serves yet.
     ///
     /// # Safety
-    /// The worker stays in its place until [`Preemptible::end`] has returned true, or for ever.
+    /// The worker stays in its place until [`Preemptible::end`] has returned true.
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// If no descriptors are left.
     pub(super) unsafe fn new(
         worker: &Worker,
         cpu: usize,
@@ -219,15 +219,15 @@ impl Preemptible {
         }))
     }
 
-    /// Starts one more thread, unless there are as many as there may be.
+    /// Starts another spare thread, unless the limit of threads is reached.
     pub(super) fn start_spare(self: &Arc<Preemptible>) -> io::Result<()> {
         self.start_spare_after(|| ())
     }
 
-    /// Starts one more thread, which calls `first` before anything else.
+    /// Starts another spare thread, which calls `first` before anything else.
     ///
-    /// The new thread may be made current as soon as this returns. Its number is known by then: so
-    /// the watcher sees a start that sleeps, on a lock that a suspended poll holds.
+    /// The new thread may be made current as soon as this returns. Its kernel id is stored by then,
+    /// so the watcher sees if it sleeps while it starts, on a lock that a suspended poll holds.
     fn start_spare_after(
         self: &Arc<Preemptible>,
         first: impl FnOnce() + Send + 'static,
@@ -246,7 +246,7 @@ impl Preemptible {
         Ok(())
     }
 
-    /// Tells the daemon, if there is one, that the calling thread is one of this vCPU.
+    /// Tells the daemon, if there is one, that the calling thread belongs to this vCPU.
     pub(super) fn enlist(&self, role: board::Role) {
         if let Some(membership) = &self.worker().shared().membership
             && self.announcer.is_some()
@@ -263,8 +263,8 @@ impl Preemptible {
                 // The thread is being added.
                 thread::yield_now();
             }
-            // A thread that has been made current already serves: a poll on it is stopped with the
-            // permit alone.
+            // A thread that has already been made current serves nevertheless: a poll on it is
+            // stopped with the permit alone.
             if self.roles().leave(number) {
                 return;
             }
@@ -284,7 +284,7 @@ impl Preemptible {
     }
 
     /// Polls pinned coroutines on the calling thread, which built the runtime, until `done` returns
-    /// true. `done` is asked when there is nothing to poll; from time to time, if the thread is
+    /// true. `done` is called when there is nothing to poll, and then every millisecond if
     /// `patient`.
     ///
     /// # Errors
@@ -293,18 +293,18 @@ impl Preemptible {
         interrupt::claim()?;
         let worker = self.worker();
         let _registered = Registered::begin(self, MAIN);
-        let mut within = None;
+        let mut hooks = None;
         let thread = &self.threads[MAIN];
         self.roles().set_main(true);
-        // Coroutines that were pinned and waited are polled now: when the vCPU waits, or by an end
-        // to the poll under way, for which they do not show as ready.
+        // Pinned coroutines that waited for this thread can be polled now. They are in no ready
+        // queue: the kick ends a wait of the vCPU, and the watcher looks at a poll under way.
         upshift_core::Host::kick(worker.shared().domain.host(), self.index);
         self.watch.notify();
         loop {
             if thread.take_command().is_some() {
                 // Only while the thread is current: to start a coroutine takes the vCPU.
                 let _entered = context::enter(worker);
-                within.get_or_insert_with(|| worker.shared().thread_hooks.begin());
+                hooks.get_or_insert_with(|| worker.shared().thread_hooks.begin());
                 self.serve_main();
             } else if done() && self.roles().set_main(false) {
                 return Ok(());
@@ -322,14 +322,13 @@ impl Preemptible {
         self.settings.rule
     }
 
-    /// Returns the vCPU with its ring. Only for the current thread, and for the parts that are
-    /// `Sync`.
+    /// Returns the worker. Only for the current thread, and for the parts that are `Sync`.
     pub(super) fn worker(&self) -> &Worker {
-        // SAFETY: the promise of `start`.
+        // SAFETY: the caller of `new` has promised that the worker stays in its place.
         unsafe { &*self.worker }
     }
 
-    /// Returns the time for which the vCPU has slept by this tick in all, ticks.
+    /// Returns the total time, in ticks, for which the vCPU has slept by the tick `now`.
     pub(super) fn parked(&self, now: u64) -> u64 {
         self.worker().meter().parked(now)
     }
@@ -360,12 +359,12 @@ impl PreemptibleVcpu for Preemptible {
         if interrupt::claim().is_err() {
             return;
         }
-        // Hooks of users are within a use of its permit, as everything but polls is.
+        // User hooks run within a use of the permit, as everything but polls does.
         let _registered = Registered::begin(self, FIRST);
         let _serving = context::serve(worker);
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
-            // Other threads serve, and ask this one for system calls on the ring.
+            // Other threads serve, and ask this thread for system calls on the ring.
             while thread.take_command().is_none() {
                 self.block_signal_and_wait_in_ring(|| thread.has_command());
             }
@@ -461,18 +460,18 @@ mod tests {
     use super::*;
     use crate::{Level, Preemption, Runtime};
 
-    /// Spins until `over` returns true, or for a number of seconds. Returns the last answer.
-    fn spin_until(seconds: u64, over: impl Fn() -> bool) -> bool {
+    /// Spins until `condition` holds, for at most `seconds`. Returns whether it holds.
+    fn spin_until(seconds: u64, condition: impl Fn() -> bool) -> bool {
         let began = Instant::now();
-        while !over() && began.elapsed() < Duration::from_secs(seconds) {
+        while !condition() && began.elapsed() < Duration::from_secs(seconds) {
             spin_loop();
         }
-        over()
+        condition()
     }
 
-    /// Polls are suspended, a coroutine has come, and every thread of the vCPU sleeps: the current
-    /// thread is starting, and waits for a lock that a suspended poll holds, as the allocator's may
-    /// be held. The watcher sees that this thread sleeps, and has the suspended polls run.
+    /// The current thread starts, and waits for a lock that a suspended poll holds, as a poll may
+    /// hold the allocator's: every thread of the vCPU sleeps, although a coroutine is ready. The
+    /// watcher sees that the current thread sleeps, and lets the suspended polls run.
     #[test]
     fn a_thread_that_starts_behind_a_lock_of_a_suspended_poll_does_not_stop_its_vcpu() {
         static LOCK: Mutex<()> = Mutex::new(());
@@ -508,7 +507,7 @@ mod tests {
         // The last of the spare threads, which starts behind the lock.
         let last = vcpu.roles().count();
         vcpu.start_spare_after(|| drop(LOCK.lock())).unwrap();
-        // One more poll for each of the other threads, which interrupts the poll before.
+        // Another poll for each of the other threads, which interrupts the poll before.
         let mut level = 29;
         let is_current = |thread: usize| vcpu.current.load(SeqCst) == thread;
         while !is_current(last) && level > 1 {
@@ -524,7 +523,7 @@ mod tests {
             spin_until(20, || is_current(last) || began.load(SeqCst));
             level -= 1;
         }
-        assert!(is_current(last), "each thread before it holds a poll");
+        assert!(is_current(last), "an earlier thread holds no poll");
         assert!(
             spin_until(20, || vcpu.threads[last].is_asleep()),
             "the watcher does not see that the current thread sleeps"
@@ -533,6 +532,6 @@ mod tests {
         spawn(0, Box::new(move || _ = sender.send(())));
         release.store(true, SeqCst);
         let polled = receiver.recv_timeout(Duration::from_secs(60));
-        assert!(polled.is_ok(), "nothing runs, and something has arrived");
+        assert!(polled.is_ok(), "the urgent coroutine is not polled");
     }
 }

@@ -13,11 +13,11 @@
 //!
 //! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`] and
 //! may be spinning, each suspended one gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
-//! times their number, however urgent other work is. Its waiter may not show: a thread beside the
-//! vCPU, or a coroutine that tries again in short polls. So there are turns also while nothing
-//! shows, as far apart as [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH) says. If the current
-//! thread makes no progress outside of a poll (it waits for the allocator's lock, or is starting
-//! and has no permit yet), suspended threads run without theirs.
+//! times their number, however urgent other work is. A waiter may be invisible: a thread beside the
+//! vCPU, or a coroutine that tries again in short polls. So turns are given also while no waiter is
+//! visible, [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH) apart. If the current thread makes
+//! no progress outside of a poll (it waits for the allocator's lock, or is starting and has no
+//! permit yet), suspended threads run without their permits.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -37,11 +37,11 @@ use crate::host::PreemptibleVcpu;
 use crate::preempt::interrupt;
 use crate::time::clock;
 
-/// Nanoseconds for which a suspended poll that has had its turn lets others of its level go first:
-/// as long as it may be kept.
+/// Time for which a suspended poll that has had its turn lets others of its level go first: the
+/// longest suspension.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(MAX_SUSPENSION);
 
-/// Time, ns, after which a standstill for want of threads is reported.
+/// Time in nanoseconds after which a standstill for lack of threads is reported.
 const STANDSTILL_LIMIT: u64 = 1_000_000_000;
 
 /// Runs until the vCPU has ended.
@@ -62,7 +62,7 @@ fn sleep(vcpu: &Preemptible) -> bool {
         events: libc::POLLIN,
         revents: 0,
     });
-    // SAFETY: a pointer to a local array of the length given. After an error the watcher looks.
+    // SAFETY: `events` is a local array of two entries. After an error the watcher looks.
     unsafe { libc::poll(events.as_mut_ptr(), 2, -1) };
     if events[0].revents != 0 {
         vcpu.watch().clear();
@@ -86,19 +86,19 @@ enum Next {
     Done,
 }
 
-/// LookCosts in a row while the state changes.
+/// Largest number of looks in a row while the state changes.
 const LOOKS_AT_ONCE: usize = 4;
 
-/// A use of a permit, or a time between polls, as it was first seen.
+/// First observation of a use of a permit, or of a time between polls.
 #[derive(Clone, Copy)]
 struct Use {
-    /// The poll, or none, and the vCPU's clock: the same ones as long as the use goes on, as far as
-    /// can be seen.
+    /// The poll, or none, and the vCPU's clock. While both stay the same, the use is assumed to
+    /// last.
     id: (PollId, u64),
     since: u64,
-    /// CPU time of the thread, ns: at first, or when it was made to yield last.
+    /// CPU time of the thread at the observation, or when it was last made to yield, ns.
     used: u64,
-    /// It has used the CPU for as long as a suspended poll may be kept.
+    /// Set once the use has taken [`MAX_SUSPENSION`] of CPU time.
     spins: bool,
 }
 
@@ -110,8 +110,8 @@ struct Watcher<'a> {
     /// The thread whose poll was suspended last, until it is known to wait.
     stopped: Option<usize>,
     stuck: Option<Use>,
-    /// The poll that could not be stopped for want of a thread, and the time of that; NEVER once
-    /// it has been reported.
+    /// The poll that could not be stopped for lack of a thread, and the time of the first attempt,
+    /// or NEVER once that has been reported.
     without_thread: Option<(PollId, u64)>,
     /// Ticks at the last look.
     looked_at: u64,
@@ -130,16 +130,17 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// LookCosts and acts until there is nothing to do for now.
+    /// Looks and acts until there is nothing to do for now.
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
         vcpu.counts.wakeups.fetch_add(1, Relaxed);
-        // A poll that goes on for long reads no clock, and would seem to have run for no time.
+        // If the counter is set back during a long poll, which reads no clock, the poll would seem
+        // to have run for no time.
         self.looked_at = clock::ticks_after(self.looked_at);
         if let Some(announcer) = &vcpu.announcer {
             announcer.look();
         }
-        // The signal has not reached the stopped thread.
+        // The signal may not have reached the stopped thread.
         vcpu.start_next();
         self.signal_stopped();
         self.suspend_awake();
@@ -204,15 +205,15 @@ impl<'a> Watcher<'a> {
             && !vcpu.worker().executor().is_parked()
     }
 
-    /// Returns whether the current thread has slept for a turn, or used the CPU for as long as a
-    /// suspended poll may be kept, in the middle of one use of its permit, as far as can be seen.
-    /// It may depend on a suspended poll. A thread that waits for the CPU does not.
+    /// Returns whether the current thread seems to have slept for [`TURN_LENGTH`], or used the CPU
+    /// for [`MAX_SUSPENSION`], within one use of its permit. Such a thread may depend on a
+    /// suspended poll; a thread that waits for the CPU does not.
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
         let id = (id, self.vcpu.worker().executor().clock());
         let current = self.current();
         let is_asleep = current.is_asleep();
         if current.is_starting() && is_asleep {
-            // A thread that has not begun waits for nothing of the runtime's.
+            // A thread that has not begun to serve waits for nothing of the runtime.
             return true;
         }
         let used = current.cpu_time().unwrap_or(now);
@@ -237,8 +238,8 @@ impl<'a> Watcher<'a> {
     /// Makes a current thread that spins yield, in case the kernel does not share the CPU between
     /// it and the suspended threads; once for each [`MAX_SUSPENSION`] of CPU time.
     ///
-    /// Elapsed time would not do: beside others that spin, the thread would yield whenever it got
-    /// the CPU, and if they wait for a lock that it holds, none would go on.
+    /// Elapsed time would not do: beside other spinning threads, this thread would yield whenever
+    /// it got the CPU, and if they spin for a lock that it holds, none would make progress.
     fn make_spinner_yield(&mut self) {
         let current = self.current();
         if let Some(observed) = &mut self.stuck
@@ -330,7 +331,7 @@ impl<'a> Watcher<'a> {
                 }
                 Next::At(now + wait)
             }
-            // The stopped thread would run on beside the next one.
+            // Without the signal, the stopped thread would run on beside the next one.
             Decision::Suspend(_) if interrupt::is_lost() => Next::Rest,
             Decision::Suspend(place) => self.stop(id, place, may_sleep, now),
             Decision::SetAside => self.stop(id, QueueEnd::Head, true, now),
@@ -388,7 +389,7 @@ impl<'a> Watcher<'a> {
         domain.active_vcpus() > 1 && self.vcpu.watch().has_arrivals() && domain.idle_vcpus() != 0
     }
 
-    /// Decides for a current thread that waits and cannot wait in the ring, whose thread is
+    /// Decides for a current thread that waits outside of the ring, because the ring's thread is
     /// blocked.
     fn decide_idle(&self) -> Next {
         let vcpu = self.vcpu;
@@ -404,8 +405,8 @@ impl<'a> Watcher<'a> {
         Next::Rest
     }
 
-    /// Decides between polls, where the current thread looks at the ring itself; but a turn may be
-    /// due, or the thread may be stuck.
+    /// Decides between polls, where the current thread looks at the ring itself. A turn may be due,
+    /// or the thread may be stuck.
     fn between_polls(&mut self, by_timer: bool, now: u64) -> Next {
         if by_timer && self.policy.is_stale_look(0) {
             // A poll that begins meanwhile sets the timer for the end of the rest.
@@ -419,7 +420,7 @@ impl<'a> Watcher<'a> {
         Next::Rest
     }
 
-    /// Gives a suspended poll the next turn, if one is due. Returns whether it has.
+    /// Gives a suspended poll the next turn, if one is due. Returns whether a turn was given.
     fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let vcpu = self.vcpu;
         if vcpu.tally.suspended.load(Acquire) == 0 {
@@ -468,8 +469,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Reports once if every thread of the vCPU holds a poll, and the current one sleeps for long.
-    /// A short standstill may be intended.
+    /// Reports once if every thread of the vCPU holds a poll, and the current one sleeps, for
+    /// [`STANDSTILL_LIMIT`]. A shorter standstill may be intended.
     fn report_standstill(&mut self, id: PollId, now: u64) {
         const MESSAGE: &str = "upshift: every thread of a vCPU sleeps in the middle of a poll, so the vCPU stands still until one wakes up; \
             raise Builder::max_suspended\n";
@@ -478,8 +479,8 @@ impl<'a> Watcher<'a> {
             Some((before, since)) if before == id => {
                 if now - since >= STANDSTILL_LIMIT && self.current().is_asleep() {
                     self.without_thread = Some((id, NEVER));
-                    // Without a lock that a poll may hold.
-                    // SAFETY: a pointer to a constant of the length given.
+                    // `write` takes no lock that a poll may hold.
+                    // SAFETY: the pointer and the length are those of a constant.
                     unsafe { libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len()) };
                 }
             }
@@ -507,7 +508,8 @@ impl<'a> Watcher<'a> {
         }
         match (before, self.stuck) {
             (Some(before), Some(after)) if before.id == after.id => Next::At(now + TURN_LENGTH),
-            // Most threads are found there once, and run: no timer is set for them.
+            // Most threads are found outside of a poll only once, and run: no timer is set for
+            // them.
             _ if self.current().is_asleep() => Next::At(now + TURN_LENGTH),
             _ => Next::At(NEVER),
         }

@@ -1,7 +1,7 @@
 //! A started program.
 //!
 //! ```text
-//!   running ── it ends: the pidfd becomes readable ──► ended ── waited for ──► reaped
+//!   running ── exit: the pidfd becomes readable ──► ended ── waited for ──► reaped
 //!      └── dropped: killed if asked to; a thread reaps it when it ends (`reaper.rs`)
 //! ```
 
@@ -26,9 +26,9 @@ pub type ChildStderr = PipeReader;
 
 /// A started program; created by [`Command::spawn`](super::Command::spawn).
 ///
-/// Dropped before the program has ended, it is left running, or killed if
-/// [`kill_on_drop`](super::Command::kill_on_drop) was set. A thread reaps it when it ends, even
-/// after the end of the runtime.
+/// If it is dropped before the program has ended, the program is left running, or killed if
+/// [`kill_on_drop`](super::Command::kill_on_drop) was set. A thread reaps the program when it ends,
+/// even after the end of the runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -68,7 +68,7 @@ fn open_pidfd(id: u32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened (close-on-exec), without another owner.
+    // SAFETY: the descriptor was just opened (close-on-exec), and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -108,7 +108,7 @@ impl Child {
                 kill_on_drop,
             }),
             Err(error) => {
-                // Its end could not be awaited, so it must not run.
+                // The end of the child could not be awaited, so it must not run.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(error)
@@ -136,7 +136,7 @@ impl Child {
     }
 
     fn process(&mut self) -> &mut Process {
-        self.process.as_mut().expect("it is there until the drop")
+        self.process.as_mut().expect("taken only by the drop")
     }
 
     /// Returns the process id, or `None` once the child has been waited for: the id may then
@@ -150,7 +150,7 @@ impl Child {
     /// Returns a descriptor of the process, readable when it has ended.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
-        let process = self.process.as_ref().expect("it is there until the drop");
+        let process = self.process.as_ref().expect("taken only by the drop");
         process.pidfd.as_fd()
     }
 
@@ -160,7 +160,7 @@ impl Child {
     /// ESRCH if the program has ended; `PermissionDenied`; `InvalidInput` if `number` is no signal.
     pub fn send_signal(&mut self, number: i32) -> io::Result<()> {
         let pidfd = self.pidfd().as_raw_fd();
-        // SAFETY: no pointers but one that is null.
+        // SAFETY: the only pointer is null, which the call allows.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_pidfd_send_signal,
@@ -252,7 +252,7 @@ impl Drop for Child {
             return;
         };
         if self.kill_on_drop && process.status.is_none() {
-            // It may have ended, which is no error.
+            // The program may have ended, which is no error.
             let _ = process.child.kill();
         }
         if !matches!(process.try_wait(), Ok(None)) {

@@ -1,4 +1,4 @@
-//! A program to be started, and its options.
+//! Options of a program, and its start.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -128,20 +128,20 @@ impl Command {
         self
     }
 
-    /// Sets the user as which the program runs.
+    /// Sets the user id with which the program runs.
     pub fn uid(&mut self, user: u32) -> &mut Command {
         self.lock().uid(user);
         self
     }
 
-    /// Sets the group as which the program runs.
+    /// Sets the group id with which the program runs.
     pub fn gid(&mut self, group: u32) -> &mut Command {
         self.lock().gid(group);
         self
     }
 
-    /// Sets the process group that the program joins; 0: a new one, so that Ctrl-C does not reach
-    /// the program.
+    /// Sets the process group that the program joins. Group 0 stands for a new group, which Ctrl-C
+    /// does not reach.
     pub fn process_group(&mut self, group: i32) -> &mut Command {
         self.lock().process_group(group);
         self

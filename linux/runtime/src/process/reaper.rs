@@ -2,9 +2,9 @@
 //! that none stays a zombie.
 //!
 //! It is one thread of the process, not a coroutine: the runtime that started a child may end
-//! before the child does. The thread begins with the first such child and ends with the last. It
+//! before the child does. The thread starts with the first such child and exits after the last. It
 //! sleeps in `poll` on the descriptors of the processes and on an eventfd that announces more
-//! children; O(children) per end.
+//! children. Each exit of a child costs O(children).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -24,12 +24,12 @@ pub(super) struct Orphan {
 impl Orphan {
     /// Returns true if the child is running. A child that cannot be waited for has been reaped
     /// elsewhere.
-    fn runs(&mut self) -> bool {
+    fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 }
 
-/// The children that the thread has still to take.
+/// The children that the thread has yet to take.
 struct Reaper {
     /// Wakes the thread; `None` if there is no thread.
     eventfd: Option<Arc<OwnedFd>>,
@@ -45,8 +45,8 @@ fn reaper() -> MutexGuard<'static, Reaper> {
     REAPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the end of a running child. If no thread can be started, the child is left for the
-/// thread that the next call starts.
+/// Hands a running child over to the reaper thread, and does not block. If no thread can be
+/// started, the child is left for the thread that the next call starts.
 pub(super) fn reap(orphan: Orphan) {
     let mut reaper = reaper();
     reaper.incoming.push(orphan);
@@ -58,7 +58,7 @@ pub(super) fn reap(orphan: Orphan) {
 
 fn notify(eventfd: &OwnedFd) {
     let increment = 1u64;
-    // SAFETY: a pointer to a local of the size given. A full counter wakes the thread too.
+    // SAFETY: `increment` is a local of eight bytes. A full counter wakes the thread, too.
     unsafe { libc::write(eventfd.as_raw_fd(), (&raw const increment).cast(), 8) };
 }
 
@@ -75,17 +75,17 @@ fn start() -> io::Result<Arc<OwnedFd>> {
     thread::Builder::new()
         .name("upshift-reaper".into())
         .stack_size(64 << 10)
-        .spawn(move || serve(&reaper_eventfd))?;
+        .spawn(move || run(&reaper_eventfd))?;
     Ok(eventfd)
 }
 
-fn serve(eventfd: &OwnedFd) {
+fn run(eventfd: &OwnedFd) {
     let mut children: Vec<Orphan> = Vec::new();
     loop {
         {
             let mut reaper = reaper();
             children.append(&mut reaper.incoming);
-            children.retain_mut(Orphan::runs);
+            children.retain_mut(Orphan::is_running);
             if children.is_empty() {
                 reaper.eventfd = None;
                 return;
@@ -107,12 +107,13 @@ fn wait(eventfd: &OwnedFd, children: &[Orphan]) {
         })
         .collect();
     let mut count = 0u64;
-    // SAFETY: pointers to locals of the sizes given.
+    // SAFETY: `polled` is a vector of the length given.
     let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
-    // SAFETY: as above.
+    // SAFETY: `count` is a local of eight bytes, and the eventfd does not block.
     unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
     if ready < 0 {
-        // Interrupted, or refused: more descriptors than RLIMIT_NOFILE allows by now.
+        // `poll` was interrupted, or RLIMIT_NOFILE has become smaller than the number of
+        // descriptors.
         thread::sleep(Duration::from_millis(10));
     }
 }

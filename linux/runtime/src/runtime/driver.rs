@@ -13,7 +13,7 @@ use crate::notice::{errno_of, notice};
 /// Environment variable that decides where the program leaves the choice open.
 const VARIABLE: &str = "UPSHIFT_DRIVER";
 
-/// The driver of a runtime, `Ring` or `Readiness`, and the reason for it.
+/// The driver of a runtime, `Ring` or `Readiness`, and the reason for the choice.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) driver: Driver,
@@ -24,7 +24,8 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Chooses the driver that the program asks for, or the environment, or the one that works.
+    /// Chooses the driver that the program asks for, or else the environment, or else the driver
+    /// that works.
     ///
     /// # Errors
     /// The feature that io_uring lacks, if no other driver is allowed; `InvalidInput` for an
@@ -113,10 +114,10 @@ fn setup_of(error: &io::Error) -> Option<&SetupError> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-/// The driver of a runtime, the reason for it, and the gain of a better one; from
+/// The driver of a runtime, the reason for the choice, and the gain of a better driver; from
 /// [`Runtime::report`](crate::Runtime::report).
 ///
-/// Its text has a line for each.
+/// Its `Display` has a line for each.
 ///
 /// ```
 /// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
@@ -154,8 +155,8 @@ impl Report {
         &self.choice.why
     }
 
-    /// Returns the gain that a newer kernel or another driver would bring; `None` if this is the
-    /// best one.
+    /// Returns the gain that a newer kernel or another driver would bring; `None` if the driver is
+    /// the best one.
     #[must_use]
     pub fn gain(&self) -> Option<&'static str> {
         match self.mode {

@@ -82,7 +82,7 @@ impl Handle {
         self.shared.domain.reprio(id, level)
     }
 
-    /// Asks a coroutine to end.
+    /// Cancels a coroutine; see [`JoinHandle::cancel`].
     ///
     /// # Errors
     /// [`Dead`] if it has exited.
@@ -110,15 +110,14 @@ impl Handle {
 
     /// Returns a snapshot of all counters: coroutines by state, levels, vCPUs, rings, preemption.
     ///
-    /// Takes some microseconds of the caller; nothing stops for it. See
+    /// Takes a few microseconds on the calling thread, and stops no vCPU. See
     /// [`metrics`](crate::metrics).
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         crate::metrics::collect(&self.shared)
     }
 
-    /// Returns the recorder of the life of coroutines and vCPUs: a timeline. See
-    /// [`trace`](crate::trace).
+    /// Returns the recorder of a timeline of coroutines and vCPUs. See [`trace`](crate::trace).
     #[must_use]
     pub fn trace(&self) -> Trace {
         Trace::new(&self.shared)

@@ -68,10 +68,11 @@ pub(crate) struct Observers {
 
 /// The service of vCPU 0.
 pub(crate) enum Engine {
-    /// The thread that built the runtime serves it, while in `block_on`. `None` after its end.
+    /// The thread that built the runtime serves the vCPU while in `block_on`. `None` while the
+    /// runtime is dropped.
     Inline(Option<Box<Worker>>),
-    /// Threads of its own serve it all the time; the thread that built the runtime polls pinned
-    /// coroutines.
+    /// Threads of the vCPU's own serve it all the time; the thread that built the runtime polls
+    /// pinned coroutines.
     Preemptible(Arc<Preemptible>),
 }
 
@@ -99,12 +100,13 @@ impl Runtime {
     }
 
     /// Runs `future` as the main coroutine on vCPU 0, which the calling thread serves meanwhile.
-    /// Other coroutines of vCPU 0 rest when this returns.
+    /// When this returns, other coroutines of vCPU 0 are not polled until the next call.
     ///
-    /// With preemption, vCPU 0 has threads of its own, which go on when this returns. The calling
-    /// thread polls only the main coroutine and those of [`spawn_local`](crate::spawn_local), at
-    /// the price of two switches per poll: spawn hot work. These polls are interrupted like others;
-    /// while one of them is, the other pinned coroutines wait for it.
+    /// With preemption, vCPU 0 has threads of its own, which continue when this returns. The
+    /// calling thread polls only the main coroutine and those of
+    /// [`spawn_local`](crate::spawn_local), at the price of two switches per poll: spawn hot work.
+    /// These polls are interrupted like others; while one of them is interrupted, the other pinned
+    /// coroutines wait for it.
     ///
     /// # Panics
     /// If the future panics, with its payload; if the main coroutine is cancelled by its id; if
@@ -204,7 +206,8 @@ impl Runtime {
         self.worker().ring().mode()
     }
 
-    /// Returns the driver that carries out I/O, the reason for it, and the gain of a better one.
+    /// Returns the driver that carries out I/O, the reason for the choice, and the gain of a better
+    /// driver.
     #[must_use]
     pub fn report(&self) -> Report {
         Report::new(self.shared.settings.driver.clone(), self.ring_mode())
@@ -287,7 +290,8 @@ impl Drop for Runtime {
                         let no_more_exit = exits.replace(now) == now;
                         is_over() || (no_more_exit && shared.domain.cancel_all() == 0)
                     };
-                    // At the end of its thread it cannot serve the vCPU any more, and only waits.
+                    // In the destructors of its thread-locals a thread cannot serve the vCPU any
+                    // more, and only waits.
                     while vcpu.serve_as_main(true, &ends).is_err() && !ends() {
                         thread::sleep(ENDING_WAIT);
                     }
@@ -354,7 +358,7 @@ fn serve_until_all_exited(worker: &Worker) {
     let _serving = context::serve(worker);
     let mut before = None;
     while domain.cancel_all() != 0 {
-        // Where none has exited since the last round, other threads delay the rest.
+        // If none has exited since the last round, other threads delay the exits.
         let began = exited(domain);
         let waits = before.replace(began) == Some(began);
         let (turns, exits) = (Cell::new(0), Cell::new(began));

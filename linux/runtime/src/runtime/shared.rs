@@ -6,7 +6,7 @@
 //! | `number`, `settings`, `membership`, `built` | set by the builder | all |
 //! | `outer_hooks`, `thread_hooks` | set by the builder | all |
 //! | `vcpu_threads` | threads that add or release a vCPU, under its lock | the same, the end |
-//! | `reported`, `retired` | the first vCPU that sees the failure | vCPUs that see it |
+//! | `reported` | the first vCPU whose ring fails | vCPUs whose rings fail |
 //! | `running` | the builder, once | threads that add a vCPU |
 //! | `monitor` | the builder, before polls begin | vCPUs, after each wait |
 
@@ -113,8 +113,8 @@ impl Shared {
         meters[index].clone()
     }
 
-    /// Returns the CPU of a vCPU: the user's choice, or, with the board or preemption, one of the
-    /// process's CPUs.
+    /// Returns the CPU of a vCPU: the user's choice or, with the board or preemption, a CPU of the
+    /// process.
     pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
         let by_user = self.settings.pins.get(index).copied();
         let needs_one = self.membership.is_some() || self.settings.preemption.is_some();

@@ -1,4 +1,4 @@
-//! Counters of a level, in units of time.
+//! Counters of a level, with ticks converted to durations.
 
 use std::time::Duration;
 

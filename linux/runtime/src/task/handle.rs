@@ -63,8 +63,8 @@ impl<T> JoinHandle<T> {
         self.inner.id()
     }
 
-    /// Detaches the coroutine, which goes on. A panic in it is reported by the panic hook, and in a
-    /// line on standard error ([`Builder::warnings`](crate::Builder::warnings)).
+    /// Detaches the coroutine, which continues. A panic in it is reported by the panic hook, and in
+    /// a line on standard error ([`Builder::warnings`](crate::Builder::warnings)).
     pub fn detach(self) {}
 
     /// Returns whether the coroutine has exited.

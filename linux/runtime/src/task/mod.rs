@@ -1,10 +1,10 @@
 //! Coroutines under tokio's names: spawning, results, sets.
 //!
-//! A task is a coroutine at the level of its spawner; [`crate::spawn`] takes another one.
+//! A task is a coroutine at the level of its spawner; [`crate::spawn`] takes another level.
 //! Awaiting a [`JoinHandle`] lends the waiter's level to the task until the wait ends;
 //! [`JoinSet::join_next`] lends to all tasks of the set until they exit or leave it.
 //!
-//! A panic ends its task and nothing else, also if the payload's destructor panics. The panic
+//! A panic ends its task and nothing else, even if the payload's destructor panics. The panic
 //! hook reports each panic once, by default on standard error. A handle that is kept returns the
 //! panic as a [`JoinError`]. The runtime writes nothing of its own about the panic of a detached
 //! task.

@@ -19,7 +19,7 @@ use crate::Handle;
 use crate::sync::{Lock, LockSafeWaker, may_proceed, register, wake};
 
 /// Coroutines that are awaited together, in the order in which they exit. Dropping the set cancels
-/// those that are left.
+/// all coroutines in it.
 ///
 /// While it is awaited, its coroutines run at the level of the waiter if that is more urgent
 /// than their own.
@@ -63,7 +63,8 @@ struct State {
 /// The waker of one coroutine's handle.
 struct EntryWaker {
     number: usize,
-    rung: AtomicBool,
+    /// Set while the number is in the list, and once it need not be added any more.
+    is_listed: AtomicBool,
     exits: Arc<Exits>,
 }
 
@@ -73,7 +74,7 @@ impl Wake for EntryWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.rung.swap(true, Ordering::AcqRel) {
+        if self.is_listed.swap(true, Ordering::AcqRel) {
             return;
         }
         let mut state = self.exits.state.lock();
@@ -123,7 +124,7 @@ impl<T> JoinSet<T> {
         self.handles().for_each(JoinHandle::abort);
     }
 
-    /// Detaches all coroutines, which go on.
+    /// Detaches all coroutines, which continue.
     pub fn detach_all(&mut self) {
         self.entries.clear();
         self.free.clear();
@@ -141,7 +142,7 @@ impl<T: 'static> JoinSet<T> {
         });
         let waker = Arc::new(EntryWaker {
             number,
-            rung: AtomicBool::new(false),
+            is_listed: AtomicBool::new(false),
             exits: self.exits.clone(),
         });
         // The handle has not been polled yet, so the coroutine may have exited.
@@ -294,13 +295,13 @@ impl<T: 'static> JoinSet<T> {
             return Poll::Pending;
         };
         // Before the poll: an exit from here on sets it again.
-        entry.waker.rung.store(false, Ordering::Release);
+        entry.waker.is_listed.store(false, Ordering::Release);
         let waker = Waker::from(entry.waker.clone());
         let id = entry.handle.id();
         let polled = Pin::new(&mut entry.handle).poll(&mut Context::from_waker(&waker));
         if polled.is_ready() {
             // A late wake of the coroutine has no effect.
-            entry.waker.rung.store(true, Ordering::Release);
+            entry.waker.is_listed.store(true, Ordering::Release);
             self.entries[number] = None;
             self.free.push(number);
         }

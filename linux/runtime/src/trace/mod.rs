@@ -26,7 +26,7 @@
 //! | `ring` | the last records of a vCPU; readers while it writes |
 //! | `recorder` | start and stop, a ring per vCPU and one for other threads, records to timeline |
 //!
-//! Cost: one load and a branch per event while off; while on, some 20 ns and 40 bytes per event.
+//! Cost: one load and a branch per event while off; while on, about 20 ns and 40 bytes per event.
 
 pub(crate) mod recorder;
 mod ring;
@@ -76,8 +76,8 @@ impl Trace {
         self.shared.domain.host().recorder().is_on()
     }
 
-    /// Returns the recorded timeline, from the time on for which the records of all vCPUs are kept.
-    /// Callable at any time, also during the recording; nothing stops for it.
+    /// Returns the recorded timeline. It begins at the time from which the records of all vCPUs are
+    /// complete. Callable at any time, also during the recording; stops no vCPU.
     #[must_use]
     pub fn snapshot(&self) -> Timeline {
         let recorder = self.shared.domain.host().recorder();

@@ -1,12 +1,12 @@
 //! [`Recorder`]: the rings of a runtime, and the timeline that is made of them.
 //!
 //! Rings are never freed while the runtime lives, since a thread may be in the middle of a record
-//! when a recording ends. They are used again, and replaced only by larger ones, so all of them
-//! together are less than twice the last.
+//! when a recording ends. They are used again, and replaced only by larger rings, so all rings of a
+//! vCPU together are less than twice the size of the last.
 //!
 //! A busy vCPU overwrites its records sooner than an idle one. A snapshot begins at the time from
 //! which all rings are complete. The state of a vCPU at that time follows from its older records,
-//! or from a look at it when the recording began.
+//! or from its state when the recording began.
 
 use std::collections::HashMap;
 use std::io;
@@ -114,13 +114,13 @@ impl Recorder {
             let mut state = self.state();
             // A vCPU that is added again continues its own ring.
             if !state.current.contains_key(&index) {
-                // Without memory its records are counted as lost.
+                // Without memory the records of the vCPU are counted as lost.
                 let _ = self.ensure(&mut state, index);
             }
         }
     }
 
-    /// Provides a ring that is large enough. Its records count from now on.
+    /// Provides a ring that is large enough. Only its records from now on count.
     fn ensure(&self, state: &mut State, index: usize) -> io::Result<()> {
         let known = state.current.get(&index).map(|(ring, _)| ring.clone());
         let ring = match known.filter(|ring| ring.size() >= state.records) {
@@ -228,13 +228,13 @@ impl Recorder {
         // A thread may have been stopped in the middle of a record of an earlier recording.
         records.retain(|record| record.at >= began);
         records.sort_by_key(|record| record.at);
-        let inside = records.partition_point(|record| record.at < window);
+        let before = records.partition_point(|record| record.at < window);
         let mut under_way = UnderWay::default();
-        for record in state.initial.iter().chain(&records[..inside]) {
+        for record in state.initial.iter().chain(&records[..before]) {
             under_way.note(record);
         }
-        timeline.lost += inside as u64;
-        let shown = &records[inside..];
+        timeline.lost += before as u64;
+        let inside = &records[before..];
         let mut writer = Writer {
             timeline,
             sites: HashMap::new(),
@@ -242,10 +242,10 @@ impl Recorder {
             polls: HashMap::new(),
             began: window,
         };
-        for record in under_way.at(window, shown) {
+        for record in under_way.at(window, inside) {
             writer.add(&record);
         }
-        shown.iter().for_each(|record| writer.add(record));
+        inside.iter().for_each(|record| writer.add(record));
         let mut timeline = writer.timeline;
         timeline.length = timeline.length.max(nanos(window, end));
         timeline
@@ -351,7 +351,7 @@ impl Writer<'_> {
             .add(nanos(self.began, record.at), vcpu as u32, event_kind);
     }
 
-    /// Returns the name of the poll that a step begins or ends. It stays while the poll is
+    /// Returns the name of the poll that a step begins or ends. The poll keeps its name while it is
     /// suspended.
     fn name_of(&mut self, id: u64, step: Step) -> Option<u32> {
         let next = self.timeline.events.len();
@@ -371,7 +371,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Shows the name and level of work at the event that began the poll under way.
+    /// Sets the name and level of work at the event that began the poll under way.
     fn named(&mut self, id: u64, level: Level, number: usize) {
         let work = u32::try_from(number).ok().and_then(|n| self.names.get(n));
         if let Some(work) = work

@@ -5,10 +5,10 @@
 //!   reader:     stamp = 2i+2? ─► four words ─► stamp the same? ─► record i, whole; else it is lost
 //! ```
 //!
-//! Any number of readers, at any time, stop no writer. The ring of a vCPU has one writer, the
-//! thread that serves it, and a record costs some stores. The ring of the other threads has many
-//! writers: each takes a number and then the slot. A slot may still be taken by a writer that was
-//! stopped in the middle for a whole round; then the new record is dropped (a reader counts it as
+//! Readers stop no writer, at any time and in any number. The ring of a vCPU has one writer, the
+//! thread that serves the vCPU, and a record costs a few stores. The ring of the other threads has
+//! many writers: each takes a number and then the slot. A writer that was stopped in the middle for
+//! a whole round may still hold the slot; then the new record is dropped (a reader counts it as
 //! lost), so that no record is of two writers. Words are atomic: a second writer causes nonsense,
 //! not undefined behaviour.
 
@@ -129,19 +129,19 @@ impl Ring {
         let entry = self.entry(number);
         let stamp = entry.stamp.load(Relaxed);
         let is_free = stamp.is_multiple_of(2) && stamp <= 2 * number;
-        let taken = is_free
+        let is_taken = is_free
             && entry
                 .stamp
                 .compare_exchange(stamp, 2 * number + 1, Acquire, Relaxed)
                 .is_ok();
-        if taken {
+        if is_taken {
             entry.write(record);
             entry.stamp.store(2 * number + 2, Release);
         }
     }
 
-    /// Returns the whole records from number `first` on, oldest first; the number of those that
-    /// were overwritten; and the number of those that are lost otherwise, or are being written.
+    /// Returns the whole records from number `first` on, oldest first; the number of records that
+    /// were overwritten; and the number of records that are lost otherwise, or are being written.
     pub(super) fn read(&self, first: u64) -> (Vec<Record>, u64, u64) {
         let end = self.count.load(Acquire);
         let oldest = first.max(end.saturating_sub(self.entries.len() as u64));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_overwritten_and_counted() {
+    fn the_oldest_records_are_overwritten_and_counted() {
         let ring = Ring::new(5).unwrap();
         assert_eq!(ring.size(), 8);
         for n in 0..20 {
@@ -192,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn no_record_is_torn_while_one_writes_and_another_reads() {
+    fn no_record_is_torn_while_one_thread_writes_and_another_reads() {
         let ring = Ring::new(if cfg!(miri) { 16 } else { 4_096 }).unwrap();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut n = 0;
-                // A reader that fails does not stop it.
+                // The bound ends the writer if the reader panics.
                 while !stop.load(Relaxed) && n < 1 << 32 {
                     ring.push_own(&record(n));
                     n += 1;

@@ -1,8 +1,8 @@
-//! Calls of code of users: wakers of other executors, hooks, blocking functions.
+//! Calls of user code (wakers of other executors, hooks, blocking functions) with panics caught.
 
 use crate::preempt::permit;
 
-/// Runs code of users whose panic must not end the work of others, as [`upshift_ring::catch_panic`]
+/// Runs user code whose panic must not end the work of others, as [`upshift_ring::catch_panic`]
 /// does. Returns `None` if the code panicked.
 ///
 /// # Panics

@@ -1,10 +1,10 @@
-//! User code that a ring or a timer comes upon: wakers of other executors, and destructors of
+//! User code that a ring or a timer has to call: wakers of other executors, and destructors of
 //! values that operations own.
 //!
-//! The loop of a vCPU does not run it: the permit is in use there, so that nothing could interrupt
-//! the code, and everything would wait for it, regardless of its level. It is deferred to
-//! coroutines at the level of the operation, or of the coroutine that had armed the timer; there it
-//! is a poll like any other. Wakers of Upshift's own coroutines are called by the loop.
+//! The loop of a vCPU does not run it: the permit is in use there, so nothing could interrupt the
+//! code, and everything would wait for it, regardless of its level. The code is deferred to
+//! coroutines at the level of the operation, or of the coroutine that had armed the timer, and runs
+//! in polls like any other. The loop itself calls the wakers of Upshift's own coroutines.
 
 use upshift_core::{Domain, JoinHandle, Level, Priority};
 use upshift_ring::DeferredCall;
@@ -12,7 +12,8 @@ use upshift_ring::DeferredCall;
 use crate::coroutine::coop;
 use crate::host::Linux;
 
-/// Calls the wakers of coroutines, and defers the rest: a coroutine for each level, in order.
+/// Calls the wakers of coroutines, and defers the other calls to a coroutine for each level, in
+/// order.
 pub(crate) fn run(domain: &Domain<Linux>, all: Vec<DeferredCall>) {
     let mut rest = Vec::new();
     for call in all {
@@ -37,8 +38,8 @@ fn start(domain: &Domain<Linux>, level: u8, all: Vec<DeferredCall>) {
         }
     };
     let level = Level::new(level).unwrap_or_default();
-    // If the spawn is refused (the runtime shuts down, or memory is short) dropping the code runs
-    // it.
+    // If the spawn is refused (the runtime shuts down, or memory is short), the drop of the calls
+    // runs them.
     domain
         .spawn(one_by_one, Priority::At(level))
         .map(JoinHandle::detach)

@@ -1,4 +1,4 @@
-//! Code of users that the runtime calls: wakers of other executors, destructors, hooks.
+//! User code that the runtime calls: wakers of other executors, destructors, hooks.
 
 pub(crate) mod catch_panic;
 pub(crate) mod deferred;

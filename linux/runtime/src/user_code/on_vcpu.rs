@@ -1,7 +1,7 @@
-//! Work that only a vCPU can do, on behalf of a thread that serves none but belongs to the runtime:
-//! a coroutine does the work, and the thread's future waits for it. So sockets and timers of this
-//! runtime work in tokio tasks too, for example those of a web socket that axum spawned with tokio.
-//! Costs a spawn and a switch of threads.
+//! Work that only a vCPU can do, on behalf of a thread that serves no vCPU but belongs to the
+//! runtime: a coroutine does the work, and the thread's future waits for it. So sockets and timers
+//! of this runtime work in tokio tasks, too, for example in the tasks of a web socket that axum
+//! spawned with tokio. Costs a spawn and a switch of threads.
 
 use std::future::Future;
 use std::io;
@@ -13,8 +13,8 @@ use upshift_core::Priority;
 use crate::context;
 use crate::task::JoinHandle;
 
-/// Future that waits for the coroutine. Yields `None` if the runtime has cancelled the coroutine.
-/// Dropping it cancels the coroutine.
+/// Future of the coroutine's result, or `None` if the runtime has cancelled the coroutine. Dropping
+/// the future cancels the coroutine.
 pub(crate) struct OnVcpu<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> OnVcpu<T> {

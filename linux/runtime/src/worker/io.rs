@@ -28,7 +28,8 @@ impl Worker {
         submission
     }
 
-    /// The level of I/O that the calling coroutine starts now; remembered until that is submitted.
+    /// Returns the level of the I/O that the calling coroutine starts now, and adds it to the
+    /// outbox.
     #[inline]
     pub(crate) fn io_level(&self) -> u8 {
         let level = self.executor.running_level().unwrap_or_default().get();
@@ -36,16 +37,16 @@ impl Worker {
         level
     }
 
-    /// Ends the operations on a descriptor whose futures have been dropped, in the middle of a
-    /// poll. The caller runs the user code that is returned.
+    /// Ends the operations on a descriptor whose futures have been dropped. Callable in the middle
+    /// of a poll. The caller runs the user code that is returned.
     pub(crate) fn settle(&self, fd: &Fd) -> Vec<DeferredCall> {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.settle(fd));
         self.ring.take_deferred()
     }
 
-    /// Returns whether the calling coroutine can go on undisturbed: no I/O of a more urgent level
-    /// is in flight on the ring, and no timer expires within `time` ns.
+    /// Returns whether the calling coroutine can continue undisturbed: no I/O of a more urgent
+    /// level is in flight on the ring, and no timer expires within `time` ns.
     pub(crate) fn is_undisturbed(&self, time: u64) -> bool {
         let level = self.executor.running_level().unwrap_or_default().get();
         self.ring.levels_in_flight() & more_urgent_than(level) == 0

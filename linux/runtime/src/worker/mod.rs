@@ -17,25 +17,25 @@
 //! and the reap interval. Completions at or below the most urgent ready level are queued at the
 //! tail however soon they are reaped: where all I/O in flight has such levels, five intervals pass.
 //!
-//! Before it parks, a vCPU that another one has recently woken spins for a bounded time: the wake
+//! Before it parks, a vCPU that another vCPU has recently woken spins for a bounded time: the wake
 //! then costs a cache miss instead of a system call and the start of a halted CPU.
 //!
 //! # Writers and readers
 //!
-//! One thread at a time uses a [`Worker`]: that of an inline vCPU, or the current one of a
+//! One thread at a time uses a [`Worker`]: the thread of an inline vCPU, or the current thread of a
 //! preemptible vCPU. Other threads write words of their own:
 //!
 //! | state | written by | read by |
 //! |---|---|---|
 //! | `executor` | this thread; inbox and arriving bits: all | all: bitmap, clock, parked |
-//! | `ring` | this thread, or one that stands in; mail: all | the same |
+//! | `ring` | this thread, or a thread that stands in; mail: all | the same |
 //! | `timers` | all, under their lock | all; the next deadline without it |
 //! | `shared` | see [`Shared`] | all |
 //! | `meter` | this thread | metrics, the watchdog |
 //! | `pace`, `post` | set once | this thread |
 //! | `outbox` | this thread, in polls and turns | this thread, between polls |
 //! | `neighbours` | this thread, while it idles | this thread, and those that stand in |
-//! | `is_ending` | the thread that drops the runtime, and serves it then | this thread |
+//! | `is_ending` | the thread that drops the runtime, and serves the vCPU then | this thread |
 //! | `preemptible` | set once, before the first poll | this thread |
 //! | `stop` | the thread that releases the vCPU, once | this thread |
 
@@ -69,7 +69,7 @@ use crate::user_code::deferred;
 use outbox::Outbox;
 pub(crate) use wait::{ENDING_WAIT, Spin};
 
-/// Polls before a vCPU with completions or submissions waiting enters the ring.
+/// Number of polls after which a vCPU enters the ring if completions or submissions wait.
 pub(crate) const POLLS_PER_REAP: u32 = 64;
 
 /// Reap intervals after which a vCPU enters the ring although no completion can be more urgent than
@@ -82,7 +82,7 @@ fn more_urgent_than(level: u8) -> u64 {
     (1 << level) - 1
 }
 
-/// A vCPU with the thread that serves it.
+/// The executor, the ring and the timers of a vCPU, for the thread that serves it.
 pub(crate) struct Worker {
     executor: Executor<Linux>,
     ring: Ring,
@@ -93,7 +93,7 @@ pub(crate) struct Worker {
     outbox: Outbox,
     neighbours: Neighbours,
     /// Set while the runtime is being dropped: coroutines that this vCPU waits for may exit on
-    /// another one, which does not notify it.
+    /// another vCPU, which does not notify this one.
     is_ending: Cell<bool>,
     /// The threads of the vCPU, if its polls can be interrupted.
     preemptible: OnceCell<Arc<dyn PreemptibleVcpu>>,
@@ -154,7 +154,8 @@ pub(crate) trait Kind<'a> {
     /// Called before each pick. Returns `Some` if the thread leaves the loop: true if it is done.
     fn should_leave(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>)
     -> Option<bool>;
-    /// Returns whether completions are reaped before the next poll, however short the last one was.
+    /// Returns whether completions are reaped before the next poll, however short the last poll
+    /// was.
     fn is_prompt(&self) -> bool;
     /// Called before the ring is looked at: nothing is polled from here on.
     fn between_polls(&self);
@@ -179,7 +180,7 @@ pub(crate) trait Kind<'a> {
 
 /// An inline vCPU: one thread serves it, and no poll is interrupted.
 struct InlineVcpu<'a> {
-    /// Set if other vCPUs may stand in while this one polls.
+    /// Held if other vCPUs may stand in while this vCPU polls.
     guard: Option<StandInGuard<'a>>,
 }
 
@@ -390,9 +391,9 @@ impl Worker {
         }
     }
 
-    /// Completes the cancellation of the futures dropped last: a receive in flight keeps its socket
-    /// open until the kernel has been told to cancel it and has confirmed that. Polls nothing. For
-    /// an inline vCPU, after [`Worker::run`].
+    /// Completes the cancellation of the futures that were dropped last: a receive in flight keeps
+    /// its socket open until the kernel has been told to cancel it and has confirmed that. Polls
+    /// nothing. Only for an inline vCPU, after [`Worker::run`].
     pub(crate) fn complete_cancellations(&self) {
         let _entered = context::enter(self);
         // The first turn submits the cancellation, the second one reaps its completion.
@@ -403,7 +404,7 @@ impl Worker {
         }
     }
 
-    /// Lets other vCPUs, if there are any, stand in for this one.
+    /// Lets other vCPUs, if there are any, stand in for this vCPU.
     fn allow_stand_in(&self) -> Option<StandInGuard<'_>> {
         if self.executor.domain().active_vcpus() < 2 {
             return None;
@@ -413,17 +414,17 @@ impl Worker {
             .allow_stand_in(&self.shared.access, index, &self.ring)
     }
 
-    /// Returns whether submissions go before the next poll: a more urgent coroutine has requested
-    /// I/O, or there are enough reads to keep a device busy.
+    /// Returns whether submissions go before the next poll, because a more urgent coroutine has
+    /// requested I/O, or there are enough reads to keep a device busy.
     #[inline]
     pub(crate) fn submissions_are_urgent(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
         !self.outbox.is_empty() && self.outbox.goes_before(self.next_level(back))
     }
 
-    /// Returns whether it is time for a look at the ring and the timers (the last one was at tick
-    /// `reaped_at`) or at the other vCPUs. Called after a poll: the executor's clock shows its
-    /// beginning, so arrivals during the poll would wait for another one. A poll that `gave_way`
-    /// may have done so for the ring.
+    /// Returns whether it is time to reap the ring and the timers (the last reap was at tick
+    /// `reaped_at`) or to look at the other vCPUs. Called after a poll: the executor's clock shows
+    /// the beginning of the poll, so arrivals during the poll would wait for another poll. A poll
+    /// that `gave_way` may have done so for the ring.
     #[inline(always)]
     pub(crate) fn reap_is_due(&self, reaped_at: u64, gave_way: bool) -> bool {
         let waits = self.ring.is_due(true) || self.timers.next_deadline().is_some();
@@ -434,7 +435,7 @@ impl Worker {
     fn is_reap_interval_over(&self, reaped_at: u64, gave_way: bool) -> bool {
         let ago = clock::ticks().wrapping_sub(reaped_at);
         ago >= self.pace.reap
-            // Without a next poll the loop access the ring anyway, and waits in it with the same
+            // Without a next poll the loop enters the ring anyway, and waits in it with the same
             // call.
             && (gave_way || self.executor.bitmap() != 0 || self.executor.has_arrivals())
             && (gave_way

@@ -8,9 +8,9 @@ use std::cell::Cell;
 /// Value of [`Outbox::before`] while no operation waits.
 const NONE_WAITS: u8 = u8::MAX;
 
-/// Reads of files that are submitted without waiting for more: the device works on them while the
-/// vCPU prepares the next ones. Fewer cost CPU time, more leave the device idle (`--gather` of
-/// bench/peers/c/files.c).
+/// Number of reads of files that are submitted without waiting for more: the device works on them
+/// while the vCPU prepares the next reads. A smaller number costs CPU time, a larger one leaves the
+/// device idle (`--gather` of bench/peers/c/files.c).
 const GATHERED_READS: usize = 4;
 
 /// Summary of the operations that wait to be submitted.

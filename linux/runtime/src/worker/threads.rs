@@ -1,4 +1,4 @@
-//! Threads of the vCPUs: start and stop.
+//! Start and stop of the threads of vCPUs.
 
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -23,7 +23,7 @@ use crate::worker::{Outbox, Pace, Until, Worker};
 
 impl Shared {
     /// Creates the worker of a vCPU with a ring of the calling thread, which is pinned to `pin`.
-    /// The second value is there if the vCPU is preemptible.
+    /// The second value is `Some` if the vCPU is preemptible.
     pub(crate) fn worker(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    /// Starts the thread that serves a vCPU. The second value is there if the vCPU is preemptible.
+    /// Starts the thread that serves a vCPU. The second value is `Some` if the vCPU is preemptible.
     pub(crate) fn start_vcpu(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
@@ -112,7 +112,7 @@ impl Shared {
             .name(format!("{}-{index}", self.settings.name))
             .spawn(move || {
                 let (worker, preemptible) = match shared.worker(executor, shared.pin_of(index)) {
-                    Ok(made) => made,
+                    Ok(pair) => pair,
                     Err(error) => {
                         let _ = ready.send(Err(error));
                         return;
@@ -139,12 +139,12 @@ impl Shared {
 
     /// Takes the vCPU that was added last out of service. Returns its index.
     pub(crate) fn release_vcpu(&self) -> io::Result<usize> {
-        let own = context::with(|worker| worker.executor.index());
+        let own_index = context::with(|worker| worker.executor.index());
         let thread = {
             let mut vcpu_threads = self.vcpu_threads();
             let position = vcpu_threads
                 .iter()
-                .rposition(|thread| Some(thread.index) != own && thread.index != 0);
+                .rposition(|thread| Some(thread.index) != own_index && thread.index != 0);
             position.map(|position| vcpu_threads.remove(position))
         };
         let thread = thread.ok_or_else(|| {

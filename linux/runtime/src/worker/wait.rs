@@ -1,4 +1,5 @@
-//! Waiting of a vCPU: it spins if that has been worthwhile, looks around, and parks in its ring.
+//! The wait of a vCPU, which spins if that has been worthwhile, looks for vCPUs to stand in for,
+//! and parks in its ring.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +17,7 @@ pub(crate) const ENDING_WAIT: Duration = Duration::from_millis(1);
 const SHORT_WAIT: Duration = Duration::from_micros(200);
 
 /// Decides whether to spin before parking. A spin that finds nothing (the waker needs this very
-/// CPU, say) makes the next ones rarer, down to one wait in 64.
+/// CPU, say) makes further spins rarer, down to one wait in 64.
 #[derive(Default)]
 pub(crate) struct Spin {
     /// Set if the last wait was short, and another vCPU or thread ended it.
@@ -47,8 +48,8 @@ impl Spin {
 impl Worker {
     /// Waits for completions, timers or wakes, spinning first if that has been worthwhile.
     pub(crate) fn wait(&self, spin: &mut Spin) {
-        let alone = self.post.as_ref().is_none_or(Post::is_alone);
-        if alone && spin.is_due() {
+        let is_alone = self.post.as_ref().is_none_or(Post::is_alone);
+        if is_alone && spin.is_due() {
             if self.spin() {
                 spin.hit();
                 return;
@@ -69,13 +70,13 @@ impl Worker {
                 break true;
             }
             let limit = self.sleep();
-            // A wake may also end a wait just before its limit: each thing that a wake may stand
-            // for is checked.
-            let early = limit.is_none_or(|limit| clock::ticks() < limit);
-            let told = !self.executor.is_parked()
+            // A wake may also end a wait just before its limit, so each reason for a wake is
+            // checked.
+            let is_early = limit.is_none_or(|limit| clock::ticks() < limit);
+            let is_woken = !self.executor.is_parked()
                 || self.executor.has_arrivals()
                 || self.main_is_waited_for();
-            if early || told || self.stop.load(Ordering::Relaxed) {
+            if is_early || is_woken || self.stop.load(Ordering::Relaxed) {
                 break false;
             }
             self.executor.charge_fruitless_wait();
@@ -103,8 +104,8 @@ impl Worker {
         preemptible.is_some_and(|preemptible| preemptible.main_waits() != 0)
     }
 
-    /// Waits once for completions, timers, wakes or the next look around. Returns the tick of that
-    /// look.
+    /// Waits once for completions, timers, wakes or the next look around. Returns the tick at which
+    /// that look is due.
     fn sleep(&self) -> Option<u64> {
         let now = clock::now();
         let look = self.executor.sleep_limit();

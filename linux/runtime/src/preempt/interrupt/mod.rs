@@ -1,5 +1,5 @@
-//! Interrupting a thread of the runtime: a signal whose handler makes system calls on the ring of
-//! its thread, and waits while its poll is suspended.
+//! Interruption of a thread of the runtime, by a signal whose handler makes system calls on the
+//! ring of its thread, and waits while its poll is suspended.
 //!
 //! Only the thread that made a ring may enter it. Other threads that work on it, while that thread
 //! is suspended (`preempt`) or in a long poll (`arrivals`), have it make the calls.
@@ -7,11 +7,11 @@
 //! A real-time signal takes a place in a queue, whose length the processes of a user share
 //! (RLIMIT_SIGPENDING): `tgkill` may find no place, and the sender of a signal relies on it. So
 //! each thread that may be interrupted has a timer (`spare.rs`), which was given its place when it
-//! was made. It is slower, and used only where `tgkill` fails.
+//! was made. The timer is slower, and used only where `tgkill` fails.
 //!
 //! The handler runs on a stack of its own (`stack.rs`). While it runs or waits, its thread takes no
-//! signal but those of faults and of the C library: other threads of the program take those that
-//! are sent to the process.
+//! signal but those of faults and of the C library: other threads of the program take the signals
+//! that are sent to the process.
 
 mod spare;
 mod stack;
@@ -31,7 +31,7 @@ pub(crate) use spare::SLOTS as MOST_THREADS;
 pub(crate) use stack::OnStack;
 
 extern "C" fn handler(_: libc::c_int) {
-    // SAFETY: the thread's own errno.
+    // SAFETY: the function returns a valid pointer to the calling thread's `errno`.
     let errno = unsafe { *libc::__errno_location() };
     preempt::answer_here();
     arrivals::answer_here();
@@ -39,7 +39,7 @@ extern "C" fn handler(_: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Prepares the calling thread to be interrupted, while it is [on a stack for that](OnStack).
+/// Prepares the calling thread to be interrupted while it has an [`OnStack`].
 ///
 /// # Errors
 /// All real-time signals have handlers, the user may queue no more of them, or there is no memory.
@@ -59,17 +59,18 @@ pub(crate) fn may_send() -> io::Result<()> {
     }
 }
 
-/// The last signal that was sent to a thread: its time in ns, or 0 when the handler has begun.
-/// Meanwhile no other one is sent, since the kernel would queue each.
+/// Time in ns of the last signal that was sent to a thread, or 0 once its handler has begun. Until
+/// then no other signal is sent, since the kernel would queue each.
 ///
 /// The handler may begin late, twice, or never: a thread may block the signal, and a program may
-/// replace the handler. So no state waits for it. After [`AGAIN`] a request is sent once more.
+/// replace the handler. So no state waits for the handler, and the signal may be sent again after
+/// [`RESEND_AFTER`].
 #[derive(Debug, Default)]
 pub(crate) struct Sent(AtomicU64);
 
 /// Nanoseconds without an answer after which a signal may be sent again: as long as a suspended
 /// poll may be kept.
-const AGAIN: u64 = MAX_SUSPENSION;
+const RESEND_AFTER: u64 = MAX_SUSPENSION;
 
 impl Sent {
     /// Interrupts a thread, unless a signal is on its way whose handler will see the request.
@@ -77,7 +78,7 @@ impl Sent {
     pub(crate) fn send(&self, thread: u32) {
         let now = clock::now().max(1);
         let before = self.0.load(SeqCst);
-        let is_due = before == 0 || now.saturating_sub(before) >= AGAIN;
+        let is_due = before == 0 || now.saturating_sub(before) >= RESEND_AFTER;
         let exchange = |before| self.0.compare_exchange(before, now, SeqCst, SeqCst);
         if !is_due || exchange(before).is_err() {
             return;
@@ -110,16 +111,16 @@ pub(crate) fn is_lost() -> bool {
     IS_LOST.load(Relaxed)
 }
 
-/// Asks the kernel for the handler of the signal. Another one than ours is reported once, on
-/// standard error. Async-signal-safe.
+/// Checks that the signal still has the runtime's handler. Reports once, on standard error, if it
+/// has not. Async-signal-safe.
 fn check_handler() {
     const MESSAGE: &str = "upshift: the program has replaced the handler of the runtime's signal, the last free real-time one: \
         polls are not interrupted any more; leave that signal alone, or build the runtime after what takes it\n";
     let Ok(signal) = install() else { return };
     let is_ours = installed(signal).is_some_and(|now| now.sa_sigaction == own_handler());
     if !is_ours && !IS_LOST.swap(true, SeqCst) {
-        // Without a lock that a poll may hold.
-        // SAFETY: a pointer to a constant of the length given.
+        // `write` takes no lock that a poll may hold.
+        // SAFETY: the pointer and the length are those of a constant.
         unsafe { libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len()) };
     }
 }
@@ -142,7 +143,7 @@ fn installed(signal: libc::c_int) -> Option<libc::sigaction> {
 /// ended is left alone. Async-signal-safe.
 fn send(thread: u32) {
     let Ok(signal) = install() else { return };
-    // SAFETY: no pointers; a thread that is gone answers ESRCH.
+    // SAFETY: no pointers. The call fails with ESRCH if the thread has ended.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_tgkill,
@@ -203,16 +204,16 @@ const FAULTS: [libc::c_int; 6] = [
     libc::SIGTRAP,
 ];
 
-/// The calling thread's signals, as they were before.
+/// Signal mask of a thread from before [`block_own`].
 pub(crate) struct Blocked(libc::sigset_t);
 
-/// Keeps the calling thread from being interrupted, but where it waits with [`mask_without_own`].
+/// Blocks the signal on the calling thread, except where it waits with [`mask_without_own`].
 ///
 /// # Errors
-/// There is no signal.
+/// If no signal is free.
 pub(crate) fn block_own() -> io::Result<Blocked> {
     let signal = install()?;
-    // SAFETY: plain data; pointers to locals.
+    // SAFETY: all-zero is a valid value of the sets, which are locals.
     let before = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -224,9 +225,9 @@ pub(crate) fn block_own() -> io::Result<Blocked> {
     Ok(Blocked(before))
 }
 
-/// Restores the signals from before [`block_own`].
+/// Restores the signal mask from before [`block_own`].
 pub(crate) fn restore(before: &Blocked) {
-    // SAFETY: a pointer to a set.
+    // SAFETY: `before` holds a set that the kernel has written.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before.0, null_mut()) };
 }
 
@@ -255,7 +256,7 @@ pub(crate) fn mask_without_own() -> u64 {
 /// blocked.
 fn unblock_own() {
     let Ok(signal) = install() else { return };
-    // SAFETY: plain data; pointers to locals. There is nothing that could fail.
+    // SAFETY: all-zero is a valid value of the set, which is a local. The calls cannot fail.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);

@@ -1,9 +1,9 @@
-//! A signal that needs no room in the queue of signals when it is sent: a POSIX timer of the
-//! thread's own.
+//! A signal that needs no room in the queue of signals when it is sent: that of a POSIX timer,
+//! which each thread has.
 //!
-//! Slots are written by the thread that has the timer, and read by any, also in signal handlers. A
-//! slot is given up when its thread ends, once no thread is setting its timer: the number of a
-//! timer is used again.
+//! The thread that has a timer writes its slot; all threads read it, also in signal handlers. A
+//! thread gives its slot up when it ends, once no thread is setting its timer, since the kernel
+//! reuses the ids of timers.
 
 use std::cell::OnceCell;
 use std::io;
@@ -11,12 +11,12 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
 
-/// Number of threads that may be interruptible at a time; further ones are refused.
+/// Number of threads that may be interruptible at a time; further threads are refused.
 pub(crate) const SLOTS: usize = 4096;
 
 /// The timer of a thread.
 struct Slot {
-    /// Number of the thread in the kernel. 0: free, or about to be.
+    /// Id of the thread in the kernel; 0 if the slot is free, or about to be.
     thread: AtomicU32,
     taken: AtomicU32,
     timer: AtomicI32,
@@ -33,21 +33,21 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Slots that were ever taken.
+/// Number of slots, from the first one on, that were ever taken.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static OWN: OnceCell<Own> = const { OnceCell::new() };
+    static OWN: OnceCell<OwnedSlot> = const { OnceCell::new() };
 }
 
-/// The slot of this thread.
-struct Own(&'static Slot);
+/// The slot of a thread, given up when dropped.
+struct OwnedSlot(&'static Slot);
 
-/// Makes the timer of the calling thread, which has it until the thread ends.
+/// Creates the timer of the calling thread, which has it until the thread ends.
 pub(super) fn provide(signal: libc::c_int) -> io::Result<()> {
     let provided = OWN.try_with(|own| {
         if own.get().is_none() {
-            let _ = own.set(Own::new(signal)?);
+            let _ = own.set(OwnedSlot::new(signal)?);
         }
         Ok(())
     });
@@ -61,7 +61,8 @@ pub(super) fn send(thread: u32) {
     else {
         return;
     };
-    // Counted before the slot is checked again: the thread that gives it up sees one of the two.
+    // Counted before the slot is checked again: either this thread sees that the slot is given up,
+    // or the thread that gives it up sees the count.
     place.users.fetch_add(1, SeqCst);
     if place.thread.load(SeqCst) == thread {
         // As soon as possible; zero would stop the timer.
@@ -76,7 +77,7 @@ pub(super) fn send(thread: u32) {
             },
         };
         let before: *mut libc::itimerspec = null_mut();
-        // SAFETY: the timer exists while the slot is in use; a pointer to a local.
+        // SAFETY: the timer exists while the slot has users; `soon` is a local.
         unsafe {
             libc::syscall(
                 libc::SYS_timer_settime,
@@ -90,8 +91,8 @@ pub(super) fn send(thread: u32) {
     place.users.fetch_sub(1, Release);
 }
 
-impl Own {
-    fn new(signal: libc::c_int) -> io::Result<Own> {
+impl OwnedSlot {
+    fn new(signal: libc::c_int) -> io::Result<OwnedSlot> {
         let free = |place: &&Slot| place.taken.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
         let Some(place) = TABLE.iter().find(free) else {
             return Err(io::Error::new(
@@ -107,9 +108,9 @@ impl Own {
         event.sigev_signo = signal;
         event.sigev_notify_thread_id = thread;
         let mut timer: libc::c_int = 0;
-        // The kernel's number of the timer, which the function of the C library does not return.
-        // SAFETY: pointers to locals.
-        let made = unsafe {
+        // Returns the kernel's id of the timer, which the function of the C library does not.
+        // SAFETY: `event` and `timer` are locals.
+        let result = unsafe {
             libc::syscall(
                 libc::SYS_timer_create,
                 libc::CLOCK_MONOTONIC,
@@ -117,7 +118,7 @@ impl Own {
                 &raw mut timer,
             )
         };
-        if made != 0 {
+        if result != 0 {
             let error = io::Error::last_os_error();
             place.taken.store(0, Release);
             return Err(io::Error::new(
@@ -131,18 +132,18 @@ impl Own {
         let number = TABLE.iter().position(|other| std::ptr::eq(other, place));
         USED.fetch_max(number.map_or(SLOTS, |number| number + 1), Relaxed);
         place.thread.store(thread as u32, SeqCst);
-        Ok(Own(place))
+        Ok(OwnedSlot(place))
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnedSlot {
     fn drop(&mut self) {
         let place = self.0;
         place.thread.store(0, SeqCst);
         while place.users.load(SeqCst) != 0 {
             std::thread::yield_now();
         }
-        // SAFETY: a timer of this thread, which no thread sets any more.
+        // SAFETY: the timer is this thread's, and no thread sets it any more.
         unsafe { libc::syscall(libc::SYS_timer_delete, place.timer.load(Relaxed)) };
         place.taken.store(0, Release);
     }

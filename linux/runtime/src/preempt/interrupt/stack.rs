@@ -3,11 +3,11 @@
 //! A poll may run on a stack of a few KiB, for example inside Go, where neither the kernel's frame
 //! nor the handler has room. The handler therefore runs on an alternate stack (`SA_ONSTACK`), and
 //! waits there while its poll is suspended. The stack is in place from [`OnStack::begin`] until
-//! that guard is dropped, which restores the thread's former one. A thread whose own is large
-//! enough keeps it.
+//! that guard is dropped, which restores the thread's former stack. A thread whose own alternate
+//! stack is large enough keeps that.
 //!
 //! Cost: 28 KiB of address space and a guard page on x86-64 with AVX-512. A thread whose polls were
-//! suspended has touched two pages of it (8 KiB), so 256 such threads hold 2 MiB.
+//! suspended has touched two pages of its stack (8 KiB), so 256 such threads hold 2 MiB.
 
 use std::cell::OnceCell;
 use std::io;
@@ -20,8 +20,8 @@ use super::{block_own, unblock_own};
 /// its need in a debug build (`the_handler_uses_half_of_its_stack_at_most`).
 const DEPTH: usize = 16 << 10;
 
-/// Frames of the kernel that may be on the stack together: that of the signal, that of the same
-/// signal while the handler waits in the ring, and that of a signal of the C library.
+/// Frames of the kernel that may be on the stack together: a frame of the signal, another one while
+/// the handler waits in the ring, and a frame of a signal of the C library.
 const FRAMES: usize = 3;
 
 thread_local! {
@@ -36,7 +36,7 @@ fn needed() -> usize {
     FRAMES * frame.max(libc::MINSIGSTKSZ) + DEPTH
 }
 
-/// A stack, above a page that must not be touched. Freed at the end of its thread.
+/// A stack above a guard page, unmapped at the end of its thread.
 struct Mapping {
     address: *mut libc::c_void,
     guard: usize,
@@ -61,7 +61,7 @@ impl Mapping {
             guard,
             length,
         };
-        // SAFETY: the first page of the mapping.
+        // SAFETY: the range is the first page of the mapping, which nothing uses yet.
         match unsafe { libc::mprotect(address, guard, libc::PROT_NONE) } {
             0 => Ok(mapping),
             _ => Err(io::Error::last_os_error()),
@@ -91,7 +91,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The calling thread's alternate stack.
+/// Returns the calling thread's alternate stack.
 fn current() -> libc::stack_t {
     // SAFETY: all-zero is a valid value of this plain struct; a pointer to a local.
     unsafe {
@@ -101,9 +101,10 @@ fn current() -> libc::stack_t {
     }
 }
 
-/// Sets the alternate stack. Returns false if the kernel refuses: the thread is on its stack.
+/// Sets the alternate stack. Returns false if the kernel refuses, because the thread is running on
+/// its present one.
 fn set(stack: &libc::stack_t) -> bool {
-    // SAFETY: a pointer to a struct; the stack that it names stays mapped while it is in place.
+    // SAFETY: the stack that `stack` describes stays mapped while it is in place.
     unsafe { libc::sigaltstack(stack, null_mut()) == 0 }
 }
 

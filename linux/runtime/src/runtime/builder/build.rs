@@ -74,8 +74,8 @@ impl Builder {
         }
     }
 
-    /// Builds with the chosen driver. If that does not work for all vCPUs and was not asked for,
-    /// builds with the other one.
+    /// Builds with the chosen driver. If that does not work for all vCPUs and the program has left
+    /// the choice open, builds with the other driver.
     fn build_by(self, choice: &Choice, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
         let built = self.clone().build_with(choice.clone(), settings.clone());
         let fallback = built
@@ -112,11 +112,11 @@ impl Builder {
             expect(unused_mut, reason = "tokio's is added")
         )]
         let mut outer_hooks = ThreadHooks::default();
-        let ours = Belonging::default();
+        let belonging = Belonging::default();
         #[cfg(feature = "tokio-rt")]
         let tokio = if self.tokio {
             let threads = self.blocking_threads.max(1);
-            Some(TokioRuntime::new(&self.name, threads, &ours)?)
+            Some(TokioRuntime::new(&self.name, threads, &belonging)?)
         } else {
             None
         };
@@ -130,8 +130,8 @@ impl Builder {
             self.name.clone(),
             outer_hooks.clone(),
             {
-                let ours = ours.clone();
-                move || context::belong(&ours, OUTSIDE)
+                let belonging = belonging.clone();
+                move || context::belong(&belonging, OUTSIDE)
             },
         ));
         let mut ring = self.ring;
@@ -168,7 +168,7 @@ impl Builder {
             outer_hooks,
             thread_hooks,
         });
-        let _ = ours.set(Arc::downgrade(&shared));
+        let _ = belonging.set(Arc::downgrade(&shared));
         let (engine, affinity) = first_vcpu(&shared)?;
         let mut runtime = Runtime {
             shared,
@@ -186,7 +186,7 @@ impl Builder {
         runtime.shared.running.store(true, Ordering::Relaxed);
         #[cfg(feature = "tokio-rt")]
         if let Some(tokio) = &runtime._tokio {
-            tokio.drive_when_used(&runtime.shared, &ours)?;
+            tokio.drive_when_used(&runtime.shared, &belonging)?;
         }
         join_board(&runtime.shared, self.board)?;
         observation.start(&mut runtime)?;
@@ -234,14 +234,14 @@ impl Builder {
     }
 }
 
-/// Adds vCPU 0 and starts its service. Also returns the affinity of the calling thread from before
-/// it was pinned, if it is.
+/// Adds vCPU 0 and starts its service. If that pins the calling thread, also returns the affinity
+/// that the thread had before.
 fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask>)> {
     let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
     let pin = shared.pin_of(0);
     let mut affinity = None;
     let engine = if shared.settings.preemption.is_some() {
-        // Claims the signal for the calling thread, in `block_on`.
+        // The calling thread polls pinned coroutines in `block_on`, where it may be interrupted.
         interrupt::claim().map_err(preempt::refusal)?;
         let (first, vcpu) = shared.start_vcpu(executor)?;
         if let (Some(membership), Some(cpu)) = (&shared.membership, pin) {

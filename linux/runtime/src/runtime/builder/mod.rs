@@ -148,10 +148,10 @@ impl Builder {
     /// they have work. Default: strict priority, under which urgent work without end starves the
     /// rest.
     ///
-    /// Among the levels of the floor strict priority holds: a turn of the floor goes to the most
-    /// urgent of them that is ready. Their share may lag by a [quantum](Builder::quantum) and one
-    /// poll. More urgent work waits in a row for at most *Q* / (1 − *f*) and one poll, with the
-    /// quantum *Q* and the share *f*. `docs/levels.md` says when a floor is right.
+    /// Strict priority holds among the levels of the floor: its time goes to the most urgent of
+    /// them that is ready. Their share may lag by a [quantum](Builder::quantum) and one poll. More
+    /// urgent work waits in a row for at most *Q* / (1 − *f*) and one poll, with the quantum *Q*
+    /// and the share *f*. `docs/levels.md` says when a floor is right.
     ///
     /// ```
     /// use upshift::Level;
@@ -168,8 +168,8 @@ impl Builder {
         self
     }
 
-    /// Enables a test mode: shuffles the order within a level, and makes the preemption tests of
-    /// every other poll, at random, return yes. `seed` makes it reproducible.
+    /// Enables a test mode, which shuffles the order within a level, and makes the preemption tests
+    /// of every other poll, at random, return true. `seed` makes the choices reproducible.
     #[must_use]
     pub fn chaos(mut self, seed: u64) -> Builder {
         self.chaos = Some(seed);
@@ -184,8 +184,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long completions may wait in the ring while coroutines are ready (default 20 µs).
-    /// Shorter is more prompt, longer saves system calls.
+    /// Sets how long completions may wait in the ring while coroutines are ready (default 20 µs). A
+    /// shorter interval is more prompt, a longer one saves system calls.
     ///
     /// The interval is five times as long where all I/O in flight has levels no more urgent than
     /// the ready ones, and no vCPU is idle: the completion's position in the queue is the same.
@@ -195,12 +195,13 @@ impl Builder {
         self
     }
 
-    /// Sets how long a coroutine may run while another one of its level waits (default 500 µs).
+    /// Sets how long a coroutine may run while another coroutine of its level waits (default
+    /// 500 µs).
     ///
-    /// Then [`yield_if_needed`](crate::yield_if_needed) gives way, and with
+    /// After this time [`yield_if_needed`](crate::yield_if_needed) gives way, and with
     /// [preemption](Builder::preemption) the poll is suspended. Polls that gave way to something
-    /// more urgent count together. With preemption the quantum is at least four times the cost of
-    /// a suspension on this machine; a smaller one is raised, with a warning on standard error.
+    /// more urgent count together. With preemption the quantum is at least four times the cost of a
+    /// suspension on this machine; a smaller quantum is raised, with a warning on standard error.
     #[must_use]
     pub fn quantum(mut self, quantum: Duration) -> Builder {
         self.quantum = Some(quantum);
@@ -210,17 +211,17 @@ impl Builder {
     /// Sets whether polls that overrun or block are taken off their vCPU (default:
     /// [`Preemption::Off`], they are not).
     ///
-    /// With preemption, a strictly more urgent coroutine suspends a running poll once that has run
-    /// for as long as a suspension costs; a coroutine of the same level, once it has run for its
-    /// [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a system call, is
-    /// set aside until the thread wakes up. `docs/preemption.md` states the rule, its bounds, and
-    /// its cost.
+    /// With preemption, a strictly more urgent coroutine suspends a running poll once the poll has
+    /// run for as long as a suspension costs; a coroutine of the same level suspends it once it has
+    /// run for its [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a system
+    /// call, is set aside until the thread wakes up. `docs/preemption.md` states the rule, its
+    /// bounds, and its cost.
     ///
     /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of
     /// [`pin`](Builder::pin), or the k-th that the process may use. Threads and processes that a
-    /// coroutine starts itself inherit it: start them before the runtime, or use
+    /// coroutine starts itself inherit that CPU: start them before the runtime, or use
     /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher;
-    /// if the process has the right, it runs in SCHED_FIFO, at priority 1, and polls are
+    /// if the process has the right, the watcher runs in SCHED_FIFO, at priority 1, and polls are
     /// interrupted sooner. Polling threads are never real-time.
     ///
     /// Preemption takes a real-time signal, whose handler stops threads: system calls in a poll
@@ -237,8 +238,8 @@ impl Builder {
     ///
     /// [Preemption](Builder::preemption) includes this. `blocking_tolerant` alone never interrupts
     /// a running poll, with one exception for the safety of locks: a poll that slept and has waited
-    /// 2 ms to go on may take the place of a running one. It needs the kernel features of
-    /// preemption, and no rights; where the kernel lacks them, the runtime says so on standard
+    /// 2 ms to continue may take the place of a running poll. The setting needs the kernel features
+    /// of preemption, and no rights; where the kernel lacks them, the runtime says so on standard
     /// error, and a poll that blocks stops its vCPU. [`max_suspended`](Builder::max_suspended)
     /// limits the number of blocked polls.
     ///
@@ -273,8 +274,8 @@ impl Builder {
     /// [`spawn_blocking`](crate::spawn_blocking).
     ///
     /// With [`preemption`](Builder::preemption) the daemon elevates all threads of a vCPU together,
-    /// including the one that builds the runtime, and its watcher above them: suspended polls stay
-    /// suspended.
+    /// including the thread that builds the runtime, and elevates its watcher above them: suspended
+    /// polls stay suspended.
     #[must_use]
     pub fn board(mut self, board: Board) -> Builder {
         self.board = board;
@@ -284,8 +285,8 @@ impl Builder {
     /// Sets the number of polls of a vCPU that can be suspended or blocked at the same time
     /// (default 256; 1 to 4096). Each needs a thread, which is started on first use and stays.
     ///
-    /// At the limit, a poll that overruns goes on until another one has ended; a poll that blocks,
-    /// or behind which others may wait, makes room for one of them. Nothing new is polled
+    /// At the limit, a poll that overruns continues until another one has ended; a poll that
+    /// blocks, or behind which others may wait, makes room for one of them. Nothing new is polled
     /// meanwhile, so where long polls arrive almost as fast as the CPU can finish them, a small
     /// number makes short polls wait for long ones after all.
     #[must_use]
@@ -294,11 +295,11 @@ impl Builder {
         self
     }
 
-    /// Sets the most threads for [`spawn_blocking`](crate::spawn_blocking), and with
+    /// Sets the largest number of threads for [`spawn_blocking`](crate::spawn_blocking), and with
     /// [`Driver::Readiness`] for files (default 512, as in tokio); they are started when needed.
-    /// With the feature `tokio-rt`, as many again for tokio's blocking functions and files.
-    /// Functions that wait for each other need a thread each; the first function that finds all
-    /// threads taken is reported on standard error.
+    /// With the feature `tokio-rt`, tokio's blocking functions and files may take as many threads
+    /// again. Functions that wait for each other need a thread each; the first function that finds
+    /// all threads taken is reported on standard error.
     #[must_use]
     pub fn blocking_threads(mut self, threads: usize) -> Builder {
         self.blocking_threads = threads;
@@ -323,7 +324,7 @@ impl Builder {
     /// for [`warnings`](Builder::warnings) only). At least a millisecond; see
     /// [`observe`](crate::observe).
     ///
-    /// The longest are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with the
+    /// The longest polls are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with the
     /// location where its coroutine was spawned; [`on_stall`](Builder::on_stall) sets a further
     /// reaction. A thread looks every half of the limit (at most 5 ms) while something is polled,
     /// and sleeps otherwise.
@@ -355,16 +356,16 @@ impl Builder {
     /// Reports, in a line each on standard error, that
     ///
     /// * a poll has taken 100 ms, or the [`stall_limit`](Builder::stall_limit) that was given, and
-    ///   goes on: once a minute for each [name](crate::named) or spawn location, unless
+    ///   has not ended: once a minute for each [name](crate::named) or spawn location, unless
     ///   [`on_stall`](Builder::on_stall) takes stalls or the vCPUs are
     ///   [preemptible](Builder::preemption);
-    /// * a level has something ready and had no turn on a vCPU for a second: once a minute for each
-    ///   level;
+    /// * a level has ready coroutines of which a vCPU has polled none for a second: once a minute
+    ///   for each level;
     /// * a detached coroutine has panicked.
     ///
     /// Default: true, unless the environment variable `UPSHIFT_WARNINGS` is `0`. The first two take
-    /// a thread, which looks 20 times a second while something is polled, and sleeps while nothing
-    /// is; where no thread can be had they are not reported.
+    /// a thread, which looks 20 times a second while something is polled, and sleeps otherwise; if
+    /// the thread cannot be started they are not reported.
     ///
     /// ```
     /// let quiet = upshift::Runtime::builder().warnings(false).build()?;
@@ -392,9 +393,9 @@ impl Builder {
 
     /// Runs `tell` on every thread that begins to poll for a vCPU, before its first poll. The
     /// thread of [`block_on`](crate::Runtime::block_on) begins with each call; with preemption, a
-    /// spare thread begins each time that it continues the vCPU. `tell` must not block; a panic in
-    /// it is reported, and the thread goes on. It may start coroutines with
-    /// [`spawn`](crate::spawn).
+    /// spare thread begins each time that it continues the vCPU. `tell` must not block, and may
+    /// start coroutines with [`spawn`](crate::spawn). A panic in it is reported, and the thread
+    /// continues.
     #[must_use]
     pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
         self.thread_hooks.add(Arc::new(OnStart(tell)));
@@ -417,13 +418,13 @@ impl Builder {
     ///
     /// The thread starts when something first registers a timer, waits for a socket or spawns a
     /// task. Until then the context costs five descriptors, and one blocked coroutine that waits
-    /// for that; a runtime whose vCPUs all rest, because it is not in
-    /// [`block_on`](crate::Runtime::block_on), starts it when it is.
+    /// for such a use. A runtime of which no vCPU is served, because it is not in
+    /// [`block_on`](crate::Runtime::block_on), starts the thread in its next `block_on`.
     ///
     /// tokio's runtime is a `current_thread` one: `tokio::task::block_in_place` works in coroutines
-    /// and panics in tasks of tokio's. A poll that blocks until tokio has done something, as by
+    /// and panics in tokio's tasks. A poll that blocks until tokio has done something, as by
     /// `tokio::runtime::Handle::block_on`, stops its vCPU: a runtime of one vCPU without preemption
-    /// then may wait for itself. Do it in [`spawn_blocking`](crate::spawn_blocking).
+    /// may then wait for itself. Block in [`spawn_blocking`](crate::spawn_blocking) instead.
     ///
     /// Needs the feature `tokio-rt`.
     ///

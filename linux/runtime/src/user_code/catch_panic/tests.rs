@@ -1,5 +1,5 @@
-//! Code of users is called while no lock of the runtime is held: wakers of other executors and
-//! values, which report each call within a use. Only debug builds know the uses.
+//! Tests that user code is called while no lock of the runtime is held. Probes (wakers of another
+//! executor, and values) report each call within a use. Only debug builds count uses.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -18,28 +18,29 @@ use crate::sync::{
 use crate::{Runtime, signal, spawn, task, time, yield_now};
 
 thread_local! {
-    /// Calls of each kind that came within a use.
-    static AMISS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+    /// Kinds of the calls that came within a use.
+    static WITHIN_USE: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-fn called(what: &'static str) {
+fn record_call(kind: &'static str) {
     CALLS.set(CALLS.get() + 1);
     if is_used() {
-        AMISS.with_borrow_mut(|amiss| amiss.push(what));
+        WITHIN_USE.with_borrow_mut(|kinds| kinds.push(kind));
     }
 }
 
-/// A waker that reports each call. Each has its own data, so that none is taken for another.
+/// Returns a waker that reports each call. Each waker has its own data, so that none is taken for
+/// another.
 fn probe() -> Waker {
     static TABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
-            called("clone of a waker");
+            record_call("clone of a waker");
             RawWaker::new(data, &TABLE)
         },
-        |_| called("wake"),
-        |_| called("wake"),
-        |_| called("drop of a waker"),
+        |_| record_call("wake"),
+        |_| record_call("wake"),
+        |_| record_call("drop of a waker"),
     );
     thread_local! {
         static NUMBER: Cell<usize> = const { Cell::new(1) };
@@ -56,18 +57,18 @@ struct Value;
 
 impl Clone for Value {
     fn clone(&self) -> Value {
-        called("clone of a value");
+        record_call("clone of a value");
         Value
     }
 }
 
 impl Drop for Value {
     fn drop(&mut self) {
-        called("drop of a value");
+        record_call("drop of a value");
     }
 }
 
-/// Polls a future twice with wakers of its own, runs `then`, polls it again, and drops it.
+/// Polls a future twice with a new probe each, runs `then`, polls the future again, and drops it.
 fn waits<F: Future>(future: F, then: impl FnOnce()) {
     let mut future = pin!(future);
     for _ in 0..2 {
@@ -78,7 +79,7 @@ fn waits<F: Future>(future: F, then: impl FnOnce()) {
     drop(future.as_mut().poll(&mut Context::from_waker(&probe())));
 }
 
-/// The same, and is dropped while it waits.
+/// Polls a future twice with a new probe each, and drops it while it waits.
 fn gives_up<F: Future>(future: F) {
     let mut future = pin!(future);
     for _ in 0..2 {
@@ -88,10 +89,10 @@ fn gives_up<F: Future>(future: F) {
 }
 
 #[track_caller]
-fn nothing_is_amiss() {
+fn assert_no_call_within_a_use() {
     assert_ne!(CALLS.replace(0), 0);
-    let amiss = AMISS.take();
-    assert!(amiss.is_empty(), "within a use: {amiss:?}");
+    let kinds = WITHIN_USE.take();
+    assert!(kinds.is_empty(), "within a use: {kinds:?}");
 }
 
 #[test]
@@ -102,24 +103,24 @@ fn a_call_under_a_lock_is_found() {
 }
 
 #[test]
-fn no_primitive_calls_code_of_users_under_its_lock() {
+fn no_primitive_calls_user_code_under_its_lock() {
     let notify = Notify::new();
     waits(notify.notified(), || notify.notify_one());
     waits(notify.notified(), || notify.notify_waiters());
     gives_up(notify.notified());
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 
     let semaphore = Semaphore::new(0);
     waits(semaphore.acquire(), || semaphore.add_permits(1));
     gives_up(semaphore.acquire_many(9));
     waits(semaphore.acquire_many(9), || semaphore.close());
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 
     let mutex = Mutex::new(());
     let mut guard = Some(mutex.try_lock().unwrap());
     gives_up(mutex.lock());
     waits(mutex.lock(), || drop(guard.take()));
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 
     let lock = RwLock::new(());
     let mut guard = Some(lock.try_write().unwrap());
@@ -128,7 +129,7 @@ fn no_primitive_calls_code_of_users_under_its_lock() {
     waits(lock.read(), || drop(guard.take()));
     let mut guard = Some(lock.try_read().unwrap());
     waits(lock.write(), || drop(guard.take()));
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 
     let cell = OnceCell::<Value>::new();
     gives_up(cell.get_or_init(std::future::pending));
@@ -136,7 +137,7 @@ fn no_primitive_calls_code_of_users_under_its_lock() {
     gives_up(once.wait());
     waits(once.wait(), || once.set(Value).unwrap());
     drop(once.set(Value));
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 
     let barrier = Barrier::new(2);
     waits(barrier.wait(), || {
@@ -147,11 +148,11 @@ fn no_primitive_calls_code_of_users_under_its_lock() {
     gives_up(token.cancelled());
     let child = token.child_token();
     waits(child.cancelled(), || token.cancel());
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 }
 
 #[test]
-fn no_channel_calls_code_of_users_under_its_lock() {
+fn no_channel_calls_user_code_under_its_lock() {
     let (sender, mut receiver) = mpsc::channel::<Value>(1);
     gives_up(receiver.recv());
     waits(receiver.recv(), || sender.try_send(Value).unwrap());
@@ -160,7 +161,7 @@ fn no_channel_calls_code_of_users_under_its_lock() {
     waits(sender.send(Value), || drop(receiver.try_recv().unwrap()));
     waits(sender.closed(), || drop(receiver));
     assert!(sender.try_send(Value).is_err());
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 
     let (sender, mut receiver) = mpsc::unbounded_channel::<Value>();
     waits(receiver.recv(), || sender.send(Value).unwrap());
@@ -168,7 +169,7 @@ fn no_channel_calls_code_of_users_under_its_lock() {
     receiver.close();
     drop(receiver);
     drop(sender);
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 
     let (sender, mut receiver) = oneshot::channel::<Value>();
     let mut sender = Some(sender);
@@ -182,7 +183,7 @@ fn no_channel_calls_code_of_users_under_its_lock() {
     let (sender, receiver) = oneshot::channel::<Value>();
     sender.send(Value).unwrap();
     drop(receiver);
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 
     let (sender, mut receiver) = broadcast::channel::<Value>(1);
     gives_up(receiver.recv());
@@ -193,24 +194,24 @@ fn no_channel_calls_code_of_users_under_its_lock() {
     for _ in 0..3 {
         sender.send(Value).unwrap();
     }
-    assert!(other.try_recv().is_err(), "it lags");
+    assert!(other.try_recv().is_err(), "no lag is reported");
     drop(other.try_recv().unwrap());
     drop(other);
     drop(receiver);
     assert!(sender.send(Value).is_err());
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 
     let (sender, mut receiver) = watch::channel(Value);
     gives_up(receiver.changed());
     waits(receiver.changed(), || sender.send(Value).unwrap());
     drop(sender.send_replace(Value));
     waits(sender.closed(), || drop(receiver));
-    nothing_is_amiss();
+    assert_no_call_within_a_use();
 }
 
-/// Polls with the probe in a coroutine, runs `then`, and polls again and again until the future
-/// ends.
-async fn notify_local_arrival<F: Future>(future: F, then: impl FnOnce()) {
+/// Polls a future in a coroutine, twice with a new probe each, runs `then`, and polls the future
+/// again and again until it is ready.
+async fn waits_in_coroutine<F: Future>(future: F, then: impl FnOnce()) {
     let mut future = pin!(future);
     for _ in 0..2 {
         let polled = future.as_mut().poll(&mut Context::from_waker(&probe()));
@@ -220,7 +221,7 @@ async fn notify_local_arrival<F: Future>(future: F, then: impl FnOnce()) {
     let waker = probe();
     let end = std::time::Instant::now() + Duration::from_secs(20);
     poll_fn(|cx| {
-        assert!(std::time::Instant::now() < end, "it does not end");
+        assert!(std::time::Instant::now() < end, "the future hangs");
         let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
         if polled.is_pending() {
             cx.waker().wake_by_ref();
@@ -232,7 +233,7 @@ async fn notify_local_arrival<F: Future>(future: F, then: impl FnOnce()) {
 }
 
 #[test]
-fn no_coroutine_timer_or_operation_calls_code_of_users_under_a_lock() {
+fn no_coroutine_timer_or_operation_calls_user_code_under_a_lock() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let notify = Arc::new(Notify::new());
@@ -246,11 +247,11 @@ fn no_coroutine_timer_or_operation_calls_code_of_users_under_a_lock() {
                 Level::default(),
             )
         };
-        notify_local_arrival(wait(&notify), || notify.notify_one()).await;
+        waits_in_coroutine(wait(&notify), || notify.notify_one()).await;
         gives_up(wait(&notify));
         notify.notify_one();
         yield_now().await;
-        nothing_is_amiss();
+        assert_no_call_within_a_use();
 
         let mut set = task::JoinSet::new();
         for _ in 0..2 {
@@ -258,26 +259,26 @@ fn no_coroutine_timer_or_operation_calls_code_of_users_under_a_lock() {
             set.spawn(async move { notify.notified().await });
         }
         gives_up(set.join_next());
-        notify_local_arrival(set.join_next(), || notify.notify_one()).await;
+        waits_in_coroutine(set.join_next(), || notify.notify_one()).await;
         drop(set);
-        nothing_is_amiss();
+        assert_no_call_within_a_use();
 
         gives_up(time::sleep(Duration::from_secs(60)));
-        notify_local_arrival(time::sleep(Duration::from_millis(2)), || ()).await;
+        waits_in_coroutine(time::sleep(Duration::from_millis(2)), || ()).await;
         let mut sleep = time::sleep(Duration::from_secs(60));
         gives_up(&mut sleep);
         sleep.reset(time::Instant::now());
         sleep.await;
-        nothing_is_amiss();
+        assert_no_call_within_a_use();
 
         let (one, mut other) = crate::net::UnixStream::pair().unwrap();
         gives_up(other.recv());
-        notify_local_arrival(other.recv(), || drop(one)).await;
-        nothing_is_amiss();
+        waits_in_coroutine(other.recv(), || drop(one)).await;
+        assert_no_call_within_a_use();
 
         let mut signals = signal::Signals::new([libc::SIGWINCH]).unwrap();
         gives_up(signals.recv());
         drop(signals);
-        nothing_is_amiss();
+        assert_no_call_within_a_use();
     });
 }
