@@ -72,10 +72,13 @@ mod tests {
     #[test]
     fn an_explained_error_keeps_the_kernels_number() {
         let kernel = io::Error::from_raw_os_error(libc::EMFILE);
-        let error = no_thread("a test", &kernel);
-        assert_eq!(errno_of(&error), Some(libc::EMFILE));
-        assert!(error.to_string().contains("Too many open files"), "{error}");
-        assert_eq!(error.raw_os_error(), None);
+        let explained = no_thread("a test", &kernel);
+        assert_eq!(errno_of(&explained), Some(libc::EMFILE));
+        assert!(
+            explained.to_string().contains("Too many open files"),
+            "{explained}"
+        );
+        assert_eq!(explained.raw_os_error(), None);
         let other = no_thread("a test", &io::Error::other("not the kernel's"));
         assert_eq!(errno_of(&other), None);
     }

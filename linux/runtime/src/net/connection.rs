@@ -131,10 +131,10 @@ macro_rules! connection {
 
         impl OwnedWriteHalf {
             fn sink(&mut self) -> &mut Writer {
-                self.writer.as_mut().expect("only `reunite` takes the writer")
+                self.writer.as_mut().expect("`reunite` takes the writer")
             }
             fn sender(&self) -> &Writer {
-                self.writer.as_ref().expect("only `reunite` takes the writer")
+                self.writer.as_ref().expect("`reunite` takes the writer")
             }
         }
 

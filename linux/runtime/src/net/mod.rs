@@ -16,8 +16,8 @@
 //! * On the vCPU that has the operations, the drop cancels them, with one system call, and closes
 //!   the descriptor before it returns. Without operations in flight there is no additional system
 //!   call.
-//! * If another vCPU has the operations, that vCPU closes the descriptor when its loop next submits
-//!   I/O. Its poll need not end first if another vCPU idles, or with preemption.
+//! * If another vCPU has the operations, that vCPU closes the descriptor in the next pass of its
+//!   loop. Its poll need not end first if another vCPU idles, or with preemption.
 //!
 //! [`close`](crate::io::close) waits until the descriptor is closed.
 //!

@@ -229,8 +229,8 @@ fn measure() -> Tick {
         while now() - nanos < 500_000 {
             core::hint::spin_loop();
         }
-        let (end_ticks, end_nanos) = read_both();
-        return Tick::new(counter, ((end_ticks - ticks) * 1000 / (end_nanos - nanos)).max(1));
+        let (later, after) = read_both();
+        return Tick::new(counter, ((later - ticks) * 1000 / (after - nanos)).max(1));
     }
     Tick::new(counter, 1000)
 }

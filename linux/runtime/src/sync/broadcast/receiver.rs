@@ -189,10 +189,10 @@ impl<T: Clone> Shared<T> {
         // The last receiver takes the value, unless another receiver is still cloning it.
         if last && let Some(value) = Arc::get_mut(&mut message) {
             let value = value.get_mut().unwrap_or_else(PoisonError::into_inner);
-            return Ok(value.take().expect("only the last receiver takes the value"));
+            return Ok(value.take().expect("only the last receiver takes it"));
         }
         let value = message.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(value.clone().expect("only the last receiver takes the value"))
+        Ok(value.clone().expect("only the last receiver takes it"))
     }
 }
 
