@@ -16,7 +16,7 @@ use crate::user_code::catch_panic::catch_panic;
 pub(crate) trait ThreadHook: Send + Sync {
     /// Called when the calling thread begins to poll.
     fn begin(&self);
-    /// Called on the same thread when it ends to poll.
+    /// Called on the same thread when it stops polling.
     fn end(&self);
 }
 
@@ -29,7 +29,7 @@ impl ThreadHooks {
         self.0.push(hook);
     }
 
-    /// Returns these hooks with `inner` inside of them.
+    /// Returns these hooks, followed by `inner`.
     pub(crate) fn with(&self, inner: ThreadHooks) -> ThreadHooks {
         ThreadHooks([self.0.clone(), inner.0].concat())
     }
