@@ -56,8 +56,8 @@ fn streams_of_an_http2_connection_have_separate_levels() {
     });
 }
 
-/// A response is an operation of its request's level. It is submitted together with those of equal
-/// requests, and not before the next equal request is polled.
+/// A response is an operation of its request's level. It is submitted together with the responses
+/// of equal requests, and not before the next equal request is polled.
 #[test]
 fn responses_of_one_level_are_submitted_together() {
     const CONNECTIONS: usize = 16;
@@ -174,8 +174,8 @@ fn read_response(stream: &mut std::net::TcpStream) {
     assert!(buffer[..count].starts_with(b"HTTP/1.1 200"));
 }
 
-/// The request waits for a blocking function, so it ends in another poll than the one that received
-/// it.
+/// The request waits for a blocking function, so it ends in another poll than the poll that
+/// received it.
 #[test]
 fn a_connection_returns_to_the_level_of_receiving_after_its_request() {
     for driver in [Driver::Auto, Driver::Readiness] {

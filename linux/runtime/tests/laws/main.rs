@@ -45,7 +45,7 @@ impl std::ops::Deref for ExclusiveRuntime {
 fn lock_machine() -> MutexGuard<'static, ()> {
     let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     // SIGALRM ends a test that hangs.
-    // SAFETY: no pointers.
+    // SAFETY: `alarm` takes no pointer.
     unsafe { libc::alarm(300) };
     machine
 }

@@ -275,7 +275,7 @@ fn a_signal_of_the_program_is_handled_while_polls_are_suspended() {
             time::sleep(Duration::from_millis(5)).await;
             let began = Instant::now();
             for n in 1..=20 {
-                // SAFETY: no pointers.
+                // SAFETY: `kill` takes no pointer.
                 unsafe { libc::kill(libc::getpid(), libc::SIGUSR2) };
                 while HANDLED.load(SeqCst) < n && began.elapsed() < LIMIT / 2 {
                     time::sleep(Duration::from_micros(100)).await;
