@@ -91,7 +91,7 @@ fn order(quantum: Duration) -> String {
             }
         };
         let urgent = upshift::spawn(urgent, URGENT);
-        // The urgent coroutine waits before the others begin.
+        // The urgent coroutine waits before the other coroutines begin.
         upshift::yield_now().await;
         // The main coroutine does not join them, because a join would lend one of them its level.
         let (done, mut ended) = mpsc::channel(2);

@@ -31,7 +31,7 @@ where
         for (number, level) in LEVELS.into_iter().enumerate() {
             let level = Level::new(level).unwrap();
             handles.push(upshift::spawn(waiter(number, log.clone()), level));
-            // The coroutine waits before the next one is started.
+            // The coroutine waits before the next coroutine is started.
             upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
             yield_now().await;
         }

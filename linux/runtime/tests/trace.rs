@@ -266,7 +266,7 @@ fn a_busy_program_on_two_vcpus_is_recorded_while_it_runs() {
 }
 
 #[test]
-fn a_poll_that_lasts_longer_than_the_recording_is_in_it() {
+fn a_poll_that_outlasts_the_recording_is_recorded() {
     let runtime = runtime(2);
     let trace = runtime.handle().trace();
     let (id_sender, id_receiver) = std::sync::mpsc::channel();

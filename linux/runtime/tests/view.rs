@@ -32,7 +32,7 @@ fn observed_runtime() -> (Runtime, SocketName) {
     let runtime = builder.build().unwrap();
     let mut new = own_sockets();
     new.retain(|socket| !before.contains(socket));
-    // Another test may have dropped its runtime meanwhile, but none has built one.
+    // Another test may have dropped its runtime meanwhile, but no other test has built a runtime.
     assert_eq!(new.len(), 1);
     (runtime, new.remove(0))
 }

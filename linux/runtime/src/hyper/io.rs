@@ -64,7 +64,7 @@ pub struct Io {
     /// Bytes that were received by [`Io::peek`] and not read.
     peeked: Vec<u8>,
     state: Writing,
-    /// Buffer of the previous send, for the next one.
+    /// Buffer of the previous send, for the next send.
     spare_buffer: Vec<u8>,
     /// Beginning of the poll in which the connection was last read.
     last_read_poll: u64,

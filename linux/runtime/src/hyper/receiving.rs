@@ -178,7 +178,7 @@ impl Allowance {
         }
     }
 
-    /// Takes one of the free polls, if one is left.
+    /// Takes a free poll, if any is left.
     #[inline]
     fn take_free_poll(&self) -> bool {
         let free = self.free_polls.load(Relaxed);

@@ -122,8 +122,8 @@ fn page_size() -> u64 {
 /// `sendfile` must not be used.
 pub(super) fn prepare(socket: RawFd) -> bool {
     // `sendfile` has no MSG_NOSIGNAL. Rust programs ignore the signal.
-    // SAFETY: a zeroed `sigaction` is valid. The call changes no action, since the new one is null,
-    // and writes the present one to `action`.
+    // SAFETY: a zeroed `sigaction` is valid. The new action is null, so the call only writes the
+    // present action to `action`.
     let sigpipe_kills = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) != 0

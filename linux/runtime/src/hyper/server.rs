@@ -125,8 +125,8 @@ impl<L: Listener> Server<L> {
         self
     }
 
-    /// Sets the function that returns the level of each request (default: that of receiving), for
-    /// its handler and the sending of its response.
+    /// Sets the function that returns the level of each request (default: the level of receiving),
+    /// for its handler and the sending of its response.
     pub fn levels(
         mut self,
         classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,

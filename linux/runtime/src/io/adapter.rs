@@ -125,8 +125,8 @@ macro_rules! impl_read {
 }
 pub(crate) use impl_read;
 
-/// Defines the methods that `AsyncWrite` has in both families of traits, which name one of them
-/// differently.
+/// Defines the methods that `AsyncWrite` has in both families of traits. The name of one method
+/// differs.
 macro_rules! write_methods {
     ($close:ident) => {
         fn poll_write(

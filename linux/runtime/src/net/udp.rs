@@ -277,7 +277,7 @@ pub struct Datagram {
     pub data: RecvBuf,
     /// The sender.
     pub from: SocketAddr,
-    /// True if the datagram was longer than the buffer; the rest is lost.
+    /// True if the datagram was longer than the buffer; its remaining bytes are lost.
     pub truncated: bool,
 }
 

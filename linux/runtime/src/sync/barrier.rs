@@ -1,7 +1,7 @@
 //! A rendezvous of a fixed number of coroutines.
 //!
 //! Invariant, under the lock: fewer coroutines have arrived in this round than are awaited. The
-//! last arrival of a round begins the next one and wakes the others, most urgent first.
+//! last arrival of a round begins the next round and wakes the other coroutines, most urgent first.
 
 use std::fmt;
 

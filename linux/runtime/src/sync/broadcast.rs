@@ -4,7 +4,7 @@
 //!
 //! * the ring holds the messages of the positions `tail - ring.len() .. tail`;
 //! * a message counts the receivers that have not passed it; at zero it is removed from the ring.
-//!   As receivers pass in order, the removed ones are the oldest.
+//!   As receivers pass in order, the removed messages are the oldest.
 //!
 //! A message is cloned without the channel's lock, under a lock of its own: a user's `clone` may
 //! take long. The last receiver gets the message itself. A message costs one allocation. A dropped
@@ -78,7 +78,7 @@ impl<T> State<T> {
 /// Creates a channel on which every receiver gets every message sent after it subscribed.
 ///
 /// The channel keeps `capacity` messages, rounded up to a power of two. A receiver that is
-/// slower misses the oldest ones, and is told how many.
+/// slower misses the oldest messages, and is told their number.
 ///
 /// # Panics
 /// If `capacity` is 0 or above `usize::MAX / 2`.

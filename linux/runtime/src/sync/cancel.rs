@@ -80,7 +80,7 @@ impl CancellationToken {
         }
     }
 
-    /// Creates a token that is cancelled with this one.
+    /// Creates a token that is cancelled with this token.
     ///
     /// ```
     /// use upshift::sync::CancellationToken;

@@ -1,7 +1,7 @@
 //! A small lock around the state of a primitive.
 //!
 //! Invariant: the value is touched only through a [`Guard`], of which there is one at a time. The
-//! lock is held for some ten instructions and never across a wake, a drop of a waker or of a
+//! lock is held for about ten instructions and never across a wake, a drop of a waker or of a
 //! user's value, or an `await`; so a failed attempt means that the holder is running elsewhere or
 //! has been interrupted. Not fair, not poisoned.
 //!

@@ -18,7 +18,7 @@
 //! Names and signatures are tokio's; `docs/ecosystem.md` lists the differences.
 //!
 //! All primitives wake their waiters *most urgent level first*, first come first served within a
-//! level; the level is the coroutine's effective one when it was last polled, and
+//! level; the level is the coroutine's effective level when it was last polled, and
 //! [`Level::DEFAULT`] outside a runtime. A released lock, permit or slot is handed over to the
 //! next waiter in that order, so no newcomer can take it on the way.
 //!
@@ -32,7 +32,7 @@
 //! cancellation has another effect say so.
 //!
 //! # Cost
-//! Each primitive is a few words behind a lock that is held for some ten instructions; there is
+//! Each primitive is a few words behind a lock that is held for about ten instructions; there is
 //! no system call and, but for channels that grow and queues that become longer than ever before,
 //! no allocation per operation.
 //!

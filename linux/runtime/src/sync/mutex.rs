@@ -25,7 +25,7 @@
 //!   An unnamed holder replaces the runtime when that is gone and no waiter is in the queue: so a
 //!   word never outlives the runtime that gives it its meaning.
 //! * The coroutine that the word names counts the mutex among its locks, from before the word
-//!   names it until after: so a level lent for one lock does not end with another.
+//!   names it until after: so a level lent for one lock does not end with another lock.
 //! * A waiter lends under the queue's lock. There it also withdraws the loan, when it gives up
 //!   or is polled at a less urgent level. A holder with waiters goes through that lock before it
 //!   reports the release: all loans for this mutex end with its release.
@@ -86,7 +86,7 @@ fn holder(word: u64) -> Option<CoroutineId> {
 ///   work waits for the critical section only, not for everything of the levels
 ///   between (priority inversion).
 /// * Coroutines of several runtimes may share a mutex. They lend within the runtime that
-///   used it first; when that is gone, within another.
+///   used it first; when that runtime is gone, within another.
 /// * There is no poisoning: when a coroutine panics the lock is released and the next holder sees
 ///   the value as it was left.
 ///
@@ -271,7 +271,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Makes the caller's runtime the mutex's if the former one is gone. The caller holds the
+    /// Makes the caller's runtime the mutex's if the former runtime is gone. The caller holds the
     /// mutex without a name.
     #[cold]
     fn replace_runtime(&self, number: u64) {

@@ -1,4 +1,4 @@
-//! Waking without data: at most one stored permit.
+//! Notifications without data. At most one is stored, as a permit.
 //!
 //! Invariant, under the lock: while there is a waiter no permit is stored. A waiter that
 //! `notify_one` chose and that is dropped before it ran passes the notification on. Every call

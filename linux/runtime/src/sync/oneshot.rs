@@ -1,4 +1,4 @@
-//! One value from one sender to one receiver, once.
+//! A channel for one value, from one sender to one receiver.
 //!
 //! A channel is one allocation. Each call takes a short lock (one atomic step), and so does the
 //! drop of a side that is not done. Invariant, under the lock: a value is inside only after the

@@ -83,7 +83,7 @@ pub enum MissedTickBehavior {
     Burst,
     /// The schedule starts anew: the next tick comes a period after the late tick.
     Delay,
-    /// Missed ticks are left out: the next tick is the first one of the schedule after now.
+    /// Missed ticks are left out: the next tick is the first tick of the schedule after now.
     Skip,
 }
 

@@ -152,7 +152,7 @@ impl Sleep {
         }
     }
 
-    /// Changes the deadline, to an earlier or a later one, whether the future is ready or not.
+    /// Changes the deadline, to an earlier or a later time, whether the future is ready or not.
     /// Await the future (again) afterwards.
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! A runtime of tokio beside this one (feature `tokio-rt`), for code that needs tokio.
+//! A runtime of tokio beside this runtime (feature `tokio-rt`), for code that needs tokio.
 //!
 //! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within*
 //! tokio's runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and

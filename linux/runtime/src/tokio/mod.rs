@@ -1,4 +1,4 @@
-//! A runtime of tokio beside this one, and the hooks of threads that serve a vCPU.
+//! A runtime of tokio beside this runtime, and the hooks of threads that serve a vCPU.
 
 #[cfg(feature = "tokio-rt")]
 pub(crate) mod embedded;

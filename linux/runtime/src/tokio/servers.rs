@@ -9,9 +9,9 @@
 //! socket of tokio in a coroutine, and spawns its connections with `upshift::spawn`, shows the same
 //! sign if it also has tasks of tokio; so the text of the notice is conditional.
 //!
-//! A search reads the files of `/proc/self/fdinfo` up to that of the set, which has a line for each
-//! descriptor of tokio's driver. The first search comes after [`FIRST`], each further search after
-//! twice the time, until the notice has been printed.
+//! A search reads the files of `/proc/self/fdinfo` up to the file of the set, which has a line for
+//! each descriptor of tokio's driver. The first search comes after [`FIRST`], each further search
+//! after twice the time, until the notice has been printed.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

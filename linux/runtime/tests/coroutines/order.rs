@@ -193,7 +193,7 @@ fn every_check_for_a_yield_after_long_work_reads_the_clock() {
         );
         let batch = upshift::spawn(
             async move {
-                // A loop that checks often reads the clock only at some of the checks.
+                // A loop that checks often reads the clock only at a few of the checks.
                 for _ in 0..100 {
                     upshift::yield_if_needed().await;
                 }

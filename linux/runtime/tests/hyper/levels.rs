@@ -85,7 +85,8 @@ fn responses_of_one_level_are_submitted_together() {
         }
     }
     let enters = enters() - before;
-    // With one system call for each response, and those for requests, the number would exceed 220.
+    // With one system call for each response, and the system calls for requests, the number would
+    // exceed 220.
     let max_enters = (CONNECTIONS * ROUNDS * 3 / 4) as u64;
     assert!(enters < max_enters, "{enters} enters, {max_enters} at most");
 }

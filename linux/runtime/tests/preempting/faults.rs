@@ -82,7 +82,7 @@ fn attributes() -> ([u64; 6], usize) {
 #[test]
 fn threads_that_are_moved_to_other_cpus_lose_no_work() {
     let Some(runtime) = runtime() else { return };
-    // All threads of the runtime, and this one, are moved at random moments.
+    // All threads of the runtime, and this thread, are moved at random moments.
     // SAFETY: `gettid` takes no pointer.
     let this_thread = unsafe { libc::gettid() };
     let stop = Arc::new(AtomicBool::new(false));

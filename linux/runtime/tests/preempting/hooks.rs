@@ -13,7 +13,7 @@ use upshift::{JoinHandle, Level};
 use super::*;
 use crate::cpu::cpu_time;
 
-/// A value that counts its uses on other threads than the one that created it.
+/// A value that counts its uses on other threads than the thread that created it.
 struct ThreadBound(Rc<ThreadId>, Arc<AtomicUsize>);
 
 impl ThreadBound {

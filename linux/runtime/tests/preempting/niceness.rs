@@ -6,7 +6,7 @@ use upshift::Level;
 
 use crate::{build, builder};
 
-/// Prefix of the names of the runtime's threads: short, since the runtime shortens a long one.
+/// Prefix of the names of the runtime's threads: short, since the runtime cuts a long prefix.
 const PREFIX: &str = "renice";
 
 /// Returns the niceness of each thread of this process whose name begins with [`PREFIX`].

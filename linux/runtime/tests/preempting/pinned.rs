@@ -85,7 +85,7 @@ fn local_coroutines_may_be_ready_while_no_thread_is_in_block_on() {
     }
 }
 
-/// Several local coroutines are picked at once, and others are polled before them.
+/// Several local coroutines are picked at once, and other coroutines are polled before them.
 #[test]
 fn a_local_coroutine_is_current_while_it_is_polled() {
     let Some(runtime) = runtime() else { return };

@@ -86,7 +86,7 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
         let suspended = runtime.block_on(async {
             let seen = Arc::new(AtomicBool::new(false));
             let done = seen.clone();
-            // Each poll is more urgent than the previous one, which is suspended for it.
+            // Each poll is more urgent than the previous poll, which is suspended for it.
             let urgent = async move {
                 let mut polls = Vec::new();
                 let (mut reader, mut writer) = upshift::io::pipe().unwrap();

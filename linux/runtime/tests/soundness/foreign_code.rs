@@ -156,7 +156,7 @@ fn panics_in_destructors_and_wakers_affect_nothing_else() {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(later)));
             let taken = upshift::spawn(async { PanicsOnDrop }, Level::at::<1>());
             std::mem::forget(taken.await.unwrap());
-            // One future panics when it is cancelled, and one panics again while it unwinds.
+            // One future panics when it is cancelled, and another panics again while it unwinds.
             let cancelled = upshift::spawn(
                 async {
                     let _value = PanicsOnDrop;

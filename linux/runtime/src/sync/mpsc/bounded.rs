@@ -1,4 +1,4 @@
-//! The bounded channel: a full one makes its senders wait.
+//! The bounded channel, whose senders wait while it is full.
 
 use std::fmt;
 use std::future::{Future, poll_fn};

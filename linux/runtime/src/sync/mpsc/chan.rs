@@ -114,7 +114,7 @@ fn wake(waker: Option<Waker>) {
 }
 
 /// Wakes the receiver of a message that is in the channel. The panic of a foreign waker unwinds
-/// through the sender, as in tokio: no other wake depends on this one.
+/// through the sender, as in tokio: no other wake depends on this wake.
 #[inline]
 fn announce(receiver: Option<Waker>) {
     if let Some(receiver) = receiver {

@@ -7,8 +7,8 @@
 //!   the waiters for which there is room. A newcomer enters at once only if it is more urgent than
 //!   the first waiter;
 //! * the writer counts this lock among its locks, from before `writer` names it until after: so a
-//!   level lent for one lock does not end with another. Waiters lend to the writer, and withdraw
-//!   the loan, under the lock of the state.
+//!   level lent for one lock does not end with another lock. Waiters lend to the writer, and
+//!   withdraw the loan, under the lock of the state.
 //!
 //! A writer is named by its runtime and its id, if it has both; waiters of the same runtime lend to
 //! it.
