@@ -1,7 +1,8 @@
-//! Messages for the operator: lines on standard error, and errors that say how to go on.
+//! Messages for the operator: lines on standard error, and errors of the kernel with an
+//! explanation.
 //!
 //! `eprintln!` panics when no process reads the pipe any more or the disk is full; the behaviour of
-//! the program must not depend on that.
+//! the program must not depend on either.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -48,8 +49,8 @@ pub(crate) fn explained(error: &io::Error, text: String) -> io::Error {
     }
 }
 
-/// Returns the kernel's error number, also of an error that Upshift has explained. `None` if the
-/// error is not the kernel's.
+/// Returns the kernel's error number, also of an error that Upshift has explained. Returns `None`
+/// if the error is not the kernel's.
 ///
 /// ```
 /// let error = std::fs::File::open("/nonexistent").unwrap_err();
@@ -69,13 +70,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_keep_the_kernels_number() {
+    fn an_explained_error_keeps_the_kernels_number() {
         let kernel = io::Error::from_raw_os_error(libc::EMFILE);
-        let told = no_thread("a test", &kernel);
-        assert_eq!(errno_of(&told), Some(libc::EMFILE));
-        assert!(told.to_string().contains("Too many open files"), "{told}");
-        assert_eq!(told.raw_os_error(), None);
-        let own = no_thread("a test", &io::Error::other("of no kernel"));
-        assert_eq!(errno_of(&own), None);
+        let explained = no_thread("a test", &kernel);
+        assert_eq!(errno_of(&explained), Some(libc::EMFILE));
+        assert!(
+            explained.to_string().contains("Too many open files"),
+            "{explained}"
+        );
+        assert_eq!(explained.raw_os_error(), None);
+        let other = no_thread("a test", &io::Error::other("not the kernel's"));
+        assert_eq!(errno_of(&other), None);
     }
 }

@@ -1,11 +1,11 @@
 //! Signals as futures: Ctrl-C, SIGTERM and the like.
 //!
-//! The handler records the signal and writes an eventfd; a thread of the process, which begins
-//! with the first [`Signals`], reads it and wakes the waiters. So a waiter has no operation in the
-//! ring. An operation would stay there as long as the program runs, mostly at an urgent level; the
-//! level of a completion is not known before it is reaped, so every completion would be taken for
-//! as urgent (`docs/preemption.md`). Once a signal has been listened for, the process no longer
-//! dies of it.
+//! The handler records the signal and writes an eventfd; a thread of the process, which starts with
+//! the first [`Signals`], reads the eventfd and wakes the waiters. So a waiter has no operation in
+//! the ring. An operation would stay there as long as the program runs, mostly at an urgent level;
+//! the level of a completion is not known before it is reaped, so every completion would count as
+//! urgent (`docs/preemption.md`). Once the program has listened for a signal, the signal no longer
+//! ends the process.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -34,7 +34,7 @@ pub const SIGUSR1: i32 = libc::SIGUSR1;
 pub const SIGUSR2: i32 = libc::SIGUSR2;
 /// The number of SIGCHLD: a child has ended or stopped.
 pub const SIGCHLD: i32 = libc::SIGCHLD;
-/// The number of SIGWINCH: the terminal has another size.
+/// The number of SIGWINCH: the size of the terminal has changed.
 pub const SIGWINCH: i32 = libc::SIGWINCH;
 /// The number of SIGALRM, of `alarm(2)`.
 pub const SIGALRM: i32 = libc::SIGALRM;
@@ -43,7 +43,7 @@ pub const SIGALRM: i32 = libc::SIGALRM;
 #[derive(Debug)]
 struct Shared {
     eventfd: Arc<OwnedFd>,
-    /// Bit *n* − 1: signal *n* has arrived.
+    /// Bit *n* − 1 is set if signal *n* has arrived.
     arrived: AtomicU64,
     waiter: Lock<Option<Waker>>,
 }
@@ -58,14 +58,14 @@ struct Hub {
 static HUB: Mutex<Option<Hub>> = Mutex::new(None);
 
 impl Hub {
-    /// Starts the thread that wakes.
+    /// Starts the thread that wakes the waiters.
     fn start() -> io::Result<Hub> {
-        // SAFETY: no pointers.
+        // SAFETY: `eventfd` takes no pointer.
         let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if eventfd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just opened, without another owner.
+        // SAFETY: the kernel has just created this descriptor; nothing else owns it.
         let eventfd = Arc::new(unsafe { OwnedFd::from_raw_fd(eventfd) });
         let thread_eventfd = eventfd.clone();
         thread::Builder::new()
@@ -105,11 +105,11 @@ fn hub() -> MutexGuard<'static, Option<Hub>> {
     HUB.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until a handler has written. Returns false if that fails.
+/// Waits until a handler has written to the eventfd. Returns false if the read fails.
 fn wait_for_handler(eventfd: &OwnedFd) -> bool {
     let mut count = 0u64;
     loop {
-        // SAFETY: a pointer to a local of the size given.
+        // SAFETY: `count` is a local of 8 bytes.
         let read = unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
         match read {
             8 => return true,
@@ -195,9 +195,8 @@ impl Signals {
         Ok(())
     }
 
-    /// Waits for the next signal and returns its number. Several arrivals of one number at once
-    /// count as one, and of several numbers the lowest comes first. Any executor can poll the
-    /// future.
+    /// Waits for the next signal and returns its number. Several arrivals of one number count as
+    /// one arrival, and the lowest number comes first. Any executor can poll the future.
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time without losing a signal.
@@ -216,9 +215,9 @@ impl Shared {
             return Poll::Ready(Ok(number));
         }
         let mut waker = LockSafeWaker::new(cx.waker());
-        let before = register(&mut self.waiter.lock(), &mut waker);
-        drop(before);
-        // A signal that arrived before the registration has found no waiter.
+        let old_waker = register(&mut self.waiter.lock(), &mut waker);
+        drop(old_waker);
+        // A signal that arrived before the waker was stored has found no waiter.
         match self.take() {
             Some(number) => Poll::Ready(Ok(number)),
             None => Poll::Pending,
@@ -239,7 +238,8 @@ impl Drop for Signals {
         for id in self.ids.drain(..) {
             signal_hook_registry::unregister(id);
         }
-        // Dropped here, not on the thread that wakes, which may be its last user.
+        // Dropped here: the signal thread may be the last owner of the shared state, and must not
+        // drop the waker.
         let waiter = self.shared.waiter.lock().take();
         drop(waiter);
     }
@@ -275,7 +275,7 @@ impl Signal {
         })
     }
 
-    /// Waits for the next arrival; several at once count as one.
+    /// Waits for the next arrival; several arrivals between two calls count as one.
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time without losing a signal.

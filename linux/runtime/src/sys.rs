@@ -1,10 +1,12 @@
-//! The papers' system calls in two forms: `read!(fd, buffer)` and `read!(fd, buffer, cid)`.
+//! System calls in a blocking and an asynchronous form: `read!(fd, buffer)` and
+//! `read!(fd, buffer, cid)`.
 //!
-//! SharedScheduler (section 4.3.1, "User Space Modification") gives a call one name and two forms.
-//! Without a coroutine id it is synchronous: it blocks the thread, like the call in section 2 of
-//! the manual. With one it is asynchronous: the operation is started at once on the vCPU's ring, at
-//! the caller's priority, and when it is over the coroutine `cid` is woken. It is also a future of
-//! the same result, for a caller that awaits it.
+//! The paper "SharedScheduler" (section 4.3.1, "User Space Modification") gives a call one name and
+//! two forms. Without a coroutine id, the call is synchronous: it blocks the thread, like the call
+//! in section 2 of the manual. With a coroutine id, the call is asynchronous: the operation is
+//! started at once on the vCPU's ring, at the caller's priority, and its completion wakes the
+//! coroutine `cid`. The asynchronous form is also a future of the same result, for a caller that
+//! awaits the call.
 //!
 //! | call | result |
 //! |---|---|
@@ -15,12 +17,13 @@
 //! | [`fsync!`](macro@fsync) of a file | |
 //! | [`openat!`](macro@openat) of a directory, path, flags and mode | descriptor of the file |
 //!
-//! Each macro stands for two functions, as `read!` for [`read_blocking`] and [`read_async`]; one
-//! declaration makes all three. A buffer is owned by the call in both forms and comes back with the
-//! result: `(io::Result<usize>, B)`. Descriptors are borrowed for the length of the macro: an
-//! asynchronous call has a duplicate of its own, which stays open until it is over.
+//! Each macro stands for two functions: `read!` for [`read_blocking`] and [`read_async`]. One
+//! declaration generates all three. The call owns its buffer in both forms and returns it with the
+//! result: `(io::Result<usize>, B)`. Descriptors are borrowed only while the macro is evaluated: an
+//! asynchronous call duplicates the descriptor and closes the duplicate when the call has ended.
 //!
-//! The blocking form repeats a call that a signal interrupts.
+//! The blocking form repeats a call that a signal interrupts. [`trim_heap`] has a blocking form
+//! only.
 //!
 //! ```
 //! use std::fs::File;
@@ -33,7 +36,7 @@
 //! assert_eq!(written?, 4);
 //! # use std::io::Seek; (&file).rewind()?;
 //! let cid = get_cid().expect("in a coroutine");
-//! let (count, buffer) = read!(&file, vec![0; 8], cid).await;      // does not
+//! let (count, buffer) = read!(&file, vec![0; 8], cid).await;      // suspends the coroutine only
 //! assert_eq!(&buffer[..count?], b"four");
 //! # std::fs::remove_file(&path)?;
 //! # std::io::Result::Ok(())
@@ -41,7 +44,7 @@
 //! # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(work).unwrap();
 //! ```
 //!
-//! A server that answers once; `examples/two_forms.rs` is a longer one.
+//! This server answers one request; `examples/two_forms.rs` is a longer example.
 //!
 //! ```
 //! use std::net::{TcpListener, TcpStream};
@@ -81,74 +84,76 @@ use crate::host;
 use crate::runtime::handle::Handle;
 use crate::sync::{Lock, LockSafeWaker, register, wake};
 
-/// Has the allocator give back to the kernel what is free in its heaps, if it is glibc's, which
-/// keeps what lies between blocks in use. Takes some 0.1 ms for each MiB that goes back, while
-/// other threads that allocate may have to wait: for the moment after much has been freed, in
-/// [`spawn_blocking`](crate::spawn_blocking).
+/// Returns free memory of glibc's heaps to the kernel (`malloc_trim(3)`); does nothing with another
+/// C library.
+///
+/// By itself, glibc keeps free memory that lies between blocks in use. The call takes about 0.1 ms
+/// per MiB returned, during which other threads may block in the allocator. Call it in
+/// [`spawn_blocking`](crate::spawn_blocking) after a large amount of memory has been freed.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: may be called at any time, from any thread.
+    // SAFETY: `malloc_trim` may be called by any thread at any time and takes no pointer.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// The position of the file itself.
+/// Offset that makes io_uring use the file's current position.
 const OWN_POSITION: u64 = u64::MAX;
 
-/// Reads from a descriptor (`read(2)`), at the file's own position, into a buffer from its first
-/// byte on.
+/// Reads from a descriptor (`read(2)`) at the file's current position. The data starts at the first
+/// byte of the buffer.
 ///
-/// 0 bytes: the end of the file.
+/// The result is 0 at the end of the file.
 #[async_fn(AsyncCall<op::ReadAt<B>, (io::Result<usize>, B)> = with_buffer(fd, buffer, |fd, buffer| {
     op::ReadAt::new(fd, buffer, OWN_POSITION)
 }))]
 pub fn read_blocking<B: IoBufMut + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result<usize>, B) {
     let fd = fd.as_fd().as_raw_fd();
-    // SAFETY: the buffer is valid for its capacity.
+    // SAFETY: `start` is valid for writes of `room` bytes, the capacity of the buffer.
     fill(buffer, |start, room| unsafe { libc::read(fd, start, room) })
 }
 
-/// Writes to a descriptor (`write(2)`), at the file's own position.
+/// Writes to a descriptor (`write(2)`) at the file's current position.
 ///
-/// Fewer bytes than the buffer has may be written.
+/// May write fewer bytes than `buffer` holds.
 #[async_fn(AsyncCall<op::WriteAt<B>, (io::Result<usize>, B)> = with_buffer(fd, buffer, |fd, buffer| {
     op::WriteAt::new(fd, buffer, OWN_POSITION)
 }))]
 pub fn write_blocking<B: IoBuf + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result<usize>, B) {
     let fd = fd.as_fd().as_raw_fd();
-    // SAFETY: the buffer is valid for its length.
-    take(buffer, |start, len| unsafe { libc::write(fd, start, len) })
+    // SAFETY: `start` is valid for reads of `len` bytes, the length of the buffer.
+    drain(buffer, |start, len| unsafe { libc::write(fd, start, len) })
 }
 
-/// Receives from a connected socket (`recv(2)`), into a buffer from its first byte on.
+/// Receives from a connected socket (`recv(2)`). The data starts at the first byte of the buffer.
 ///
-/// 0 bytes: the peer has finished.
+/// The result is 0 if the peer has shut down its side.
 #[async_fn(AsyncCall<op::Recv<B>, (io::Result<usize>, B)> = with_buffer(fd, buffer, op::Recv::new))]
 pub fn recv_blocking<B: IoBufMut + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result<usize>, B) {
     let fd = fd.as_fd().as_raw_fd();
     fill(buffer, |start, room| {
-        // SAFETY: the buffer is valid for its capacity.
+        // SAFETY: `start` is valid for writes of `room` bytes, the capacity of the buffer.
         unsafe { libc::recv(fd, start, room, 0) }
     })
 }
 
 /// Sends to a connected socket (`send(2)`), without SIGPIPE.
 ///
-/// Fewer bytes than the buffer has may be sent.
+/// May send fewer bytes than `buffer` holds.
 #[async_fn(AsyncCall<op::Send<B>, (io::Result<usize>, B)> = with_buffer(fd, buffer, op::Send::new))]
 pub fn send_blocking<B: IoBuf + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result<usize>, B) {
     let fd = fd.as_fd().as_raw_fd();
-    take(buffer, |start, len| {
-        // SAFETY: the buffer is valid for its length.
+    drain(buffer, |start, len| {
+        // SAFETY: `start` is valid for reads of `len` bytes, the length of the buffer.
         unsafe { libc::send(fd, start, len, libc::MSG_NOSIGNAL) }
     })
 }
 
 /// Accepts a connection at a listening socket (`accept4(2)`); its descriptor is close-on-exec.
 ///
-/// Also waits if the listening socket is non-blocking, which the asynchronous form makes it where
-/// there is no io_uring.
+/// Blocks even if the listening socket is non-blocking: without io_uring, the asynchronous form
+/// sets `O_NONBLOCK` on the socket.
 ///
 /// ```
 /// # use upshift::sys::{accept, connect, openat};
@@ -163,14 +168,14 @@ pub fn send_blocking<B: IoBuf + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result<
 pub fn accept_blocking(fd: impl AsFd) -> io::Result<OwnedFd> {
     let fd = fd.as_fd().as_raw_fd();
     loop {
-        // SAFETY: no address is asked for.
-        let accepted = repeat(|| unsafe {
+        // SAFETY: both address pointers are null, so the kernel writes no address.
+        let accepted = retry(|| unsafe {
             let none = std::ptr::null_mut();
             libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC) as isize
         });
         match accepted {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_readable(fd)?,
-            // SAFETY: the kernel made this descriptor for us, and it is known here only.
+            // SAFETY: the kernel has just created this descriptor; nothing else owns it.
             accepted => return accepted.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as c_int) }),
         }
     }
@@ -184,33 +189,34 @@ pub fn connect_blocking(fd: impl AsFd, address: impl Into<Address>) -> io::Resul
     let (fd, address) = (fd.as_fd().as_raw_fd(), address.into());
     let mut is_interrupted = false;
     loop {
-        // SAFETY: the address is valid for its length.
+        // SAFETY: `as_ptr` is valid for reads of `len` bytes while `address` lives.
         let connected =
-            count_of(unsafe { libc::connect(fd, address.as_ptr(), address.len()) as isize });
+            check(unsafe { libc::connect(fd, address.as_ptr(), address.len()) as isize });
         match connected.map_err(|error| (error.raw_os_error(), error)) {
             Err((Some(libc::EINTR), _)) => is_interrupted = true,
-            // The interrupted call has gone on.
+            // The kernel has completed the connection that the interrupted call began.
             Err((Some(libc::EISCONN), _)) if is_interrupted => return Ok(()),
             connected => return connected.map(drop).map_err(|(_, error)| error),
         }
     }
 }
 
-/// Writes data and attributes of a file to the device (`fsync(2)`).
+/// Flushes data and metadata of a file to the device (`fsync(2)`).
 #[async_fn(AsyncCall<op::Fsync, io::Result<()>> = without_buffer(|| Ok(op::Fsync::new(duplicate(fd)?))))]
 pub fn fsync_blocking(fd: impl AsFd) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd();
-    // SAFETY: no pointers involved.
-    repeat(|| unsafe { libc::fsync(fd) as isize }).map(drop)
+    // SAFETY: `fsync` takes no pointer.
+    retry(|| unsafe { libc::fsync(fd) as isize }).map(drop)
 }
 
 /// Opens a file (`openat(2)`), by a path that is relative to a directory or, with `None`, to the
 /// working directory; its descriptor is close-on-exec.
 ///
-/// `flags` are those of `libc`, as `libc::O_RDONLY`; `mode` is for a file that is created.
+/// `flags` are constants of `libc` such as `libc::O_RDONLY`; `mode` applies to a file that the call
+/// creates.
 ///
 /// # Errors
-/// Those of the call; `InvalidInput` for a path with a NUL byte.
+/// Errors of `openat(2)`; `InvalidInput` for a path with a NUL byte.
 ///
 /// ```
 /// # use upshift::sys::openat;
@@ -231,67 +237,68 @@ pub fn openat_blocking(
     let directory = directory.map_or(libc::AT_FDCWD, |directory| directory.as_raw_fd());
     let path = CString::new(path.as_ref().as_os_str().as_bytes())?;
     let flags = flags | libc::O_CLOEXEC;
-    // SAFETY: the path ends with a NUL.
-    let opened = repeat(|| unsafe { libc::openat(directory, path.as_ptr(), flags, mode) as isize });
-    // SAFETY: the kernel made this descriptor for us, and it is known here only.
+    // SAFETY: `path` is a `CString`, so its pointer is valid up to the final NUL.
+    let opened = retry(|| unsafe { libc::openat(directory, path.as_ptr(), flags, mode) as isize });
+    // SAFETY: the kernel has just created this descriptor; nothing else owns it.
     opened.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
-/// The result of a system call of `libc`.
-fn count_of(result: isize) -> io::Result<usize> {
+/// Converts the return value of a `libc` call.
+fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Makes a system call, and again as long as a signal interrupts it.
-fn repeat(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+/// Makes a system call, and repeats it while it fails with EINTR.
+fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
-        let result = count_of(call());
+        let result = check(call());
         if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
             return result;
         }
     }
 }
 
-/// Makes a call that fills a buffer: given its first byte and its capacity, it returns how many
-/// bytes it has written from there on.
+/// Makes a call that writes to `buffer`. `call` gets a pointer to the first byte and the capacity,
+/// and returns the number of bytes written.
 fn fill<B: IoBufMut>(
     mut buffer: B,
     call: impl Fn(*mut c_void, usize) -> isize,
 ) -> (io::Result<usize>, B) {
-    let result = repeat(|| call(buffer.io_mut_ptr().cast(), buffer.io_capacity()));
+    let result = retry(|| call(buffer.io_mut_ptr().cast(), buffer.io_capacity()));
     if let Ok(count) = result {
-        // SAFETY: the kernel has written so many bytes from the first one on.
+        // SAFETY: the kernel has initialized the first `count` bytes.
         unsafe { buffer.set_filled(count) };
     }
     (result, buffer)
 }
 
-/// Makes a call that takes bytes out of a buffer: given its first byte and its length.
-fn take<B: IoBuf>(
+/// Makes a call that reads from `buffer`. `call` gets a pointer to the first byte and the length,
+/// and returns the number of bytes read.
+fn drain<B: IoBuf>(
     buffer: B,
     call: impl Fn(*const c_void, usize) -> isize,
 ) -> (io::Result<usize>, B) {
-    let result = repeat(|| call(buffer.io_ptr().cast(), buffer.io_len()));
+    let result = retry(|| call(buffer.io_ptr().cast(), buffer.io_len()));
     (result, buffer)
 }
 
 /// Waits until a descriptor is readable.
 fn wait_readable(fd: c_int) -> io::Result<()> {
-    let mut asked = libc::pollfd {
+    let mut pollfd = libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one entry, a local.
-    repeat(|| unsafe { libc::poll(&raw mut asked, 1, -1) as isize }).map(drop)
+    // SAFETY: `pollfd` is a local, valid as an array of one entry.
+    retry(|| unsafe { libc::poll(&raw mut pollfd, 1, -1) as isize }).map(drop)
 }
 
-/// An operation that can be started, with the runtime of the caller; or the output of a call that
-/// cannot be made.
+/// The caller's runtime and an operation ready to start, or the output of a call that failed before
+/// its start.
 type Prepared<T> = Result<(Handle, T), <T as Operation>::Output>;
 
-/// The runtime whose vCPU the calling thread serves. Not one that the thread belongs to otherwise:
-/// there it has no ring.
+/// Returns the runtime whose vCPU the calling thread serves. A thread that belongs to a runtime
+/// without serving a vCPU gets an error, because it has no ring.
 fn runtime() -> io::Result<Handle> {
     let shared = context::try_with(|worker| worker.shared().clone())?;
     Ok(Handle { shared })
@@ -301,7 +308,7 @@ fn duplicate(fd: impl AsFd) -> io::Result<Fd> {
     fd.as_fd().try_clone_to_owned().map(Fd::new)
 }
 
-/// Prepares an operation on a duplicate of a descriptor. The buffer comes back with an error.
+/// Prepares an operation on a duplicate of a descriptor. An error returns the buffer.
 fn with_buffer<T, B>(fd: impl AsFd, buffer: B, make: impl FnOnce(Fd, B) -> T) -> Prepared<T>
 where
     T: Operation<Output = (io::Result<usize>, B)>,
@@ -324,9 +331,9 @@ where
 
 /// An asynchronous system call in flight, and the future of its result.
 ///
-/// The name is that of the papers. The coroutine whose id was given to the call is woken when it is
-/// over, and so is a coroutine that awaits it. Dropping it cancels the call; the buffer is freed
-/// when the kernel is done with it.
+/// The name comes from the paper. The end of the call wakes the coroutine whose id was passed, and
+/// a coroutine that awaits the future. Dropping the future cancels the call; the buffer is freed
+/// when the kernel no longer uses it.
 #[must_use = "dropping the call cancels it"]
 pub struct AsyncCall<T, O> {
     // No bound on `T`, as in `Submission`: with a bound, a coroutine that holds a call with a
@@ -336,8 +343,8 @@ pub struct AsyncCall<T, O> {
 }
 
 enum Call<T, O> {
-    UnderWay(Submission<T>),
-    /// Done before it was asked for, or never started.
+    InFlight(Submission<T>),
+    /// The operation completed when it was started, or could not be started.
     Done(Option<O>),
 }
 
@@ -359,13 +366,12 @@ impl<T: Operation<Output = O>, O> AsyncCall<T, O> {
         let notify = Arc::new(Notify {
             handle,
             cid,
-            other: Lock::new(None),
+            awaiter: Lock::new(None),
         });
-        // Polled once here, so that the completion wakes `cid` even if nothing
-        // awaits the call.
+        // Polled once here, so that the completion wakes `cid` even if nothing awaits the call.
         let waker = Waker::from(notify.clone());
         let call = match Pin::new(&mut submission).poll(&mut Context::from_waker(&waker)) {
-            Poll::Pending => Call::UnderWay(submission),
+            Poll::Pending => Call::InFlight(submission),
             Poll::Ready(result) => Call::Done(Some(result)),
         };
         AsyncCall {
@@ -384,16 +390,16 @@ impl<T: Operation<Output = O>, O: Unpin> Future for AsyncCall<T, O> {
         let this = &mut *self;
         match &mut this.call {
             Call::Done(result) => Poll::Ready(result.take().expect("not polled after its result")),
-            Call::UnderWay(submission) => {
+            Call::InFlight(submission) => {
                 let Some(notify) = &this.notify else {
                     return Pin::new(submission).poll(cx);
                 };
                 if host::current_id() != Some(notify.cid) {
-                    // Another coroutine awaits it: both are to be woken.
-                    let mut other = LockSafeWaker::new(cx.waker());
-                    let before = register(&mut notify.other.lock(), &mut other);
-                    // Code of users, perhaps: not with the lock held.
-                    drop(before);
+                    // Another coroutine awaits the call: the completion wakes both.
+                    let mut awaiter = LockSafeWaker::new(cx.waker());
+                    let old_waker = register(&mut notify.awaiter.lock(), &mut awaiter);
+                    // Dropping a waker may run user code, so the lock is not held here.
+                    drop(old_waker);
                 }
                 let waker = Waker::from(notify.clone());
                 Pin::new(submission).poll(&mut Context::from_waker(&waker))
@@ -402,20 +408,20 @@ impl<T: Operation<Output = O>, O: Unpin> Future for AsyncCall<T, O> {
     }
 }
 
-/// Wakes a coroutine by its id, and one that awaits the call besides.
+/// Wakes the coroutine `cid` and, if another coroutine awaits the call, that coroutine too.
 struct Notify {
     handle: Handle,
     cid: CoroutineId,
-    other: Lock<Option<Waker>>,
+    awaiter: Lock<Option<Waker>>,
 }
 
 impl Wake for Notify {
     fn wake(self: Arc<Self>) {
-        // A coroutine that has exited has no need to know.
+        // An error means that the coroutine has exited: there is nothing to wake.
         let _ = self.handle.wake(self.cid);
-        let other = self.other.lock().take();
-        if let Some(other) = other {
-            wake(other);
+        let awaiter = self.awaiter.lock().take();
+        if let Some(awaiter) = awaiter {
+            wake(awaiter);
         }
     }
 }

@@ -107,7 +107,7 @@ fn a_dropped_read_loses_nothing_and_calls_may_be_mixed() {
 }
 
 #[test]
-fn a_dropped_write_is_not_repeated_and_the_next_one_follows() {
+fn a_dropped_write_is_not_repeated_and_the_next_write_follows() {
     block_on(async {
         let (mut stream, mut client) = pair().await;
         let expected = pattern(16 << 20);
@@ -281,12 +281,12 @@ fn echoes_beside_busy_coroutines(runtime: &Runtime) {
 }
 
 #[test]
-fn datagrams_arrive_on_every_vcpu_of_their_coroutine() {
+fn connections_work_on_every_vcpu_of_their_coroutine() {
     echoes_beside_busy_coroutines(&Runtime::builder().vcpus(2).build().unwrap());
 }
 
 #[test]
-fn they_work_on_preemptible_vcpus() {
+fn connections_work_on_preemptible_vcpus() {
     let runtime = Runtime::builder()
         .vcpus(2)
         .preemption(Preemption::Preferred)

@@ -92,8 +92,8 @@ fn waiters_for_the_same_event_run_by_level() {
         });
 }
 
-/// A wait ends at once while the descriptor is ready. After the data has been read, it ends at the
-/// next change.
+/// A wait ends at once while the descriptor is ready. After the data has been read, a wait ends at
+/// the next change.
 #[test]
 fn a_drained_descriptor_is_ready_at_the_next_change() {
     Runtime::builder()

@@ -98,7 +98,7 @@ async fn suspensions_beside_long_polls() -> u64 {
 
 #[test]
 fn polls_are_suspended_after_the_counter_was_set_back() {
-    // SAFETY: no pointers.
+    // SAFETY: `alarm` takes no pointer.
     unsafe { libc::alarm(120) };
     install_emulation();
     let built = Runtime::builder()
@@ -128,7 +128,7 @@ fn polls_are_suspended_after_the_counter_was_set_back() {
         OFFSET.store(u64::wrapping_sub(near_zero, counter().0), Relaxed);
         (before, suspensions_beside_long_polls().await)
     });
-    // SAFETY: no pointers.
+    // SAFETY: `prctl` takes no pointer.
     unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) };
     assert!(before >= 10, "{before} suspensions before");
     assert!(after >= 10, "{after} suspensions after");

@@ -247,7 +247,7 @@ fn unaccepted_connections_are_closed_with_their_listener() {
             .map(|_| net::TcpStream::connect(address).unwrap())
             .collect();
         upshift::yield_now().await;
-        // The ring has accepted some connections, and others are in the kernel's queue.
+        // The ring has accepted a few connections, and the others are in the kernel's queue.
         clients.extend((0..10).map(|_| net::TcpStream::connect(address).unwrap()));
         drop(listener);
         for mut client in clients {

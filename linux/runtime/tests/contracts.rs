@@ -121,7 +121,7 @@ const _: () = {
 
 #[test]
 #[should_panic(expected = "block_on")]
-fn a_runtime_does_not_run_within_a_poll_of_another() {
+fn a_runtime_does_not_run_within_a_poll_of_another_runtime() {
     let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let inner = upshift::Runtime::builder().vcpus(1).build().unwrap();

@@ -105,7 +105,7 @@ fn limit_locked_memory(bytes: u64) {
     }
 }
 
-/// The memory suffices for a small ring, but not for those of the vCPUs.
+/// The memory suffices for a small ring, but not for the rings of the vCPUs.
 #[test]
 fn with_little_lockable_memory_the_default_driver_is_readiness() {
     let name = "with_little_lockable_memory_the_default_driver_is_readiness";
@@ -242,11 +242,11 @@ fn files_need_only_one_thread() {
     let runtime = builder.blocking_threads(1).build().unwrap();
     let folder = std::env::temp_dir().join(format!("upshift-driver-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let within = folder.clone();
+    let task_folder = folder.clone();
     runtime.block_on(async move {
         let tasks: Vec<_> = (0..20u8)
             .map(|n| {
-                let path = within.join(n.to_string());
+                let path = task_folder.join(n.to_string());
                 let work = async move {
                     fs::write(&path, vec![n; 5000]).await?;
                     fs::read(&path).await
@@ -314,7 +314,7 @@ fn empty_buffers_end_at_once_on_both_drivers() {
                 .0
                 .unwrap();
             assert_eq!(&*await_with_limit!(other.recv()).unwrap(), b"pong");
-            // The same reads while the multishot receive is armed.
+            // The reads are repeated while the multishot receive is armed.
             assert_eq!(await_with_limit!(other.read(Vec::new())).0.unwrap(), 0);
             assert_eq!(
                 await_with_limit!(AsyncReadExt::read(&mut other, &mut [])).unwrap(),
@@ -334,15 +334,15 @@ fn empty_buffers_end_at_once_on_both_drivers() {
             assert_eq!(&*await_with_limit!(peer.recv()).unwrap(), b"pong");
             assert_eq!(await_with_limit!(peer.read(Vec::new())).0.unwrap(), 0);
 
-            let here = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let to = here.local_addr().unwrap();
-            assert_eq!(await_with_limit!(here.send_to(&[], to)).unwrap(), 0);
+            let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let to = udp.local_addr().unwrap();
+            assert_eq!(await_with_limit!(udp.send_to(&[], to)).unwrap(), 0);
             assert_eq!(
-                await_with_limit!(here.recv_from(&mut [0; 8])).unwrap(),
+                await_with_limit!(udp.recv_from(&mut [0; 8])).unwrap(),
                 (0, to)
             );
-            assert_eq!(await_with_limit!(here.send_to(b"lost", to)).unwrap(), 4);
-            assert_eq!(await_with_limit!(here.recv_from(&mut [])).unwrap(), (0, to));
+            assert_eq!(await_with_limit!(udp.send_to(b"lost", to)).unwrap(), 4);
+            assert_eq!(await_with_limit!(udp.recv_from(&mut [])).unwrap(), (0, to));
 
             let name = format!("upshift-empty-{}-{driver:?}", std::process::id());
             let path = std::env::temp_dir().join(name);

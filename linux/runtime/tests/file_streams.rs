@@ -1,5 +1,5 @@
 //! Tests of file streams whose calls are dropped before they complete: no call gets the result of
-//! another one.
+//! another call.
 
 use std::future::poll_fn;
 use std::io::{SeekFrom, Write};
@@ -36,7 +36,7 @@ async fn settle() {
 }
 
 #[test]
-fn a_dropped_seek_does_not_determine_the_result_of_a_later_one() {
+fn a_dropped_seek_does_not_determine_the_result_of_a_later_seek() {
     on_both_drivers(async |path| {
         std::fs::write(path, "0123456789").unwrap();
         let mut stream = open(path).await;

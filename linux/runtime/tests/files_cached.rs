@@ -92,13 +92,13 @@ fn an_opened_file_has_only_the_requested_flags() {
         // In the second round the name is cached.
         for _ in 0..2 {
             let file = File::open(&scratch.path).await.unwrap();
-            // SAFETY: no pointers.
+            // SAFETY: `fcntl` takes no pointer.
             let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
             assert_eq!(flags & libc::O_NONBLOCK, 0);
             let mut options = OpenOptions::new();
             let options = options.read(true).custom_flags(libc::O_NONBLOCK);
             let file = options.open(&scratch.path).await.unwrap();
-            // SAFETY: no pointers.
+            // SAFETY: `fcntl` takes no pointer.
             let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
             assert_ne!(flags & libc::O_NONBLOCK, 0);
         }

@@ -100,7 +100,7 @@ fn files_without_permission_are_not_read() {
     let nobody = std::thread::spawn(move || {
         // The system call changes only this thread, unlike the function of libc. If it is refused,
         // this user has no rights anyway.
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointer.
         unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(errno(&std::fs::read(&path)), libc::EACCES);
         let runtime = |driver| Runtime::builder().vcpus(1).driver(driver).build();
@@ -130,20 +130,16 @@ fn a_read_of_a_fifo_waits_for_a_writer() {
         for round in 0..6 {
             let mut paths = vec![file.path.clone(); if round % 2 == 0 { 1 } else { 4 }];
             paths[0].clone_from(&path);
-            let read_in_all_ways = upshift::spawn(
+            let reads = upshift::spawn(
                 async move { read_concurrently(&paths).await },
                 Priority::Inherit,
             );
             upshift::time::sleep(Duration::from_millis(20)).await;
-            assert!(!read_in_all_ways.is_finished(), "round {round}");
+            assert!(!reads.is_finished(), "round {round}");
             let path = path.clone();
             let writer = std::thread::spawn(move || std::fs::write(path, "hello"));
-            let read_in_all_ways =
-                upshift::time::timeout(Duration::from_secs(20), read_in_all_ways);
-            let all = read_in_all_ways
-                .await
-                .expect("the read did not end")
-                .unwrap();
+            let reads = upshift::time::timeout(Duration::from_secs(20), reads);
+            let all = reads.await.expect("the read did not end").unwrap();
             assert_eq!(all[0].as_ref().unwrap(), b"hello", "round {round}");
             assert!(
                 all[1..]

@@ -1,4 +1,4 @@
-//! Tests of reading whole files, alone and concurrently with others.
+//! Tests of reading whole files, alone and concurrently with other files.
 
 #[path = "support/block_on.rs"]
 mod block_on;

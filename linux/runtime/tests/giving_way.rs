@@ -1,5 +1,5 @@
-//! Tests of the queue position of a coroutine that yields to a more urgent one: before its equals,
-//! until its quantum is used.
+//! Tests of the queue position of a coroutine that yields to a more urgent coroutine: before its
+//! equals, until its quantum is used.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -74,8 +74,8 @@ fn a_coroutine_that_computes_and_checks_for_a_yield_can_be_cancelled() {
     }
 }
 
-/// Runs two equal coroutines that repeatedly make a more urgent one ready and yield to it. Returns
-/// the order in which the three ran.
+/// Runs two equal coroutines that repeatedly make a more urgent coroutine ready and yield to it.
+/// Returns the order in which the three ran.
 fn order(quantum: Duration) -> String {
     let builder = Runtime::builder().vcpus(1).quantum(quantum);
     let ran = Arc::new(Mutex::new(String::new()));
@@ -91,7 +91,7 @@ fn order(quantum: Duration) -> String {
             }
         };
         let urgent = upshift::spawn(urgent, URGENT);
-        // The urgent coroutine waits before the others begin.
+        // The urgent coroutine waits before the other coroutines begin.
         upshift::yield_now().await;
         // The main coroutine does not join them, because a join would lend one of them its level.
         let (done, mut ended) = mpsc::channel(2);
@@ -116,7 +116,7 @@ fn order(quantum: Duration) -> String {
 }
 
 #[test]
-fn a_coroutine_that_yields_to_a_more_urgent_one_continues_before_its_equals() {
+fn a_coroutine_that_yields_to_a_more_urgent_coroutine_continues_before_its_equals() {
     assert_eq!(order(Duration::from_secs(60)), "auauauaububububu");
 }
 
@@ -143,7 +143,7 @@ fn a_quantum_covers_all_polls_between_which_a_coroutine_keeps_its_place() {
             URGENT,
         );
         upshift::yield_now().await;
-        // The coroutine yields until the other one has run, however slow the machine is.
+        // The coroutine yields until the other coroutine has run, however slow the machine is.
         let has_run = Arc::new(AtomicBool::new(false));
         let (done, mut ended) = mpsc::channel(2);
         let (done_of_busy, seen) = (done.clone(), has_run.clone());

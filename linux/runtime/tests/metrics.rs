@@ -6,7 +6,8 @@ use upshift::metrics::Metrics;
 use upshift::{Builder, Handle, Level, Preemption, Runtime, time};
 
 const URGENT: Level = Level::at::<3>();
-/// More urgent than the main coroutine, so that a join lends it nothing.
+/// Level of less urgent work. It is more urgent than the main coroutine, so that a join lends
+/// nothing.
 const BACKGROUND: Level = Level::at::<20>();
 
 fn runtime(vcpus: usize) -> Runtime {
@@ -123,7 +124,7 @@ fn coroutines_are_counted_by_state() {
 }
 
 #[test]
-fn a_computing_vcpu_is_busier_than_a_sleeping_one() {
+fn a_computing_vcpu_is_busier_than_a_sleeping_vcpu() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
         check_utilisation(Runtime::builder().vcpus(1).preemption(preemption));
     }

@@ -147,7 +147,7 @@ fn requests_are_counted_by_route() {
 }
 
 #[test]
-fn the_innermost_name_is_shown_and_then_the_outer_one_again() {
+fn the_innermost_name_is_shown_and_then_the_outer_name_again() {
     let stalls = Arc::new(Mutex::new(Vec::<Stall>::new()));
     let wait_for = |stalls: &Mutex<Vec<Stall>>, count: usize| {
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -332,7 +332,7 @@ fn more_connections_than_receive_buffers_all_get_their_data() {
 }
 
 #[test]
-fn unread_streams_do_not_prevent_others_from_receiving() {
+fn unread_streams_do_not_prevent_other_streams_from_receiving() {
     let runtime = Runtime::builder()
         .vcpus(1)
         .buffers(64, 1024)
@@ -386,7 +386,7 @@ fn streams_work_on_every_vcpu_of_their_coroutine() {
                 })
             })
             .collect();
-        // Because of the busy coroutines, the others move between vCPUs.
+        // Because of the busy coroutines, the echo coroutines move between vCPUs.
         let busy: Vec<_> = (0..4)
             .map(|_| {
                 upshift::spawn(

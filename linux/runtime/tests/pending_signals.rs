@@ -34,7 +34,7 @@ fn exhaust_pending_signals() {
     assert_eq!(refused, -1, "the limit has no effect");
 }
 
-/// Spins until the counter has reached `goal`. Returns false if it has not within [`LIMIT`].
+/// Spins until the counter has reached `goal`. Returns false if that takes longer than [`LIMIT`].
 fn spin_until(count: &AtomicUsize, goal: usize) -> bool {
     let start = Instant::now();
     while count.load(SeqCst) < goal {
@@ -48,7 +48,7 @@ fn spin_until(count: &AtomicUsize, goal: usize) -> bool {
 
 #[test]
 fn polls_are_interrupted_although_no_signal_can_be_queued() {
-    // SAFETY: no pointers.
+    // SAFETY: `alarm` takes no pointer.
     unsafe { libc::alarm(120) };
     let preemptible = Runtime::builder()
         .vcpus(1)
@@ -141,8 +141,8 @@ fn check_suspension(runtime: &Runtime) {
 /// computes until the waiting coroutine, which another vCPU can poll, has the byte.
 fn check_interruption(runtime: &Runtime) {
     let in_time = runtime.block_on(async {
-        let has = Arc::new(AtomicBool::new(false));
-        let set = has.clone();
+        let has_byte = Arc::new(AtomicBool::new(false));
+        let set = has_byte.clone();
         let (mut reader, writer) = upshift::io::pipe().unwrap();
         let waits = upshift::spawn(
             async move {
@@ -160,10 +160,10 @@ fn check_interruption(runtime: &Runtime) {
             std::fs::File::from(fd).write_all(b"x").unwrap();
         });
         let start = Instant::now();
-        while !has.load(SeqCst) && start.elapsed() < LIMIT {
+        while !has_byte.load(SeqCst) && start.elapsed() < LIMIT {
             std::hint::spin_loop();
         }
-        let in_time = has.load(SeqCst);
+        let in_time = has_byte.load(SeqCst);
         writes.join().unwrap();
         waits.await.unwrap();
         in_time

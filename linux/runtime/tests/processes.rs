@@ -381,7 +381,7 @@ fn signals_are_distinguished_and_none_is_lost() {
 
 /// Signals need no ring: any executor may poll the future, and a thread wakes it.
 #[test]
-fn signals_wake_outside_of_a_runtime() {
+fn signals_wake_a_waiter_outside_of_a_runtime() {
     use std::task::{Context, Poll, Wake};
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -395,7 +395,7 @@ fn signals_wake_outside_of_a_runtime() {
     let mut cx = Context::from_waker(&waker);
     let mut waiting = std::pin::pin!(signal.recv());
     assert!(waiting.as_mut().poll(&mut cx).is_pending());
-    // SAFETY: no pointers.
+    // SAFETY: `raise` takes no pointer.
     unsafe { libc::raise(libc::SIGWINCH) };
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {

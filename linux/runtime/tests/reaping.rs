@@ -15,16 +15,16 @@ const INTERVAL: Duration = Duration::from_millis(6);
 const POLLS: usize = 240;
 /// Duration of a poll.
 const POLL_LENGTH: Duration = Duration::from_micros(500);
-/// Number of polls that may precede more urgent work: the twelve of an interval, and some more.
+/// Number of polls that may precede more urgent work: the twelve of an interval, and a few more.
 const MAX_POLLS: usize = 16;
 
 fn enters() -> u64 {
     Handle::current().unwrap().metrics().vcpus[0].ring.enters
 }
 
-/// Outcome of a coroutine that waits while others are polled.
+/// Outcome of a coroutine that waits while other coroutines are polled.
 struct Outcome {
-    /// Number of the other coroutines that had ended when it continued.
+    /// Number of other coroutines that had ended when the coroutine continued.
     after: usize,
     /// Number of times that the vCPU entered its ring.
     enters: u64,

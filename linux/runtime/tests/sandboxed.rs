@@ -40,26 +40,26 @@ fn forbid_membarrier() -> bool {
     }
 }
 
-/// A vCPU that steals from another one has to end the bias of that vCPU's lock, for which there is
+/// A vCPU that steals from another vCPU has to end the bias of that vCPU's lock, for which there is
 /// no other barrier.
 #[test]
-fn a_process_that_forbids_membarrier_aborts_with_a_message_that_names_it() {
+fn a_process_that_forbids_membarrier_aborts_with_a_message_that_names_the_call() {
     if std::env::var_os(CHILD).is_some() {
         return run_without_membarrier();
     }
-    let name = "a_process_that_forbids_membarrier_aborts_with_a_message_that_names_it";
+    let name = "a_process_that_forbids_membarrier_aborts_with_a_message_that_names_the_call";
     let output = child(name).env(CHILD, "1").output().unwrap();
     let (status, stderr) = (output.status, String::from_utf8(output.stderr).unwrap());
     if stderr.contains("skipped: ") {
         return println!("{stderr}");
     }
     assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}: {stderr}");
-    let names_it = |line: &str| line.starts_with("upshift: ") && line.contains("membarrier");
-    assert!(stderr.lines().any(names_it), "{stderr}");
+    let names_call = |line: &str| line.starts_with("upshift: ") && line.contains("membarrier");
+    assert!(stderr.lines().any(names_call), "{stderr}");
 }
 
 fn run_without_membarrier() {
-    // SAFETY: no pointers.
+    // SAFETY: `alarm` takes no pointer.
     unsafe { libc::alarm(60) };
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
     let handle = runtime.handle();

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use upshift::signal::{SIGUSR1, SIGUSR2, SIGWINCH, Signals};
 use upshift::{Runtime, time};
 
-#[derive(Default)]
 /// A waker that records its wake and panics.
+#[derive(Default)]
 struct PanickingWaker(AtomicBool);
 
 impl Wake for PanickingWaker {
@@ -23,7 +23,7 @@ impl Wake for PanickingWaker {
 }
 
 fn send(number: i32) {
-    // SAFETY: no pointers.
+    // SAFETY: `kill` takes no pointer.
     assert_eq!(unsafe { libc::kill(libc::getpid(), number) }, 0);
 }
 

@@ -21,8 +21,8 @@ fn burn(time: Duration) {
     }
 }
 
-#[derive(Clone, Default)]
 /// Collects the reports of stalls.
+#[derive(Clone, Default)]
 struct Reports(Arc<Mutex<Vec<Stall>>>);
 
 impl Reports {

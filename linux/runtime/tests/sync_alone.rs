@@ -63,7 +63,7 @@ fn a_guard_may_be_dropped_on_another_thread() {
 }
 
 #[test]
-fn a_waiter_for_many_is_not_overtaken_by_its_equals() {
+fn a_waiter_for_many_permits_is_not_overtaken_by_its_equals() {
     let semaphore = Semaphore::new(1);
     let (many, few) = (Probe::new(), Probe::new());
     let mut three = semaphore.acquire_many(3);

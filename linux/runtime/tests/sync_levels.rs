@@ -31,7 +31,7 @@ where
         for (number, level) in LEVELS.into_iter().enumerate() {
             let level = Level::new(level).unwrap();
             handles.push(upshift::spawn(waiter(number, log.clone()), level));
-            // The coroutine waits before the next one is started.
+            // The coroutine waits before the next coroutine is started.
             upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
             yield_now().await;
         }
@@ -45,7 +45,7 @@ where
 }
 
 #[test]
-fn a_mutex_is_handed_to_the_most_urgent() {
+fn a_mutex_is_handed_to_the_most_urgent_waiter() {
     let mutex = Arc::new(Mutex::new(()));
     let guard = mutex.try_lock().unwrap();
     let waiter = |number, log: Arc<StdMutex<Vec<usize>>>| {
@@ -61,7 +61,7 @@ fn a_mutex_is_handed_to_the_most_urgent() {
 }
 
 #[test]
-fn a_semaphore_serves_the_most_urgent() {
+fn a_semaphore_serves_the_most_urgent_waiter() {
     let semaphore = Arc::new(Semaphore::new(0));
     let waiter = |number, log: Arc<StdMutex<Vec<usize>>>| {
         let semaphore = semaphore.clone();
@@ -76,7 +76,7 @@ fn a_semaphore_serves_the_most_urgent() {
 }
 
 #[test]
-fn a_notification_goes_to_the_most_urgent() {
+fn a_notification_goes_to_the_most_urgent_waiter() {
     let notify = Arc::new(Notify::new());
     let waiter = |number, log: Arc<StdMutex<Vec<usize>>>| {
         let notify = notify.clone();
@@ -91,7 +91,7 @@ fn a_notification_goes_to_the_most_urgent() {
 }
 
 #[test]
-fn room_in_a_channel_goes_to_the_most_urgent() {
+fn room_in_a_channel_goes_to_the_most_urgent_sender() {
     let (sender, mut receiver) = mpsc::channel(1);
     sender.try_send(usize::MAX).unwrap();
     let waiter = |number, log: Arc<StdMutex<Vec<usize>>>| {
@@ -160,7 +160,7 @@ fn a_waiter_lends_its_level_until_the_lock_is_released() {
                     Level::at::<3>(),
                 );
                 // The urgent coroutine waits and lends its level, so this coroutine runs before the
-                // middle one.
+                // middle coroutine.
                 yield_now().await;
                 note("holding");
                 drop(guard);
@@ -201,8 +201,8 @@ fn a_dropped_lock_future_ends_the_loan_to_its_coroutine() {
                 let mut lock = shared.lock();
                 assert!(poll_once(&mut lock).await.is_none());
                 yield_now().await;
-                // By now the mutex was handed over to this coroutine, and an urgent one waits for
-                // it.
+                // By now the mutex was handed over to this coroutine, and an urgent coroutine waits
+                // for the mutex.
                 drop(lock);
                 yield_now().await;
                 upshift::current_level()
@@ -394,9 +394,9 @@ fn a_waiter_that_has_become_less_urgent_does_not_get_the_lock_first() {
 }
 
 /// Level of the holder.
-const OWN: Level = Level::at::<50>();
+const HOLDER_LEVEL: Level = Level::at::<50>();
 /// Level of the waiter.
-const LENT: Level = Level::at::<5>();
+const WAITER_LEVEL: Level = Level::at::<5>();
 
 /// A coroutine of level 50 that holds a resource and, on request, reports its current level.
 struct Holder {
@@ -419,7 +419,7 @@ impl Holder {
                     reply_sender.send(level).await.unwrap();
                 }
             },
-            OWN,
+            HOLDER_LEVEL,
         );
         (Holder { requests, replies }, coroutine)
     }
@@ -458,7 +458,7 @@ fn check_loan_of_dropped_wait<R, H, W, F>(
         let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
         runtime.block_on(async {
             let (mut holder, handle) = Holder::start(acquire());
-            holder.wait_for_level(OWN).await;
+            holder.wait_for_level(HOLDER_LEVEL).await;
             let (cancel, finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
             let waiting = wait(handle, cancel.clone());
             let end = finish.clone();
@@ -467,11 +467,11 @@ fn check_loan_of_dropped_wait<R, H, W, F>(
                     let _left = waiting.await;
                     end.notified().await;
                 },
-                LENT,
+                WAITER_LEVEL,
             );
-            holder.wait_for_level(LENT).await;
+            holder.wait_for_level(WAITER_LEVEL).await;
             cancel.notify_one();
-            holder.wait_for_level(OWN).await;
+            holder.wait_for_level(HOLDER_LEVEL).await;
             finish.notify_one();
             waiter.await.unwrap();
         });
@@ -502,10 +502,10 @@ fn a_join_that_times_out_ends_its_loan_while_the_handle_exists() {
             Some(handle)
         };
         // The waiter keeps the handle until it exits and returns it.
-        let waiter = upshift::spawn(waiting, LENT);
-        holder.wait_for_level(LENT).await;
+        let waiter = upshift::spawn(waiting, WAITER_LEVEL);
+        holder.wait_for_level(WAITER_LEVEL).await;
         let _handle = waiter.await.unwrap();
-        holder.wait_for_level(OWN).await;
+        holder.wait_for_level(HOLDER_LEVEL).await;
     });
 }
 

@@ -61,7 +61,7 @@ fn waiters_are_woken_most_urgent_first() {
 
             let token = CancellationToken::new();
             let wait = || token.child_token().cancelled_owned();
-            // Each coroutine has its own token. The tokens are cancelled in some order, but the
+            // Each coroutine has its own token. The tokens are cancelled in any order, but the
             // coroutines run by level.
             assert_eq!(order(wait, || token.cancel()).await, urgent_first);
         });

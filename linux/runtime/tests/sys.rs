@@ -101,10 +101,10 @@ fn accept_and_connect_have_two_forms() {
             served.peer_addr().unwrap(),
             client.local_addr().unwrap().as_socket().unwrap()
         );
-        // SAFETY: no pointers.
+        // SAFETY: `fcntl` takes no pointer.
         let flags = unsafe { libc::fcntl(served.as_raw_fd(), libc::F_GETFD) };
         assert_eq!(flags, libc::FD_CLOEXEC);
-        // SAFETY: no pointers.
+        // SAFETY: `fcntl` takes no pointer.
         let flags = unsafe { libc::fcntl(served.as_raw_fd(), libc::F_GETFL) };
         assert_eq!(flags & libc::O_NONBLOCK, 0);
 
@@ -284,8 +284,8 @@ fn without_a_runtime_the_asynchronous_form_fails_and_returns_the_buffer() {
         .unwrap()
         .block_on(async { upshift::get_cid().unwrap() });
     let (reader, _writer) = io::pipe().unwrap();
-    let waits = std::task::Waker::noop();
-    let cx = &mut std::task::Context::from_waker(waits);
+    let waker = std::task::Waker::noop();
+    let cx = &mut std::task::Context::from_waker(waker);
     let mut call = std::pin::pin!(read!(&reader, vec![7; 4], cid));
     let std::task::Poll::Ready((result, buffer)) = call.as_mut().poll(cx) else {
         panic!("the call is in flight");

@@ -190,7 +190,7 @@ fn a_sleep_that_moves_between_vcpus_keeps_its_time() {
 }
 
 #[test]
-fn timers_of_a_released_vcpu_continue_on_others() {
+fn timers_of_a_released_vcpu_continue_on_other_vcpus() {
     runtime_with_one_vcpu().block_on(async {
         for _ in 0..3 {
             upshift::alloc_cpu().unwrap();

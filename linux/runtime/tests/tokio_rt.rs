@@ -296,7 +296,7 @@ fn blocking_functions_have_tokios_context_and_belong_to_the_runtime() {
 }
 
 /// The context exists on each kind of thread that runs user code: in hooks, the main coroutine,
-/// coroutines, also suspended and resumed ones, and the watchdog.
+/// other coroutines (also after a suspension), and the watchdog.
 #[test]
 fn tokios_context_exists_in_hooks_and_on_every_thread_that_polls() {
     for preemption in [Preemption::Off, Preemption::Preferred] {

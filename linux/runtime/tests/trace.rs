@@ -144,17 +144,17 @@ fn steps_by_other_threads_and_events_that_a_vcpu_waits_for_are_recorded() {
     let kinds: Vec<EventKind> = timeline.events.iter().map(|event| event.kind).collect();
     let parks = kinds
         .iter()
-        .filter(|what| matches!(what, EventKind::Parked))
+        .filter(|kind| matches!(kind, EventKind::Parked))
         .count();
     let wakes = kinds
         .iter()
-        .filter(|what| matches!(what, EventKind::Unparked))
+        .filter(|kind| matches!(kind, EventKind::Unparked))
         .count();
     assert!(parks >= 1 && wakes >= parks, "{parks} {wakes}");
     assert!(
         kinds
             .iter()
-            .any(|what| matches!(what, EventKind::Arrived(1..)))
+            .any(|kind| matches!(kind, EventKind::Arrived(1..)))
     );
     // The wait of 20 ms contains no events.
     let asleep = timeline
@@ -200,7 +200,7 @@ fn the_oldest_events_are_overwritten_and_counted() {
     assert_consistent(&timeline);
     // The snapshot includes the polls that were running when its first event was recorded.
     assert!((64..=66).contains(&timeline.events.len()));
-    // Each yield makes two events, and the main coroutine makes some, too.
+    // Each yield makes two events, and the main coroutine makes a few, too.
     assert!(timeline.lost >= 2 * yields - 64, "{}", timeline.lost);
     assert_eq!(steps(&timeline, id).last(), Some(&Step::Exited));
     // A new recording starts empty, at any size.
@@ -266,7 +266,7 @@ fn a_busy_program_on_two_vcpus_is_recorded_while_it_runs() {
 }
 
 #[test]
-fn a_poll_that_lasts_longer_than_the_recording_is_in_it() {
+fn a_poll_that_outlasts_the_recording_is_recorded() {
     let runtime = runtime(2);
     let trace = runtime.handle().trace();
     let (id_sender, id_receiver) = std::sync::mpsc::channel();

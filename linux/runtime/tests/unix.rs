@@ -124,7 +124,7 @@ fn every_read_after_the_data_returns_the_end() {
                 assert_eq!(
                     read.expect("the end did not arrive").len(),
                     size,
-                    "way {method}"
+                    "method {method}"
                 );
             }
         }

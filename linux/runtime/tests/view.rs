@@ -15,8 +15,9 @@ fn own_sockets() -> Vec<SocketName> {
 }
 
 /// Returns a runtime with a live view, and its socket.
-fn observed() -> (Runtime, SocketName) {
-    // Held by one test at a time. True after the sockets of an earlier process have been removed.
+fn observed_runtime() -> (Runtime, SocketName) {
+    // One test at a time holds the lock. The value is true after the sockets of an earlier process
+    // have been removed.
     static CLEARED: Mutex<bool> = Mutex::new(false);
     let mut cleared = CLEARED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*cleared {
@@ -31,7 +32,7 @@ fn observed() -> (Runtime, SocketName) {
     let runtime = builder.build().unwrap();
     let mut new = own_sockets();
     new.retain(|socket| !before.contains(socket));
-    // Another test may have dropped its runtime meanwhile, but none has built one.
+    // Another test may have dropped its runtime meanwhile, but no other test has built a runtime.
     assert_eq!(new.len(), 1);
     (runtime, new.remove(0))
 }
@@ -53,7 +54,7 @@ fn ask(stream: &mut BufReader<UnixStream>, request: &str) -> String {
 
 #[test]
 fn a_client_gets_a_snapshot_per_request() {
-    let (runtime, socket) = observed();
+    let (runtime, socket) = observed_runtime();
     runtime.block_on(async {
         upshift::spawn(async {}, Level::at::<3>()).await.unwrap();
     });
@@ -75,7 +76,7 @@ fn a_client_gets_a_snapshot_per_request() {
 
 #[test]
 fn the_reply_has_the_documented_names() {
-    let (runtime, socket) = observed();
+    let (runtime, socket) = observed_runtime();
     runtime.block_on(async {
         upshift::spawn(async {}, Level::at::<3>()).await.unwrap();
     });
@@ -108,7 +109,7 @@ fn the_reply_has_the_documented_names() {
 
 #[test]
 fn unknown_requests_are_refused_with_a_reason() {
-    let (_runtime, socket) = observed();
+    let (_runtime, socket) = observed_runtime();
     for request in ["hello\n", "\n", "metrics please\n", "GET / HTTP/1.1\r\n"] {
         let mut client = BufReader::new(attach(&socket));
         let reply = ask(&mut client, request);
@@ -128,8 +129,8 @@ fn unknown_requests_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_dropped_and_delays_no_other() {
-    let (_runtime, socket) = observed();
+fn a_client_that_does_not_read_is_dropped_and_delays_no_other_client() {
+    let (_runtime, socket) = observed_runtime();
     let mut unread = attach(&socket);
     unread
         .set_write_timeout(Some(Duration::from_secs(20)))
@@ -159,7 +160,7 @@ fn a_client_that_does_not_read_is_dropped_and_delays_no_other() {
 
 #[test]
 fn clients_beyond_the_limit_are_refused_until_others_leave() {
-    let (_runtime, socket) = observed();
+    let (_runtime, socket) = observed_runtime();
     let mut clients: Vec<_> = (0..8).map(|_| BufReader::new(attach(&socket))).collect();
     for client in &mut clients {
         assert!(ask(client, "metrics\n").contains("\"metrics\""));
@@ -181,7 +182,7 @@ fn clients_beyond_the_limit_are_refused_until_others_leave() {
 
 #[test]
 fn an_incomplete_request_and_a_thousand_connections_are_harmless() {
-    let (_runtime, socket) = observed();
+    let (_runtime, socket) = observed_runtime();
     let mut incomplete = attach(&socket);
     incomplete.write_all(b"metr").unwrap();
     for _ in 0..1000 {
@@ -193,7 +194,7 @@ fn an_incomplete_request_and_a_thousand_connections_are_harmless() {
 
 #[test]
 fn a_recording_is_fetched_once_and_ends_with_its_client() {
-    let (runtime, socket) = observed();
+    let (runtime, socket) = observed_runtime();
     let trace = runtime.handle().trace();
     let mut client = BufReader::new(attach(&socket));
     assert!(ask(&mut client, "record\n").contains("\"recording\":true"));

@@ -1,19 +1,20 @@
 //! Attempts without the ring: reads of pages and openings of names that the kernel has cached.
 //!
-//! The way through the ring takes about half as long again as a read of 4 KiB from the page cache.
-//! So a read first asks for cached bytes, by `preadv2` with `RWF_NOWAIT`, and an opening by
-//! `openat2` with `RESOLVE_CACHED`: the same attempts that the ring makes at submission. Anything
-//! else is `EAGAIN`, and goes through the ring, which waits.
+//! A read of 4 KiB from the page cache takes about half as long again through the ring. So a read
+//! first asks for cached bytes, with `preadv2` and `RWF_NOWAIT`, and an opening for a cached name,
+//! with `openat2` and `RESOLVE_CACHED`: the same attempts that the ring makes at submission. If
+//! the attempt fails with `EAGAIN`, the operation goes through the ring, which waits.
 //!
 //! * **Never for long.** Neither call waits for a device. A read is made in pieces of at most
 //!   1 MiB, 256 KiB beside something more urgent, and yields between two of them like
 //!   any leaf future (`coop`); the ring would copy all of it within one system call, with the vCPU
 //!   waiting.
-//! * **Attempts stop where they fail.** After three misses in a row the next operations go
-//!   through the ring ([`Tries`](super::tries::Tries)).
-//! * **Errors come from the ring.** It is asked again, and its answer counts: pipes, terminals and
-//!   files of the kernel, of networks and of FUSE do not know `RWF_NOWAIT`, and are not tried
-//!   again. `O_DIRECT` would wait for the device: never tried.
+//! * **Attempts stop where they fail.** After three misses in a row the next operations go through
+//!   the ring ([`Tries`](super::tries::Tries)).
+//! * **Errors come from the ring.** The ring repeats a failed operation, and its result counts.
+//!   Pipes, terminals and files of the kernel, of networks and of FUSE do not support `RWF_NOWAIT`,
+//!   and are not tried again. Reads with `O_DIRECT` are never tried: they would wait for the
+//!   device.
 //! * **Nothing is in flight** between two pieces: a future that is dropped there has nothing to
 //!   cancel.
 
@@ -26,16 +27,16 @@ use std::path::Path;
 
 use crate::context;
 
-/// Number of bytes copied by one system call beside something more urgent: it takes less than the
-/// interval at which a vCPU looks for completions under load, and smaller pieces cost more in all.
+/// Number of bytes that one system call copies beside something more urgent. The copy takes less
+/// than the interval at which a vCPU reaps under load, and smaller pieces cost more in all.
 const PIECE: usize = 256 << 10;
-/// Number of bytes copied by one system call where nothing of the vCPU's ring or timers is more
-/// urgent. Completions are then looked for at five times the interval.
+/// Number of bytes that one system call copies if nothing of the vCPU's ring or timers is more
+/// urgent. The interval between two reaps is then five times as long.
 const LONG_PIECE: usize = 1 << 20;
 /// Time that a long piece takes, in nanoseconds.
 const LONG_PIECE_NANOS: u64 = 70_000;
 
-/// Returns how many of `length` bytes the next system call copies.
+/// Returns the number of bytes that the next system call copies, of the `length` that are missing.
 pub(super) fn piece(length: usize) -> usize {
     if length <= PIECE {
         return length;
@@ -68,7 +69,7 @@ fn failed<T>() -> Attempt<T> {
 /// Reads cached bytes, at most [a piece](piece); 0 is the end of the file.
 ///
 /// # Safety
-/// There is room for `length` bytes at `start`.
+/// `start` is valid for writes of `length` bytes.
 pub(super) unsafe fn read(
     fd: BorrowedFd<'_>,
     start: *mut u8,
@@ -82,7 +83,7 @@ pub(super) unsafe fn read(
         iov_base: start.cast::<c_void>(),
         iov_len: length,
     };
-    // SAFETY: the caller vouches for the room.
+    // SAFETY: `piece` is valid, and the caller guarantees room for `length` bytes at `start`.
     let count = unsafe {
         libc::preadv2(
             fd.as_raw_fd(),
@@ -96,11 +97,11 @@ pub(super) unsafe fn read(
 }
 
 /// Returns true if a read at `offset` that asked for `room` bytes and returned `count` has met the
-/// end of the file. Uncached data begins with a page: a read that is cut short within one is cut
-/// short by the end.
+/// end of the file. Uncached data begins at a page, so only the end cuts a read short within a
+/// page.
 pub(super) fn is_end(offset: u64, count: usize, room: usize) -> bool {
-    let within = !(offset + count as u64).is_multiple_of(SMALLEST_PAGE);
-    count == 0 || (count < room && within)
+    let in_page = !(offset + count as u64).is_multiple_of(SMALLEST_PAGE);
+    count == 0 || (count < room && in_page)
 }
 
 /// Smallest page size; every page size is a multiple of it.
@@ -116,16 +117,16 @@ pub(super) fn is_openable(path: &Path, flags: i32) -> bool {
     flags & (changes | libc::O_PATH) == 0 && path.len() < MAX_PATH_BYTES && !path.contains(&0)
 }
 
-/// Opens a file whose name the kernel has cached, and which [is openable](is_openable). `flags` as
-/// for `open(2)`; nothing is created or truncated. The open file is marked with `O_NONBLOCK`: the
-/// mark must be removed before the ring reads it, or a user gets it.
+/// Opens a file whose name the kernel has cached, and which [is openable](is_openable). `flags` are
+/// those of `open(2)`; nothing is created or truncated. The open file is marked with `O_NONBLOCK`:
+/// the mark must be removed before the ring reads the file or a user gets it.
 pub(super) fn open(path: &Path, flags: i32) -> Attempt<OwnedFd> {
     let path = path.as_os_str().as_bytes();
     let mut name = [MaybeUninit::<u8>::uninit(); MAX_PATH_BYTES];
     for (to, from) in name.iter_mut().zip(path.iter().chain(&[0])) {
         to.write(*from);
     }
-    // A FIFO and some devices wait in `open`; the ring adds this flag too when it tries.
+    // A FIFO and a few devices wait in `open`; the ring adds this flag too when it tries.
     let nonblocking = flags | libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: all zeroes is a valid value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
@@ -147,7 +148,7 @@ pub(super) fn open(path: &Path, flags: i32) -> Attempt<OwnedFd> {
     if fd < 0 {
         return failed();
     }
-    // SAFETY: the kernel has just opened it, without another owner.
+    // SAFETY: the kernel has just created this descriptor; nothing else owns it.
     Attempt::Done(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -161,7 +162,7 @@ mod tests {
         let Attempt::Done(fd) = open(&path, libc::O_RDONLY) else {
             return; // not in the cache, or a kernel before 5.12
         };
-        // SAFETY: a query.
+        // SAFETY: `F_GETFD` takes no pointer.
         let closes = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
         assert_eq!(closes & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
     }

@@ -1,8 +1,8 @@
 //! Copying files, with progress.
 //!
-//! Two buffers: while one is written, the other is read. At each step the copy yields to more
-//! urgent work, and its I/O has the priority of its level; so a large copy at a less urgent level
-//! disturbs nothing.
+//! A copy has two buffers: one is written while the other is read. At each step the copy yields to
+//! more urgent work, and its I/O has the priority of its level; so a large copy at a less urgent
+//! level disturbs nothing.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -51,8 +51,8 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u6
     copy_with(from, to, |_| {}).await
 }
 
-/// [`copy`] that calls `progress` at the beginning and after each piece. A dropped future ends
-/// the copy where it is.
+/// [`copy`] that calls `progress` at the beginning and after each piece. Dropping the future ends
+/// the copy in the middle.
 ///
 /// # Errors
 /// Those of [`copy`].

@@ -1,7 +1,7 @@
 //! Directories: creating, listing and removing them.
 //!
-//! A listing is read on a thread for blocking calls, [`BATCH`] entries at a time, so
-//! that a thread is woken once for many of them.
+//! A listing is read on a thread for blocking calls, [`BATCH`] entries at a time, so that a thread
+//! is woken once for many entries.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -44,8 +44,7 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
     start(op::UnlinkAt::directory(None, path)?)?.await
 }
 
-/// Removes a directory with all its contents; symbolic links are removed, not
-/// followed.
+/// Removes a directory with all its contents; symbolic links are removed, not followed.
 ///
 /// # Errors
 /// `NotFound`, `PermissionDenied`, …: a part may have been removed; and outside a runtime.
@@ -54,7 +53,7 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     blocking::run(move || std::fs::remove_dir_all(path)).await
 }
 
-/// Begins to list a directory, without `.` and `..`, in no order.
+/// Begins to list a directory, without `.` and `..`, in no particular order.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -69,17 +68,17 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 /// `NotFound`, `NotADirectory`, `PermissionDenied`, …; and outside a runtime.
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref().to_owned();
-    let (batch, rest) = blocking::run(move || Ok(take(std::fs::read_dir(path)?))).await?;
+    let (batch, listing) = blocking::run(move || Ok(take(std::fs::read_dir(path)?))).await?;
     Ok(ReadDir {
         batch,
-        rest,
+        listing,
         reading: None,
     })
 }
 
 type Batch = VecDeque<io::Result<DirEntry>>;
 
-/// Takes the next entries, and returns the listing too if there may be more.
+/// Takes the next entries, and returns the listing too if it may have more entries.
 fn take(mut entries: std::fs::ReadDir) -> (Batch, Option<std::fs::ReadDir>) {
     let mut batch = Batch::new();
     for entry in entries.by_ref().take(BATCH) {
@@ -89,14 +88,15 @@ fn take(mut entries: std::fs::ReadDir) -> (Batch, Option<std::fs::ReadDir>) {
             path: entry.path(),
         }));
     }
-    let rest = (batch.len() == BATCH).then_some(entries);
-    (batch, rest)
+    let listing = (batch.len() == BATCH).then_some(entries);
+    (batch, listing)
 }
 
 /// The entries of a directory; created by [`read_dir`].
 pub struct ReadDir {
     batch: Batch,
-    rest: Option<std::fs::ReadDir>,
+    /// The listing, if it may have more entries.
+    listing: Option<std::fs::ReadDir>,
     /// The next batch, while it is being read; the next caller waits for it.
     reading: Option<Reading>,
 }
@@ -113,14 +113,14 @@ impl ReadDir {
     /// Errors of reading the directory; the next call continues.
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
         if self.batch.is_empty()
-            && let Some(rest) = self.rest.take()
+            && let Some(listing) = self.listing.take()
         {
-            self.reading = Some(Box::pin(blocking::run(move || Ok(take(rest)))));
+            self.reading = Some(Box::pin(blocking::run(move || Ok(take(listing)))));
         }
         if let Some(reading) = &mut self.reading {
             let read = reading.as_mut().await;
             self.reading = None;
-            (self.batch, self.rest) = read?;
+            (self.batch, self.listing) = read?;
         }
         self.batch.pop_front().transpose()
     }
@@ -166,7 +166,7 @@ impl DirEntry {
     /// Returns the metadata; a symbolic link is not followed.
     ///
     /// # Errors
-    /// `NotFound` if it has been removed meanwhile, …
+    /// `NotFound` if the entry has been removed meanwhile, …
     pub async fn metadata(&self) -> io::Result<Metadata> {
         symlink_metadata(&self.path).await
     }

@@ -87,9 +87,10 @@ impl File {
         }
     }
 
-    /// Reads at a position, in bytes, into a buffer from its first byte on, at most its
-    /// capacity. 0 bytes mean the end of the file. Bytes in the page cache are read without the
-    /// ring. The position `u64::MAX` is the file's own: for pipes and the like.
+    /// Reads at a position, in bytes, at most the capacity of `buffer`. The data starts at the
+    /// first byte of the buffer; 0 bytes mean the end of the file. Bytes in the page cache are read
+    /// without the ring. The position `u64::MAX` stands for the file's own position, for pipes and
+    /// the like.
     ///
     /// # Cancellation safety
     /// A dropped future loses the buffer, but a file's bytes can be read again.
@@ -114,13 +115,14 @@ impl File {
         let Some(count) = self.read_now(buffer, 0, room, offset) else {
             return false;
         };
-        // SAFETY: `count` bytes have been written, from the first one on.
+        // SAFETY: the kernel has written the first `count` bytes.
         unsafe { buffer.set_filled(count) };
         true
     }
 
-    /// Reads `asked` cached bytes, for which there is room, into a buffer behind the `filled` ones;
-    /// 0 is the end of the file. `None`: the read must go through the ring.
+    /// Reads up to `asked` cached bytes, for which there is room, into a buffer behind its first
+    /// `filled` bytes. Returns 0 at the end of the file, and `None` if the read must go through the
+    /// ring.
     pub(super) fn read_now<B: IoBufMut>(
         &self,
         buffer: &mut B,
@@ -140,7 +142,7 @@ impl File {
                 coop::charge();
                 return Some(count);
             }
-            // Only the rest of a read is not cached: that is not a miss.
+            // A read of which only the last part is not cached is not a miss.
             Attempt::WouldBlock if filled > 0 => {}
             Attempt::WouldBlock => self.tries.missed(),
             Attempt::Unsupported => self.tries.never(),
@@ -227,7 +229,7 @@ impl File {
         }
     }
 
-    /// Writes the rest after a short write.
+    /// Continues after a short write.
     #[cold]
     async fn write_rest<B: IoBuf>(
         &self,
@@ -250,9 +252,8 @@ impl File {
         (Ok(()), rest.into_inner())
     }
 
-    /// Waits until data and metadata are on the device, for everything written to this
-    /// file before the call, by any thread or process. Calls that wait at the same time share an
-    /// `fsync`.
+    /// Waits until data and metadata are on the device, for everything written to this file before
+    /// the call, by any thread or process. Calls that wait at the same time share an `fsync`.
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time; other calls that wait are not disturbed.
@@ -315,7 +316,7 @@ impl File {
     /// Returns the length of the file in bytes as this machine knows it, without asking the
     /// server of a network file system; `length` if there is no answer.
     pub(super) fn known_len(&self, length: u64) -> u64 {
-        // SAFETY: all zeroes is a valid value, which the kernel overwrites; the path is empty.
+        // SAFETY: a zeroed `statx` is valid, and lives during the call; the path ends with a NUL.
         unsafe {
             let mut answer: libc::statx = std::mem::zeroed();
             let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
@@ -333,10 +334,10 @@ impl File {
             return;
         }
         let room = at_once::piece(buffer.capacity());
-        // SAFETY: there is room for `room` bytes.
+        // SAFETY: the empty vector has room for `room` bytes, at most its capacity.
         let read = unsafe { at_once::read(self.as_fd(), buffer.as_mut_ptr(), room, offset) };
         if let Attempt::Done(count) = read {
-            // SAFETY: `count` bytes have been written, from the first one on.
+            // SAFETY: the kernel has written the first `count` bytes.
             unsafe { buffer.set_filled(count) };
         }
     }

@@ -1,30 +1,30 @@
 //! Files and directories.
 //!
-//! Reads and writes go over the ring, by position; so do opening, inspecting, syncing and
+//! Reads and writes go through the ring, by position; so do opening, inspecting, syncing and
 //! truncating files, and creating, moving and removing names. Data and names in the kernel's
 //! caches are read, and opened, at once, without the ring; calls that wait for the same file to
 //! be on the device share an `fsync`. Calls that the kernel's ring does not have (listing
 //! directories, resolving links, permissions, the recursive calls) run on threads for blocking
 //! calls, at the level of the caller.
 //!
-//! The I/O priority of each operation follows from the level of the coroutine
-//! that starts it: eight levels share one of the eight best-effort classes of
-//! `ioprio_set(2)`, so 0..=7 is class 0, 56..=63 is class 7. Schedulers of block
-//! devices that know priorities (bfq, mq-deadline) honour it.
+//! The I/O priority of each operation follows from the level of the coroutine that starts it: eight
+//! levels share one of the eight best-effort classes of `ioprio_set(2)`, so 0..=7 is class 0,
+//! 56..=63 is class 7. Schedulers of block devices that support priorities (bfq, mq-deadline)
+//! honour the class.
 //!
-//! While something more urgent is in flight on the vCPU, writes to the page cache go to the
-//! kernel a few at a time: 256 KiB, or two of any size (one, where the vCPU's thread is bound to
-//! one CPU). The kernel's threads copy them without regard to levels, if need be on the vCPU's
+//! While something more urgent is in flight on the vCPU, writes to the page cache go to the kernel
+//! a few at a time: 256 KiB, or two writes of any size (one write, where the vCPU's thread is bound
+//! to one CPU). The kernel's threads copy them without regard to levels, if need be on the vCPU's
 //! CPU; the other writes wait in user space, by level.
 //!
-//! A [`File`] has no position: [`read_at`](File::read_at) and
-//! [`write_at`](File::write_at) take one, and any number of coroutines may use the file at
-//! once. [`File::into_stream`] returns a stream that has one, with the traits of
+//! A [`File`] has no position: callers pass it to [`read_at`](File::read_at) and
+//! [`write_at`](File::write_at), and any number of coroutines may use the file at once.
+//! [`File::into_stream`] returns a stream that has a position, with the traits of
 //! [`io`](crate::io).
 //!
 //! # Cancellation safety
-//! Buffers of a dropped future are lost. Reads can be repeated; of a write an unknown part may
-//! have happened, and a change of names may or may not.
+//! A dropped future loses its buffers. Reads can be repeated; a write may have written an unknown
+//! part, and a change of names may or may not have happened.
 
 mod at_once;
 mod copy;
@@ -70,13 +70,14 @@ fn current_ioprio() -> u16 {
     ioprio(host::current_level().unwrap_or_default())
 }
 
-/// Returns the position `count` bytes behind another. The file's own, `u64::MAX`, stays as it is.
+/// Returns the position `count` bytes behind `offset`. `u64::MAX`, the file's own position, stays
+/// as it is.
 fn behind(offset: u64, count: usize) -> u64 {
     offset.saturating_add(count as u64)
 }
 
-fn invalid(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, why)
+fn invalid(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Names of files: inspecting, creating, moving and removing them.
+//! Inspecting, creating, moving and removing names of files.
 
 use std::fs::Permissions;
 use std::io;
@@ -31,7 +31,7 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 /// Returns true if there is a file at a path; symbolic links are followed.
 ///
 /// # Errors
-/// When that cannot be known, for instance `PermissionDenied`.
+/// If the answer cannot be known, for instance `PermissionDenied`.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -82,7 +82,7 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::
 /// Returns the target of a symbolic link.
 ///
 /// # Errors
-/// `NotFound`, `InvalidInput` if it is no link, …; and outside a runtime.
+/// `NotFound`, `InvalidInput` if the file is no symbolic link, …; and outside a runtime.
 pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
     let path = path.as_ref().to_owned();
     blocking::run(move || std::fs::read_link(path)).await

@@ -19,11 +19,10 @@ thread_local! {
     static NAMES: Tries = const { Tries::new() };
 }
 
-/// Largest number of times that the kernel is asked for a name beneath a directory in which names
-/// change meanwhile.
+/// Largest number of attempts to open a name beneath a directory whose names change meanwhile.
 const MAX_BENEATH_TRIES: u32 = 100;
 
-/// Opens a file at once if that is worth a try and goes without waiting.
+/// Opens a file without the ring, if that is worth a try and possible without waiting.
 async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
     if !at_once::is_openable(path, flags) || !NAMES.with(|names| names.is_due(None)) {
         return None;
@@ -48,8 +47,8 @@ pub(super) struct Opened {
     pub(super) fd: OwnedFd,
     /// The flags that the file is to have.
     flags: i32,
-    /// Set if the file was opened without the ring, with `O_NONBLOCK` as a mark that it must lose;
-    /// see [`at_once::open`].
+    /// Set if the file was opened without the ring, with `O_NONBLOCK` as a mark that must be
+    /// removed; see [`at_once::open`].
     pub(super) is_marked: bool,
 }
 
@@ -72,10 +71,10 @@ impl Opened {
         }
     }
 
-    /// Removes the mark.
+    /// Removes the mark, and returns the file.
     pub(super) fn into_file(self, tries: Tries) -> io::Result<File> {
         if self.is_marked {
-            // SAFETY: no pointers.
+            // SAFETY: `F_SETFL` takes no pointer.
             match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETFL, self.flags) } {
                 0 => {}
                 _ => return Err(io::Error::last_os_error()),
@@ -172,8 +171,8 @@ impl OpenOptions {
     /// If the future is dropped, the file may have been created or truncated; it is closed.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination that
-    /// means nothing; and outside a runtime.
+    /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination of options without
+    /// meaning; and outside a runtime.
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let opened = self.open_marked(path.as_ref()).await?;
         let tries = Tries::with_flags(opened.flags);
@@ -190,9 +189,9 @@ impl OpenOptions {
         Ok(Opened::unmarked(start(open)?.await?, flags))
     }
 
-    /// Opens a file beneath a directory: `path` is relative to it, and nothing in
-    /// it (`..`, an absolute path, a symbolic link, a magic link of procfs) leads out
-    /// of it, even if the directory changes meanwhile.
+    /// Opens a file beneath a directory. `path` is relative to the directory, and no part of the
+    /// path (`..`, an absolute path, a symbolic link, a magic link of procfs) leads out of the
+    /// directory, even if the directory changes meanwhile.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -1,7 +1,7 @@
 //! A read in progress: first from the page cache, then through the ring.
 //!
 //! ```text
-//!  Here ── worth a try ──► Here ── all there ────► done
+//!  Idle ── worth a try ──► Idle ── complete ─────► done
 //!    │                       │  a piece is not cached
 //!    └─────────────────────► Ring ── completion ──► done
 //! ```
@@ -29,8 +29,8 @@ pub(super) fn start_read<B: IoBufMut>(
     context::try_with(|worker| worker.start_read(read))
 }
 
-/// The future of [`File::read_at`]. Dropped in the ring, it cancels its operation; before that,
-/// nothing is in flight.
+/// The future of [`File::read_at`]. A drop in the state `Ring` cancels the operation; before that
+/// state, nothing is in flight.
 pub(super) struct Reading<'a, B> {
     file: &'a File,
     offset: u64,
@@ -39,7 +39,7 @@ pub(super) struct Reading<'a, B> {
 
 enum State<B> {
     /// Nothing is in flight.
-    Here {
+    Idle {
         buffer: B,
         /// Number of bytes in the buffer.
         filled: u32,
@@ -58,7 +58,7 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         Reading {
             file,
             offset,
-            state: State::Here {
+            state: State::Idle {
                 buffer,
                 filled: 0,
                 is_tried: false,
@@ -69,7 +69,7 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
     /// Takes the buffer, and the number of bytes in it. Nothing is in flight.
     fn take(&mut self) -> (B, u32) {
         match replace(&mut self.state, State::Taken) {
-            State::Here { buffer, filled, .. } => (buffer, filled),
+            State::Idle { buffer, filled, .. } => (buffer, filled),
             State::Ring(_) | State::Taken => panic!("a read was polled after completion"),
         }
     }
@@ -92,18 +92,18 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         Ok(())
     }
 
-    /// Copies the next cached piece. Returns true if the read is complete, `None` if the rest needs
-    /// the ring.
+    /// Copies the next cached piece. Returns true if the read is complete, and `None` if the
+    /// remaining bytes must come through the ring.
     fn copy(&mut self) -> Option<bool> {
-        let State::Here { buffer, filled, .. } = &mut self.state else {
+        let State::Idle { buffer, filled, .. } = &mut self.state else {
             return None;
         };
-        let had = *filled as usize;
+        let start = *filled as usize;
         let room = buffer.io_capacity().min(MAX_READ);
-        let asked = at_once::piece(room - had);
-        let count = self.file.read_now(buffer, had, asked, self.offset)?;
-        *filled = (had + count) as u32;
-        Some(had + count == room || at_once::is_end(self.offset + had as u64, count, asked))
+        let asked = at_once::piece(room - start);
+        let count = self.file.read_now(buffer, start, asked, self.offset)?;
+        *filled = (start + count) as u32;
+        Some(start + count == room || at_once::is_end(self.offset + start as u64, count, asked))
     }
 }
 
@@ -113,7 +113,7 @@ impl<B: IoBufMut> Future for Reading<'_, B> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let file = self.file;
-        if let State::Here { is_tried, .. } = &mut self.state
+        if let State::Idle { is_tried, .. } = &mut self.state
             && (*is_tried || file.is_tried())
         {
             *is_tried = true;
@@ -123,7 +123,7 @@ impl<B: IoBufMut> Future for Reading<'_, B> {
                     Some(false) => {}
                     Some(true) => {
                         let (mut buffer, filled) = self.take();
-                        // SAFETY: `filled` bytes have been written, from the first one on.
+                        // SAFETY: the kernel has written the first `filled` bytes.
                         unsafe { buffer.set_filled(filled as usize) };
                         return Poll::Ready((Ok(filled as usize), buffer));
                     }
@@ -137,7 +137,7 @@ impl<B: IoBufMut> Future for Reading<'_, B> {
             return Poll::Ready((Err(error), buffer));
         }
         let State::Ring(submission) = &mut self.state else {
-            unreachable!("it has just been started")
+            unreachable!("the operation has just been started")
         };
         let output = ready!(Pin::new(submission).poll(cx));
         self.state = State::Taken;

@@ -7,12 +7,13 @@
 //!                                              └► failed: the position goes back
 //! ```
 //!
-//! A caller may drop a call in the middle, and the stream cannot tell the next call from it. So
-//! the result of an operation is no answer by itself: bytes read ahead belong to a position, and
-//! the length and the end of the file are checked once more when their operation is over.
+//! A caller may drop a call in the middle, and the stream cannot tell whether the next call
+//! continues it. So the result of an operation is no answer by itself: bytes read ahead belong to a
+//! position, and the length and the end of the file are checked once more when their operation has
+//! completed.
 //!
-//! One buffer of [`BUFFER_BYTES`] per direction, allocated on first use; it belongs to the
-//! operation while one is in flight.
+//! A stream has one buffer of [`BUFFER_BYTES`] per direction, allocated on first use. An operation
+//! in flight owns its buffer.
 
 use std::future::Future;
 use std::io::{self, SeekFrom};
@@ -31,13 +32,12 @@ use crate::net::start;
 /// Size of a buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// A file with a position, for the traits of [`io`](crate::io); created by
-/// [`File::into_stream`].
+/// A file with a position, for the traits of [`io`](crate::io); created by [`File::into_stream`].
 ///
-/// A write is reported as done when it is under way: the next call reports its error, so flush
-/// before you rely on it. After an error the position is behind the last byte in the file,
-/// and the rest of the failed write is lost, as with a file of the standard library. A stream
-/// that is dropped without a flush still writes, unless the runtime ends first.
+/// A write is reported as done when it is in flight: the next call reports its error, so flush
+/// before you rely on a write. After an error the position is behind the last byte written, and the
+/// remaining bytes of the failed write are lost, as with a file of the standard library. A stream
+/// that is dropped without a flush still completes its write, unless the runtime ends first.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -58,19 +58,20 @@ const BUFFER_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct FileStream {
     file: File,
-    /// Position of the next byte that is handed out or taken.
+    /// Position of the next byte that is read or written.
     position: u64,
-    /// Bytes read ahead: those of `data` from `start` on.
+    /// Buffer of bytes read ahead.
     data: Vec<u8>,
+    /// Index in `data` of the first byte that has not been read.
     start: usize,
     reading: Option<Submission<op::ReadAt<Vec<u8>>>>,
     writing: Option<Writing>,
-    /// The buffer of writes while none is under way.
+    /// Buffer of writes while no write is in flight.
     spare: Vec<u8>,
     seeking: Option<Submission<op::Statx>>,
 }
 
-/// A write under way.
+/// A write in flight.
 #[derive(Debug)]
 struct Writing {
     file: File,
@@ -82,8 +83,8 @@ struct Writing {
 
 impl Writing {
     fn start(file: &File, buffer: Vec<u8>, offset: u64, written: usize) -> io::Result<Writing> {
-        let rest = buffer.slice_from(written);
-        let write = op::WriteAt::new(file.fd().clone(), rest, behind(offset, written));
+        let bytes = buffer.slice_from(written);
+        let write = op::WriteAt::new(file.fd().clone(), bytes, behind(offset, written));
         let write = write.copied(file.is_cacheable());
         Ok(Writing {
             file: file.clone(),
@@ -93,8 +94,8 @@ impl Writing {
         })
     }
 
-    /// Continues until everything is written, and returns the buffer. After an error `written`
-    /// counts the bytes in the file.
+    /// Continues until everything is written, and returns the buffer. After an error, `written` is
+    /// the number of bytes in the file.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         loop {
             let (result, slice) = ready!(Pin::new(&mut self.submission).poll(cx));
@@ -113,7 +114,7 @@ impl Writing {
     }
 }
 
-/// Takes the rest of a buffer after a short write.
+/// Slices a buffer from an index to its end, to continue after a short write.
 trait SliceFrom {
     fn slice_from(self, start: usize) -> Slice<Vec<u8>>;
 }
@@ -153,14 +154,14 @@ impl FileStream {
         &self.file
     }
 
-    /// Returns the position of the next read or write, in bytes. A write under way counts in full;
+    /// Returns the position of the next read or write, in bytes. A write in flight counts in full;
     /// the call that reports its failure subtracts the missing bytes.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Waits for the write under way.
+    /// Waits for the write in flight.
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(writing) = &mut self.writing {
             let result = ready!(writing.poll(cx));
@@ -173,7 +174,7 @@ impl FileStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Waits for the write under way, on behalf of a call other than a seek.
+    /// Waits for the write in flight, on behalf of a call other than a seek.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.seeking = None;
         self.poll_written(cx)
@@ -191,7 +192,7 @@ impl FileStream {
             let answer = ready!(Pin::new(statx).poll(cx));
             self.seeking = None;
             match answer {
-                // A dropped call may have asked, long ago.
+                // A dropped call may have started this operation long ago.
                 Ok(answer) => return Poll::Ready(Ok(self.file.known_len(answer.stx_size))),
                 Err(error) if crate::net::is_cancelled(&error) => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -254,7 +255,7 @@ impl Source for FileStream {
             self.reading = None;
             match result {
                 Ok(0) => {
-                    // A dropped call may have asked, and the file has grown since.
+                    // A dropped call may have started this read, and the file may have grown since.
                     self.file.read_behind_end(&mut buffer, self.position);
                     self.data = buffer;
                     return Poll::Ready(Ok(&self.data));

@@ -1,19 +1,19 @@
 //! Group commit: calls that wait for the same file share an `fsync`.
 //!
 //! A call needs an `fsync` that began after the call did, so that everything written before the
-//! call is in it. So a file has at most one `fsync` under way, and all calls that come meanwhile
-//! wait for the next one:
+//! call is in it. So a file has at most one `fsync` in flight, and all calls that come meanwhile
+//! wait for the next `fsync`:
 //!
 //! ```text
 //!  running   ├──── fsync 1 ────┤├──── fsync 2 ────┤
 //!  calls     a     b   c  d      └ for b, c and d
 //! ```
 //!
-//! * A *round* is an `fsync` and the calls that it is for. The first of them to be polled when no
-//!   other round is running *leads*: it starts the operation. When the leader is dropped, the
-//!   others form a new round, since a cancelled operation guarantees nothing.
-//! * A round is as strong as the strongest of its calls: `fsync` if one of them wants the
-//!   attributes, else `fdatasync`.
+//! * A *round* is an `fsync` and the calls that wait for it. The first call to be polled when no
+//!   other round is running *leads*: it starts the operation. When the leader is dropped, the other
+//!   calls form a new round, since a cancelled operation guarantees nothing.
+//! * A round is as strong as the strongest of its calls: `fsync` if any call wants the attributes,
+//!   else `fdatasync`.
 //! * An error is reported to every call of the round: the kernel reports it once for each open
 //!   file.
 //! * Two open files are two groups, even of one inode: each has errors of its own to report.
@@ -63,40 +63,40 @@ struct Call {
 impl Call {
     fn begin(fd: &Fd) -> Call {
         let number = fd.as_raw_fd();
-        let fresh = Arc::new(Group(Lock::new(Rounds::default())));
+        let new_group = Arc::new(Group(Lock::new(Rounds::default())));
         let mut groups = GROUPS.lock();
-        let group = groups.entry(number).or_insert(fresh).clone();
+        let group = groups.entry(number).or_insert(new_group).clone();
         group.0.lock().calls += 1;
         Call { number, group }
     }
 
     /// Joins the next round.
     fn join(&self, all: bool) -> Arc<Round> {
-        let fresh = Arc::new(Round::new());
+        let new_round = Arc::new(Round::new());
         let mut rounds = self.group.0.lock();
         rounds.all |= all;
-        rounds.next.get_or_insert(fresh).clone()
+        rounds.next.get_or_insert(new_round).clone()
     }
 
     /// Returns the next step of a call whose round has not ended.
-    fn turn(&self, mine: &Arc<Round>) -> Turn {
+    fn next_step(&self, own_round: &Arc<Round>) -> Step {
         let mut rounds = self.group.0.lock();
         if let Some(running) = &rounds.running {
-            return Turn::Wait(running.clone());
+            return Step::Wait(running.clone());
         }
-        match rounds.next.take_if(|next| Arc::ptr_eq(next, mine)) {
+        match rounds.next.take_if(|next| Arc::ptr_eq(next, own_round)) {
             Some(next) => {
                 rounds.running = Some(next);
                 #[cfg(test)]
                 {
                     rounds.started += 1;
                 }
-                Turn::Lead {
+                Step::Lead {
                     all: std::mem::take(&mut rounds.all),
                 }
             }
             // The round has run, and its outcome is about to be set.
-            None => Turn::Wait(mine.clone()),
+            None => Step::Wait(own_round.clone()),
         }
     }
 }
@@ -117,7 +117,7 @@ impl Drop for Call {
     }
 }
 
-enum Turn {
+enum Step {
     /// Start the operation.
     Lead { all: bool },
     /// Wait for the end of this round.
@@ -142,13 +142,13 @@ impl Drop for Leader<'_> {
 /// Waits until the data written to the file is on the device; with `all`, its attributes too.
 pub(super) async fn sync(fd: &Fd, all: bool) -> io::Result<()> {
     let call = Call::begin(fd);
-    let mut mine = call.join(all);
+    let mut own_round = call.join(all);
     loop {
-        match call.turn(&mine) {
-            Turn::Lead { all } => {
+        match call.next_step(&own_round) {
+            Step::Lead { all } => {
                 let mut leader = Leader {
                     call: &call,
-                    round: &mine,
+                    round: &own_round,
                     outcome: None,
                 };
                 let operation = if all {
@@ -165,14 +165,14 @@ pub(super) async fn sync(fd: &Fd, all: bool) -> io::Result<()> {
                 };
                 return result;
             }
-            Turn::Wait(round) => {
+            Step::Wait(round) => {
                 round.wait().await;
             }
         }
-        match mine.get() {
+        match own_round.get() {
             Some(Some(0)) => return Ok(()),
             Some(Some(errno)) => return Err(io::Error::from_raw_os_error(*errno)),
-            Some(None) => mine = call.join(all),
+            Some(None) => own_round = call.join(all),
             None => {}
         }
     }

@@ -1,11 +1,11 @@
 //! The decision whether the next operation is tried without the ring.
 //!
-//! A hit saves the way through the ring, a miss costs somewhat more than a hit saves. The rule:
-//! after [`MISSES`] misses in a row the next [`PAUSE`] operations go through the ring, then one is
-//! tried again. A hit ends the pause, a miss begins another. Of operations that all miss, one in
-//! [`PAUSE`] is tried in vain; a file that becomes cached is read without the ring after at most
-//! [`PAUSE`] more reads. Where hits and misses alternate, every operation is tried, and nothing is
-//! gained or lost.
+//! A hit saves the way through the ring, a miss costs somewhat more than a hit saves. So after
+//! [`MISSES`] misses in a row the next [`PAUSE`] operations go through the ring, then one operation
+//! is tried again. A hit ends the pause, a miss begins another pause. Of operations that all miss,
+//! one in [`PAUSE`] is tried in vain; a file that becomes cached is read without the ring after at
+//! most [`PAUSE`] more reads. Where hits and misses alternate, every operation is tried, and
+//! nothing is gained or lost.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -21,11 +21,11 @@ const NEVER: u32 = u32::MAX;
 /// State in which the flags of the file have not been asked for.
 const UNKNOWN: u32 = u32::MAX - 1;
 
-/// Memory of recent tries on a file, or on the names that a thread opens. A hint: threads that
-/// use it at the same time may overwrite each other's results.
+/// Memory of recent tries on a file, or on the names that a thread opens. It is a hint: threads
+/// that use it at the same time may overwrite each other's results.
 ///
-/// Below [`MISSES`] it is the number of misses in a row; from there on, the number of operations
-/// that are left of the pause is added.
+/// A value below [`MISSES`] is the number of misses in a row. Above, the value is `MISSES - 1` plus
+/// the number of operations left in the pause.
 #[derive(Debug)]
 pub(super) struct Tries(AtomicU32);
 
@@ -47,7 +47,7 @@ impl Tries {
         Tries(AtomicU32::new(if never { NEVER } else { 0 }))
     }
 
-    /// Returns true if the next operation is tried; `file` is the file that it is on, if any.
+    /// Returns true if the next operation is tried; `file` is the file of the operation, if any.
     #[inline]
     pub(super) fn is_due(&self, file: Option<&Fd>) -> bool {
         match self.0.load(Relaxed) {
@@ -68,9 +68,10 @@ impl Tries {
         }
     }
 
-    /// Asks for the flags of a file that was opened elsewhere. Returns true if it can be tried.
+    /// Asks the kernel for the flags of a file that was opened elsewhere. Returns true if the file
+    /// can be tried.
     fn find_out(&self, file: &Fd) -> bool {
-        // SAFETY: a query.
+        // SAFETY: `F_GETFL` takes no pointer.
         let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
         let known = Tries::with_flags(flags).0.into_inner();
         self.0.store(known, Relaxed);

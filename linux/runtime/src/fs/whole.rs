@@ -1,8 +1,8 @@
 //! Reading and writing whole files.
 //!
 //! A cached file of less than [`BEGINNING`] bytes takes three system calls: it is opened, read
-//! and closed without the ring. A file whose name is not cached is opened through the ring, and its
-//! beginning is read through it. Everything behind the beginning is read with [`File::read_at`].
+//! and closed without the ring. A file whose name is not cached is opened through the ring, which
+//! also reads its beginning. Everything behind the beginning is read with [`File::read_at`].
 
 use std::io;
 use std::os::fd::AsFd;
@@ -36,13 +36,13 @@ unsafe impl IoBufMut for Tail {
         self.0.capacity() - self.0.len()
     }
     unsafe fn set_filled(&mut self, count: usize) {
-        // SAFETY: `count` bytes behind the old length have been initialised.
+        // SAFETY: the caller has initialised `count` bytes behind the old length.
         unsafe { self.0.set_len(self.0.len() + count) };
     }
 }
 
 /// Reads the cached beginning of a file into a vector with [`BEGINNING`] bytes of room. Returns
-/// true if that is all of the file.
+/// true if the file has no more bytes.
 fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
     while bytes.len() < bytes.capacity() {
         let (start, room) = (bytes.len(), bytes.capacity() - bytes.len());
@@ -57,7 +57,7 @@ fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
         } {
             Attempt::Done(count) => {
                 coop::charge();
-                // SAFETY: `count` bytes have been written.
+                // SAFETY: the kernel has written `count` bytes behind the old length.
                 unsafe { bytes.set_len(start + count) };
                 if at_once::is_end(start as u64, count, room) {
                     return true;
@@ -77,48 +77,49 @@ fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
 }
 
 /// Reads a whole file. A file that grows or shrinks meanwhile is read up to the end that is met.
-/// A FIFO is read until all its writers have closed it; the first one is waited for.
+/// A FIFO is read until all its writers have closed it; the call waits for the first writer.
 ///
 /// # Cancellation safety
 /// The future may be dropped at any time.
 ///
 /// # Errors
-/// Those of [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
+/// Those of [`File::open`] and [`File::read_at`]; `OutOfMemory` if the contents do not fit.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).open_marked(path.as_ref()).await?;
-    let (mut all, tries) = (Vec::with_capacity(BEGINNING), Tries::new());
+    let (mut bytes, tries) = (Vec::with_capacity(BEGINNING), Tries::new());
     let was_cached = opened.is_marked;
-    let mut has_ended = was_cached && read_beginning(&opened.fd, &mut all, &tries);
+    let mut has_ended = was_cached && read_beginning(&opened.fd, &mut bytes, &tries);
     if has_ended {
         // Copying from the stack would take as long as these two calls of the allocator.
-        all.shrink_to_fit();
-        return Ok(all);
+        bytes.shrink_to_fit();
+        return Ok(bytes);
     }
     let file = opened.into_file(tries)?;
     if !was_cached {
-        let read = op::ReadAt::new(file.fd().clone(), Tail(all), 0);
+        let read = op::ReadAt::new(file.fd().clone(), Tail(bytes), 0);
         let (result, tail) = start_read(read)?.await;
-        all = tail.0;
+        bytes = tail.0;
         has_ended = result? == 0;
     }
     while !has_ended {
-        if all.len() == all.capacity() {
-            reserve(&mut all, file.known_len(0))?;
+        if bytes.len() == bytes.capacity() {
+            reserve(&mut bytes, file.known_len(0))?;
         }
-        let (offset, room) = (all.len() as u64, all.capacity() - all.len());
-        let (result, tail) = file.read_at(Tail(all), offset).await;
-        all = tail.0;
+        let (offset, room) = (bytes.len() as u64, bytes.capacity() - bytes.len());
+        let (result, tail) = file.read_at(Tail(bytes), offset).await;
+        bytes = tail.0;
         let count = result?;
         // The try that precedes each read shows whether a short read means the end.
         has_ended = count == 0 || (file.is_cacheable() && at_once::is_end(offset, count, room));
     }
-    all.shrink_to_fit();
-    Ok(all)
+    bytes.shrink_to_fit();
+    Ok(bytes)
 }
 
-/// Makes room in a full vector for the rest of a file of `length` bytes, and for one byte more, so
-/// that the end is seen without growing. Files of the kernel have a length of 0, and may be longer.
+/// Makes room in a full vector for the remaining bytes of a file of `length` bytes, and for one
+/// byte more, so that the end is seen without growing. Files of the kernel have a length of 0, and
+/// may be longer.
 fn reserve(bytes: &mut Vec<u8>, length: u64) -> io::Result<()> {
     let missing = length.saturating_add(1).saturating_sub(bytes.len() as u64);
     match usize::try_from(missing) {
@@ -150,7 +151,7 @@ pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Creates a file with these contents, or replaces the contents of one.
+/// Creates a file with these contents, or replaces the contents of an existing file.
 ///
 /// # Cancellation safety
 /// Not cancellation safe: the file may be truncated, and an unknown part written.

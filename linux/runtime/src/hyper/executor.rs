@@ -1,4 +1,4 @@
-//! hyper's executor: spawns on the runtime, at a level.
+//! hyper's executor, which spawns coroutines at a level.
 
 use std::future::Future;
 
@@ -14,8 +14,8 @@ pub struct Spawner {
 }
 
 impl Spawner {
-    /// Creates a spawner of this priority; [`Priority::Inherit`] is that of the coroutine that
-    /// polls the connection.
+    /// Creates a spawner of this priority; [`Priority::Inherit`] stands for the level of the
+    /// coroutine that polls the connection.
     pub fn new(priority: impl Into<Priority>) -> Spawner {
         Spawner {
             priority: priority.into(),

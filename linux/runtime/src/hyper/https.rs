@@ -1,4 +1,4 @@
-//! A client of `https` and `http`, by hyper-rustls.
+//! A client for `https` and `http`, with hyper-rustls.
 
 use std::io;
 
@@ -13,13 +13,13 @@ use super::{Clock, Spawner, TcpConnector};
 /// Connects to URIs of `https`, with HTTP/2 where the server chooses it, and of `http`.
 pub type HttpsConnector = hyper_rustls::HttpsConnector<TcpConnector>;
 
-/// Creates a client that speaks `https` and `http` and keeps connections for later requests. It
-/// trusts the roots in the system's store, or in `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+/// Creates a client that speaks `https` and `http` and keeps connections for later requests. The
+/// client trusts the roots in the system's store, or in `SSL_CERT_FILE` and `SSL_CERT_DIR`.
 ///
 /// Its connections are coroutines of this priority. An HTTP/2 connection carries requests of many
-/// levels, so pass at least the level of the most urgent one, or create a client for each class of
-/// requests; with [`Priority::Inherit`] a connection stays at the level of the request that opened
-/// it.
+/// levels, so pass at least the level of the most urgent request, or create a client for each class
+/// of requests; with [`Priority::Inherit`] a connection stays at the level of the request that
+/// opened it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,9 +1,10 @@
 //! A TCP connection for hyper.
 //!
-//! Reading: one multishot receive for the life of the connection; a read copies from the
-//! ring's buffer into hyper's and returns the buffer as soon as it is empty.
+//! One multishot receive reads for the life of the connection. A read copies from the ring's buffer
+//! into hyper's buffer, and returns the ring's buffer as soon as that is empty.
 //!
-//! Writing: hyper lends its bytes for the duration of a call; the ring has to own them.
+//! A write gets bytes that hyper lends for the duration of the call, while the ring has to own
+//! them:
 //!
 //! ```text
 //!            ≤ COPIED bytes: gather into the connection's buffer, start a send
@@ -14,16 +15,17 @@
 //!    └─────────────────────────────────────────────────────┴────────────────┘
 //! ```
 //!
-//! A `sendmsg` copies its bytes, the socket may take megabytes, and nothing interrupts the copy.
-//! So each gets [`MAX_MESSAGE`] bytes at most, and the poll checks before each whether to yield.
+//! A `sendmsg` copies its bytes, the socket may take megabytes, and nothing interrupts the copy. So
+//! each call gets [`MAX_MESSAGE`] bytes at most, and the poll checks before each call whether to
+//! yield.
 //!
 //! [`Io::poll_send_file`] sends cached bytes of a file without a copy, [`MAX_FILE_PIECE`] bytes
 //! between the same checks, in one packet with the bytes of [`Io::poll_send_before`].
 //!
-//! A write is accepted once the one before it has completed, so at most one buffer of
-//! [`Io::COPIED`] bytes is in flight. When its send fails, all later writes, flushes and
-//! shutdowns report the error. A flush does not wait for the send, a shutdown does. A drop spawns
-//! a coroutine that waits, until the peer has taken nothing for [`LINGER`]: a peer that reads
+//! A write is accepted once the preceding write has completed, so at most one buffer of
+//! [`Io::COPIED`] bytes is in flight. When its send fails, all later writes, flushes and shutdowns
+//! report the error. A flush does not wait for the send, a shutdown does. A drop spawns a coroutine
+//! that waits for the send, until the peer has taken nothing for [`LINGER`]: a peer that reads
 //! nothing must not keep the socket of a dropped connection open.
 
 use std::fmt;
@@ -51,18 +53,18 @@ use crate::user_code::on_vcpu::OnVcpu;
 
 /// Largest number of bytes of a file that are sent at once.
 const MAX_FILE_PIECE: usize = 64 << 10;
-/// Largest number of bytes of a `sendmsg`: a piece, and the head before it.
+/// Largest number of bytes of a `sendmsg`: a piece of a file, and the head before the piece.
 const MAX_MESSAGE: usize = MAX_FILE_PIECE + (4 << 10);
 /// Time for which the last bytes of a dropped connection wait for a peer that takes nothing.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A [`TcpStream`] with hyper's I/O traits; or a [`UnixStream`].
+/// A [`TcpStream`] or [`UnixStream`] with hyper's I/O traits.
 pub struct Io {
     stream: TcpStream,
     /// Bytes that were received by [`Io::peek`] and not read.
     peeked: Vec<u8>,
     state: Writing,
-    /// Buffer of the previous send, for the next one.
+    /// Buffer of the previous send, for the next send.
     spare_buffer: Vec<u8>,
     /// Beginning of the poll in which the connection was last read.
     last_read_poll: u64,
@@ -77,15 +79,16 @@ enum Writing {
     Idle,
     Sending(Submission<op::Send<Vec<u8>>>),
     Full(Submission<op::PollAdd>),
-    /// Polled outside of the vCPUs, on a thread of tokio; a coroutine waits for the socket.
+    /// The write was polled outside of the vCPUs, on a thread of tokio; a coroutine waits for the
+    /// socket.
     FullOutside(OnVcpu<io::Result<u32>>),
     /// A send has failed: accepted bytes are lost, so nothing may be sent after them.
     Broken(io::ErrorKind),
 }
 
 impl Io {
-    /// Writes of up to this many bytes are copied into a buffer that the ring can own;
-    /// longer ones go to the socket directly.
+    /// Largest number of bytes of a write that is copied into a buffer of the ring; a longer write
+    /// goes to the socket directly.
     pub const COPIED: usize = 8192;
 
     /// Takes over a connection.
@@ -124,8 +127,8 @@ impl Io {
         &self.stream
     }
 
-    /// Waits until `count` bytes are there or the peer has ended, and lends all bytes that
-    /// are there, without taking them. Also returns when `enough` returns true for them.
+    /// Waits until `count` bytes have arrived or the peer has ended, and lends all bytes that have
+    /// arrived, without consuming them. Also returns when `enough` returns true for these bytes.
     ///
     /// # Errors
     /// `ConnectionReset` and the like; and outside a runtime.
@@ -149,7 +152,7 @@ impl Io {
         Ok(&self.peeked)
     }
 
-    /// Waits for bytes and lends them, without a copy; none means that the peer has ended.
+    /// Waits for bytes and lends them, without a copy; no bytes mean that the peer has ended.
     ///
     /// # Errors
     /// `ConnectionReset` and the like; and outside a runtime.
@@ -195,7 +198,7 @@ impl Io {
         self.received
     }
 
-    /// Waits for the operation under way, if there is one.
+    /// Waits for the operation in flight, if there is one.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match &mut self.state {
@@ -230,12 +233,12 @@ impl Io {
     fn finish_send(&mut self, result: io::Result<usize>, mut buffer: Vec<u8>) -> io::Result<()> {
         let sent = match result {
             Ok(sent) => sent,
-            // The vCPU that started the send was released: this one restarts it.
+            // The vCPU that started the send was released: this vCPU restarts the send.
             Err(error) if is_cancelled(&error) => 0,
             Err(error) => return Err(error),
         };
         if sent < buffer.len() {
-            // An error cut the send short; sending the rest returns that error.
+            // An error cut the send short; sending the remaining bytes returns that error.
             buffer.drain(..sent);
             return self.send(buffer);
         }
@@ -293,11 +296,12 @@ impl Io {
         self.poll_send_with(cx, |fd| send_now(fd, pieces, libc::MSG_MORE))
     }
 
-    /// Sends up to 64 KiB of a file, at most `max` bytes from `at` on, from the kernel's memory
-    /// without a copy through this process, once all earlier writes are sent. Returns 0 at the end
-    /// of the file. `None`: the kernel may not have all of it in memory, or does not tell this
-    /// process (before Linux 6.5; a foreign file that this process may not write; where `SIGPIPE`
-    /// ends it). Then read the file and write the bytes.
+    /// Sends up to 64 KiB of a file, at most `max` bytes from position `at`, from the kernel's
+    /// memory without a copy through this process, once all earlier writes are sent. Returns 0 at
+    /// the end of the file. Returns `None` if the caller must read the file and write the bytes:
+    /// the kernel may not have all of the bytes in memory, or does not tell this process (before
+    /// Linux 6.5; a foreign file that this process may not write), or `SIGPIPE` would end the
+    /// process.
     ///
     /// The pages are sent as they are: a change of the file before the peer has them may be seen,
     /// as with every `sendfile`.
@@ -363,7 +367,7 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<u
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     // `IoSlice` has the layout of `iovec`; the kernel does not write to it.
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
-    // The kernel takes no more pieces per call; the rest is for the next call.
+    // The kernel takes at most 1024 pieces per call; the other pieces are for the next call.
     message.msg_iovlen = pieces.len().min(1024) as _;
     // SAFETY: the message points to pieces that are valid during the call.
     let sent = at_once(|| unsafe {
@@ -376,7 +380,7 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<u
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the number of pieces that fit into `limit` bytes; at least one, if there is one.
+/// Returns the number of pieces that fit into `limit` bytes; at least 1, if there is a piece.
 fn count_within(pieces: &[IoSlice<'_>], limit: usize) -> usize {
     let mut length = 0;
     let fit = pieces.iter().take_while(|piece| {
@@ -493,10 +497,10 @@ impl Drop for Io {
         // Dropping the submission would cancel it; the operation keeps the socket open.
         if let Writing::Sending(sending) = mem::replace(&mut self.state, Writing::Idle)
             && !sending.is_complete()
-            && let Ok(rest) =
+            && let Ok(handle) =
                 crate::try_spawn(linger(sending, self.stream.send_queue()), Priority::Inherit)
         {
-            rest.detach();
+            handle.detach();
         }
     }
 }
@@ -554,14 +558,14 @@ mod tests {
             let mut io = Io::from(stream);
             let written = poll_fn(|cx| Pin::new(&mut io).poll_write(cx, b"accepted")).await;
             assert_eq!(written.unwrap(), 8);
-            let broken = |result: io::Result<()>| {
+            let assert_broken = |result: io::Result<()>| {
                 assert_eq!(result.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
             };
-            broken(poll_fn(|cx| io.poll_idle(cx)).await);
+            assert_broken(poll_fn(|cx| io.poll_idle(cx)).await);
             let written = poll_fn(|cx| Pin::new(&mut io).poll_write(cx, b"behind")).await;
-            broken(written.map(drop));
-            broken(poll_fn(|cx| Pin::new(&mut io).poll_flush(cx)).await);
-            broken(poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await);
+            assert_broken(written.map(drop));
+            assert_broken(poll_fn(|cx| Pin::new(&mut io).poll_flush(cx)).await);
+            assert_broken(poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await);
         });
     }
 

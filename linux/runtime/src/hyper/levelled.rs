@@ -1,14 +1,14 @@
 //! Requests at levels of their own.
 //!
-//! An HTTP/1 connection is one coroutine that serves one request after the other; an
-//! HTTP/2 stream is a coroutine of its own. The coroutine that first polls a request's future takes
-//! the level of the request and goes to the tail of that level's ready queue. When the response has
-//! been handed over (its body is dropped), an HTTP/1 connection returns to the level of receiving.
-//! So requests are read and classified at the level of receiving, and responses are sent at the
-//! level of their request.
+//! An HTTP/1 connection is one coroutine that serves one request after the other; an HTTP/2 stream
+//! is a coroutine of its own. The coroutine that first polls a request's future takes the level of
+//! the request and goes to the tail of that level's ready queue. When the response has been handed
+//! over (its body is dropped), an HTTP/1 connection returns to the level of receiving. So requests
+//! are read and classified at the level of receiving, and responses are sent at the level of their
+//! request.
 //!
-//! Cost: two `reprio` of the running coroutine and one turn through the ready queue;
-//! one if the request has the level of its connection.
+//! A request costs two calls of `reprio` for the running coroutine and one pass through the ready
+//! queue, or one call if the request has the level of its connection.
 
 use std::fmt;
 use std::future::Future;
@@ -28,7 +28,7 @@ use crate::coroutine::coop;
 /// The function that returns the level of a request.
 pub(super) type Classify = Arc<dyn Fn(&Request<Incoming>) -> Level + Send + Sync>;
 
-/// A hyper service, each request of which runs at the level that a function gives it.
+/// A hyper service that runs each request at the level that a function returns.
 pub struct Levelled<S> {
     inner: S,
     classify: Classify,
@@ -111,7 +111,7 @@ pub struct RequestLevel {
 
 impl RequestLevel {
     /// Creates the level of a request at `level`. With `restores`, the coroutine returns to its
-    /// former level when the response is over.
+    /// former level when the response ends.
     pub fn new(level: Level, restores: bool) -> RequestLevel {
         RequestLevel {
             target: Some(level),
@@ -123,7 +123,7 @@ impl RequestLevel {
 
     /// Creates the level of a request that is a part of receiving, within its
     /// [`Allowance`](super::Allowance). With `restores`, the coroutine returns to the level of
-    /// receiving when the response is over, should it have been moved meanwhile.
+    /// receiving when the response ends, if it was moved meanwhile.
     pub fn of_receiving(restores: bool) -> RequestLevel {
         RequestLevel {
             target: None,
@@ -176,7 +176,7 @@ impl fmt::Debug for RequestLevel {
 }
 
 pin_project! {
-    /// The future of a request of [`Levelled`]: moves the coroutine that polls it first.
+    /// The future of a request of [`Levelled`]: moves the coroutine that first polls it.
     pub struct LevelFuture<F> {
         #[pin]
         inner: F,
@@ -212,7 +212,7 @@ impl<F> fmt::Debug for LevelFuture<F> {
 }
 
 pin_project! {
-    /// The body of a response of [`Levelled`]: its end is the end of the request's level.
+    /// The body of a response of [`Levelled`]; its drop ends the level of the request.
     pub struct LevelBody<B> {
         #[pin]
         inner: B,

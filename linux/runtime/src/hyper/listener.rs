@@ -1,7 +1,7 @@
-//! Listening sockets that HTTP is served on.
+//! Listening sockets for HTTP.
 //!
-//! A listener accepts without reading from its clients, so that no client delays another. The
-//! coroutine of a connection then performs the handshake, if there is one, and determines the
+//! A listener accepts without reading from its clients, so that no client delays another client.
+//! The coroutine of a connection then performs the handshake, if there is one, and determines the
 //! version of HTTP: by the preface on plain sockets, by ALPN under TLS.
 
 use std::fmt;
@@ -25,7 +25,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     note = "use `upshift::net::TcpListener::bind(address)?`, which is not a future, or `from_std` with a listener of the standard library"
 )]
 pub trait Listener: Sealed + Send + Sync + Sized + 'static {
-    /// A connection, as [`IncomingStream::io`] shows it.
+    /// A connection, as [`IncomingStream::io`] returns it.
     type Io: Send + Sync + 'static;
 
     /// The address of a client.
@@ -52,7 +52,7 @@ pub trait Listener: Sealed + Send + Sync + Sized + 'static {
     fn transport(io: Self::Io) -> Self::Transport;
 }
 
-/// Keeps [`Listener`] to the types of this crate.
+/// Restricts [`Listener`] to the types of this crate.
 pub trait Sealed {}
 
 /// The bytes below HTTP.
@@ -67,8 +67,8 @@ pub trait Transport: Read + Write + Unpin + Send + 'static {
 
 impl Transport for Io {
     async fn is_http2(&mut self) -> io::Result<bool> {
-        let begins = self.peek(PREFACE.len(), |bytes| !PREFACE.starts_with(bytes));
-        Ok(begins.await?.starts_with(PREFACE))
+        let peek = self.peek(PREFACE.len(), |bytes| !PREFACE.starts_with(bytes));
+        Ok(peek.await?.starts_with(PREFACE))
     }
 
     fn set_max_read(&mut self, bytes: usize) {

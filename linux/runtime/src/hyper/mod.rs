@@ -1,5 +1,5 @@
-//! hyper on this runtime, and with it axum, tower and everything else that speaks
-//! hyper's traits. Feature `hyper`. For an axum application, the module `axum` has `serve` with
+//! Adapters that run hyper on this runtime, and with it axum, tower and every other crate that uses
+//! hyper's traits (feature `hyper`). For an axum application, the module `axum` has `serve` with
 //! axum's own signature.
 //!
 //! | item | implements |
@@ -25,9 +25,9 @@
 //! }
 //! ```
 //!
-//! Cost of a request beyond hyper's: one receive completion, whose bytes are copied once
-//! into hyper's buffer; one send of an owned buffer into which hyper's pieces are
-//! gathered, submitted with the vCPU's other operations; no allocation, no system call. More than
+//! Beyond hyper's own cost, a request costs one receive completion, whose bytes are copied once
+//! into hyper's buffer, and one send of an owned buffer into which hyper's pieces are gathered,
+//! submitted with the vCPU's other operations. It costs no allocation and no system call. More than
 //! [`Io::COPIED`] bytes are not copied but sent directly, by one system call.
 
 #[cfg(feature = "hyper-client")]

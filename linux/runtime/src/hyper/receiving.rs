@@ -20,7 +20,7 @@
 //! answered is not throttled while it needs at most [`FREE_POLLS`] polls for a request,
 //! regardless of their durations.
 //!
-//! Cost: per poll some 20 instructions; at the level of receiving a reading of the clock.
+//! Each poll costs about 20 instructions, and a charged poll two readings of the clock.
 
 use std::cell::Cell;
 use std::fmt;
@@ -43,10 +43,10 @@ use crate::time::clock;
 const SHARE_DIVISOR: u64 = 1000;
 /// Reciprocal of the largest share of all connections together.
 const TOTAL_DIVISOR: u64 = 10;
-/// Number of free polls for each poll of a request: one for the request, one for its reply, and
-/// some more for requests in pieces.
+/// Number of free polls for each poll of a request: one for the request, one for its reply, and a
+/// few more for requests that arrive in pieces.
 const FREE_POLLS: u32 = 5;
-/// Longest poll of reading.
+/// Length of a poll that reads until its share of time is used.
 const POLL_TIME: Duration = budget::SHARE;
 /// Capacity of a bucket: enough for a hundred streams of HTTP/2 that begin at once.
 const BUCKET_CAPACITY: Duration = POLL_TIME.saturating_mul(FREE_POLLS);
@@ -178,7 +178,7 @@ impl Allowance {
         }
     }
 
-    /// Takes one of the free polls, if one is left.
+    /// Takes a free poll, if any is left.
     #[inline]
     fn take_free_poll(&self) -> bool {
         let free = self.free_polls.load(Relaxed);
@@ -234,8 +234,8 @@ pin_project! {
         allowance: Arc<Allowance>,
         // Set while the coroutine is at the level of a request.
         at_request_level: bool,
-        // Flag shared with the coroutine that ends this one's throttling; cleared when this one
-        // has taken another level.
+        // Flag shared with the coroutine that ends the throttling; cleared when the throttled
+        // coroutine has taken another level.
         throttled: Option<Arc<AtomicBool>>,
     }
 }
@@ -289,15 +289,15 @@ impl<F: Future> Future for Held<F> {
     }
 }
 
-/// Moves the running coroutine to the throttled level, and spawns a coroutine that returns
-/// it. Returns `None` if there is no memory for that.
+/// Moves the running coroutine to the throttled level, and spawns a coroutine that ends the
+/// throttling. Returns `None` if that coroutine cannot be spawned.
 #[cold]
 fn throttle(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
     let receiving = &allowance.receiving;
     let id = host::current_id()?;
     let throttled = Arc::new(AtomicBool::new(true));
-    let back = return_when_refilled(allowance.clone(), id, throttled.clone());
-    let spawned = crate::try_spawn(back, Priority::At(receiving.level));
+    let task = return_when_refilled(allowance.clone(), id, throttled.clone());
+    let spawned = crate::try_spawn(task, Priority::At(receiving.level));
     spawned.ok()?.detach();
     // A running coroutine is alive.
     let _ = crate::reprio(id, receiving.throttled);

@@ -21,7 +21,7 @@ pub(super) fn set_answered(id: CoroutineId, level: Level) {
     LAST_ANSWERED.set(Some((id, level)));
 }
 
-/// Starts to send, at the level of a request that the calling coroutine has just answered.
+/// Starts a send, at the level of the request that the calling coroutine has just answered, if any.
 pub(super) fn start<T: Operation>(worker: &Worker, operation: T) -> Submission<T> {
     let answered = LAST_ANSWERED.take();
     match answered.filter(|(id, _)| worker.executor().current_id() == Some(*id)) {

@@ -7,7 +7,7 @@
 //! once.
 //!
 //! `cachestat` exists since Linux 6.5, and since 6.14 only for processes that own the file or may
-//! write it. Without it, files are read and written.
+//! write to it. Without `cachestat`, the caller reads the file and writes the bytes.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::preempt::at_once;
 
-/// Number of the system call, the same on all architectures but alpha.
+/// Number of the system call `cachestat`, the same on all architectures but alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 #[repr(C)]
@@ -36,8 +36,8 @@ struct Cachestat {
     recently_evicted: u64,
 }
 
-/// Sends the bytes that the socket takes without waiting, at most `count` from `at` on. Returns
-/// `None` if not all of them are known to be cached.
+/// Sends the bytes that the socket takes without waiting, at most `count` from position `at`.
+/// Returns `None` if not all of these bytes are known to be cached.
 pub(super) fn send_file(
     socket: RawFd,
     file: BorrowedFd<'_>,
@@ -55,7 +55,7 @@ pub(super) fn send_file(
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // A kind of file, or a kernel, without support.
+        // The kind of file, or the kernel, has no support.
         Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(None),
         _ => Err(error),
     }
@@ -72,7 +72,7 @@ fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
         length: count as u64,
     };
     let mut cached = Cachestat::default();
-    // SAFETY: both are valid during the call, and laid out as the kernel has them.
+    // SAFETY: `range` and `cached` are valid during the call and have the kernel's layout.
     let result = unsafe {
         libc::syscall(
             SYS_CACHESTAT,
@@ -84,7 +84,7 @@ fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
     };
     if result != 0 {
         let error = io::Error::last_os_error().raw_os_error();
-        // Old kernels, and seccomp filters.
+        // Old kernels and seccomp filters do not have the call.
         if error == Some(libc::ENOSYS) {
             UNSUPPORTED.store(true, Relaxed);
         }
@@ -105,14 +105,14 @@ fn is_readable_now(file: BorrowedFd<'_>, at: u64) -> bool {
     let Ok(at) = libc::off64_t::try_from(at) else {
         return false;
     };
-    // SAFETY: the buffer is valid during the call.
+    // SAFETY: `iovec` and its buffer `byte` are valid during the call.
     unsafe { libc::preadv2(file.as_raw_fd(), &raw const iovec, 1, at, libc::RWF_NOWAIT) == 1 }
 }
 
 fn page_size() -> u64 {
     static SIZE: OnceLock<u64> = OnceLock::new();
     *SIZE.get_or_init(|| {
-        // SAFETY: a query.
+        // SAFETY: `sysconf` takes no pointer.
         let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         u64::try_from(size).unwrap_or(4096)
     })
@@ -121,8 +121,9 @@ fn page_size() -> u64 {
 /// Makes the socket non-blocking, since `sendfile` has no flag for that. Returns false if
 /// `sendfile` must not be used.
 pub(super) fn prepare(socket: RawFd) -> bool {
-    // `sendfile` knows no MSG_NOSIGNAL. Rust programs ignore the signal.
-    // SAFETY: a query into memory that may be all zeroes.
+    // `sendfile` has no MSG_NOSIGNAL. Rust programs ignore the signal.
+    // SAFETY: a zeroed `sigaction` is valid. The new action is null, so the call only writes the
+    // present action to `action`.
     let sigpipe_kills = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) != 0
@@ -131,8 +132,8 @@ pub(super) fn prepare(socket: RawFd) -> bool {
     if sigpipe_kills {
         return false;
     }
-    // SAFETY: flags of a descriptor that the caller owns. The operations of both drivers on a
-    // stream do not depend on the flag.
+    // The operations of both drivers on a stream do not depend on the flag.
+    // SAFETY: `F_GETFL` and `F_SETFL` take no pointer; the caller owns the descriptor.
     unsafe {
         let flags = libc::fcntl(socket, libc::F_GETFL);
         flags >= 0
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_bytes_are_sent_until_the_socket_is_full_and_others_are_left() {
+    fn cached_bytes_are_sent_until_the_socket_is_full_and_uncached_bytes_are_not() {
         let bytes: Vec<u8> = (0..1 << 20).map(|n| (n % 251) as u8).collect();
         let file = file(&bytes);
         let (to, mut from) = UnixStream::pair().unwrap();
@@ -190,13 +191,13 @@ mod tests {
         let mut got = vec![0; sent];
         from.read_exact(&mut got).unwrap();
         assert!(got == bytes[3..sent + 3]);
-        // Beyond its end.
+        // Bytes beyond the end of the file are not cached.
         let end = bytes.len() as u64;
         assert!(is_cached(file.as_fd(), end - 1, 1));
         assert!(!is_cached(file.as_fd(), end - 1, 2));
         assert!(!is_cached(file.as_fd(), end, 1));
-        // Out of the cache with one page in the middle.
-        // SAFETY: advice.
+        // One page in the middle leaves the cache.
+        // SAFETY: `posix_fadvise` takes no pointer.
         let dropped =
             unsafe { libc::posix_fadvise(file.as_raw_fd(), 8192, 4096, libc::POSIX_FADV_DONTNEED) };
         assert_eq!(dropped, 0);

@@ -6,8 +6,8 @@
 //! HTTP/1.
 //!
 //! The shutdown of the server sets a flag and wakes the coroutines of all connections; each
-//! finishes its requests under way. A connection that is still open at the drain timeout is
-//! cancelled: its peer may never finish a head, read a response or answer a PING.
+//! connection finishes its requests in progress. A connection that is still open at the drain
+//! timeout is cancelled: its peer may never finish a head, read a response or answer a PING.
 
 use std::error::Error;
 use std::fmt;
@@ -41,11 +41,11 @@ pub(crate) use connection::MakeService;
 /// hyper's type of errors.
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Default of [`Server::header_timeout`]: hyper's own, since an idle connection counts, too.
+/// Default of [`Server::header_timeout`]: hyper's default, since an idle connection counts, too.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of [`Server::drain_timeout`].
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause of accepting when descriptors or memory have run out.
+/// Pause before the next connection is accepted when descriptors or memory have run out.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
 
 /// Serves a tower service, such as an axum `Router`, until an error of the listener.
@@ -90,7 +90,7 @@ pub struct Server<L = TcpListener> {
 }
 
 impl<L: Listener> Server<L> {
-    /// Creates a server on this listener that runs for ever, with all levels that of its caller.
+    /// Creates a server on this listener that runs for ever, at the level of its caller.
     pub fn new(listener: L) -> Server<L> {
         Server {
             listener,
@@ -125,8 +125,8 @@ impl<L: Listener> Server<L> {
         self
     }
 
-    /// Sets the function that returns the level of each request (default: that of receiving), for
-    /// its handler and the sending of its response.
+    /// Sets the function that returns the level of each request (default: the level of receiving),
+    /// for its handler and the sending of its response.
     pub fn levels(
         mut self,
         classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,
@@ -136,24 +136,23 @@ impl<L: Listener> Server<L> {
     }
 
     /// Limits the time in which a client of HTTP/1 has to send the head of a request, or may be
-    /// idle before it; and in which any client has to show its version of HTTP (default: 30 s;
-    /// zero: no limit). A connection that takes longer is closed.
+    /// idle before a request; and in which any client has to show its version of HTTP (default: 30
+    /// s; zero: no limit). A connection that takes longer is closed.
     pub fn header_timeout(mut self, limit: Duration) -> Server<L> {
         self.header_timeout = limit;
         self
     }
 
-    /// Limits the time that connections have for the requests under way when the server ends
-    /// (default: 10 s; zero: none). A connection that takes longer is cut off: its client may
-    /// never finish a request, read a response, or answer.
+    /// Limits the time that connections have for their requests in progress when the server ends
+    /// (default: 10 s; zero: connections are cut off at once). A connection that takes longer is
+    /// cut off: its client may never finish a request, read a response, or answer.
     pub fn drain_timeout(mut self, limit: Duration) -> Server<L> {
         self.drain_timeout = limit;
         self
     }
 
-    /// Stops accepting when this future is ready. [`run`](Server::run) returns when the
-    /// requests under way have been answered, or the [time for
-    /// that](Server::drain_timeout) is over.
+    /// Stops accepting when this future is ready. [`run`](Server::run) returns when the requests in
+    /// progress have been answered, or when the [drain timeout](Server::drain_timeout) has passed.
     pub fn until(mut self, shutdown: impl Future<Output = ()> + Send + 'static) -> Server<L> {
         self.shutdown = Box::pin(shutdown);
         self
@@ -165,7 +164,7 @@ impl<L: Listener> Server<L> {
     /// A dropped future stops accepting; open connections continue.
     ///
     /// # Errors
-    /// Outside a runtime. Errors of connections end the connection alone.
+    /// Outside a runtime. The error of a connection ends that connection alone.
     pub async fn run<S, B>(self, service: S) -> io::Result<()>
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
@@ -297,8 +296,8 @@ async fn accept<L: Listener>(
     .await
 }
 
-/// Returns after an error that concerns one connection, or, with a pause, a temporary lack of
-/// resources.
+/// Returns after an error that concerns one connection or, with a pause, after an error that
+/// reports a temporary lack of resources.
 ///
 /// # Errors
 /// Returns all other errors.

@@ -21,9 +21,9 @@ use crate::tls::{Acceptor, TlsStream};
 /// A TCP listener whose clients speak TLS, for [`Server`](super::Server) and
 /// `upshift::axum::serve`. Features `hyper` and `tls`.
 ///
-/// Each connection's coroutine makes its handshake, at the level of receiving and within the
-/// server's time limit for heads. Its CPU time, mostly a signature by the server's key, does not
-/// count towards the connection's [`Allowance`](super::Allowance).
+/// Each connection's coroutine performs the handshake, at the level of receiving and within the
+/// server's time limit for heads. The CPU time of the handshake, mostly a signature by the server's
+/// key, does not count towards the connection's [`Allowance`](super::Allowance).
 ///
 /// ```no_run
 /// # async fn example(app: axum::Router) -> std::io::Result<()> {
@@ -94,9 +94,9 @@ impl fmt::Debug for TlsListener {
 /// A [`TlsStream`] with hyper's I/O traits.
 pub struct TlsIo {
     stream: TlsStream<Io>,
-    /// The beginning of the poll in which something was read last.
+    /// Beginning of the poll in which the connection was last read.
     last_read_poll: u64,
-    /// Most bytes of one read.
+    /// Largest number of bytes that a read returns.
     max_read: usize,
 }
 

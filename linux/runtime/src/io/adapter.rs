@@ -1,19 +1,19 @@
-//! The requirements on a type to get the traits of the ecosystem, and the macros that
-//! implement those traits.
+//! The requirements on a type to get the traits of the ecosystem, and the macros that implement
+//! the traits.
 //!
-//! A [`Source`] lends bytes that it has read, from memory that it or the ring owns; a
-//! trait's `poll_read` copies out of that. A [`Sink`] has taken the bytes that it
-//! reports as written: into the kernel, or into a buffer of its own. Neither ever
-//! passes borrowed memory to an operation, so buffers outlive operations however
-//! early a future is dropped, and data that had arrived stays with the source.
+//! A [`Source`] lends bytes that it has read, from memory that it or the ring owns; a trait's
+//! `poll_read` copies out of that memory. A [`Sink`] has taken the bytes that it reports as
+//! written: into the kernel, or into a buffer of its own. Neither ever passes borrowed memory to an
+//! operation, so buffers outlive operations however early a future is dropped, and data that had
+//! arrived stays with the source.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
 /// A type that can be read from.
 pub(crate) trait Source: Unpin {
-    /// Lends the bytes that have been read and not consumed; waits for more if there are none.
-    /// Empty: the end.
+    /// Lends the bytes that have been read and not consumed; waits for bytes if there are none. No
+    /// bytes mean the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
 
     /// Discards the first `count` of the lent bytes.
@@ -26,10 +26,10 @@ pub(crate) trait Sink: Unpin {
     #[allow(dead_code, reason = "only some of the optional traits ask")]
     const VECTORED: bool = false;
 
-    /// Takes some bytes.
+    /// Takes a part of `bytes`, and returns its length.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Takes some bytes of several buffers.
+    /// Takes a part of several buffers, and returns its length.
     fn poll_write_vectored(
         &mut self,
         cx: &mut Context<'_>,
@@ -46,8 +46,8 @@ pub(crate) trait Sink: Unpin {
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// Lends `take` up to `room` bytes that have been read, and consumes them. Ready with 0 without
-/// room, and at the end.
+/// Lends up to `room` bytes that have been read to `take`, and consumes them. Returns their number:
+/// 0 if there is no room, or at the end.
 pub(crate) fn poll_copy<S: Source>(
     source: &mut S,
     cx: &mut Context<'_>,
@@ -125,8 +125,8 @@ macro_rules! impl_read {
 }
 pub(crate) use impl_read;
 
-/// Defines the methods that `AsyncWrite` has in both families of traits, which name one of them
-/// differently.
+/// Defines the methods that `AsyncWrite` has in both families of traits. The name of one method
+/// differs.
 macro_rules! write_methods {
     ($close:ident) => {
         fn poll_write(

@@ -67,8 +67,7 @@ impl Transfer {
                 Poll::Ready(0) => self.state = State::Ending,
                 Poll::Ready(count) => (self.start, self.end) = (0, count),
                 Poll::Pending => {
-                    // The peer's next data may be the answer to bytes that are held
-                    // back here.
+                    // The peer's next data may be the answer to bytes that are held back here.
                     if self.dirty {
                         ready!(Pin::new(writer).poll_flush(cx))?;
                         self.dirty = false;
@@ -89,7 +88,7 @@ impl Transfer {
     }
 }
 
-/// Copies all bytes of `reader` to `writer` and flushes it. Returns their number.
+/// Copies all bytes of `reader` to `writer` and flushes `writer`. Returns the number of bytes.
 ///
 /// # Cancellation safety
 /// Not cancellation safe: bytes that have been read and not written are lost.
@@ -104,7 +103,7 @@ impl Transfer {
 /// ```
 ///
 /// # Errors
-/// Errors of the reader and the writer; some may have been copied.
+/// Errors of the reader and the writer; a part may have been copied.
 pub async fn copy<R, W>(reader: &mut R, writer: &mut W) -> io::Result<u64>
 where
     R: AsyncRead + Unpin + ?Sized,
@@ -114,11 +113,11 @@ where
     poll_fn(|cx| transfer.poll(cx, reader, writer, false)).await
 }
 
-/// [`copy`] without a buffer of its own: out of the reader's. From one connection to
-/// another that is straight out of the ring's receive buffers.
+/// [`copy`] out of the reader's buffer, without a buffer of its own. From one connection to
+/// another, bytes are sent straight out of the ring's receive buffers.
 ///
 /// # Cancellation safety
-/// A dropped future loses no bytes: those that were not written stay in the reader.
+/// A dropped future loses no bytes: bytes that were not written stay in the reader.
 ///
 /// # Errors
 /// Those of [`copy`].
@@ -141,7 +140,7 @@ where
     poll_fn(|cx| {
         loop {
             let Poll::Ready(data) = Pin::new(&mut *reader).poll_fill_buf(cx)? else {
-                // Like in `Transfer`: the peer may wait for bytes that are held back.
+                // As in `Transfer`: the peer may wait for bytes that are held back.
                 if dirty {
                     ready!(Pin::new(&mut *writer).poll_flush(cx))?;
                     dirty = false;
@@ -164,8 +163,8 @@ where
     Ok(total)
 }
 
-/// Copies both ways until both have ended; each end is passed on by closing the other
-/// side's direction. Returns the bytes from `a` to `b` and those from `b` to `a`.
+/// Copies in both directions until both have ended. The end of one side closes the direction to the
+/// other side. Returns the number of bytes from `a` to `b`, and from `b` to `a`.
 ///
 /// # Cancellation safety
 /// Not cancellation safe: bytes that have been read and not written are lost.

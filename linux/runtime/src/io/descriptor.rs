@@ -1,4 +1,4 @@
-//! Descriptors that are closed when they are dropped, even with operations under way.
+//! Descriptors that are closed when they are dropped, even with operations in flight.
 //!
 //! An operation keeps its descriptor open until it has ended, even after its future has been
 //! dropped. So the drop of a [`Descriptor`] first ends the operations that have lost their futures.
@@ -6,15 +6,16 @@
 //! | operation of | closed |
 //! |---|---|
 //! | the vCPU that drops | before `drop` returns |
-//! | another vCPU, or any vCPU if the thread has none | at the next turn of that vCPU |
+//! | another vCPU, or any vCPU if the thread has none | in the next pass of that vCPU's loop |
 //!
-//! On a preemptible vCPU the thread that made the ring makes the system call on behalf of the
-//! thread that drops. If it does not answer in time, the next turn closes.
+//! On a preemptible vCPU the thread that created the ring makes the system call on behalf of the
+//! thread that drops. If it does not answer in time, the next pass of the loop closes the
+//! descriptor.
 //!
-//! For a vCPU in a long poll, an idle vCPU makes the turn, or the thread that continues when its
-//! poll is suspended; a vCPU that has neither closes when the poll ends.
+//! For a vCPU in a long poll, an idle vCPU that stands in does so, or the thread that continues
+//! when the poll is suspended; without either, the descriptor is closed when the poll ends.
 //!
-//! Costs one load if no operation is under way, else one system call, which also hands over all
+//! A drop costs one load if no operation is in flight, else one system call, which also submits all
 //! other pending entries of the ring.
 
 use std::ops::Deref;
@@ -29,7 +30,7 @@ use crate::preempt::at_once;
 use crate::user_code::deferred;
 use crate::{context, time};
 
-/// Longest pause between two looks at a descriptor that another vCPU keeps open.
+/// Longest pause between two checks of a descriptor that another vCPU keeps open.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// A user of a descriptor, other than an operation.
@@ -91,7 +92,7 @@ fn settle(fd: &Fd) {
 
 #[inline(never)]
 fn settle_shared(fd: &Fd) {
-    // Completions of others may have come along, and with them user code.
+    // The call may have reaped other completions too, and their wakers may be user code.
     let foreign = at_once(|| context::with(|worker| worker.settle(fd)));
     if let Some(foreign) = foreign.filter(|foreign| !foreign.is_empty()) {
         context::with_domain(|domain| deferred::run(domain, foreign));
@@ -135,7 +136,7 @@ close!(
 );
 
 /// Closes a listener, a socket, a connection, an end of a pipe or an [`AsyncFd`], and waits until
-/// it is closed, even if another vCPU has operations on it.
+/// the descriptor is closed, even if another vCPU has operations on it.
 ///
 /// A drop waits for the operations of its own vCPU only ([closing](crate::net#closing)). Duplicates
 /// of the descriptor stay open.

@@ -1,11 +1,10 @@
 //! Reading and writing with the traits of the ecosystem.
 //!
 //! Sockets, files and pipes implement [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`] of
-//! `futures-io` and, with the feature `tokio-io`, those of tokio.
+//! `futures-io` and, with the feature `tokio-io`, the same traits of tokio.
 //!
-//! A trait's call borrows a buffer
-//! for one poll, and the kernel must not write into it later; so each direction has memory of its
-//! own:
+//! A trait's call borrows a buffer for one poll, and the kernel must not write into the buffer
+//! later; so each direction has memory of its own:
 //!
 //! | | reading | writing |
 //! |---|---|---|
@@ -19,11 +18,10 @@
 //! A dropped future loses nothing: data that had arrived is there for the next read, and bytes
 //! that a write has reported as written are not written twice.
 //!
-//! The types' own calls take buffers and give them back (`stream.read(vec).await`):
-//! no copy at all, and all writes of one turn in one system call. Where a type has
-//! such a call of the same name, name the trait to get the other one:
-//! `AsyncReadExt::read(&mut stream, &mut bytes)`, or wrap the stream in a
-//! [`BufReader`].
+//! The types' own calls take buffers and return them (`stream.read(vec).await`): they copy nothing,
+//! and one system call submits the writes of several coroutines. Where such a call has the name of
+//! a trait's method, name the trait to call the method: `AsyncReadExt::read(&mut stream, &mut
+//! bytes)`, or wrap the stream in a [`BufReader`].
 //!
 //! ```
 //! # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

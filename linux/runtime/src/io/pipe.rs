@@ -1,8 +1,8 @@
-//! Pipes, between processes or within one.
+//! Pipes between processes or within a process.
 //!
-//! The ends do not wait (`O_NONBLOCK`; the other end, in a child for instance, has
-//! flags of its own): reads and writes are system calls made at once, and a poll
-//! operation on the ring waits when there is nothing to read, or no room.
+//! An end does not wait (`O_NONBLOCK`; the other end, in a child for instance, has flags of its
+//! own): reads and writes are system calls made at once, and a poll operation on the ring waits
+//! when there is nothing to read, or no room.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 8 << 10;
 
 fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     let number = fd.as_raw_fd();
-    // SAFETY: no pointers.
+    // SAFETY: `F_GETFL` takes no pointer.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFL) };
     if flags < 0 {
         return Err(io::Error::last_os_error());
@@ -26,7 +26,7 @@ fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     } else {
         flags & !libc::O_NONBLOCK
     };
-    // SAFETY: no pointers.
+    // SAFETY: `F_SETFL` takes no pointer.
     if unsafe { libc::fcntl(number, libc::F_SETFL, flags) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -74,8 +74,8 @@ pub struct PipeReader {
 }
 
 impl PipeReader {
-    /// Takes over the end of a pipe, a FIFO, or any descriptor that can be polled. Makes it
-    /// non-blocking, for all users of the open file.
+    /// Takes over the end of a pipe, a FIFO, or any descriptor that can be polled. Makes the open
+    /// file non-blocking, for all its users.
     ///
     /// # Errors
     /// The error of `fcntl`.
@@ -114,8 +114,8 @@ pub struct PipeWriter {
 }
 
 impl PipeWriter {
-    /// Takes over the end of a pipe, a FIFO, or any descriptor that can be polled. Makes it
-    /// non-blocking, for all users of the open file.
+    /// Takes over the end of a pipe, a FIFO, or any descriptor that can be polled. Makes the open
+    /// file non-blocking, for all its users.
     ///
     /// # Errors
     /// The error of `fcntl`.
@@ -145,7 +145,7 @@ fn into_blocking(fd: Descriptor) -> io::Result<OwnedFd> {
     set_nonblocking(fd.as_fd(), false)?;
     match fd.into_fd().try_into_owned() {
         Ok(fd) => Ok(fd),
-        // A wait that has just been cancelled still holds it.
+        // A wait that has just been cancelled still holds the descriptor.
         Err(shared) => shared.as_fd().try_clone_to_owned(),
     }
 }
@@ -158,7 +158,7 @@ impl Source for PipeReader {
             }
             let data = &mut self.data;
             let read = self.ready.poll_io(cx, &self.fd, |fd| {
-                // SAFETY: the buffer is valid for its length.
+                // SAFETY: `data` is valid for writes of its length.
                 io_result(unsafe {
                     libc::read(fd.as_raw_fd(), data.as_mut_ptr().cast(), data.len())
                 })
@@ -176,7 +176,7 @@ impl Source for PipeReader {
 impl Sink for PipeWriter {
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.ready.poll_io(cx, &self.fd, |fd| {
-            // SAFETY: the bytes are valid for their length.
+            // SAFETY: `bytes` is valid for reads of its length.
             io_result(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
         })
     }
@@ -208,7 +208,7 @@ macro_rules! descriptor {
             }
         }
 
-        /// Converts the end for a child: in blocking mode, as programs expect.
+        /// Converts the end for a child, into blocking mode, as programs expect.
         impl TryFrom<$type> for Stdio {
             type Error = io::Error;
 

@@ -1,11 +1,11 @@
 //! Waiting until a descriptor is ready, for calls that do not wait by themselves.
 //!
-//! First the call, then, if it would block, one poll operation on the ring, then the call again.
-//! Only the poll is in flight, and it carries no data: so a dropped future loses nothing, and
-//! buffers may be borrowed.
+//! The call is made first. If it would block, one poll operation on the ring waits, and then the
+//! call is repeated. Only the poll is in flight, and it carries no data: so a dropped future loses
+//! nothing, and buffers may be borrowed.
 //!
-//! Costs one system call per transfer that need not wait; two system calls and an
-//! operation for one that must. No allocation.
+//! A transfer that need not wait costs one system call; a transfer that waits costs two system
+//! calls and an operation. Nothing is allocated.
 
 use std::future::Future;
 use std::io;
@@ -53,7 +53,7 @@ impl Readiness {
             let result = ready!(Pin::new(armed).poll(cx));
             self.armed = None;
             match result {
-                // The vCPU on which it was armed has been released: arm it on this one.
+                // The vCPU that armed the operation has been released: arm it on this vCPU.
                 Err(error) if is_cancelled(&error) => {}
                 result => return Poll::Ready(result.map(drop)),
             }

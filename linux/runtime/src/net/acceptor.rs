@@ -1,7 +1,7 @@
-//! Accepting connections, of any family.
+//! Accepting connections of any socket family.
 //!
-//! Armed by the first `accept`: one operation that accepts until it is dropped. Several
-//! coroutines may accept from one listener; they take turns, most urgent first.
+//! The first `accept` arms one operation, which accepts until it is dropped. Several coroutines may
+//! accept from one listener; they take turns, most urgent first.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,7 +15,8 @@ use crate::coroutine::coop;
 use crate::io::Descriptor;
 use crate::sync::Mutex;
 
-/// The fields are dropped in this order: first the operation, then the descriptor.
+/// A listening socket. The fields are dropped in this order: first the operation, then the
+/// descriptor.
 pub(crate) struct Acceptor {
     accepting: Mutex<Option<AcceptMulti>>,
     pub(crate) fd: Descriptor,
@@ -29,7 +30,7 @@ impl Acceptor {
         }
     }
 
-    /// Accepts the next connection. Dropping the future loses none.
+    /// Accepts the next connection. Dropping the future loses no connection.
     pub(crate) async fn accept(&self) -> io::Result<Descriptor> {
         let mut accepting = self.accepting.lock().await;
         let connection = poll_fn(|cx| {
@@ -46,7 +47,7 @@ impl Acceptor {
                     })?),
                 };
                 match armed.poll_next(cx) {
-                    // The vCPU on which it was armed has been released: arm it on this one.
+                    // The vCPU that armed the operation has been released: arm it on this vCPU.
                     Poll::Ready(Err(error)) if super::is_cancelled(&error) => *accepting = None,
                     other => return other,
                 }

@@ -1,9 +1,8 @@
-//! The common part of TCP and Unix streams: a macro that defines a connection type
-//! and its halves from a [`Reader`](super::reader::Reader) and a
-//! [`Writer`](super::writer::Writer).
+//! A macro for TCP and Unix streams, which defines a connection type and its halves from a
+//! [`Reader`](super::reader::Reader) and a [`Writer`](super::writer::Writer).
 
-/// Defines `$stream`, `ReadHalf`, `WriteHalf`, `OwnedReadHalf`, `OwnedWriteHalf`
-/// and `ReuniteError` in the calling module.
+/// Defines `$stream`, `ReadHalf`, `WriteHalf`, `OwnedReadHalf`, `OwnedWriteHalf` and `ReuniteError`
+/// in the calling module.
 macro_rules! connection {
     ($(#[$documentation:meta])* $stream:ident, $family:ident) => {
         use std::fmt;
@@ -132,10 +131,10 @@ macro_rules! connection {
 
         impl OwnedWriteHalf {
             fn sink(&mut self) -> &mut Writer {
-                self.writer.as_mut().expect("only `reunite` takes it out")
+                self.writer.as_mut().expect("`reunite` takes the writer")
             }
             fn sender(&self) -> &Writer {
-                self.writer.as_ref().expect("only `reunite` takes it out")
+                self.writer.as_ref().expect("`reunite` takes the writer")
             }
         }
 
@@ -191,8 +190,8 @@ macro_rules! connection {
                         self.source().recv()
                     }
 
-                    /// Reads into `buffer` from its first byte on, at most its capacity. 0 bytes
-                    /// mean that the peer has ended its direction, or that there is no room.
+                    /// Reads into `buffer`, from its first byte, at most its capacity. 0 bytes mean
+                    /// that the peer has ended its direction, or that there is no room.
                     ///
                     /// # Cancellation safety
                     /// Not cancellation safe: a dropped future may lose data, and loses the buffer.
@@ -335,7 +334,7 @@ macro_rules! connection {
         macro_rules! write_half {
             ($half:ty) => {
                 impl $half {
-                    /// Ends the direction to the peer, which then reads an end.
+                    /// Ends the direction to the peer, which then reads the end of the stream.
                     ///
                     /// # Errors
                     /// `NotConnected` when the peer has closed the connection.

@@ -1,8 +1,8 @@
-//! Sending and receiving datagrams, of any family.
+//! Sending and receiving datagrams of any socket family.
 //!
-//! The call is made at once and does not wait; only when it would block does a poll operation on
-//! the ring wait for the socket. So buffers may be borrowed, a dropped future loses no datagram,
-//! and any number of coroutines may share a socket by reference.
+//! A system call is made at once and does not wait; only if it would block, a poll operation on the
+//! ring waits for the socket. So buffers may be borrowed, a dropped future loses no datagram, and
+//! any number of coroutines may share a socket by reference.
 
 use std::future::poll_fn;
 use std::io;
@@ -44,10 +44,9 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
     .await
 }
 
-/// [`send_to`] for sockets whose receivers' queues fill up instead of losing
-/// messages. No call waits for room in the queue of a receiver to which the socket is not
-/// connected, neither `poll` nor a socket in blocking mode on the ring; so the send is
-/// repeated after a pause.
+/// [`send_to`] for sockets whose receivers' queues fill up instead of losing messages. No call
+/// waits for room in the queue of a receiver to which the socket is not connected, neither `poll`
+/// nor a send on the ring in blocking mode; so the send is repeated after a pause.
 pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
     let mut pause = Duration::from_micros(100);
     loop {
@@ -62,7 +61,7 @@ pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::R
     }
 }
 
-/// Receives into initialised memory; `flags` are added to *do not wait*.
+/// Receives into initialised memory. `flags` are added to [`NO_WAIT`].
 pub(super) async fn recv(fd: &Fd, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
     let mut data = Readiness::readable();
     poll_fn(|cx| {
@@ -90,8 +89,8 @@ pub(super) async fn recv_from(
 
 /// Converts the buffer of a call that writes initialised bytes only.
 fn as_uninit(buffer: &mut [u8]) -> &mut [MaybeUninit<u8>] {
-    // SAFETY: the same memory and lifetime; only the kernel writes through it, and it
-    // writes initialised bytes.
+    // SAFETY: the result has the memory and the lifetime of `buffer`; only the kernel writes
+    // through it, and writes initialised bytes.
     unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) }
 }
 
@@ -120,9 +119,9 @@ impl DatagramReceiver {
             };
             match ready!(armed.poll_next(cx)) {
                 Ok(Some(datagram)) => return Poll::Ready(Ok(datagram)),
-                // An error, which has been reported, ended it: arm a new one.
+                // An error, which has been reported, ended the operation: arm a new operation.
                 Ok(None) => self.armed = None,
-                // The vCPU on which it was armed has been released: arm it on this one.
+                // The vCPU that armed the operation has been released: arm it on this vCPU.
                 Err(error) if super::is_cancelled(&error) => self.armed = None,
                 Err(error) => return Poll::Ready(Err(error)),
             }

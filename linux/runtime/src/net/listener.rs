@@ -11,7 +11,7 @@ use super::acceptor::Acceptor;
 use super::{TcpSocket, TcpStream};
 use crate::io::Descriptor;
 
-/// A listening TCP socket. Dropping it closes it and frees its address
+/// A listening TCP socket. Dropping the listener closes the socket and frees its address
 /// ([closing](super#closing)).
 ///
 /// ```no_run
@@ -40,12 +40,12 @@ impl TcpListener {
         self.acceptor.fd
     }
 
-    /// Binds and listens, with `SO_REUSEADDR` and a backlog of 1024. Tries the
-    /// addresses in order. For other options see [`TcpSocket`].
+    /// Binds and listens, with `SO_REUSEADDR` and a backlog of 1024. Tries the addresses in order.
+    /// For other options see [`TcpSocket`].
     ///
-    /// `0.0.0.0` takes clients of IPv4 alone. `[::]` takes those of IPv6 and IPv4, unless the
-    /// administrator has set `net.ipv6.bindv6only`; [`TcpSocket::set_only_v6`] decides it. There,
-    /// clients of IPv4 have addresses such as `::ffff:127.0.0.1`.
+    /// `0.0.0.0` takes clients of IPv4 alone. `[::]` takes clients of IPv6 and IPv4, unless the
+    /// administrator has set `net.ipv6.bindv6only`; [`TcpSocket::set_only_v6`] overrides both. At
+    /// `[::]`, clients of IPv4 have addresses such as `::ffff:127.0.0.1`.
     ///
     /// # Errors
     /// The error of the last address tried: `AddrInUse`, `PermissionDenied`, …
@@ -68,7 +68,7 @@ impl TcpListener {
     /// Converts a listener of the standard library.
     ///
     /// # Errors
-    /// If it cannot be put into the mode the ring needs.
+    /// If the socket cannot be put into blocking mode, which the ring needs.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         listener.set_nonblocking(false)?;
         Ok(TcpListener::new(listener))
@@ -82,8 +82,8 @@ impl TcpListener {
     ///
     /// # Errors
     /// An error of the connection (`ConnectionAborted`) or of the process (`EMFILE`: raise
-    /// `RLIMIT_NOFILE`). The next call accepts again: wait a moment first, or close descriptors.
-    /// And outside a runtime.
+    /// `RLIMIT_NOFILE`); and outside a runtime. The next call accepts again: wait a moment first,
+    /// or close descriptors.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -107,7 +107,7 @@ impl TcpListener {
         }
     }
 
-    /// Returns the address on which it listens.
+    /// Returns the address of the listener.
     ///
     /// # Errors
     /// The error of `getsockname`.

@@ -1,9 +1,9 @@
 //! TCP, UDP and Unix sockets over the ring.
 //!
-//! Buffers are passed by value and come back (`(result, buffer)`): the kernel owns them while
-//! an operation is in flight, even if its future is dropped. The cheapest way to
-//! receive is [`TcpStream::recv`], which arms the socket once and hands out the
-//! vCPU's own buffers as data arrives; it holds no memory for idle connections.
+//! Buffers are passed by value and returned (`(result, buffer)`): the kernel owns them while an
+//! operation is in flight, even if its future is dropped. The cheapest way to receive is
+//! [`TcpStream::recv`], which arms the socket once and hands out the vCPU's own buffers as data
+//! arrives; it holds no memory for idle connections.
 //!
 //! The C library's resolver looks up host names on a thread for blocking calls; addresses are not
 //! looked up.
@@ -13,17 +13,18 @@
 //! A listener, a socket or a connection is closed when its last part is dropped. Operations of
 //! dropped futures do not keep it open; duplicates of its descriptor stay open and usable.
 //!
-//! * On the vCPU that has the operations, the drop cancels them, with one system call, and
-//!   closes before it returns. Without operations under way no additional system call is made.
-//! * If another vCPU has them, or a thread without a vCPU drops, that vCPU closes at its next
-//!   turn. Its poll need not end for that, if another vCPU idles or with preemption.
+//! * On the vCPU that has the operations, the drop cancels them, with one system call, and closes
+//!   the descriptor before it returns. Without operations in flight there is no additional system
+//!   call.
+//! * If another vCPU has the operations, that vCPU closes the descriptor in the next pass of its
+//!   loop. Its poll need not end first if another vCPU idles, or with preemption.
 //!
 //! [`close`](crate::io::close) waits until the descriptor is closed.
 //!
 //! # Cancellation safety
 //!
-//! `recv`, `accept` and the calls of datagram sockets lose nothing when their future is dropped.
-//! A dropped `read` may lose bytes, and of a dropped write an unknown part may have been sent.
+//! `recv`, `accept` and the calls of datagram sockets lose nothing when their future is dropped. A
+//! dropped `read` may lose bytes, and a dropped write may have sent an unknown part of its bytes.
 
 mod acceptor;
 mod connection;
@@ -55,20 +56,19 @@ use upshift_ring::{Fd, IoBuf, Operation, Submission};
 use crate::context;
 use crate::preempt::at_once;
 
-/// Starts an operation on the ring of the calling vCPU, at the level of the
-/// calling coroutine.
+/// Starts an operation on the ring of the calling vCPU, at the level of the calling coroutine.
 #[inline]
 pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
     context::try_with(|worker| worker.start(operation))
 }
 
-/// Sends the bytes that the socket takes at once, without the ring: while the thread that made the
-/// ring is suspended, the way through the ring is long. `None`: use the ring, which also reports
-/// errors.
+/// Sends the bytes that the socket takes at once, without the ring, if the calling thread did not
+/// create the ring: while the thread that did is suspended, the way through the ring is long.
+/// Returns `None` if the caller must use the ring, which also reports errors.
 #[inline]
 pub(crate) fn send_without_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> {
     context::with(|worker| !worker.ring().is_on_issuer_thread())?.then_some(())?;
-    // SAFETY: the buffer is valid for its length; the socket does not block.
+    // SAFETY: the buffer is valid for reads of its length.
     let sent = at_once(|| unsafe {
         libc::send(
             fd.as_raw_fd(),
@@ -86,7 +86,7 @@ pub(crate) fn is_cancelled(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECANCELED)
 }
 
-/// [`start`] for operations that carry a buffer, which comes back when there is no ring.
+/// [`start`] for operations that carry a buffer, which the macro returns if there is no ring.
 macro_rules! transfer {
     ($operation:expr, $buffer:ident) => {
         if $crate::context::with(|_| ()).is_none() {

@@ -1,4 +1,4 @@
-//! The usual socket options of a stream.
+//! Socket options of a TCP stream.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -65,7 +65,7 @@ impl TcpStream {
         self.socket().set_tcp_nodelay(on)
     }
 
-    /// Sets how long a close waits for unsent data; `None`: it does not wait.
+    /// Sets how long a close waits for unsent data; with `None` it does not wait.
     ///
     /// # Errors
     /// The error of the system call.
@@ -97,7 +97,7 @@ impl TcpStream {
         self.socket().set_ttl_v4(hops)
     }
 
-    /// Probes a peer that has been silent for `idle`; `None`: never.
+    /// Sets the time after which a silent peer is probed; with `None` it is never probed.
     ///
     /// # Errors
     /// The error of the system call.
@@ -132,7 +132,7 @@ impl TcpStream {
     }
 
     /// Sets how long sent data may stay unacknowledged before the connection ends
-    /// (`TCP_USER_TIMEOUT`); `None`: the system's value.
+    /// (`TCP_USER_TIMEOUT`). `None` stands for the system's value.
     ///
     /// # Errors
     /// The error of the system call.

@@ -1,9 +1,9 @@
-//! The receiving side of a connected socket: the armed operation, and received bytes that
-//! have not been read.
+//! The receiving side of a connected socket: the armed operation, and received bytes that have not
+//! been read.
 //!
-//! Until a caller asks for the ring's buffers, reads go straight into the caller's; the first
-//! [`recv`](Reader::recv) arms one operation that receives until it is dropped, and from then on
-//! reads copy out of its buffers.
+//! Until a caller asks for the ring's buffers, reads go straight into the caller's buffers; the
+//! first [`recv`](Reader::recv) arms one operation that receives until it is dropped, and from then
+//! on reads copy out of the ring's buffers.
 
 use std::future::Future;
 use std::io;
@@ -23,7 +23,8 @@ use crate::user_code::on_vcpu::OnVcpu;
 /// descriptor.
 pub(crate) struct Reader {
     armed: Armed,
-    rest: RecvBuf,
+    /// Bytes that have been received and not read.
+    unread: RecvBuf,
     family: Family,
     pub(crate) fd: Descriptor,
 }
@@ -32,7 +33,7 @@ pub(crate) struct Reader {
 enum Armed {
     No,
     Yes(RecvMulti),
-    /// Being armed by a coroutine, since the calling thread is one of tokio's.
+    /// A coroutine arms the operation, since the calling thread belongs to tokio.
     Pending(Box<OnVcpu<io::Result<RecvMulti>>>),
 }
 
@@ -40,14 +41,14 @@ impl Reader {
     pub(crate) fn new(fd: Descriptor, family: Family) -> Reader {
         Reader {
             armed: Armed::No,
-            rest: RecvBuf::empty(),
+            unread: RecvBuf::empty(),
             family,
             fd,
         }
     }
 
-    /// Receives data. Not an `async fn`: its state, and that of its callers, would be one or two
-    /// more to tell apart in each poll.
+    /// Receives data. Not an `async fn`, because each poll would have more states to distinguish,
+    /// in this future and in its callers.
     #[inline]
     pub(crate) fn recv(&mut self) -> Receiving<'_> {
         Receiving(self)
@@ -63,7 +64,7 @@ impl Reader {
                 }
             };
             let next = armed.poll_next(cx);
-            // The vCPU on which it was armed has been released: arm it on this one.
+            // The vCPU that armed the operation has been released: arm it on this vCPU.
             if let Poll::Ready(Err(error)) = &next
                 && super::is_cancelled(error)
             {
@@ -96,7 +97,7 @@ impl Reader {
             // The kernel would wait for data, and then return 0.
             return (Ok(0), buffer);
         }
-        while matches!(self.armed, Armed::No) && self.rest.is_empty() {
+        while matches!(self.armed, Armed::No) && self.unread.is_empty() {
             let result;
             (result, buffer) = transfer!(op::Recv::new(self.fd.clone(), buffer), buffer);
             match result {
@@ -109,14 +110,14 @@ impl Reader {
             Err(error) => return (Err(error), buffer),
         };
         let count = data.len().min(buffer.io_capacity());
-        // SAFETY: both are valid for `count` bytes, and different memory; the
-        // bytes are written before they are declared filled.
+        // SAFETY: `data` and `buffer` are valid for `count` bytes and do not overlap; the bytes are
+        // written before they are declared filled.
         unsafe {
             std::ptr::copy_nonoverlapping(data.as_ptr(), buffer.io_mut_ptr(), count);
             buffer.set_filled(count);
         }
         data.advance(count);
-        self.rest = data;
+        self.unread = data;
         (Ok(count), buffer)
     }
 }
@@ -130,8 +131,8 @@ impl Future for Receiving<'_> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
         let reader = &mut *self.0;
-        if !reader.rest.is_empty() {
-            return Poll::Ready(Ok(std::mem::replace(&mut reader.rest, RecvBuf::empty())));
+        if !reader.unread.is_empty() {
+            return Poll::Ready(Ok(std::mem::replace(&mut reader.unread, RecvBuf::empty())));
         }
         ready!(coop::poll_proceed(cx));
         reader.poll_armed(cx)
@@ -140,18 +141,18 @@ impl Future for Receiving<'_> {
 
 impl Source for Reader {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        if self.rest.is_empty() {
+        if self.unread.is_empty() {
             ready!(coop::poll_proceed(cx));
-            self.rest = ready!(self.poll_armed(cx))?;
+            self.unread = ready!(self.poll_armed(cx))?;
         }
-        Poll::Ready(Ok(&self.rest))
+        Poll::Ready(Ok(&self.unread))
     }
 
     fn consume(&mut self, count: usize) {
-        self.rest.advance(count);
-        if self.rest.is_empty() {
-            // An empty buffer of the ring still occupies a buffer of the ring.
-            self.rest = RecvBuf::empty();
+        self.unread.advance(count);
+        if self.unread.is_empty() {
+            // A `RecvBuf` without unread bytes still occupies a buffer of the ring.
+            self.unread = RecvBuf::empty();
         }
     }
 }

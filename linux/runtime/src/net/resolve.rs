@@ -18,7 +18,7 @@ pub trait ToSocketAddrs: sealed::Sealed {}
 impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}
 
 mod sealed {
-    /// An argument, parsed.
+    /// A parsed argument.
     #[derive(Debug)]
     pub enum Target {
         Known(Vec<std::net::SocketAddr>),
@@ -32,7 +32,7 @@ mod sealed {
 
 use sealed::{Sealed, Target};
 
-fn one(address: impl Into<SocketAddr>) -> io::Result<Target> {
+fn known_address(address: impl Into<SocketAddr>) -> io::Result<Target> {
     Ok(Target::Known(vec![address.into()]))
 }
 
@@ -40,7 +40,7 @@ macro_rules! addresses {
     ($($type:ty),*) => { $(
         impl Sealed for $type {
             fn target(&self) -> io::Result<Target> {
-                one(*self)
+                known_address(*self)
             }
         }
     )* };
@@ -76,7 +76,7 @@ impl Sealed for Vec<SocketAddr> {
 impl Sealed for (&str, u16) {
     fn target(&self) -> io::Result<Target> {
         match self.0.parse::<IpAddr>() {
-            Ok(address) => one((address, self.1)),
+            Ok(address) => known_address((address, self.1)),
             Err(_) => Ok(Target::Name(self.0.to_owned(), self.1)),
         }
     }
@@ -91,7 +91,7 @@ impl Sealed for (String, u16) {
 impl Sealed for str {
     fn target(&self) -> io::Result<Target> {
         if let Ok(address) = self.parse::<SocketAddr>() {
-            return one(address);
+            return known_address(address);
         }
         match self
             .rsplit_once(':')
@@ -131,9 +131,9 @@ pub(crate) async fn resolve(addresses: impl ToSocketAddrs) -> io::Result<Vec<Soc
 }
 
 async fn look_up(name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let asked = name.clone();
+    let host = name.clone();
     blocking::run(move || {
-        std::net::ToSocketAddrs::to_socket_addrs(&(asked.as_str(), port)).map(Vec::from_iter)
+        std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port)).map(Vec::from_iter)
     })
     .await
     .map_err(|error| match errno_of(&error) {
@@ -143,7 +143,7 @@ async fn look_up(name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     })
 }
 
-/// A host name without an address: the resolver does not know it, or did not answer.
+/// The error of a lookup: the resolver does not know the host name, or did not answer.
 ///
 /// It is the inner error of the [`io::Error`] of [`lookup_host`], and of the functions that bind or
 /// connect to a name.
@@ -195,8 +195,8 @@ impl std::error::Error for LookupError {
 /// ```
 ///
 /// # Errors
-/// [`LookupError`] inside for an unknown name; `InvalidInput` for text that is no address; and
-/// outside a runtime.
+/// An error that contains a [`LookupError`] for an unknown name; `InvalidInput` for text that is no
+/// address; and outside a runtime.
 pub async fn lookup_host(
     host: impl ToSocketAddrs,
 ) -> io::Result<impl Iterator<Item = SocketAddr> + Send> {

@@ -29,7 +29,7 @@ pub struct TcpSocket {
 
 impl TcpSocket {
     fn new(domain: Domain) -> io::Result<TcpSocket> {
-        // Blocking mode: the ring waits for readiness by itself; with
+        // The socket is in blocking mode: the ring waits for readiness by itself, and with
         // O_NONBLOCK it would return EAGAIN instead.
         Ok(TcpSocket {
             socket: Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?,
@@ -56,7 +56,7 @@ impl TcpSocket {
         TcpSocket::new(Domain::IPV6)
     }
 
-    /// Allows binding an address while old connections of it linger.
+    /// Allows binding an address whose old connections linger.
     ///
     /// # Errors
     /// The error of `setsockopt`.
@@ -112,7 +112,7 @@ impl TcpSocket {
         self.socket.set_keepalive(on)
     }
 
-    /// Binds to one network interface; `None`: to all.
+    /// Binds to one network interface, or with `None` to all.
     ///
     /// # Errors
     /// The error of `setsockopt`.

@@ -73,7 +73,7 @@ impl TcpStream {
     /// Converts a connection of the standard library.
     ///
     /// # Errors
-    /// If it cannot be put into the mode the ring needs.
+    /// If the socket cannot be put into blocking mode, which the ring needs.
     pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
         stream.set_nonblocking(false)?;
         Ok(TcpStream::from(OwnedFd::from(stream)))

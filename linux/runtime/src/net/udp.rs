@@ -14,8 +14,8 @@ use super::options::address;
 use super::resolve::{ToSocketAddrs, resolve};
 use crate::io::Descriptor;
 
-/// A UDP socket. Its calls take `&self`: share it in an `Arc`, or borrow it. Dropping it closes
-/// it and frees its address ([closing](super#closing)).
+/// A UDP socket. Its calls take `&self`: share the socket in an `Arc`, or borrow it. Dropping a
+/// `UdpSocket` closes the socket and frees its address ([closing](super#closing)).
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -48,11 +48,11 @@ impl UdpSocket {
         })
     }
 
-    /// Converts a socket of the standard library (or, through it, one that was
-    /// created with `socket2` for an option that must be set before it is bound).
+    /// Converts a socket of the standard library (or, through it, a socket that was created with
+    /// `socket2` for an option that must be set before the socket is bound).
     ///
     /// # Errors
-    /// If it cannot be put into the mode the ring needs.
+    /// If the socket cannot be put into blocking mode, which the ring needs.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         socket.set_nonblocking(false)?;
         Ok(UdpSocket {
@@ -106,8 +106,8 @@ impl UdpSocket {
     /// If the future is dropped before it is ready, the datagram has not been sent.
     ///
     /// # Errors
-    /// `NotConnected`; `ConnectionRefused` if an earlier datagram found no socket; EMSGSIZE
-    /// if this one is too long.
+    /// `NotConnected`; `ConnectionRefused` if an earlier datagram found no socket; EMSGSIZE if
+    /// `bytes` is too long.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         datagram::send(&self.fd, bytes).await
     }
@@ -118,7 +118,7 @@ impl UdpSocket {
     /// If the future is dropped before it is ready, the datagram has not been sent.
     ///
     /// # Errors
-    /// EMSGSIZE if it is too long; other errors of `sendto`; the error of the lookup.
+    /// EMSGSIZE if `bytes` is too long; other errors of `sendto`; the error of the lookup.
     pub async fn send_to(&self, bytes: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let Some(to) = resolve(to).await?.first().copied() else {
             return Err(io::Error::new(
@@ -162,12 +162,12 @@ impl UdpSocket {
         Ok((count, address(from)?))
     }
 
-    /// Receives all datagrams from now on into the vCPU's own buffers: one operation,
-    /// without a system call, an allocation or a copy per datagram.
+    /// Receives all datagrams from now on into the vCPU's own buffers: one operation, without a
+    /// system call, an allocation or a copy per datagram.
     ///
-    /// A buffer ([`Builder::buffers`](crate::Builder::buffers)) holds 144 bytes less
-    /// of data than its size, 1904 by default; longer datagrams are truncated and
-    /// marked so. Use one `Datagrams` per socket, and no other receiving call beside it.
+    /// A buffer ([`Builder::buffers`](crate::Builder::buffers)) holds 144 bytes of data less than
+    /// its size, 1904 by default; a longer datagram is truncated and marked as such. Use one
+    /// `Datagrams` per socket, and no other receiving call beside it.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -253,7 +253,7 @@ impl UdpSocket {
         self.socket().join_multicast_v6(group, interface)
     }
 
-    /// Sets the size of the kernel's receive buffer, in bytes: bursts must fit into it.
+    /// Sets the size of the kernel's receive buffer, in bytes. Bursts must fit into the buffer.
     ///
     /// # Errors
     /// The error of `setsockopt`.
@@ -273,11 +273,11 @@ impl UdpSocket {
 /// A datagram in one of the vCPU's own buffers.
 #[derive(Debug)]
 pub struct Datagram {
-    /// The data. When it is dropped the buffer goes back to the kernel.
+    /// The data. Dropping it returns the buffer to the kernel.
     pub data: RecvBuf,
     /// The sender.
     pub from: SocketAddr,
-    /// True if the datagram was longer than the buffer; the rest is lost.
+    /// True if the datagram was longer than the buffer; its remaining bytes are lost.
     pub truncated: bool,
 }
 

@@ -1,9 +1,9 @@
 //! The sending side of a connected socket.
 //!
-//! Owned buffers go through the ring: submitted with all other operations of the turn, kept until
-//! the kernel is done. Borrowed ones ([`Writer`]) are passed to the kernel at once, by a `send`
-//! that does not wait; so none of their bytes are ever in flight, and the order of both kinds is
-//! kept as long as each waits for the other.
+//! Owned buffers go through the ring: they are submitted together with the vCPU's other operations,
+//! and kept until the kernel no longer uses them. Borrowed buffers ([`Writer`]) are passed to the
+//! kernel at once, by a `send` that does not wait; so none of their bytes are ever in flight, and
+//! the order of both kinds is kept as long as each write waits for the preceding write.
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
@@ -16,7 +16,7 @@ use super::transfer;
 use crate::io::{Descriptor, Readiness, Sink};
 use crate::preempt::at_once;
 
-/// Flags of a `send` without waiting; a peer that has gone is an error, not a signal.
+/// Flags of a `send` that does not wait, and fails without a signal if the peer is gone.
 const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 /// Sends borrowed bytes. The fields are dropped in this order: first the operation, then the
@@ -105,9 +105,9 @@ pub(crate) async fn write_all<B: IoBuf>(fd: &Fd, buffer: B) -> (io::Result<()>, 
     }
 }
 
-/// Continues after a short write: the connection has met an error, which the next write reports,
-/// or the vCPU that was writing has been released, or the buffer is larger than the kernel takes
-/// at once. Boxed by its callers: its state would take room in every write.
+/// Continues after a short write: the connection has met an error, which the next write reports, or
+/// the vCPU that was writing has been released, or the buffer is larger than the kernel takes at
+/// once. Callers box the future, whose state would take room in every write.
 #[cold]
 async fn write_rest<B: IoBuf>(fd: &Fd, buffer: B, mut sent: usize) -> (io::Result<()>, B) {
     let length = buffer.io_len();
@@ -155,19 +155,19 @@ pub(crate) async fn write_all_vectored<B: IoBuf>(
         Err(error) if super::is_cancelled(&error) => 0,
         Err(error) => return (Err(error), buffers),
     };
-    // Like `write_rest`, buffer by buffer.
-    let mut done = Vec::with_capacity(buffers.len());
+    // The unsent bytes are written buffer by buffer.
+    let mut finished = Vec::with_capacity(buffers.len());
     let mut failed = None;
     for buffer in buffers {
         let skip = sent.min(buffer.io_len());
         sent -= skip;
         if failed.is_some() {
-            done.push(buffer);
+            finished.push(buffer);
             continue;
         }
         let (result, buffer) = write_rest(fd, buffer, skip).await;
         failed = result.err();
-        done.push(buffer);
+        finished.push(buffer);
     }
-    (failed.map_or(Ok(()), Err), done)
+    (failed.map_or(Ok(()), Err), finished)
 }

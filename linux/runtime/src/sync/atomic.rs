@@ -1,6 +1,7 @@
-//! The atomics of the primitives, and the lock of a value that users borrow: `std`'s, or
-//! `loom`'s under the model checker (`scheduler/models`), so that the checker and production run
-//! the same source. The checker replaces the spinning [`Lock`](super::Lock) too.
+//! Atomics of the primitives, and the lock of a value that users borrow.
+//!
+//! They are `std`'s in production and `loom`'s under the model checker (`scheduler/models`), so
+//! that both run the same source. The checker replaces the spinning [`Lock`](super::Lock) too.
 
 #[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(super) use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Makes a function `const` where atomics can be created at compile time: `loom`'s cannot.
+/// Makes a function `const`, except under `loom`, whose atomics cannot be created at compile time.
 macro_rules! const_fn {
     ($(#[$about:meta])* $public:vis const fn $($rest:tt)*) => {
         $(#[$about])*

@@ -1,7 +1,7 @@
 //! A rendezvous of a fixed number of coroutines.
 //!
 //! Invariant, under the lock: fewer coroutines have arrived in this round than are awaited. The
-//! last arrival of a round begins the next one and wakes the others, most urgent first.
+//! last arrival of a round begins the next round and wakes the other coroutines, most urgent first.
 
 use std::fmt;
 
@@ -28,7 +28,8 @@ use super::{Notify, proceed};
 pub struct Barrier {
     awaited: usize,
     state: Lock<Round>,
-    over: Notify,
+    /// Notified at the end of a round.
+    round_end: Notify,
 }
 
 struct Round {
@@ -46,7 +47,7 @@ impl Barrier {
                 arrived: 0,
                 number: 0,
             }),
-            over: Notify::new(),
+            round_end: Notify::new(),
         }
     }
 
@@ -65,7 +66,7 @@ impl Barrier {
     pub async fn wait(&self) -> BarrierWaitResult {
         proceed().await;
         // Created before the round is read, so that the end of that round is not missed.
-        let mut over = self.over.notified();
+        let mut round_end = self.round_end.notified();
         let round = {
             let mut state = self.state.lock();
             state.arrived += 1;
@@ -78,14 +79,13 @@ impl Barrier {
             }
         };
         let Some(round) = round else {
-            self.over.notify_waiters();
+            self.round_end.notify_waiters();
             return BarrierWaitResult(true);
         };
         loop {
-            over.await;
-            over = self.over.notified();
-            // If the number is the same, the notification was for the end of an
-            // earlier round.
+            round_end.await;
+            round_end = self.round_end.notified();
+            // If the number is the same, the notification was for the end of an earlier round.
             if self.state.lock().number != round {
                 return BarrierWaitResult(false);
             }

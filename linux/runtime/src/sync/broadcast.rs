@@ -1,15 +1,14 @@
 //! A channel on which every receiver gets every message.
 //!
-//! The last messages lie in a ring; a receiver is a position in it. Invariants, under the
-//! lock:
+//! The last messages lie in a ring; a receiver is a position in it. Invariants, under the lock:
 //!
 //! * the ring holds the messages of the positions `tail - ring.len() .. tail`;
 //! * a message counts the receivers that have not passed it; at zero it is removed from the ring.
-//!   As receivers pass in order, the removed ones are the oldest.
+//!   As receivers pass in order, the removed messages are the oldest.
 //!
 //! A message is cloned without the channel's lock, under a lock of its own: a user's `clone` may
-//! take long. The last receiver gets the message itself. One allocation per message. A dropped
-//! receiver passes the messages that it has not received, a few per lock.
+//! take long. The last receiver gets the message itself. A message costs one allocation. A dropped
+//! receiver passes the messages that it has not received, a few per acquisition of the lock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,7 +25,7 @@ use error::SendError;
 pub use receiver::Receiver;
 pub use weak::WeakSender;
 
-/// Number of messages that a dropped receiver passes per lock.
+/// Number of messages that a dropped receiver passes per acquisition of the lock.
 const DROP_BATCH: u64 = 32;
 
 struct Shared<T> {
@@ -40,7 +39,7 @@ struct Shared<T> {
 struct State<T> {
     ring: VecDeque<Entry<T>>,
     capacity: usize,
-    /// The position of the next message.
+    /// Position of the next message.
     tail: u64,
     senders: usize,
     weak: usize,
@@ -49,11 +48,11 @@ struct State<T> {
 
 struct Entry<T> {
     message: Option<Arc<Message<T>>>,
-    /// Number of receivers that have not passed it.
+    /// Number of receivers that have not passed the message.
     awaited: usize,
 }
 
-/// A `Mutex` lets receivers of several threads clone a value that is not `Sync`.
+/// A message. The `Mutex` lets receivers of several threads clone a value that is not `Sync`.
 type Message<T> = Mutex<Option<T>>;
 
 impl<T> State<T> {
@@ -79,7 +78,7 @@ impl<T> State<T> {
 /// Creates a channel on which every receiver gets every message sent after it subscribed.
 ///
 /// The channel keeps `capacity` messages, rounded up to a power of two. A receiver that is
-/// slower misses the oldest ones, and is told how many.
+/// slower misses the oldest messages, and is told their number.
 ///
 /// # Panics
 /// If `capacity` is 0 or above `usize::MAX / 2`.
@@ -170,7 +169,7 @@ impl<T> Sender<T> {
             let value = message.take().and_then(taken);
             return match value {
                 Some(value) => Err(SendError(value)),
-                None => unreachable!("it is the only reference"),
+                None => unreachable!("the message was not shared"),
             };
         }
         let oldest = if state.ring.len() == state.capacity {
@@ -230,8 +229,8 @@ impl<T> Sender<T> {
     #[must_use]
     pub fn len(&self) -> usize {
         let state = self.shared.state.lock();
-        let gone = state.ring.partition_point(|entry| entry.awaited == 0);
-        state.ring.len() - gone
+        let removed = state.ring.partition_point(|entry| entry.awaited == 0);
+        state.ring.len() - removed
     }
 
     /// Returns true if every receiver has received every message.

@@ -38,10 +38,10 @@ pub struct CancellationToken {
 }
 
 struct Node {
-    /// Kept alive, because the way to a child leads through its parent.
+    /// Keeps the ancestors alive: a cancellation reaches a token through its parent.
     parent: Option<Arc<Node>>,
     state: Lock<State>,
-    /// `Arc` so that a future can keep it without the token.
+    /// An `Arc`, because [`OwnedNotified`] owns its `Notify`.
     cancelled: Arc<Notify>,
 }
 
@@ -53,9 +53,9 @@ struct State {
 /// Drops the ancestors in a loop: recursion could overflow the stack on a long chain.
 impl Drop for Node {
     fn drop(&mut self) {
-        let mut up = self.parent.take();
-        while let Some(mut node) = up.and_then(Arc::into_inner) {
-            up = node.parent.take();
+        let mut ancestor = self.parent.take();
+        while let Some(mut node) = ancestor.and_then(Arc::into_inner) {
+            ancestor = node.parent.take();
         }
     }
 }
@@ -80,7 +80,7 @@ impl CancellationToken {
         }
     }
 
-    /// Creates a token that is cancelled with this one.
+    /// Creates a token that is cancelled with this token.
     ///
     /// ```
     /// use upshift::sync::CancellationToken;
@@ -128,8 +128,8 @@ impl CancellationToken {
     /// assert!(token.is_cancelled() && child.is_cancelled());
     /// ```
     pub fn cancel(&self) {
-        let mut below = vec![Arc::downgrade(&self.node)];
-        while let Some(node) = below.pop() {
+        let mut nodes = vec![Arc::downgrade(&self.node)];
+        while let Some(node) = nodes.pop() {
             let Some(node) = node.upgrade() else {
                 continue;
             };
@@ -141,7 +141,7 @@ impl CancellationToken {
             let children = std::mem::take(&mut state.children);
             drop(state);
             node.cancelled.notify_waiters();
-            below.extend(children);
+            nodes.extend(children);
         }
     }
 
@@ -215,7 +215,7 @@ impl CancellationToken {
     /// cancelled first; the future is dropped then.
     ///
     /// # Cancellation safety
-    /// That of `future`, which is dropped with this one.
+    /// Like that of `future`, which is dropped with the returned future.
     ///
     /// ```
     /// use upshift::sync::CancellationToken;
@@ -291,7 +291,7 @@ impl DropGuard {
     /// Returns the token without cancelling it.
     #[must_use]
     pub fn disarm(mut self) -> CancellationToken {
-        self.token.take().expect("there until it is disarmed")
+        self.token.take().expect("only `disarm` takes the token")
     }
 }
 

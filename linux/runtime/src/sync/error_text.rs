@@ -1,4 +1,5 @@
-//! Errors of the primitives: a text for each variant, and the value that was not sent.
+//! Macros that define the errors of the primitives: a text for each variant, and a send error that
+//! returns the value.
 
 /// Implements `Display`, with a text for each variant, and `Error`.
 macro_rules! error_text {

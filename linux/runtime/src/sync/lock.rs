@@ -1,14 +1,14 @@
 //! A small lock around the state of a primitive.
 //!
 //! Invariant: the value is touched only through a [`Guard`], of which there is one at a time. The
-//! lock is held for some ten instructions and never across a wake, a drop of a waker or of a
+//! lock is held for about ten instructions and never across a wake, a drop of a waker or of a
 //! user's value, or an `await`; so a failed attempt means that the holder is running elsewhere or
 //! has been interrupted. Not fair, not poisoned.
 //!
-//! To lock is one atomic exchange, to unlock a plain store: `std::sync::Mutex` needs a second
-//! exchange, which looks for sleepers. A thread that finds the lock taken spins, then yields,
-//! then sleeps with growing pauses: a holder that was preempted by the waiter itself (real-time
-//! priorities on one CPU) gets to run, so there is no deadlock.
+//! Locking is one atomic exchange and unlocking is a plain store, where `std::sync::Mutex` needs a
+//! second exchange, which checks for sleepers. A thread that finds the lock taken spins, then
+//! yields, then sleeps with growing pauses: a holder that was preempted by the waiter itself
+//! (real-time priorities on one CPU) gets to run, so there is no deadlock.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -49,7 +49,7 @@ impl<T> Lock<T> {
 
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        // A suspended holder would make others spin: its poll is not suspended meanwhile.
+        // A suspended holder would make other threads spin, so its poll is not suspended meanwhile.
         let critical = Critical::enter();
         if self.held.swap(true, Ordering::Acquire) {
             self.wait();
@@ -93,14 +93,14 @@ pub(crate) struct Guard<'a, T> {
     critical: Critical,
 }
 
-// SAFETY: shared access to the guard is shared access to the value.
+// SAFETY: a shared guard gives shared access to the value, and `T: Sync` allows that.
 unsafe impl<T: Sync> Sync for Guard<'_, T> {}
 
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: we hold the lock.
+        // SAFETY: this guard holds the lock, so no other thread accesses the value.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -108,7 +108,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: we hold the lock, and this guard is borrowed exclusively.
+        // SAFETY: this guard holds the lock, and is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_at_a_time() {
+    fn one_thread_at_a_time_holds_the_lock() {
         let count = Lock::new(0_u64);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_holder_is_waited_for() {
+    fn a_thread_waits_for_a_long_holder() {
         let value = Lock::new(0);
         std::thread::scope(|scope| {
             let guard = value.lock();

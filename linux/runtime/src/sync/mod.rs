@@ -7,8 +7,8 @@
 //! | [`Semaphore`] | a number of permits |
 //! | [`Notify`] | waking without data |
 //! | [`Barrier`] | a rendezvous of a fixed number of coroutines |
-//! | [`OnceCell`] | a value made by its first user; the others lend their level to that one |
-//! | [`SetOnce`] | a value that others wait for |
+//! | [`OnceCell`] | a value made by its first user, to which waiters lend their level |
+//! | [`SetOnce`] | a value that is set once; coroutines wait for it |
 //! | [`CancellationToken`] | requests that coroutines end, in a tree |
 //! | [`mpsc`] | many senders, one receiver; bounded or not |
 //! | [`oneshot`] | one value, once |
@@ -17,13 +17,13 @@
 //!
 //! Names and signatures are tokio's; `docs/ecosystem.md` lists the differences.
 //!
-//! All of them wake their waiters *most urgent level first*, first come first served within a
-//! level; the level is the coroutine's effective one when it was last polled, and
+//! All primitives wake their waiters *most urgent level first*, first come first served within a
+//! level; the level is the coroutine's effective level when it was last polled, and
 //! [`Level::DEFAULT`] outside a runtime. A released lock, permit or slot is handed over to the
 //! next waiter in that order, so no newcomer can take it on the way.
 //!
-//! They work with any waker and on any thread: coroutines of several runtimes,
-//! foreign executors, and (the `blocking_` calls) plain threads.
+//! The primitives work with any waker and on any thread: coroutines of several runtimes, foreign
+//! executors, and (the `blocking_` calls) plain threads.
 //!
 //! # Cancellation safety
 //! Every future of this module may be dropped while it waits. It leaves its queue; a lock,
@@ -32,14 +32,14 @@
 //! cancellation has another effect say so.
 //!
 //! # Cost
-//! Each primitive is a few words behind a lock that is held for some ten instructions; there is
+//! Each primitive is a few words behind a lock that is held for about ten instructions; there is
 //! no system call and, but for channels that grow and queues that become longer than ever before,
 //! no allocation per operation.
 //!
-//! Besides the lock, only the word of [`Mutex`], the count of broadcasts of [`Notify`], the
-//! counts of [`watch`] and the flag of [`OnceCell`] are atomics; the lock guards everything else.
-//! The model checker covers them, and a waiter that is dropped while it is chosen
-//! (`scheduler/models`).
+//! Besides the lock, only the word of [`Mutex`], the count of broadcasts of [`Notify`], the counts
+//! of [`watch`] and the flag of [`OnceCell`] are atomics; the lock guards everything else. The
+//! model checker (`scheduler/models`) covers these atomics, and the drop of a waiter while it is
+//! chosen.
 
 mod atomic;
 mod barrier;
@@ -88,14 +88,14 @@ pub use semaphore::{
 pub use set_once::{SetOnce, SetOnceError};
 pub(crate) use waker::{LockSafeWaker, register, wake};
 
-/// Returns true if a future that could complete may do so now. If false, the poll has used up
-/// its budget: the future releases its locks, wakes itself and returns `Pending`.
+/// Returns true if a future that could complete may do so now. If false, the poll should give way:
+/// the future releases its locks, wakes itself and returns `Pending`.
 #[inline]
 pub(crate) fn may_proceed() -> bool {
     coop::poll_proceed(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// [`may_proceed`] as a future, for primitives that are built from others.
+/// [`may_proceed`] as a future, for primitives that are built from other primitives.
 async fn proceed() {
     poll_fn(coop::poll_proceed).await;
 }

@@ -8,8 +8,7 @@
 //!   generation   CONTENDED   LOCKED   index        of the holder; 0 = free
 //! ```
 //!
-//! Transitions (1 and 2 are one compare-exchange, all others happen under the
-//! queue's lock):
+//! Transitions (1 and 2 are one compare-exchange, all others happen under the queue's lock):
 //!
 //! ```text
 //!            1 lock                     3 wait
@@ -21,12 +20,12 @@
 //!
 //! * A contended mutex is never free: no newcomer can take it before its next holder.
 //! * CONTENDED is set before a waiter is in the queue, so 2 cannot miss a waiter.
-//! * Ids are those of one runtime, *the mutex's runtime*: the first that takes it. Holders
+//! * All ids belong to one runtime, *the mutex's runtime*: the first that takes the mutex. Holders
 //!   and waiters of other runtimes have no name here; they neither lend nor receive a level.
-//!   The runtime changes only when it is gone, by an unnamed holder, with no waiter in
-//!   the queue: so a word never outlives the runtime that gives it its meaning.
+//!   An unnamed holder replaces the runtime when that is gone and no waiter is in the queue: so a
+//!   word never outlives the runtime that gives it its meaning.
 //! * The coroutine that the word names counts the mutex among its locks, from before the word
-//!   names it until after: so a level lent for one lock does not end with another.
+//!   names it until after: so a level lent for one lock does not end with another lock.
 //! * A waiter lends under the queue's lock. There it also withdraws the loan, when it gives up
 //!   or is polled at a less urgent level. A holder with waiters goes through that lock before it
 //!   reports the release: all loans for this mutex end with its release.
@@ -61,7 +60,7 @@ const LOCKED: u64 = 1 << 30;
 const INDEX: u64 = LOCKED - 1;
 /// The holder has no id in the mutex's runtime.
 const UNNAMED: u64 = LOCKED | INDEX;
-/// The runtime of a mutex that no coroutine has taken yet.
+/// Number that stands for the runtime of a mutex that no coroutine has taken yet.
 const NO_RUNTIME: u64 = 0;
 
 /// Returns the word of a mutex that `holder` has locked.
@@ -87,7 +86,7 @@ fn holder(word: u64) -> Option<CoroutineId> {
 ///   work waits for the critical section only, not for everything of the levels
 ///   between (priority inversion).
 /// * Coroutines of several runtimes may share a mutex. They lend within the runtime that
-///   used it first; when that is gone, within another.
+///   used it first; when that runtime is gone, within another.
 /// * There is no poisoning: when a coroutine panics the lock is released and the next holder sees
 ///   the value as it was left.
 ///
@@ -113,7 +112,7 @@ fn holder(word: u64) -> Option<CoroutineId> {
 /// ```
 pub struct Mutex<T: ?Sized> {
     word: AtomicU64,
-    /// The number of the runtime whose ids are in the word and in the queue.
+    /// Number of the runtime whose ids are in the word and in the queue.
     runtime: AtomicU64,
     waiters: Lock<WaitQueue<u64>>,
     value: UnsafeCell<T>,
@@ -221,7 +220,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn take(&self) -> Option<MutexGuard<'_, T>> {
         let (word, elsewhere) = self.name();
-        // Release too: a reader of the word sees the runtime it belongs to.
+        // Release too: a thread that reads the word sees the runtime of its id.
         let taken = self
             .word
             .compare_exchange(UNLOCKED, word, Ordering::AcqRel, Ordering::Relaxed);
@@ -235,8 +234,8 @@ impl<T: ?Sized> Mutex<T> {
         Some(self.guard())
     }
 
-    /// Returns the word of a mutex that the caller has, counted among its locks; with the
-    /// caller's runtime if that is not the mutex's.
+    /// Returns the word of a mutex that the caller holds, and the number of the caller's runtime if
+    /// that is not the mutex's. If the word names the caller, its locks include the mutex now.
     #[inline]
     fn name(&self) -> (u64, Option<u64>) {
         let runtime = self.runtime.load(Ordering::Relaxed);
@@ -248,7 +247,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Returns the word of a holder that has been counted.
+    /// Returns the word of a holder whose locks include the mutex.
     #[inline]
     fn word_of(&self, id: CoroutineId) -> u64 {
         let word = locked_by(Some(id));
@@ -259,8 +258,7 @@ impl<T: ?Sized> Mutex<T> {
         word
     }
 
-    /// Makes the first coroutine's runtime the mutex's: no word and no waiter has had a
-    /// name yet.
+    /// Makes the first coroutine's runtime the mutex's: no word and no waiter has had a name yet.
     #[cold]
     fn adopt_runtime(&self, number: u64) -> (u64, Option<u64>) {
         let settled =
@@ -273,7 +271,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Makes the caller's runtime the mutex's if the former one is gone. The caller holds the
+    /// Makes the caller's runtime the mutex's if the former runtime is gone. The caller holds the
     /// mutex without a name.
     #[cold]
     fn replace_runtime(&self, number: u64) {
@@ -287,7 +285,7 @@ impl<T: ?Sized> Mutex<T> {
         // The coroutine that took the mutex under the old name is not polled any more.
         self.runtime.store(number, Ordering::Relaxed);
         let (word, _) = self.name();
-        // The queue's lock is held, and the word is ours: no other thread changes it.
+        // The caller holds the mutex and the queue's lock, so no other thread changes the word.
         let contended = self.word.load(Ordering::Relaxed) & CONTENDED;
         self.word.store(word | contended, Ordering::Release);
         drop(waiters);
@@ -299,7 +297,7 @@ impl<T: ?Sized> Mutex<T> {
         MutexGuard::new(self)
     }
 
-    /// Counts the lock no longer for the holder that `word` names.
+    /// Removes the mutex from the locks of the holder that `word` names.
     #[inline]
     fn release_name(&self, word: u64) {
         if let Some(id) = holder(word) {
@@ -311,7 +309,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn unlock(&self) {
         let word = self.word.load(Ordering::Relaxed);
-        // While it is named the runtime stays; afterwards it may change.
+        // The runtime stays while the word names a holder; afterwards it may change.
         let runtime = self.runtime.load(Ordering::Relaxed);
         let freed = word & CONTENDED == 0
             && self
@@ -354,7 +352,7 @@ impl<T: ?Sized> Mutex<T> {
 
 impl<T: ?Sized> Mutex<T> {
     /// Lends the level of the first waiter to the next holder. Waiters have lent to the former
-    /// holder. The next one is as urgent, but its level may change before it unlocks.
+    /// holder. The next holder is as urgent, but its level may change before it unlocks.
     fn lend_on(&self, waiters: &WaitQueue<u64>, next: u64) {
         if let Some((level, waiting)) = waiters.first()
             && waiting != UNNAMED
@@ -367,8 +365,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Adjusts the loan of the holder in `word` after a waiter left or changed its level.
     fn lend_again(&self, waiters: &WaitQueue<u64>, word: u64) {
         let level = match waiters.first() {
-            // The level of a foreign waiter is not known; those behind it may have
-            // lent.
+            // The level of a foreign waiter is not known; waiters behind it may have lent.
             Some((_, UNNAMED)) => return,
             Some((level, _)) => Some(level),
             None => None,

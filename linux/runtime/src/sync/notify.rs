@@ -1,4 +1,4 @@
-//! Waking without data: at most one stored permit.
+//! Notifications without data. At most one is stored, as a permit.
 //!
 //! Invariant, under the lock: while there is a waiter no permit is stored. A waiter that
 //! `notify_one` chose and that is dropped before it ran passes the notification on. Every call
@@ -136,8 +136,7 @@ impl Notify {
         OwnedNotified::new(self)
     }
 
-    /// Wakes the most urgent waiter, of equals the one that has waited longest, or stores
-    /// the permit.
+    /// Wakes the most urgent waiter, within a level the first in the queue, or stores the permit.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -151,8 +150,7 @@ impl Notify {
         self.pass_on(self.state.lock(), WokenBy::One);
     }
 
-    /// Wakes the most urgent waiter, of equals the one that came last, or stores the
-    /// permit.
+    /// Wakes the most urgent waiter, within a level the last in the queue, or stores the permit.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

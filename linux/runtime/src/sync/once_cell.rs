@@ -1,7 +1,7 @@
-//! A cell whose value is made once, by its first user.
+//! A cell that its first user initializes.
 //!
-//! Invariant: the holder of `making` writes `value`, before `made` is set, and nothing writes it
-//! again while the cell is shared. So a thread that sees `made` may read it.
+//! Invariant: the holder of `init_lock` writes `value`, before `has_value` is set, and nothing
+//! writes `value` again while the cell is shared. So a thread that sees `has_value` may read it.
 
 use std::cell::UnsafeCell;
 use std::convert::Infallible;
@@ -14,9 +14,9 @@ use super::atomic::{AtomicU64, Ordering, const_fn};
 
 /// A cell that is filled once, also by an `async` function.
 ///
-/// One coroutine makes the value; the others wait, and *lend it their level* meanwhile: urgent
-/// work does not wait for work of the levels between. If making the value fails, panics or is
-/// cancelled, the most urgent waiter tries next.
+/// One coroutine makes the value; other coroutines wait, and meanwhile *lend it their level*:
+/// urgent work does not wait for work of the levels between. If making the value fails, panics or
+/// is cancelled, the most urgent waiter tries next.
 ///
 /// ```
 /// use upshift::sync::OnceCell;
@@ -30,14 +30,14 @@ use super::atomic::{AtomicU64, Ordering, const_fn};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct OnceCell<T> {
-    made: AtomicU64,
-    making: Mutex<()>,
+    has_value: AtomicU64,
+    init_lock: Mutex<()>,
     value: UnsafeCell<Option<T>>,
 }
 
 // SAFETY: one thread moves the value in; then it is only read, or moved out.
 unsafe impl<T: Send> Send for OnceCell<T> {}
-// SAFETY: like above; one thread may move the value in and another drop it.
+// SAFETY: as above; one thread may move the value in and another drop it.
 unsafe impl<T: Send + Sync> Sync for OnceCell<T> {}
 impl<T: std::panic::UnwindSafe> std::panic::UnwindSafe for OnceCell<T> {}
 impl<T: std::panic::RefUnwindSafe + std::panic::UnwindSafe> std::panic::RefUnwindSafe
@@ -58,8 +58,8 @@ impl<T> OnceCell<T> {
         #[must_use]
         pub const fn const_new() -> OnceCell<T> {
             OnceCell {
-                made: AtomicU64::new(0),
-                making: Mutex::new(()),
+                has_value: AtomicU64::new(0),
+                init_lock: Mutex::new(()),
                 value: UnsafeCell::new(None),
             }
         }
@@ -77,8 +77,8 @@ impl<T> OnceCell<T> {
         #[must_use]
         pub const fn const_new_with(value: T) -> OnceCell<T> {
             OnceCell {
-                made: AtomicU64::new(1),
-                making: Mutex::new(()),
+                has_value: AtomicU64::new(1),
+                init_lock: Mutex::new(()),
                 value: UnsafeCell::new(Some(value)),
             }
         }
@@ -90,7 +90,7 @@ impl<T> OnceCell<T> {
         OnceCell::const_new()
     }
 
-    /// Creates a cell with this value, or an empty one.
+    /// Creates a cell with this value, or an empty cell.
     #[must_use]
     pub fn new_with(value: Option<T>) -> OnceCell<T> {
         value.map_or_else(OnceCell::new, OnceCell::const_new_with)
@@ -99,7 +99,7 @@ impl<T> OnceCell<T> {
     /// Returns true if the cell has a value.
     #[must_use]
     pub fn initialized(&self) -> bool {
-        self.made.load(Ordering::Acquire) != 0
+        self.has_value.load(Ordering::Acquire) != 0
     }
 
     /// Returns the value, if the cell has one.
@@ -115,7 +115,7 @@ impl<T> OnceCell<T> {
         if !self.initialized() {
             return None;
         }
-        // SAFETY: written before `made` was set, and not since.
+        // SAFETY: the value was written before `has_value` was set, and not since.
         unsafe { &*self.value.get() }.as_ref()
     }
 
@@ -155,7 +155,7 @@ impl<T> OnceCell<T> {
     /// Sets the value.
     ///
     /// # Errors
-    /// [`SetError`] with `value` if the cell has a value, or one is being made.
+    /// [`SetError`] with `value` if the cell has a value or is being initialized.
     ///
     /// ```
     /// let cell = upshift::sync::OnceCell::new();
@@ -164,34 +164,34 @@ impl<T> OnceCell<T> {
     /// # Ok::<(), upshift::sync::SetError<i32>>(())
     /// ```
     pub fn set(&self, value: T) -> Result<(), SetError<T>> {
-        let making = self.making.try_lock();
+        let init_lock = self.init_lock.try_lock();
         if self.initialized() {
             return Err(SetError::AlreadyInitializedError(value));
         }
-        if making.is_err() {
+        if init_lock.is_err() {
             return Err(SetError::InitializingError(value));
         }
         self.fill(value);
         Ok(())
     }
 
-    /// Stores the value. The caller holds `making`, and the cell is empty.
+    /// Stores the value. The caller holds `init_lock`, and the cell is empty.
     fn fill(&self, value: T) -> &T {
-        // SAFETY: the holder of `making` is the only writer, and no reader looks before
-        // `made`.
+        // SAFETY: the holder of `init_lock` is the only writer, and no thread reads the value
+        // before `has_value` is set.
         let value = unsafe { (*self.value.get()).insert(value) };
-        self.made.store(1, Ordering::Release);
+        self.has_value.store(1, Ordering::Release);
         value
     }
 
-    /// Returns the value; if there is none, `make` makes it.
+    /// Returns the value. Initializes an empty cell with the result of `make`.
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time: a half-made value is dropped, and the most urgent
     /// waiter begins anew.
     ///
     /// # Deadlock
-    /// If `make` initializes the same cell, it waits for itself.
+    /// If `make` initializes the same cell, the future waits for itself.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -205,14 +205,14 @@ impl<T> OnceCell<T> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = T>,
     {
-        let made = self.get_or_try_init(|| async { Ok::<T, Infallible>(make().await) });
-        match made.await {
+        let init = self.get_or_try_init(|| async { Ok::<T, Infallible>(make().await) });
+        match init.await {
             Ok(value) => value,
             Err(never) => match never {},
         }
     }
 
-    /// Returns the value; if there is none, `make` makes it.
+    /// Returns the value. Initializes an empty cell with the result of `make`.
     ///
     /// # Cancellation safety
     /// Like that of [`get_or_init`](OnceCell::get_or_init).
@@ -237,7 +237,7 @@ impl<T> OnceCell<T> {
         if let Some(value) = self.get() {
             return Ok(value);
         }
-        let _making = self.making.lock().await;
+        let _init_lock = self.init_lock.lock().await;
         if let Some(value) = self.get() {
             return Ok(value);
         }

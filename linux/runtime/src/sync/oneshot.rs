@@ -1,9 +1,9 @@
-//! One value from one sender to one receiver, once.
+//! A channel for one value, from one sender to one receiver.
 //!
-//! One allocation. Each call takes a short lock (one atomic step), and so does the drop of a side
-//! that is not done. Invariant, under the lock: the value is inside only until the receiver takes
-//! it or is dropped, and the sender is done once it is; a sender that finds the receiver gone gets
-//! its value back. Values and wakers are dropped without the lock.
+//! A channel is one allocation. Each call takes a short lock (one atomic step), and so does the
+//! drop of a side that is not done. Invariant, under the lock: a value is inside only after the
+//! sender is done, and until the receiver takes it or is dropped; a sender that finds the receiver
+//! gone gets its value back. Values and wakers are dropped without the lock.
 //!
 //! ```
 //! use upshift::{Priority, sync::oneshot};
@@ -68,9 +68,9 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     )
 }
 
-/// Sends the value. If it is dropped first, the receiver gets [`RecvError`].
+/// Sends the value. If the sender is dropped first, the receiver gets [`RecvError`].
 pub struct Sender<T> {
-    /// `None` once it has sent.
+    /// `None` once the value has been sent.
     shared: Option<Shared<T>>,
 }
 
@@ -100,7 +100,7 @@ impl<T> Sender<T> {
     }
 
     fn shared(&self) -> &Shared<T> {
-        self.shared.as_ref().expect("it has not sent")
+        self.shared.as_ref().expect("`send` consumes the sender")
     }
 
     /// Returns true if the receiver is closed or dropped.
@@ -146,9 +146,9 @@ impl<T> Sender<T> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let before = register(&mut state.sender, &mut waker);
+        let old_waker = register(&mut state.sender, &mut waker);
         drop(state);
-        drop(before);
+        drop(old_waker);
         Poll::Pending
     }
 }
@@ -165,9 +165,9 @@ impl<T> Drop for Sender<T> {
 fn finish<T>(mut state: Guard<'_, State<T>>) {
     state.sent = true;
     let receiver = state.receiver.take();
-    let own = state.sender.take();
+    let own_waker = state.sender.take();
     drop(state);
-    drop(own);
+    drop(own_waker);
     if let Some(receiver) = receiver {
         wake(receiver);
     }
@@ -179,7 +179,7 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// Receives the value: a future of it.
+/// Receives the value; a future that returns the value.
 ///
 /// # Cancellation safety
 /// Awaited by `&mut`, the receiver may be polled in one branch of a `select!`: the value is not
@@ -203,10 +203,10 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Receives the value if it is there.
+    /// Receives the value if it has been sent.
     ///
     /// # Errors
-    /// [`TryRecvError`] if it has not been sent, or will never be.
+    /// [`TryRecvError`] if the value has not been sent, or will never be.
     ///
     /// ```
     /// use upshift::sync::oneshot::{self, error::TryRecvError};
@@ -294,10 +294,10 @@ impl<T> Receiver<T> {
         let mut state = self.shared.lock();
         state.closed = true;
         let sender = state.sender.take();
-        let own = state.receiver.take();
+        let own_waker = state.receiver.take();
         let value = if discard { state.value.take() } else { None };
         drop(state);
-        drop((own, value));
+        drop((own_waker, value));
         if let Some(sender) = sender {
             wake(sender);
         }
@@ -324,9 +324,9 @@ impl<T> Future for Receiver<T> {
             this.done = true;
             return Poll::Ready(state.value.take().ok_or(RecvError(())));
         }
-        let before = register(&mut state.receiver, &mut waker);
+        let old_waker = register(&mut state.receiver, &mut waker);
         drop(state);
-        drop(before);
+        drop(old_waker);
         Poll::Pending
     }
 }

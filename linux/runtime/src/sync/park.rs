@@ -1,4 +1,4 @@
-//! Waiting with a thread instead of a coroutine.
+//! Blocking a thread on a future, for the `blocking_` calls of the primitives.
 
 use std::cell::Cell;
 use std::future::Future;

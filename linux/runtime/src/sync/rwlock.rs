@@ -1,7 +1,7 @@
-//! A lock for one writer or several readers, that may be held across `await`.
+//! A lock for one writer or several readers, which may be held across `await`.
 //!
-//! Two parts: [`Raw`], the lock without a value, and the value. The guards unlock `Raw`,
-//! so a guard of a part of the value need not know the whole.
+//! It has two parts: [`Raw`], the lock without a value, and the value. The guards unlock `Raw`, so
+//! a guard of a part of the value need not know the whole.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -130,9 +130,9 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Locks for reading: waits until no writer holds the lock, nor waits ahead of the caller.
+    /// Locks for reading: waits until no writer holds the lock or waits ahead of the caller.
     ///
-    /// Do not wait for a second read lock while holding one: a writer that queues in between
+    /// Do not wait for a second read lock while holding the first: a writer that queues in between
     /// waits for the first lock, and the second lock for the writer.
     ///
     /// # Cancellation safety

@@ -2,8 +2,8 @@
 //!
 //! Invariant, under the lock: the free permits do not suffice for the first waiter. So a newcomer
 //! may take permits only if it goes ahead of the first waiter, and every call that adds permits
-//! or removes a waiter hands out all that it can. Each operation takes the lock once (one atomic
-//! step), and once more per waiter that it wakes.
+//! or removes a waiter hands out all permits that it can. Each operation takes the lock once (one
+//! atomic step), and once more per waiter that it wakes.
 
 use std::fmt;
 use std::future::Future;
@@ -28,8 +28,8 @@ pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
 
 /// Limits the number of coroutines that do something at once.
 ///
-/// Waiters are served most urgent level first, first come first served within a
-/// level, each with all its permits at once.
+/// Waiters are served most urgent level first, first come first served within a level. A waiter
+/// gets all its permits at once.
 ///
 /// *Starvation.* A waiter for many permits is not overtaken by requests of its own or a less
 /// urgent level, however small: free permits accumulate until they suffice for it. More urgent
@@ -85,7 +85,7 @@ impl State {
                 && self.waiters.first().is_none_or(|(first, _)| level < first))
     }
 
-    /// Hands permits to the first waiter if there are enough. The flag is true if the next one
+    /// Hands permits to the first waiter if there are enough. The flag is true if the next waiter
     /// may be served too.
     fn grant(&mut self) -> Option<(Waker, bool)> {
         let waker = match self.waiters.first()?.1 {
@@ -212,8 +212,7 @@ impl Semaphore {
         }
     }
 
-    /// [`acquire`](Semaphore::acquire) with a permit that can be moved into
-    /// another coroutine.
+    /// [`acquire`](Semaphore::acquire) with a permit that can be moved into another coroutine.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -231,8 +230,8 @@ impl Semaphore {
         self.acquire_many_owned(1)
     }
 
-    /// [`acquire_many`](Semaphore::acquire_many) with permits that can be moved into
-    /// another coroutine.
+    /// [`acquire_many`](Semaphore::acquire_many) with permits that can be moved into another
+    /// coroutine.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -289,8 +288,8 @@ impl Semaphore {
         Ok(SemaphorePermit::new(self, permits as usize))
     }
 
-    /// [`try_acquire`](Semaphore::try_acquire) with a permit that can be moved
-    /// into another coroutine.
+    /// [`try_acquire`](Semaphore::try_acquire) with a permit that can be moved into another
+    /// coroutine.
     ///
     /// # Errors
     /// Those of [`try_acquire`](Semaphore::try_acquire).
@@ -309,8 +308,8 @@ impl Semaphore {
         self.try_acquire_many_owned(1)
     }
 
-    /// [`try_acquire_many`](Semaphore::try_acquire_many) with permits that can be
-    /// moved into another coroutine.
+    /// [`try_acquire_many`](Semaphore::try_acquire_many) with permits that can be moved into
+    /// another coroutine.
     ///
     /// # Errors
     /// Those of [`try_acquire`](Semaphore::try_acquire).
@@ -471,8 +470,8 @@ impl Semaphore {
         taken
     }
 
-    /// Closes the semaphore: waiters and later requests get an error. Permits that
-    /// have been handed out stay valid.
+    /// Closes the semaphore: waiters and later requests get an error. Permits that have been handed
+    /// out stay valid.
     ///
     /// ```
     /// use upshift::sync::{Semaphore, TryAcquireError};
@@ -510,7 +509,7 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// The common part of both futures.
+/// State and behaviour common to both futures.
 #[derive(Debug)]
 struct Request {
     permits: usize,
@@ -530,17 +529,17 @@ impl Request {
         let level = waiting_level();
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = semaphore.state.lock();
-        let here = match self.key {
+        let is_ready = match self.key {
             Some(key) => state.waiters.granted(key),
             None => state.closed || state.suffices(self.permits, level),
         };
-        if here && !may_proceed() {
+        if is_ready && !may_proceed() {
             drop(state);
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         match self.key {
-            Some(key) if here => {
+            Some(key) if is_ready => {
                 self.key = None;
                 match state.waiters.release(key).granted {
                     Some(Claim::Closed) => Poll::Ready(Err(AcquireError(()))),
@@ -548,14 +547,14 @@ impl Request {
                 }
             }
             Some(key) => {
-                let before = state.waiters.refresh(key, level, &mut waker);
+                let old_waker = state.waiters.refresh(key, level, &mut waker);
                 // After a change of level another waiter may be the first.
                 semaphore.grant(state);
-                drop(before);
+                drop(old_waker);
                 Poll::Pending
             }
             None if state.closed => Poll::Ready(Err(AcquireError(()))),
-            None if here => {
+            None if is_ready => {
                 state.permits -= self.permits;
                 Poll::Ready(Ok(()))
             }

@@ -1,4 +1,4 @@
-//! A cell that is set once, and a wait for its value.
+//! A cell that is set once, and the wait for its value.
 
 use std::error::Error;
 use std::fmt;
@@ -58,7 +58,7 @@ impl<T> SetOnce<T> {
         SetOnce::const_new()
     }
 
-    /// Creates a cell with this value, or an empty one.
+    /// Creates a cell with this value, or an empty cell.
     #[must_use]
     pub fn new_with(value: Option<T>) -> SetOnce<T> {
         value.map_or_else(SetOnce::new, SetOnce::const_new_with)
@@ -93,7 +93,7 @@ impl<T> SetOnce<T> {
                 self.set.notify_waiters();
                 Ok(())
             }
-            // In the second case another thread is between its two steps above.
+            // `InitializingError` means that another thread is in the middle of the same call.
             Err(
                 super::SetError::AlreadyInitializedError(value)
                 | super::SetError::InitializingError(value),
@@ -132,7 +132,7 @@ impl<T> SetOnce<T> {
 
 cell_traits!(SetOnce);
 
-/// The error of [`SetOnce::set`]: the cell has a value. Contains the rejected one.
+/// The error of [`SetOnce::set`]: the cell has a value. Contains the rejected value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetOnceError<T>(pub T);
 

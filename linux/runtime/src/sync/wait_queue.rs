@@ -1,20 +1,20 @@
 //! The waiters of a primitive: most urgent level first, FIFO within a level.
 //!
-//! A pure data structure; the primitive guards it with its lock. Nodes lie in a slab and are
-//! linked by index into one list sorted by level; the last node of each level is known, and a
-//! bitmap says which levels have one. So insert, remove and pop are O(1), without an allocation
-//! once the slab has grown to the largest number of waiters so far. A queue that never had a
-//! waiter is one null pointer.
+//! The queue is a pure data structure; the primitive guards it with its lock. Nodes lie in a slab
+//! and are linked by index into one list sorted by level; the last node of each level is known, and
+//! a word has a bit for each level that has nodes. So insert, remove and pop are O(1), without an
+//! allocation once the slab has grown to the largest number of waiters so far. A queue that never
+//! had a waiter is one null pointer.
 //!
 //! ```text
 //!   insert ──► waiting ──pop──► granted ──release──► free
 //!                 └──────────release────────────────►
 //! ```
 //!
-//! Invariants: a node belongs to the future that inserted it until that future
-//! calls [`WaitQueue::release`], once; `waiting` nodes are linked and have a
-//! waker, `granted` ones neither. Methods that displace a waker return it: drop
-//! or wake it after the lock is given back.
+//! Invariants: a node belongs to the future that inserted it until that future calls
+//! [`WaitQueue::release`], once; `waiting` nodes are linked and have a waker, `granted` nodes are
+//! not linked and have none. Methods that displace a waker return it: drop or wake it after the
+//! lock is given back.
 
 use std::task::Waker;
 
@@ -76,9 +76,9 @@ impl<P: Copy> WaitQueue<P> {
         Some((node.level, node.payload))
     }
 
-    /// Moves the first waiter to its present level, and its place to the end of that level, until
-    /// the first is at least as urgent as when it queued. `now` returns the present level of a
-    /// waiter, if it is known.
+    /// Moves the first waiter to the end of its present level, if that is less urgent, until the
+    /// first waiter is as urgent as when it queued. `now` returns the present level of a waiter, if
+    /// it is known.
     pub(crate) fn settle_first(&mut self, now: impl Fn(P) -> Option<Level>) {
         let Some(inner) = self.inner.as_mut() else {
             return;
@@ -150,7 +150,7 @@ impl<P: Copy> WaitQueue<P> {
     }
 
     /// Updates the node of a future that was polled again and still waits: its waker, and its
-    /// level (then its place too) may have changed. Returns the waker it had before.
+    /// level (then its place too) may have changed. Returns the old waker.
     pub(crate) fn refresh(
         &mut self,
         key: Key,
@@ -162,11 +162,11 @@ impl<P: Copy> WaitQueue<P> {
         if !node.waiting {
             return None;
         }
-        let before = register(&mut node.waker, waker);
+        let old_waker = register(&mut node.waker, waker);
         if node.level != level {
             inner.relink(key.0, level);
         }
-        before
+        old_waker
     }
 
     /// Frees the node. Its future calls this once.
@@ -225,7 +225,8 @@ impl<P> Inner<P> {
         self.link(index, level);
     }
 
-    /// Inserts a node behind the last of its level, or of the nearest more urgent one.
+    /// Inserts a node behind the last node of its level or, if there is none, of the nearest more
+    /// urgent level.
     fn link(&mut self, index: u32, level: Level) {
         let ahead = self.levels & (level.more_urgent_bits() | level.bit());
         let prev = match ahead.checked_ilog2() {
@@ -286,9 +287,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a vector that is sorted (stably) before each pop.
+        /// Compares the queue with a vector that is sorted stably before each pop.
         #[test]
-        fn it_pops_in_the_order_of_a_sorted_list(
+        fn waiters_pop_in_the_order_of_a_sorted_list(
             steps in proptest::collection::vec((0_u8..8, any::<u8>(), any::<prop::sample::Index>()), 1..200)
         ) {
             let mut queue = WaitQueue::new();

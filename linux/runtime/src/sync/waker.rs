@@ -31,7 +31,7 @@ fn wake_foreign(waker: Waker) {
 /// the lock.
 pub(crate) fn register(slot: &mut Option<Waker>, waker: &mut LockSafeWaker<'_>) -> Option<Waker> {
     match slot {
-        Some(before) if before.will_wake(waker) => None,
+        Some(old_waker) if old_waker.will_wake(waker) => None,
         _ => slot.replace(waker.take()),
     }
 }

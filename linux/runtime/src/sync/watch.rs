@@ -1,10 +1,10 @@
 //! A channel that keeps only the latest value.
 //!
-//! The version counts the values; its lowest bit says that the senders are gone. It changes
-//! while the value is locked for writing, so a reader of the value under its lock knows its
-//! version. A waiter asks for a notification before it looks at the version, so it
-//! misses none. The lock of the value is `std`'s: a reference to the value may be held for
-//! long, but never across an `await`.
+//! The version counts the values; its lowest bit is set when the senders are gone. It changes while
+//! the value is locked for writing, so a thread that holds the value's lock knows its version. A
+//! waiter subscribes to a notification before it reads the version, so it misses no change. The
+//! lock of the value is `std`'s: a reference to the value may be held for long, but never across an
+//! `await`.
 
 use std::fmt;
 use std::ops::Deref;
@@ -350,10 +350,10 @@ impl<T: fmt::Debug> fmt::Debug for Sender<T> {
     }
 }
 
-/// Reads the value, and waits for new ones. Clone it for more receivers.
+/// Reads the value, and waits for new values. Clone it for more receivers.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
-    /// The newest version that this receiver has seen.
+    /// Newest version that this receiver has seen.
     version: u64,
 }
 
@@ -461,7 +461,7 @@ impl<T> Receiver<T> {
         Ok(())
     }
 
-    /// Waits for a value that `accepts` returns true for, the present one first.
+    /// Waits until `accepts` returns true for a value. Tests the present value first.
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time; values that were tested count as seen.
@@ -490,13 +490,13 @@ impl<T> Receiver<T> {
         mut accepts: impl FnMut(&T) -> bool,
     ) -> Result<Ref<'_, T>, RecvError> {
         proceed().await;
-        let mut over = false;
+        let mut senders_gone = false;
         loop {
             {
                 let value = self.shared.read();
                 let version = self.shared.version();
                 let changed = std::mem::replace(&mut self.version, version) != version;
-                if !over || changed {
+                if !senders_gone || changed {
                     match catch_unwind(AssertUnwindSafe(|| accepts(&value))) {
                         Ok(true) => return Ok(Ref { value, changed }),
                         Ok(false) => {}
@@ -507,10 +507,10 @@ impl<T> Receiver<T> {
                     }
                 }
             }
-            if over {
+            if senders_gone {
                 return Err(RecvError(()));
             }
-            over = changed_since(&self.shared, self.version).await.is_err();
+            senders_gone = changed_since(&self.shared, self.version).await.is_err();
         }
     }
 

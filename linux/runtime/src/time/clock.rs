@@ -1,9 +1,8 @@
-//! Two clocks: nanoseconds of `CLOCK_MONOTONIC` for timers, and ticks for the
+//! The runtime's two clocks: nanoseconds of `CLOCK_MONOTONIC` for timers, and ticks for the
 //! scheduler's accounting.
 //!
-//! A tick is the cheapest monotonic unit of the CPU: of the time-stamp counter where the
-//! kernel itself trusts it, else a nanosecond. The length of a tick is measured once,
-//! against `CLOCK_MONOTONIC`.
+//! A tick is one count of the time-stamp counter where the kernel itself trusts the counter, else a
+//! nanosecond. The length of a tick is measured once, against `CLOCK_MONOTONIC`.
 //!
 //! The counter may be set back while the machine sleeps (ACPI S3). Ticks then continue from the
 //! last reading of the thread that notices first: the process adds an offset to the counter.
@@ -46,7 +45,7 @@ pub(crate) fn now_or_later() -> u64 {
     {
         let tick = tick();
         if tick.counter {
-            // A fence would keep the order of readings, and cost more than all of this.
+            // A fence would keep the order of readings, but cost more than the whole function.
             // SAFETY: every x86-64 CPU has the counter.
             let ticks = unsafe { core::arch::x86_64::_rdtsc() };
             let (then, nanos) = READING.get();
@@ -60,19 +59,19 @@ pub(crate) fn now_or_later() -> u64 {
     now()
 }
 
-/// Reads the other clock too. The ticks come first: times counted from them are late rather than
-/// early.
+/// Reads `CLOCK_MONOTONIC` after the ticks, so that times counted from both are late rather than
+/// early. Returns the start of a timer's duration.
 #[cfg(target_arch = "x86_64")]
 fn read(ticks: u64, tick: &Tick) -> u64 {
     let (nanos, took) = nanos_after(ticks);
-    // A thread that was interrupted between both readings keeps the former pair.
+    // A thread that was interrupted between the readings keeps its former pair.
     if took < tick.per_micro * MARGIN / 1000 {
         READING.set((ticks, nanos));
     }
     nanos + MARGIN
 }
 
-/// Returns the time in nanoseconds, and the ticks that have passed since `ticks` at most.
+/// Returns the time in nanoseconds, and an upper bound of the ticks since the reading `ticks`.
 #[cfg(target_arch = "x86_64")]
 fn nanos_after(ticks: u64) -> (u64, u64) {
     let nanos = now();
@@ -98,7 +97,7 @@ fn moment() -> (Instant, u64) {
     })
 }
 
-/// Returns the nanoseconds of an instant: 0 for one before the clock's zero, `u64::MAX` for one
+/// Returns the nanoseconds of an instant: 0 if it precedes the clock's zero, `u64::MAX` if it is
 /// too far to count.
 pub(crate) fn from_instant(instant: Instant) -> u64 {
     let (instant_zero, nanos_zero) = moment();
@@ -113,7 +112,7 @@ pub(crate) fn to_instant(nanos: u64) -> Instant {
     let (instant_zero, nanos_zero) = moment();
     if nanos >= nanos_zero {
         let ahead = Duration::from_nanos(nanos - nanos_zero);
-        // A deadline that no `Instant` can represent becomes one in a century.
+        // A deadline that no `Instant` can represent becomes a deadline in a century.
         instant_zero
             .checked_add(ahead)
             .unwrap_or(instant_zero + Duration::from_secs(100 * 365 * 86_400))
@@ -135,7 +134,7 @@ pub(crate) fn ticks() -> u64 {
     Ticks::new().ticks()
 }
 
-/// [`ticks`] for a caller that reads them at each poll: the choice of the clock is stored.
+/// [`ticks`] for a caller that reads them at each poll: stores the choice of the clock.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticks {
     counter: bool,
@@ -163,8 +162,8 @@ impl Ticks {
 /// Number by which ticks are ahead of a counter that has been set back.
 static OFFSET: AtomicU64 = AtomicU64::new(0);
 
-/// Microseconds by which a reading may be later than the next one without a counter that was set
-/// back: the counters of CPUs differ by less than one where the kernel trusts them.
+/// Number of microseconds by which a reading may exceed the next reading although no counter was
+/// set back: where the kernel trusts the counters, those of two CPUs differ by less than 1 µs.
 const APART_MICROS: u64 = 100;
 
 /// Returns the present ticks, at least `before`, an earlier reading. If the counter has been set
@@ -173,7 +172,7 @@ pub(crate) fn ticks_after(before: u64) -> u64 {
     let offset = OFFSET.load(Ordering::Relaxed);
     let behind = before.saturating_sub(ticks());
     if behind > APART_MICROS * tick().per_micro {
-        // One thread does it: another thread that noticed the same finds another offset.
+        // Only one thread succeeds: any other thread that noticed the same finds another offset.
         let ahead = offset.wrapping_add(behind);
         let _ = OFFSET.compare_exchange(offset, ahead, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -216,7 +215,7 @@ fn measure() -> Tick {
     if counter {
         // The tightest of several readings at both ends: timers rely on the result, and the
         // thread may lose the CPU during a reading.
-        let both = || {
+        let read_both = || {
             let reading = |_| {
                 // SAFETY: every x86-64 CPU has the counter.
                 let ticks = unsafe { core::arch::x86_64::_rdtsc() };
@@ -226,11 +225,11 @@ fn measure() -> Tick {
             let (_, ticks, nanos) = (0..32).map(reading).min().unwrap_or_default();
             (ticks, nanos)
         };
-        let (ticks, nanos) = both();
+        let (ticks, nanos) = read_both();
         while now() - nanos < 500_000 {
             core::hint::spin_loop();
         }
-        let (later, after) = both();
+        let (later, after) = read_both();
         return Tick::new(counter, ((later - ticks) * 1000 / (after - nanos)).max(1));
     }
     Tick::new(counter, 1000)
@@ -251,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_duration_is_longer_than_anything_lasts() {
+    fn the_longest_duration_exceeds_any_uptime() {
         let century = Duration::from_secs(100 * 365 * 86_400) / 4;
         assert!(to_ticks(Duration::MAX) >= to_ticks(century));
         assert!(ticks().checked_add(to_ticks(Duration::MAX)).is_some());
@@ -275,7 +274,7 @@ mod tests {
     #[test]
     fn the_start_of_a_timer_is_never_early_and_hardly_late() {
         for n in 0..200_000_u64 {
-            // Some readings are fresh, some too old.
+            // A few readings are fresh, others are too old.
             for _ in 0..n % 64 {
                 core::hint::spin_loop();
             }

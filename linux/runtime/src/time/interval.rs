@@ -50,7 +50,7 @@ pub fn interval_at(start: impl Into<Instant>, period: Duration) -> Interval {
     Interval::new(nanos_of(start.into()), period)
 }
 
-/// The handling of missed ticks: those that are already due when the one before them is taken.
+/// The handling of missed ticks, which are already due when the preceding tick is taken.
 ///
 /// With a period of 100 ms and a tick at 0 ms whose work lasts 250 ms, the next ticks are:
 ///
@@ -77,13 +77,13 @@ pub fn interval_at(start: impl Into<Instant>, period: Duration) -> Interval {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissedTickBehavior {
-    /// Missed ticks come at once, one after the other, until the schedule is caught up:
-    /// as many ticks as periods.
+    /// Missed ticks come at once, one after the other, until the schedule is caught up: as many
+    /// ticks as periods.
     #[default]
     Burst,
-    /// The schedule starts anew: the next tick comes a period after the late one.
+    /// The schedule starts anew: the next tick comes a period after the late tick.
     Delay,
-    /// Missed ticks are left out: the next tick is the schedule's next one from now.
+    /// Missed ticks are left out: the next tick is the first tick of the schedule after now.
     Skip,
 }
 
@@ -251,7 +251,7 @@ impl Interval {
     }
 }
 
-/// Returns the tick after the one that was due at `due` and is taken at `now` (ns).
+/// Returns the time of the tick that follows a tick due at `due` and taken at `now` (ns).
 fn next_tick(due: u64, now: u64, period: u64, behavior: MissedTickBehavior) -> u64 {
     let next = due.saturating_add(period);
     if now < next {

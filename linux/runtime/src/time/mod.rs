@@ -7,13 +7,12 @@
 //! | [`interval`], [`interval_at`] | ticks at a regular period |
 //! | [`Instant`] | a moment of the clock that timers use |
 //!
-//! Every vCPU keeps its timers in a hierarchical wheel with ticks of about a
-//! microsecond (1024 ns). A timer never fires early; it is late by up to three ticks and
-//! the time until the vCPU looks at it (the kernel's timer wakes a parked vCPU). Arming
-//! and cancelling are O(1), without allocation or system call, so a `timeout` around
-//! every request is cheap.
+//! Every vCPU keeps its timers in a hierarchical wheel with ticks of about a microsecond (1024 ns).
+//! A timer never fires early; it is late by up to three ticks and the time until the vCPU checks
+//! its timers (the kernel's timer wakes a parked vCPU). Arming and cancelling are O(1), without
+//! allocation or system call, so a `timeout` around every request is cheap.
 //!
-//! A timer fires on the vCPU that armed it, even if the coroutine has moved to another. The
+//! A timer fires on the vCPU that armed it, even if the coroutine has moved to another vCPU. The
 //! clock is `CLOCK_MONOTONIC`: it stands still while the machine is suspended.
 //!
 //! # Cancellation safety

@@ -1,11 +1,11 @@
 //! Paused time, for tests (feature `test-util`).
 //!
-//! A runtime of one inline vCPU may have its time paused. Its timers then lie here, in order,
-//! instead of in the wheel, and fire when the time is moved: by [`advance`], or, when nothing
-//! of the runtime is ready, by the *mover*, to the next timer. The mover is a coroutine of the
-//! least urgent level, so it runs when nothing else is ready; before it moves the time, the ring
-//! is looked at. Code that waits for something outside (a thread, another process) should not
-//! have its time paused.
+//! A runtime of one inline vCPU may have its time paused. Its timers then lie in this module, in
+//! order, instead of in the wheel, and fire when the time is moved: by [`advance`], or, when no
+//! coroutine of the runtime is ready, by the *mover*, to the next timer. The mover is a coroutine
+//! of the least urgent level, so it runs when no other coroutine is ready; before it moves the
+//! time, the vCPU reaps its ring. Do not pause the time of code that waits for something outside (a
+//! thread, another process).
 //!
 //! All state belongs to the thread of the vCPU, so there is no lock.
 
@@ -21,15 +21,16 @@ use crate::context;
 use crate::sync::wake;
 use crate::time::clock;
 
-/// Time for which nothing must be ready before the mover moves: enough for two looks at the ring.
+/// Time for which nothing must be ready before the mover moves the time: enough to reap the ring
+/// twice.
 const IDLE_BEFORE_MOVE: Duration = Duration::from_micros(50);
 
-/// Latest time that [`advance`] moves to, in ns: some 146 years.
+/// Latest time that [`advance`] moves to, in ns: about 146 years.
 const FARTHEST: u64 = u64::MAX / 4;
-/// End of the time, in ns: some 292 years. A later deadline counts as this one.
+/// End of the time, in ns: about 292 years. A later deadline counts as this time.
 const END: u64 = u64::MAX / 2;
 
-/// The deadline, and a number that distinguishes equal ones.
+/// A deadline, and a number that distinguishes equal deadlines.
 pub(super) type Key = (u64, u64);
 
 struct Paused {
@@ -40,7 +41,9 @@ struct Paused {
     /// paused.
     resumed: Option<u64>,
     timers: BTreeMap<Key, Waker>,
+    /// Number in the key of the newest timer.
     numbers: u64,
+    /// Waker of the mover while it waits for a timer.
     mover: Option<Waker>,
 }
 
@@ -49,7 +52,8 @@ thread_local! {
     static PAUSED: RefCell<Vec<Paused>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `f`, which runs no user code, with the state of the current runtime.
+/// Runs `f` with the state of the current runtime. `f` must not run user code. Returns `None` if
+/// the time has never been paused.
 fn with<R>(f: impl FnOnce(&mut Paused) -> R) -> Option<R> {
     let number = context::with(|worker| worker.shared().number.get())?;
     let mut all = PAUSED
@@ -75,7 +79,7 @@ pub(super) fn now() -> Option<u64> {
     })
 }
 
-/// Returns the deadline for the wheel.
+/// Converts a deadline to unpaused time, for the wheel.
 pub(super) fn real(deadline: u64) -> u64 {
     with(|paused| match paused.resumed {
         Some(then) => deadline.saturating_sub(paused.now).saturating_add(then),
@@ -84,7 +88,8 @@ pub(super) fn real(deadline: u64) -> u64 {
     .unwrap_or(deadline)
 }
 
-/// Arms a timer, if the time is paused. `Err`: the deadline has passed.
+/// Arms a timer. Returns `None` if the time is not paused, and `Some(Err(()))` if the deadline has
+/// passed.
 pub(super) fn arm(deadline: u64, waker: &Waker) -> Option<Result<Key, ()>> {
     let mut waker = Some(waker.clone());
     let (armed, mover) = with(|paused| {
@@ -111,7 +116,7 @@ pub(super) fn has_passed(deadline: u64) -> bool {
     super::now() >= deadline.min(END)
 }
 
-/// Returns true if the timer has fired. If not, it will wake this waker.
+/// Returns true if the timer has fired. If not, it will wake `waker`.
 pub(super) fn has_fired(key: Key, waker: &Waker) -> bool {
     let mut waker = Some(waker.clone());
     with(|paused| match paused.timers.get_mut(&key) {
@@ -170,25 +175,25 @@ impl Paused {
 /// ```
 #[track_caller]
 pub fn pause() {
-    let found = context::with(|worker| {
+    let current = context::with(|worker| {
         let alone = worker.shared().domain.active_vcpus() == 1;
         (worker.shared().number.get(), alone && worker.is_inline())
     });
-    let Some((runtime, alone)) = found else {
+    let Some((runtime, alone)) = current else {
         panic!("time is paused in a coroutine");
     };
     assert!(
         alone,
         "time can be paused in a runtime with one vCPU and without preemption"
     );
-    let before = with(|paused| {
-        let stood = paused.resumed.is_none();
+    let was_paused = with(|paused| {
+        let was_paused = paused.resumed.is_none();
         if let Some(then) = paused.resumed.take() {
             paused.now += clock::now().saturating_sub(then);
         }
-        stood
+        was_paused
     });
-    match before {
+    match was_paused {
         Some(true) => panic!("time is already paused"),
         Some(false) => return,
         None => {}
@@ -242,7 +247,7 @@ pub fn resume() {
 }
 
 /// Moves the time by a duration. Timers that are due by then fire, and their coroutines run before
-/// this returns. The time moves to 146 years at most.
+/// the future is ready. The time moves to 146 years at most.
 ///
 /// # Cancellation safety
 /// The time moves at the first poll; a dropped future does not move it back.
@@ -277,12 +282,13 @@ pub async fn advance(duration: Duration) {
     crate::yield_now().await;
 }
 
-/// Moves the time to the next timer whenever nothing else is ready: see the module.
+/// Moves the time to the next timer whenever nothing else is ready: see the documentation of the
+/// module.
 async fn mover() {
     loop {
         poll_fn(has_timer).await;
-        let quiet = clock::now() + clock::nanos(IDLE_BEFORE_MOVE);
-        while clock::now() < quiet {
+        let idle_until = clock::now() + clock::nanos(IDLE_BEFORE_MOVE);
+        while clock::now() < idle_until {
             crate::yield_now().await;
         }
         let woken = with(|paused| {

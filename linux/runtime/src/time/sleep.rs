@@ -1,9 +1,10 @@
 //! A future that is ready at a deadline.
 //!
-//! Armed at its first poll, on the vCPU that polls it. The timer stays there until it fires or
-//! the `Sleep` is dropped, reset, polled by another runtime, or polled after that vCPU left.
-//! Polled on a thread of tokio's beside the vCPUs, it is armed by a coroutine of its own.
-//! To arm and to cancel costs two short locks, and the counters of the waker and the vCPU.
+//! A [`Sleep`] is armed at its first poll, on the vCPU that polls it. The timer stays there until
+//! it fires or the `Sleep` is dropped, reset, polled by another runtime, or polled after that vCPU
+//! left. When it is polled on a thread of tokio beside the vCPUs, a coroutine waits for the
+//! deadline instead. Arming and cancelling cost two short locks, and updates of the counters of the
+//! waker and of the vCPU.
 
 use std::future::Future;
 use std::mem;
@@ -20,8 +21,8 @@ use crate::sync::{LockSafeWaker, may_proceed, wake};
 use crate::time::clock;
 use crate::user_code::on_vcpu::OnVcpu;
 
-/// Waits for a duration, which begins with this call. Zero is ready at once; a duration of more
-/// than the clock can count (584 years) never ends.
+/// Waits for a duration, which begins with this call. A duration of zero is ready at once; a
+/// duration longer than the clock can count (584 years) never ends.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -38,8 +39,8 @@ use crate::user_code::on_vcpu::OnVcpu;
 /// The future may be dropped at any time; its timer is cancelled.
 ///
 /// # Panics
-/// When the future is polled on a thread that is neither a vCPU's of an upshift runtime nor one
-/// of tokio's beside it (`Builder::tokio`).
+/// When the future is polled on a thread that neither serves a vCPU of an upshift runtime nor
+/// belongs to tokio beside it (`Builder::tokio`).
 #[inline]
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep::at(if duration.is_zero() {
@@ -49,8 +50,7 @@ pub fn sleep(duration: Duration) -> Sleep {
     })
 }
 
-/// Waits until an instant. A past one is ready at once, or after the vCPU has looked at its
-/// clock.
+/// Waits until an instant. A past instant is ready at once, or when the vCPU has read its clock.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -93,6 +93,7 @@ pub struct Sleep {
     /// Deadline in nanoseconds of the clock.
     deadline: u64,
     stage: Stage,
+    /// Coroutine that waits for the deadline, in the stage `Away`.
     away: Option<Box<OnVcpu<()>>>,
 }
 
@@ -102,7 +103,7 @@ enum Stage {
     /// Armed while the time is paused.
     #[cfg(feature = "test-util")]
     Paused(pause::Key),
-    /// Polled on a thread of tokio's; a coroutine waits for it, see [`Sleep::away`].
+    /// Polled on a thread of tokio: the coroutine in [`Sleep::away`] waits for the deadline.
     Away,
     Done,
 }
@@ -151,7 +152,7 @@ impl Sleep {
         }
     }
 
-    /// Changes the deadline, to an earlier or a later one, whether the future is ready or not.
+    /// Changes the deadline, to an earlier or a later time, whether the future is ready or not.
     /// Await the future (again) afterwards.
     ///
     /// ```
@@ -176,10 +177,9 @@ impl Sleep {
         {
             return;
         }
-        // The timer is armed on another vCPU, which may be asleep until the old deadline:
-        // the coroutine is polled and arms where it runs. If the timer has fired, its
-        // wake does
-        // that.
+        // The timer is armed on another vCPU, which may be asleep until the old deadline: its waker
+        // has the coroutine polled, which arms where it runs. If the timer has fired, its wake has
+        // done the same.
         if let Some(waker) = self.disarm() {
             wake(waker);
         }
@@ -211,7 +211,7 @@ impl Sleep {
         }
     }
 
-    /// Polls the future. `give_way`: it is not ready while more urgent work waits.
+    /// Polls the future. With `give_way`, it is not ready while the coroutine should give way.
     #[inline]
     pub(super) fn advance(&mut self, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
         let elapsed = match &self.stage {
@@ -225,8 +225,7 @@ impl Sleep {
                 drop(self.disarm());
                 match fired {
                     Fired::Yes => true,
-                    // The timer's vCPU may be idle for ever and serve no
-                    // timers.
+                    // The timer's vCPU may be idle for ever and serve no timers.
                     Fired::Not | Fired::Evicted => now() >= self.deadline,
                 }
             }
@@ -291,14 +290,14 @@ impl Sleep {
         }
         match self.stage {
             Stage::Done => return Poll::Ready(()),
-            // The vCPU has left: the next poll is on another one.
+            // The vCPU has left: the next poll is on another vCPU.
             Stage::New => cx.waker().wake_by_ref(),
             _ => {}
         }
         Poll::Pending
     }
 
-    /// Waits by way of a coroutine, since the calling thread serves no vCPU.
+    /// Starts a coroutine that waits for the deadline, since the calling thread serves no vCPU.
     #[cold]
     fn arm_away(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Ok(on_vcpu) = OnVcpu::run(Sleep::at(self.deadline)) else {
@@ -345,14 +344,14 @@ impl Drop for Sleep {
     }
 }
 
-/// Returns true if the calling thread belongs to another runtime than these timers.
+/// Returns true if the calling thread belongs to another runtime than `timers`.
 #[inline]
 fn is_elsewhere(timers: &Timers) -> bool {
     context::with_open(|worker| timers.are_of(worker.executor().domain().host()))
         .is_some_and(|is_here| !is_here)
 }
 
-/// Returns the deadline for the wheel: where the time has been paused, in unpaused time.
+/// Returns the deadline for the wheel, in unpaused time if the time has ever been paused.
 #[inline]
 fn real(deadline: u64) -> u64 {
     #[cfg(feature = "test-util")]

@@ -17,7 +17,7 @@ use super::sleep::{Sleep, sleep, sleep_until};
 /// dropped together with the [`Timeout`].
 ///
 /// # Cancellation safety
-/// That of `future`, which is dropped with the [`Timeout`]. To keep it, pass a reference:
+/// Like that of `future`, which is dropped with the [`Timeout`]. To keep it, pass a reference:
 /// `timeout(duration, &mut future)`.
 ///
 /// ```
@@ -104,10 +104,9 @@ impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: `future` is pinned whenever the whole is: it is not moved out of
-        // a pinned `Timeout` (`get_mut` and `into_inner` need an unpinned one),
-        // there is no `Drop`, and `Unpin` is derived from the fields. `sleep` is
-        // `Unpin`.
+        // SAFETY: `future` is pinned whenever the `Timeout` is: it is not moved out of a pinned
+        // `Timeout` (`get_mut` and `into_inner` need an unpinned `Timeout`), there is no `Drop`,
+        // and `Unpin` is derived from the fields. `sleep` is `Unpin`.
         let (future, sleep) = unsafe {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.future), &mut this.sleep)
@@ -115,8 +114,8 @@ impl<F: Future> Future for Timeout<F> {
         if let Poll::Ready(output) = future.poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        // A future that uses up the coroutine's budget in every poll must not keep
-        // the deadline from being checked.
+        // A future that uses up the coroutine's budget in every poll must not keep the deadline
+        // from being checked.
         sleep.advance(cx, false).map(|()| Err(Elapsed(())))
     }
 }

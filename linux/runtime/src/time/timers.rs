@@ -1,13 +1,13 @@
 //! The timers of one vCPU: a wheel of wakers behind a lock.
 //!
-//! Armed and expired by the thread that serves the vCPU; cancelled and reset by any thread to
-//! which a `Sleep` has been moved. The lock is hardly ever contended (one atomic step); wakers
-//! run, and are dropped, without it. The loop of the vCPU reads [`Timers::next_deadline`] without
-//! the lock.
+//! Timers are armed and reset by the thread that serves the vCPU, expired by that thread or by a
+//! vCPU that stands in for it, and cancelled by any thread to which a `Sleep` has been moved. The
+//! lock is hardly ever contended (one atomic step); wakers run, and are dropped, without it. The
+//! loop of the vCPU reads [`Timers::next_deadline`] without the lock.
 //!
 //! Contract with the loop: a timer is armed only on the thread that serves the vCPU, which
-//! therefore sees the new deadline before it waits. Other threads only make deadlines later or
-//! remove them; at worst the loop looks once for nothing.
+//! therefore sees the new deadline before it waits. Other threads only remove deadlines; at worst
+//! the loop expires timers once for nothing.
 
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
@@ -24,13 +24,13 @@ use crate::host::{self, Linux};
 use crate::sync::lock::Lock;
 use crate::sync::waker::LockSafeWaker;
 
-/// The value of [`Timers::next`] while no timer is armed.
+/// Value of [`Timers::next`] while no timer is armed.
 const NEVER: u64 = u64::MAX;
 
 /// The waker of a timer.
 struct Alarm {
     waker: Waker,
-    /// Level of the arming coroutine, if the waker is not a coroutine's.
+    /// Level of the arming coroutine if the waker is foreign, else 0.
     level: u8,
 }
 
@@ -54,10 +54,9 @@ impl Alarm {
 
 /// The timers of a vCPU.
 pub(crate) struct Timers {
-    /// Address of the host of the vCPU's runtime, which outlives these timers or has closed
-    /// them.
+    /// Address of the host of the vCPU's runtime, which outlives these timers or has closed them.
     host: usize,
-    /// A lower bound of all deadlines; changes under the lock.
+    /// Lower bound of all deadlines; changes under the lock.
     next: AtomicU64,
     state: Lock<State>,
 }
@@ -76,8 +75,8 @@ struct State {
 }
 
 impl State {
-    /// Returns true once, when the count of the [`Held`]s is to be released, by the caller.
-    fn is_over(&mut self) -> bool {
+    /// Returns true when the caller must release the count of the [`Held`]s, which happens once.
+    fn take_count(&mut self) -> bool {
         self.closed && self.held == 0 && std::mem::take(&mut self.counted)
     }
 }
@@ -86,16 +85,16 @@ impl State {
 /// under the lock that both steps take anyway, not in the `Arc`.
 pub(super) struct Held(NonNull<Timers>);
 
-// SAFETY: a reference to `Timers`, which are `Sync`.
+// SAFETY: `Held` is a reference to `Timers`, which is `Sync`.
 unsafe impl Send for Held {}
-// SAFETY: like above.
+// SAFETY: as above.
 unsafe impl Sync for Held {}
 
 impl Deref for Held {
     type Target = Timers;
     #[inline]
     fn deref(&self) -> &Timers {
-        // SAFETY: the `Held`s own a count of the `Arc` while there is one of them.
+        // SAFETY: the `Held`s own a count of the `Arc` as long as any of them exists.
         unsafe { self.0.as_ref() }
     }
 }
@@ -110,9 +109,9 @@ impl Held {
             self.next.store(NEVER, Ordering::Relaxed);
         }
         state.held -= 1;
-        let over = state.is_over();
+        let releases_count = state.take_count();
         drop(state);
-        if over {
+        if releases_count {
             self.release_count();
         }
         alarm.map(|alarm| alarm.waker)
@@ -159,14 +158,13 @@ impl Timers {
         }
     }
 
-    /// Returns true if they belong to the runtime with this host.
+    /// Returns true if the timers belong to the runtime with this host.
     #[inline]
     pub(super) fn are_of(&self, host: &Linux) -> bool {
         ptr::from_ref(host).addr() == self.host
     }
 
-    /// Returns when to call [`expire`](Timers::expire) next, in ns; at worst too early.
-    /// One load.
+    /// Returns when to call [`expire`](Timers::expire) next, in ns; at worst too early. One load.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.next.load(Ordering::Relaxed) {
@@ -176,8 +174,7 @@ impl Timers {
     }
 
     /// Wakes all coroutines whose deadline is at or before `now` (ns), in the order of their
-    /// deadlines, and passes foreign wakers to `defer`. Returns the number of timers that
-    /// fired.
+    /// deadlines, and passes foreign wakers to `defer`. Returns the number of timers that fired.
     pub(crate) fn expire(&self, now: u64, mut defer: impl FnMut(DeferredCall)) -> usize {
         if self.next.load(Ordering::Relaxed) > now {
             return 0;
@@ -209,18 +206,18 @@ impl Timers {
         count
     }
 
-    /// Wakes all sleepers, which then arm elsewhere: the vCPU leaves.
+    /// Wakes all sleepers, which then arm on another vCPU. Called when the vCPU leaves.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut woken = Vec::new();
         let mut state = self.state.lock();
         state.closed = true;
         state.wheel.drain(|alarm| woken.push(alarm));
         self.next.store(NEVER, Ordering::Relaxed);
-        let over = state.is_over();
+        let releases_count = state.take_count();
         drop(state);
-        if over {
-            // SAFETY: the count belongs to the `Held`s, and is not the last: the
-            // caller has another.
+        if releases_count {
+            // SAFETY: the count belongs to the `Held`s, and is not the last: the caller has another
+            // count.
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
         }
         for alarm in woken {
@@ -228,8 +225,7 @@ impl Timers {
         }
     }
 
-    /// Arms a timer, on the thread that serves the vCPU, which polls at `level`. Runs no
-    /// user code.
+    /// Arms a timer, on the thread that serves the vCPU, which polls at `level`. Runs no user code.
     #[inline]
     pub(super) fn arm(
         self: &Arc<Self>,
@@ -254,13 +250,13 @@ impl Timers {
             state.counted = true;
             std::mem::forget(self.clone());
         }
-        // Not by way of a reference, from which the counts cannot be reached.
-        // SAFETY: an `Arc` is not null.
+        // The pointer comes from the `Arc`, not from a reference, so that the counts can be
+        // reached. SAFETY: the pointer of an `Arc` is not null.
         let held = Held(unsafe { NonNull::new_unchecked(Arc::as_ptr(self).cast_mut()) });
         Armed::At(held, key)
     }
 
-    /// Checks whether a timer has fired. If not, it will wake this waker.
+    /// Checks whether a timer has fired. If not, it will wake `waker`.
     pub(super) fn poll(&self, key: Key, waker: &Waker) -> Fired {
         let mut waker = LockSafeWaker::new(waker);
         let mut state = self.state.lock();
@@ -273,9 +269,9 @@ impl Timers {
         };
         if !alarm_slot.waker.will_wake(&waker) {
             let alarm = Alarm::of(&mut waker, host::current_level);
-            let before = std::mem::replace(alarm_slot, alarm);
+            let old_alarm = std::mem::replace(alarm_slot, alarm);
             drop(state);
-            drop(before);
+            drop(old_alarm);
         }
         Fired::Not
     }
@@ -311,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_are_there_until_the_last_that_was_armed_is_taken_away() {
+    fn timers_live_until_the_last_armed_timer_is_cancelled() {
         let host = Linux::new();
         for closes_first in [true, false] {
             let timers = Arc::new(Timers::new(0, &host));
@@ -319,12 +315,12 @@ mod tests {
             let (one, first) = arm(&timers, 10_000);
             let (two, second) = arm(&timers, 20_000);
             assert_eq!(timers.expire(15_000, DeferredCall::run), 1);
-            assert!(one.cancel(first).is_none(), "it has fired");
+            assert!(one.cancel(first).is_none(), "the timer has not fired");
             if closes_first {
                 timers.close();
                 drop(timers);
                 assert!(alive.upgrade().is_some());
-                assert!(two.cancel(second).is_none(), "it was woken by the end");
+                assert!(two.cancel(second).is_none(), "`close` did not wake it");
             } else {
                 assert!(two.cancel(second).is_some());
                 timers.close();

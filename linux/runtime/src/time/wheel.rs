@@ -1,26 +1,25 @@
-//! A hierarchical timer wheel: finds the deadlines that are due.
+//! A hierarchical timer wheel, which finds the deadlines that are due.
 //!
-//! A pure data structure without a clock: the caller passes the time. Times are nanoseconds; the
-//! wheel counts in ticks of 1024 ns. A deadline is rounded up to a tick, so a timer is never
-//! early, and late by a tick at most.
+//! The wheel is a pure data structure without a clock: the caller passes the time. Times are
+//! nanoseconds; the wheel counts in ticks of 1024 ns. A deadline is rounded up to a tick, so a
+//! timer is never early, and late by a tick at most.
 //!
-//! Level 0 has 64 slots of one tick, level 1 64 slots of 64 ticks, and so on; nine
-//! levels hold every `u64`. A timer lies at the level of the highest group of six
-//! bits in which its tick differs from `elapsed`, in the slot that this group
-//! names. Slots are doubly linked lists; a bitmap per level names the slots in
-//! use; each slot knows a lower bound of its deadlines.
+//! Level 0 has 64 slots of one tick, level 1 64 slots of 64 ticks, and so on; nine levels hold
+//! every `u64`. A timer lies at the level of the highest group of six bits in which its tick
+//! differs from `elapsed`, in the slot that this group names. Slots are doubly linked lists; a word
+//! per level has a bit for each slot in use; each slot knows a lower bound of its deadlines.
 //!
 //! Invariants:
 //!
-//! * every timer in a slot has a tick > `elapsed`, and shares with `elapsed` all
-//!   groups above its level. So the first slot in use of a level has the level's
-//!   earliest timers, and the next deadline is the least bound of nine slots;
-//! * a node belongs to the caller that inserted it until that removes it, also after it has
+//! * every timer in a slot has a tick > `elapsed`, and shares with `elapsed` all groups above its
+//!   level. So the first slot in use of a level has the level's earliest timers, and the next
+//!   deadline is the least bound of nine slots;
+//! * a node belongs to the caller that inserted it until the caller removes it, also after it has
 //!   fired. So a key never names a foreign timer.
 //!
-//! Costs: insert and remove are O(1) without allocation (once the slab has grown); a timer is
-//! moved at most once per level before it fires; an empty stretch of time costs nothing, however
-//! long. A removed timer leaves its slot's bound as it was: at worst one look that finds nothing.
+//! Costs: insert and remove are O(1) without allocation (once the slab has grown); a timer is moved
+//! at most once per level before it fires; an empty stretch of time costs nothing, however long. A
+//! removed timer leaves its slot's bound as it was: at worst one call of `expire` finds nothing.
 
 use std::mem;
 
@@ -59,7 +58,7 @@ struct Node<T> {
     next: u32,
     level: u8,
     slot: u8,
-    /// `None` once it has fired.
+    /// `None` once the timer has fired.
     value: Option<T>,
 }
 
@@ -83,8 +82,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Adds a timer. One whose deadline has passed fires at the next `expire`. Returns its key,
-    /// and the time at which it fires (ns).
+    /// Adds a timer. A timer whose deadline has passed fires at the next `expire`. Returns the
+    /// timer's key, and the time at which it fires (ns).
     #[inline]
     pub(crate) fn insert(&mut self, deadline: u64, value: T) -> (Key, u64) {
         let tick = self.tick(deadline);
@@ -135,8 +134,8 @@ impl<T> Wheel<T> {
         self.node(key.0).value.as_mut()
     }
 
-    /// Returns when to call `expire` next, in ns: never later than a tick after a deadline;
-    /// at worst too early.
+    /// Returns when to call `expire` next, in ns: never later than a tick after a deadline; at
+    /// worst too early.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         if self.armed == 0 {
             return None;
@@ -149,8 +148,8 @@ impl<T> Wheel<T> {
             .map(|tick| tick << TICK_BITS)
     }
 
-    /// Fires every timer whose deadline is at or before `now` (ns): passes its
-    /// deadline (rounded up) and its value to `fire`, in no particular order.
+    /// Fires every timer whose deadline is at or before `now` (ns): passes its deadline (rounded
+    /// up) and its value to `fire`, in no particular order.
     pub(crate) fn expire(&mut self, now: u64, mut fire: impl FnMut(u64, T)) {
         let now = now >> TICK_BITS;
         if now < self.elapsed {
@@ -158,7 +157,7 @@ impl<T> Wheel<T> {
         }
         let mut chain = NONE;
         for number in 0..WHEELS {
-            // Slots in order of time, up to the first that lies wholly in the future.
+            // The slots come in order of time, up to the first slot that lies in the future.
             while let Some(slot) = self.levels[number].first_until(now) {
                 chain = self.detach(number, slot, chain);
             }
@@ -203,7 +202,7 @@ impl<T> Wheel<T> {
         self.link(index);
     }
 
-    /// Returns the tick in which a deadline fires: the next one if it has passed.
+    /// Returns the tick in which a deadline fires: the next tick if the deadline has passed.
     #[inline]
     fn tick(&self, deadline: u64) -> u64 {
         let tick = deadline.div_ceil(1 << TICK_BITS);
@@ -306,7 +305,8 @@ mod tests {
 
     const TICK: u64 = 1 << TICK_BITS;
 
-    fn fired(wheel: &mut Wheel<u32>, now: u64) -> Vec<u32> {
+    /// Returns the sorted values of the timers that fire.
+    fn expire(wheel: &mut Wheel<u32>, now: u64) -> Vec<u32> {
         let mut fired = Vec::new();
         wheel.expire(now, |_, value| fired.push(value));
         fired.sort_unstable();
@@ -314,62 +314,62 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_far_timer_needs_one_look() {
+    fn a_lone_far_timer_needs_one_expiry() {
         let mut wheel = Wheel::new(12_345);
         let year = 365 * 86_400_000_000_000;
         wheel.insert(year, 1);
         let next = wheel.next_deadline().unwrap();
         assert!((year..year + TICK).contains(&next));
-        assert_eq!(fired(&mut wheel, next - 1), [0u32; 0]);
-        assert_eq!(fired(&mut wheel, next), [1]);
+        assert_eq!(expire(&mut wheel, next - 1), [0u32; 0]);
+        assert_eq!(expire(&mut wheel, next), [1]);
         assert_eq!(wheel.next_deadline(), None);
     }
 
     #[test]
-    fn past_deadlines_fire_at_the_next_look() {
+    fn past_deadlines_fire_at_the_next_expiry() {
         let mut wheel = Wheel::new(1_000_000);
         wheel.insert(0, 1);
         wheel.insert(1_000_000, 2);
-        assert_eq!(fired(&mut wheel, 1_000_000 + TICK), [1, 2]);
+        assert_eq!(expire(&mut wheel, 1_000_000 + TICK), [1, 2]);
     }
 
     #[test]
     fn the_last_deadline_is_kept_and_can_be_removed() {
         let mut wheel = Wheel::new(5);
         let (key, _) = wheel.insert(u64::MAX, 1);
-        assert_eq!(fired(&mut wheel, u64::MAX - TICK), [0u32; 0]);
+        assert_eq!(expire(&mut wheel, u64::MAX - TICK), [0u32; 0]);
         assert_eq!(wheel.next_deadline(), Some(LAST_TICK << TICK_BITS));
         assert_eq!(wheel.remove(key), Some(1));
         assert_eq!(wheel.next_deadline(), None);
         // Nothing overflows when the clock stands still.
-        assert_eq!(fired(&mut wheel, u64::MAX), [0u32; 0]);
+        assert_eq!(expire(&mut wheel, u64::MAX), [0u32; 0]);
         wheel.insert(u64::MAX, 2);
-        assert_eq!(fired(&mut wheel, u64::MAX), [2]);
+        assert_eq!(expire(&mut wheel, u64::MAX), [2]);
     }
 
     #[test]
     fn a_clock_that_goes_back_fires_nothing() {
         let mut wheel = Wheel::new(1_000_000);
         wheel.insert(1_000_001, 1);
-        assert_eq!(fired(&mut wheel, 10), [0u32; 0]);
-        assert_eq!(fired(&mut wheel, 1_000_000 + TICK), [1]);
+        assert_eq!(expire(&mut wheel, 10), [0u32; 0]);
+        assert_eq!(expire(&mut wheel, 1_000_000 + TICK), [1]);
     }
 
     #[test]
     fn a_fired_timer_keeps_its_node_until_it_is_removed() {
         let mut wheel = Wheel::new(0);
         let (first, _) = wheel.insert(1, 1);
-        assert_eq!(fired(&mut wheel, 10 * TICK), [1]);
+        assert_eq!(expire(&mut wheel, 10 * TICK), [1]);
         let (second, _) = wheel.insert(20 * TICK, 2);
         assert_ne!(first, second);
         assert!(!wheel.reset(first, 30 * TICK));
         assert_eq!(wheel.remove(first), None);
         assert_eq!(wheel.insert(20 * TICK, 3).0, first);
-        assert_eq!(fired(&mut wheel, 20 * TICK), [2, 3]);
+        assert_eq!(expire(&mut wheel, 20 * TICK), [2, 3]);
     }
 
     #[test]
-    fn drain_takes_everything() {
+    fn drain_fires_all_timers() {
         let mut wheel = Wheel::new(0);
         let keys: Vec<_> = (0..100).map(|n| wheel.insert(1 << (n % 60), n).0).collect();
         let mut count = 0;
@@ -390,7 +390,7 @@ mod tests {
         Reset(prop::sample::Index, u64),
         /// Expires after this many nanoseconds.
         Expire(u64),
-        /// Expires when the wheel asks for it.
+        /// Expires at the wheel's next deadline.
         Next,
     }
 
@@ -407,10 +407,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Compares with a plain list: a timer never fires early, and fires at the first look
-        /// from its tick on; `next_deadline` is never late.
+        /// Compares the wheel with a list: a timer never fires early, and fires at the first
+        /// expiry from its tick on; `next_deadline` is never late.
         #[test]
-        fn it_fires_the_timers_that_a_list_fires(
+        fn the_wheel_fires_the_timers_that_a_list_fires(
             start in span(),
             steps in proptest::collection::vec(step(), 1..150),
         ) {
@@ -422,8 +422,7 @@ mod tests {
                 match step {
                     Step::Insert(after) => {
                         let deadline = now.saturating_add(after);
-                                                // A past deadline waits for the tick after the
-                                                // last look.
+                        // A past deadline waits for the tick after the last expiry.
                         let at = due(deadline).max(wheel.rounded(deadline));
                         list.push((at, number, wheel.insert(deadline, number).0));
                     }

@@ -1,11 +1,11 @@
-//! A runtime of tokio beside this one (feature `tokio-rt`), for code that asks for it.
+//! A runtime of tokio beside this runtime (feature `tokio-rt`), for code that needs tokio.
 //!
 //! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within*
 //! tokio's runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and
-//! `spawn_blocking` find a driver in coroutines. A thread of tokio's turns that driver and wakes
-//! the coroutines, which are polled by the vCPUs at their levels. That thread also polls the tasks
-//! of `tokio::spawn`, which have no level. It has the shortest slices that the kernel takes: urgent
-//! coroutines may wait for it while the vCPUs compute.
+//! `spawn_blocking` find a driver in coroutines. A thread of tokio runs that driver and wakes the
+//! coroutines, which are polled by the vCPUs at their levels. That thread also polls the tasks of
+//! `tokio::spawn`, which have no level. It has the shortest slices that the kernel allows: urgent
+//! coroutines may wait for the thread while the vCPUs compute.
 //!
 //! ```text
 //!         (1)            (2)                   (3)
@@ -16,15 +16,15 @@
 //! 1. [`TokioRuntime::new`] builds a `current_thread` runtime: an epoll set and its descriptors, no
 //!    thread.
 //! 2. The first registration of a timer, readiness of a socket, or spawn of a task makes tokio's
-//!    epoll set readable. A coroutine waits for that ([`TokioRuntime::drive_when_used`]) and starts
-//!    the thread.
+//!    epoll set readable. A coroutine waits for the set ([`TokioRuntime::drive_when_used`]) and
+//!    starts the thread.
 //! 3. At the end of the runtime the vCPUs leave first and cancel their coroutines within tokio's
 //!    runtime. Then tokio's tasks are dropped; the drop waits for them for at most [`GRACE`].
 //!
-//! Costs: five descriptors and one coroutine until the first use; afterwards a switch from tokio's
-//! thread to the vCPU's for each wake. A context is entered once per thread, not per poll. Nothing
-//! of tokio's insides is used but that it waits in an epoll set; where the set is not found, the
-//! thread starts at once.
+//! The runtime costs five descriptors and one coroutine until the first use; afterwards, each wake
+//! costs a switch from tokio's thread to the vCPU's. A context is entered once per thread, not per
+//! poll. The only internal of tokio that matters is that its driver waits in an epoll set; where
+//! the set is not found, the thread starts at once.
 
 use std::cell::RefCell;
 use std::io;
@@ -53,17 +53,17 @@ use crate::tokio::servers;
 use crate::tokio::thread_hooks::ThreadHook;
 use crate::user_code::catch_panic::catch_panic;
 
-/// The longest wait for tasks that are dropped, and for blocking calls.
+/// Longest wait for tasks that are dropped, and for blocking calls.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The wait between two attempts to start the thread.
+/// Pause between two attempts to start the thread.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Why a call that needs a vCPU fails on a thread of tokio's.
+/// Error text of a call that needs a vCPU, on a thread of tokio.
 const OUTSIDE: &str = "this is a task of tokio's (`tokio::spawn`, axum's `on_upgrade`), not a coroutine of upshift: do this in \
                        `upshift::spawn(…).await`, or spawn through `upshift::Handle::current()`";
 
-/// tokio's runtime, for as long as ours lives.
+/// tokio's runtime, which lives as long as the runtime beside it.
 pub(crate) struct TokioRuntime {
     handle: Handle,
     driver: Arc<Driver>,
@@ -72,17 +72,17 @@ pub(crate) struct TokioRuntime {
 /// The part that the coroutine shares with the runtime.
 struct Driver {
     state: Mutex<State>,
-    /// The name of the thread.
+    /// Name of the thread.
     name: String,
-    /// The CPUs of the process.
+    /// CPUs of the process.
     cpus: Option<Mask>,
 }
 
-/// See the module.
+/// State of tokio's runtime; the documentation of the module describes the transitions.
 enum State {
     Idle(runtime::Runtime),
     Driven {
-        /// Its drop ends the thread.
+        /// Ends the thread when dropped.
         stop: oneshot::Sender<()>,
         /// Closed by the thread at its end.
         ended: mpsc::Receiver<()>,
@@ -102,7 +102,7 @@ impl TokioRuntime {
         let cpus = affinity::current().ok();
         let of_process = cpus.clone();
         let runtime = runtime::Builder::new_current_thread()
-            // To which tokio adds its own.
+            // tokio adds the number of its own threads.
             .max_blocking_threads(blocking_threads.min(usize::MAX / 2))
             .thread_name(format!("{name}-tokio"))
             .on_thread_start(move || {
@@ -129,7 +129,7 @@ impl TokioRuntime {
     /// Starts the thread at the first use of tokio's runtime.
     ///
     /// # Errors
-    /// The kernel's answer to the start of the thread, where the first use cannot be seen; no
+    /// If the thread cannot be started, where the first use cannot be observed; if there is no
     /// memory for the coroutine.
     pub(crate) fn drive_when_used(&self, ours: &Shared, belonging: &Belonging) -> io::Result<()> {
         let Some(epoll) = epoll_of(&self.handle) else {
@@ -138,11 +138,11 @@ impl TokioRuntime {
         let (driver, belonging) = (self.driver.clone(), belonging.clone());
         let starts = async move {
             let epoll = Descriptor::new(epoll);
-            // Without an answer of the ring, the thread is the one that can tell.
+            // If the ring reports an error, the first use cannot be observed: the thread starts.
             let _ = readable(&epoll).await;
-            let mut is_told = false;
+            let mut is_reported = false;
             while let Err(error) = driver.start(&belonging) {
-                if !std::mem::replace(&mut is_told, true) {
+                if !std::mem::replace(&mut is_reported, true) {
                     notice(format_args!("{error}; trying again"));
                 }
                 sleep(RETRY).await;
@@ -157,7 +157,7 @@ impl TokioRuntime {
 }
 
 /// Waits until the set has an event. The operation is submitted as urgently as its coroutine is,
-/// and then counts as one of the least urgent level, since a vCPU reaps more often for as long as
+/// and then counts as an operation of the least urgent level, since a vCPU reaps more often while
 /// something urgent is in flight.
 async fn readable(epoll: &Fd) -> io::Result<()> {
     loop {
@@ -167,7 +167,7 @@ async fn readable(epoll: &Fd) -> io::Result<()> {
             worker.ring().start(poll, Level::LEAST_URGENT.get())
         })?;
         match wait.await {
-            // The vCPU it was armed on has been released: on to this one's.
+            // The vCPU that armed the operation has been released: arm it on this vCPU.
             Err(error) if is_cancelled(&error) => {}
             result => return result.map(drop),
         }
@@ -179,7 +179,8 @@ impl Driver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the thread that turns tokio's driver and polls its tasks, unless the end has come.
+    /// Starts the thread that runs tokio's driver and polls its tasks, unless the runtime has
+    /// ended.
     fn start(&self, belonging: &Belonging) -> io::Result<()> {
         let mut state = self.state();
         let State::Idle(runtime) = std::mem::replace(&mut *state, State::Ended) else {
@@ -193,18 +194,18 @@ impl Driver {
             let mut runtime = runtime.lock().unwrap_or_else(PoisonError::into_inner);
             runtime.take()
         };
-        let (theirs, belongs) = (runtime.clone(), belonging.clone());
+        let (thread_runtime, belongs) = (runtime.clone(), belonging.clone());
         let cpus = self.cpus.clone();
         let drive = move || {
             let _ends = ends;
-            // Before the first task runs. Where that fails, the thread stays on the CPUs of this
-            // one.
+            // The CPUs are set before the first task runs. If that fails, the thread stays on the
+            // CPUs of the thread that has started it.
             if let Some(cpus) = &cpus {
                 let _ = affinity::restore(cpus);
             }
             context::belong(&belongs, OUTSIDE);
             preempt::schedule_as_waiter();
-            if let Some(runtime) = take(&theirs) {
+            if let Some(runtime) = take(&thread_runtime) {
                 let _ = runtime.block_on(async {
                     drop(tokio::spawn(servers::watch()));
                     stopped.await
@@ -239,7 +240,7 @@ impl Drop for TokioRuntime {
         let state = std::mem::replace(&mut *self.driver.state(), State::Ended);
         match state {
             State::Idle(runtime) => {
-                // Destructors of tasks that have come since the vCPUs left.
+                // Drops the tasks that were spawned since the vCPUs left; destructors may panic.
                 catch_panic(|| runtime.shutdown_background());
             }
             State::Driven {
@@ -263,14 +264,14 @@ impl Drop for TokioRuntime {
 }
 
 /// Returns a duplicate of the epoll set that tokio's driver waits in. tokio does not tell its
-/// number: the set is the one that has a descriptor which was registered with tokio.
+/// number, so the function searches for the set that contains a descriptor registered with tokio.
 fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
     let _within = handle.enter();
     let probe = UnixDatagram::unbound().ok()?;
     let has_probe = |set: &RawFd| {
         let mut no_events = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: a pointer to a local. The call only changes the events of the probe, which is in
-        // no other set than tokio's, and fails for other descriptors.
+        // SAFETY: `no_events` is a local, valid during the call. The call only changes the events
+        // of the probe, which is in no other set than tokio's, and fails for other descriptors.
         0 == unsafe {
             libc::epoll_ctl(
                 *set,
@@ -280,22 +281,23 @@ fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
             )
         }
     };
-    // The kernel gives the lowest free number, so that of the older descriptor is mostly lower.
+    // The kernel assigns the lowest free number, so the older set mostly has a lower number.
     let set = (0..probe.as_raw_fd()).rev().find(has_probe)?;
-    // SAFETY: no pointers; tokio's runtime, which `handle` is of, keeps the set open.
+    // SAFETY: `F_DUPFD_CLOEXEC` takes no pointer. tokio's runtime, which `handle` refers to, keeps
+    // the set open.
     let set = unsafe { libc::fcntl(set, libc::F_DUPFD_CLOEXEC, 0) };
-    // SAFETY: a descriptor that was just opened, and that nothing else owns.
+    // SAFETY: the kernel has just created this descriptor; nothing else owns it.
     (set >= 0).then(|| unsafe { OwnedFd::from_raw_fd(set) })
 }
 
-/// Threads that poll are within it.
+/// A hook that enters tokio's runtime on threads that poll.
 struct EnterRuntime(Handle);
 
 /// The entered context of tokio. The fields are dropped in this order: the guard goes first.
 struct Entered {
     #[expect(dead_code, reason = "held for its drop")]
     guard: EnterGuard<'static>,
-    #[expect(dead_code, reason = "what the guard borrows")]
+    #[expect(dead_code, reason = "borrowed by the guard")]
     handle: Box<Handle>,
 }
 
@@ -307,7 +309,8 @@ thread_local! {
 impl ThreadHook for EnterRuntime {
     fn begin(&self) {
         let handle = Box::new(self.0.clone());
-        // SAFETY: the guard borrows from the heap, from a handle that is dropped after it.
+        // SAFETY: the guard borrows from the boxed handle, which stays in place and is dropped
+        // after the guard: both go into one `Entered`.
         let guard =
             unsafe { std::mem::transmute::<EnterGuard<'_>, EnterGuard<'static>>(handle.enter()) };
         ENTERED.with_borrow_mut(|entered| entered.push(Entered { guard, handle }));

@@ -1,4 +1,4 @@
-//! Runtimes of tokio beside this one, and the contexts that a thread is within while it polls.
+//! A runtime of tokio beside this runtime, and the hooks of threads that serve a vCPU.
 
 #[cfg(feature = "tokio-rt")]
 pub(crate) mod embedded;

@@ -1,16 +1,17 @@
-//! A word to the operator when a server runs on tokio's thread.
+//! A notice to the operator when a server runs on tokio's thread.
 //!
 //! `axum::serve` compiles and answers in this runtime, but its connections are tasks of tokio: they
-//! share one thread and have no level. Nothing but latency shows it, so a task of tokio's looks
-//! for such a server and says once how to change it.
+//! share one thread and have no level. Only latency shows this, so a task of tokio searches for
+//! such a server and prints once how to change it.
 //!
 //! The sign of a server is a listening socket in the epoll set of tokio's driver while tasks of
-//! tokio's are alive. The kernel shows the set in `/proc/self/fdinfo`. A program that accepts from
-//! a socket of tokio's in a coroutine, and spawns its connections with `upshift::spawn`, shows the
-//! same sign if it also has tasks of tokio's; so the words are conditional.
+//! tokio are alive. The kernel shows the set in `/proc/self/fdinfo`. A program that accepts from a
+//! socket of tokio in a coroutine, and spawns its connections with `upshift::spawn`, shows the same
+//! sign if it also has tasks of tokio; so the text of the notice is conditional.
 //!
-//! Cost: a look reads a line for each descriptor of tokio's driver. The first one comes after
-//! [`FIRST`], each other one after twice the time, until the words have been said.
+//! A search reads the files of `/proc/self/fdinfo` up to the file of the set, which has a line for
+//! each descriptor of tokio's driver. The first search comes after [`FIRST`], each further search
+//! after twice the time, until the notice has been printed.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -22,11 +23,11 @@ use tokio::runtime::Handle;
 
 use crate::notice::notice;
 
-/// The time until the first look.
+/// Time until the first search.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// Looks for a server on the thread that polls this future, which is a task of tokio's, until
-/// one is found.
+/// Searches for a server on the thread that polls this future, which is a task of tokio, until a
+/// server is found.
 pub(super) async fn watch() {
     let mut wait = FIRST;
     loop {
@@ -44,8 +45,8 @@ pub(super) async fn watch() {
     }
 }
 
-/// Returns the addresses of the listening sockets that tokio's driver watches, if there are some
-/// and more than `own` tasks of tokio's are alive.
+/// Returns the addresses of the listening sockets that tokio's driver watches, if there are any
+/// and more than `own` tasks of tokio are alive.
 fn server(tokio: &Handle, own: usize) -> Option<String> {
     if tokio.metrics().num_alive_tasks() <= own {
         return None;
@@ -54,8 +55,8 @@ fn server(tokio: &Handle, own: usize) -> Option<String> {
     (!addresses.is_empty()).then(|| addresses.join(", "))
 }
 
-/// Returns the descriptors in the epoll set of tokio's driver. tokio does not name its set: it is
-/// the one that contains a socket which was just registered with tokio.
+/// Returns the descriptors in the epoll set of tokio's driver. tokio does not name its set, so the
+/// function searches for the set that contains a socket which was just registered with tokio.
 fn watched(tokio: &Handle) -> Option<Vec<RawFd>> {
     let _within = tokio.enter();
     let probe = UnixDatagram::unbound().ok()?;
@@ -114,12 +115,12 @@ mod tests {
         let ours = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let task = tokio.spawn(std::future::pending::<()>());
         let client = tokio.block_on(tokio::net::TcpStream::connect(ours.local_addr().unwrap()));
-        // A listener of another driver, and a connection of tokio's.
+        // Neither a listener of another driver nor a connection of tokio is a server.
         assert_eq!(server(tokio.handle(), 0), None);
         let listener = tokio.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
         let address = listener.as_ref().unwrap().local_addr().unwrap();
         assert_eq!(server(tokio.handle(), 0), Some(address.to_string()));
-        // The tasks of this module do not count.
+        // The task of this module does not count.
         assert_eq!(server(tokio.handle(), 1), None);
         drop((client, listener));
         assert_eq!(server(tokio.handle(), 0), None);

@@ -1,10 +1,10 @@
 //! Hooks that run when a thread begins and ends to serve a vCPU.
 //!
 //! A [`ThreadHook`] begins when a thread enters the loop of a vCPU, and ends when the thread leaves
-//! the loop: on the thread of a vCPU once, on that of `block_on` with each call, on spare threads
-//! each time that they serve. The thread has the vCPU when a hook begins, and no longer when it
-//! ends. Coroutines move between threads, so each thread has the same hooks. They cost nothing per
-//! poll.
+//! the loop: on the thread of a vCPU once, on the thread of `block_on` with each call, on spare
+//! threads each time that they serve. The thread has the vCPU when a hook begins, and no longer
+//! when it ends. Coroutines move between threads, so each thread has the same hooks. They cost
+//! nothing per poll.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::user_code::catch_panic::catch_panic;
 pub(crate) trait ThreadHook: Send + Sync {
     /// Called when the calling thread begins to poll.
     fn begin(&self);
-    /// Called on the same thread when it ends to poll.
+    /// Called on the same thread when it stops polling.
     fn end(&self);
 }
 
@@ -29,7 +29,7 @@ impl ThreadHooks {
         self.0.push(hook);
     }
 
-    /// Returns these hooks with `inner` inside of them.
+    /// Returns these hooks, followed by `inner`.
     pub(crate) fn with(&self, inner: ThreadHooks) -> ThreadHooks {
         ThreadHooks([self.0.clone(), inner.0].concat())
     }

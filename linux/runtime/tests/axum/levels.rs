@@ -80,7 +80,7 @@ fn with_levels_requests_are_received_at_the_most_urgent_level() {
 }
 
 #[test]
-fn urgent_requests_are_served_while_another_computes() {
+fn urgent_requests_are_served_while_another_request_computes() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let served = Arc::new(AtomicU32::new(0));

@@ -81,12 +81,12 @@ fn a_handler_learns_the_address_of_its_client() {
             let app = app.into_make_service_with_connect_info::<SocketAddr>();
             spawn(serve(listener, app));
             let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-            let own = client.local_addr().unwrap().to_string();
+            let client_address = client.local_addr().unwrap().to_string();
             let head = "GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n";
             client.write_all(head).await.0.unwrap();
             let mut answer = String::new();
             client.read_to_string(&mut answer).await.unwrap();
-            assert!(answer.ends_with(&own), "{answer}");
+            assert!(answer.ends_with(&client_address), "{answer}");
         });
     }
 }
@@ -118,8 +118,8 @@ fn a_handler_behind_a_unix_socket_learns_the_process_of_its_client() {
             client.write_all(head).await.0.unwrap();
             let mut answer = String::new();
             client.read_to_string(&mut answer).await.unwrap();
-            let own = format!("{:?}", Some(std::process::id() as i32));
-            assert!(answer.ends_with(&own), "{answer}");
+            let pid = format!("{:?}", Some(std::process::id() as i32));
+            assert!(answer.ends_with(&pid), "{answer}");
         });
     }
 }
@@ -167,9 +167,9 @@ fn tls_is_served_with_both_versions_of_http() {
     }
 }
 
-/// Each connection makes its handshake in its own coroutine, not in the one that accepts.
+/// Each connection makes its handshake in its own coroutine, not in the coroutine that accepts.
 #[test]
-fn a_client_that_makes_no_handshake_delays_no_other() {
+fn a_client_that_makes_no_handshake_delays_no_other_client() {
     let (server, client) = certificates();
     for runtime in runtimes() {
         runtime.block_on(async {

@@ -13,8 +13,9 @@ use upshift::{Priority, spawn, time};
 
 use crate::app::{get as request, listener, runtimes, text};
 
+/// State of the slow handler: a notification when the handler has begun, and a notification that
+/// lets it continue.
 #[derive(Clone, Default)]
-/// State of the slow handler: a notification when it has begun, and one that lets it continue.
 struct Slow {
     begun: Arc<Notify>,
     resume: Arc<Notify>,

@@ -9,7 +9,7 @@ use upshift::{Driver, Level, Priority, Runtime, yield_now};
 use super::{LESS_URGENT, MIDDLE, URGENT, burn, runtime_with_one_vcpu};
 
 #[test]
-fn more_urgent_coroutines_run_first_and_equal_ones_in_order() {
+fn more_urgent_coroutines_run_first_and_equal_coroutines_in_order() {
     let log = Arc::new(Mutex::new(Vec::new()));
     runtime_with_one_vcpu().block_on(async {
         let mut handles = Vec::new();
@@ -129,8 +129,8 @@ fn with_chaos_every_wait_ends() {
                 builder.build().unwrap().block_on(wait_in_every_way());
                 end_sender.send(()).unwrap();
             });
-            let end_sender = end_receiver.recv_timeout(Duration::from_secs(60));
-            assert!(end_sender.is_ok(), "seed {seed}: a wait does not end");
+            let end = end_receiver.recv_timeout(Duration::from_secs(60));
+            assert!(end.is_ok(), "seed {seed}: a wait does not end");
         }
     }
 }
@@ -193,7 +193,7 @@ fn every_check_for_a_yield_after_long_work_reads_the_clock() {
         );
         let batch = upshift::spawn(
             async move {
-                // A loop that checks often reads the clock only at some of the checks.
+                // A loop that checks often reads the clock only at a few of the checks.
                 for _ in 0..100 {
                     upshift::yield_if_needed().await;
                 }

@@ -22,8 +22,8 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 const SEND_BUFFER: usize = 1 << 20;
 const ATTEMPTS: u32 = 5;
 
-/// Reads slowly, and then the rest. Returns the number of bytes, and the longest pause of the slow
-/// part.
+/// Reads slowly for [`SLOW_PERIOD`], and then at full speed. Returns the number of bytes, and the
+/// longest pause of the slow part.
 fn read(mut peer: Peer) -> (usize, Duration) {
     let (start, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
     let (mut buffer, mut count_read) = ([0; 4096], 0);

@@ -24,9 +24,9 @@ fn create_chain() -> (String, String, String) {
     let issuer = Issuer::new(root, root_key);
     let key = KeyPair::generate().unwrap();
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let own = CertificateParams::new(names).unwrap();
-    let own = own.signed_by(&key, &issuer).unwrap();
-    (root_certificate.pem(), own.pem(), key.serialize_pem())
+    let cert = CertificateParams::new(names).unwrap();
+    let cert = cert.signed_by(&key, &issuer).unwrap();
+    (root_certificate.pem(), cert.pem(), key.serialize_pem())
 }
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
@@ -80,14 +80,14 @@ fn block_on(test: impl Future<Output = ()>) {
 #[test]
 fn the_server_chooses_the_version_of_http() {
     block_on(async {
-        let (root, own, key) = create_chain();
+        let (root, cert, key) = create_chain();
         let config = tls::client_config(root.as_bytes()).unwrap();
         let client = https_client_with::<Empty<Bytes>>(config, Level::at::<4>());
         for (protocols, version) in [
             (&["h2", "http/1.1"][..], Version::HTTP_2),
             (&["http/1.1"], Version::HTTP_11),
         ] {
-            let port = serve(&own, &key, protocols);
+            let port = serve(&cert, &key, protocols);
             for host in ["localhost", "127.0.0.1"] {
                 let uri = format!("https://{host}:{port}/path").parse().unwrap();
                 let response = client.get(uri).await.unwrap();
@@ -102,8 +102,8 @@ fn the_server_chooses_the_version_of_http() {
 #[test]
 fn a_single_connection_carries_requests_of_all_levels() {
     block_on(async {
-        let (root, own, key) = create_chain();
-        let port = serve(&own, &key, &["h2"]);
+        let (root, cert, key) = create_chain();
+        let port = serve(&cert, &key, &["h2"]);
         let config = tls::client_config(root.as_bytes()).unwrap();
         let client = https_client_with::<Empty<Bytes>>(config, Level::at::<4>());
         let uri: hyper::Uri = format!("https://localhost:{port}/").parse().unwrap();
@@ -121,8 +121,8 @@ fn a_single_connection_carries_requests_of_all_levels() {
 #[test]
 fn an_untrusted_server_gets_no_request() {
     block_on(async {
-        let (_, own, key) = create_chain();
-        let port = serve(&own, &key, &["h2"]);
+        let (_, cert, key) = create_chain();
+        let port = serve(&cert, &key, &["h2"]);
         // The system's roots have not signed the certificate. If there are no roots, the error says
         // so.
         match https_client::<Empty<Bytes>>(Level::at::<4>()) {

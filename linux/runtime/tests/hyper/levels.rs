@@ -56,8 +56,8 @@ fn streams_of_an_http2_connection_have_separate_levels() {
     });
 }
 
-/// A response is an operation of its request's level. It is submitted together with those of equal
-/// requests, and not before the next equal request is polled.
+/// A response is an operation of its request's level. It is submitted together with the responses
+/// of equal requests, and not before the next equal request is polled.
 #[test]
 fn responses_of_one_level_are_submitted_together() {
     const CONNECTIONS: usize = 16;
@@ -85,7 +85,8 @@ fn responses_of_one_level_are_submitted_together() {
         }
     }
     let enters = enters() - before;
-    // With one system call for each response, and those for requests, the number would exceed 220.
+    // With one system call for each response, and the system calls for requests, the number would
+    // exceed 220.
     let max_enters = (CONNECTIONS * ROUNDS * 3 / 4) as u64;
     assert!(enters < max_enters, "{enters} enters, {max_enters} at most");
 }
@@ -174,8 +175,8 @@ fn read_response(stream: &mut std::net::TcpStream) {
     assert!(buffer[..count].starts_with(b"HTTP/1.1 200"));
 }
 
-/// The request waits for a blocking function, so it ends in another poll than the one that received
-/// it.
+/// The request waits for a blocking function, so it ends in another poll than the poll that
+/// received it.
 #[test]
 fn a_connection_returns_to_the_level_of_receiving_after_its_request() {
     for driver in [Driver::Auto, Driver::Readiness] {

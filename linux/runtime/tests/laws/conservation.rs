@@ -22,8 +22,8 @@ const WAKES: usize = 400;
 const LEVEL: Level = Level::at::<20>();
 
 /// Waits, on a thread outside of the runtime, until the counter of a coroutine has reached `n`.
-/// Returns false if it has not within [`LIMIT`]. No other event reaches the vCPU meanwhile, so a
-/// lost wake is never repaired.
+/// Returns false if that takes longer than [`LIMIT`]. No other event reaches the vCPU meanwhile, so
+/// a lost wake is never repaired.
 fn has_reached(count: &AtomicUsize, n: usize) -> bool {
     let start = Instant::now();
     while count.load(Ordering::Acquire) < n {
@@ -104,13 +104,13 @@ fn check_events(preemption: bool) {
         };
         let receiver = upshift::spawn(receiver, LEVEL);
         let (sender, receiver_of_result) = upshift::sync::oneshot::channel();
-        let cause_events_from_outside = thread::spawn(move || {
+        let outside = thread::spawn(move || {
             sender
                 .send(cause_events_from_outside(&handle, stream, &received))
                 .unwrap()
         });
         let ran = receiver_of_result.await.unwrap();
-        cause_events_from_outside.join().unwrap();
+        outside.join().unwrap();
         receiver.await.unwrap();
         // A lost timer is never repaired, either, and would hang the test.
         for n in 0..100 {
@@ -132,19 +132,19 @@ async fn runs_beside_a_sleeping_poll(level: Level) -> bool {
         Arc::new(AtomicBool::new(false)),
     );
     let (set, end) = (entered.clone(), ended.clone());
-    let sleeps = async move {
+    let sleeper = async move {
         set.store(true, Ordering::Release);
         thread::sleep(Duration::from_millis(200));
         end.store(true, Ordering::Release);
     };
-    let sleeps = upshift::spawn(sleeps, LEVEL);
+    let sleeper = upshift::spawn(sleeper, LEVEL);
     let other = async move {
         let start = entered.load(Ordering::Acquire);
         time::sleep(Duration::from_millis(1)).await;
         (start || entered.load(Ordering::Acquire)) && !ended.load(Ordering::Acquire)
     };
     let in_time = upshift::spawn(other, level).await.unwrap();
-    sleeps.await.unwrap();
+    sleeper.await.unwrap();
     in_time
 }
 

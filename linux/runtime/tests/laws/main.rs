@@ -1,6 +1,6 @@
 //! Tests of the laws of `ARCHITECTURE.md` ("The laws, over several vCPUs") on real threads: Order,
-//! Conservation, Progress and Truth, each on one vCPU and across two, without preemption and with
-//! it. Tests and modules have the names of the properties in `scheduler/sim/tests/laws.rs`.
+//! Conservation, Progress and Truth, each on one vCPU and across two, without and with preemption.
+//! Tests and modules have the names of the properties in `scheduler/sim/tests/laws.rs`.
 //!
 //! The machine may delay a real thread at any instruction, so no test asserts a time. Each test
 //! observes the order of events in many rounds, and accepts a share of rounds in which a delay of
@@ -45,7 +45,7 @@ impl std::ops::Deref for ExclusiveRuntime {
 fn lock_machine() -> MutexGuard<'static, ()> {
     let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     // SIGALRM ends a test that hangs.
-    // SAFETY: no pointers.
+    // SAFETY: `alarm` takes no pointer.
     unsafe { libc::alarm(300) };
     machine
 }

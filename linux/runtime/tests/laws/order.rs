@@ -19,7 +19,7 @@ use crate::{burn, runtime};
 
 const COROUTINES: usize = 24;
 const POLLS: u64 = 8_000;
-/// Number of polls of which one is long enough to be suspended for a more urgent coroutine.
+/// Number of polls from one poll that is long enough to be suspended to the next such poll.
 const LONG_POLL_INTERVAL: u64 = 32;
 
 thread_local! {

@@ -1,5 +1,5 @@
-//! Progress: a ready coroutine waits for less urgent ones no longer than for the current poll and
-//! the bound of conservation; with preemption no longer than for a few suspensions.
+//! Progress: a ready coroutine waits for less urgent coroutines no longer than for the current poll
+//! and the bound of conservation; with preemption no longer than for a few suspensions.
 //!
 //! The vCPUs always have less urgent polls of the same length to run. An urgent coroutine becomes
 //! ready in the middle of such a poll. The test counts the less urgent polls that begin or end from
@@ -21,7 +21,7 @@ use upshift::{Level, time, yield_now};
 use crate::runtime;
 
 const URGENT: Level = Level::at::<10>();
-const OTHERS: Level = Level::at::<40>();
+const LESS_URGENT: Level = Level::at::<40>();
 /// Rounds for each [`WakeSource`].
 const ROUNDS: usize = 10;
 /// Rounds that must succeed for each [`WakeSource`]: a busy machine may spoil two.
@@ -69,7 +69,7 @@ impl Background {
     }
 }
 
-/// Cause for which the urgent coroutine becomes ready.
+/// Cause that makes the urgent coroutine ready.
 #[derive(Clone, Copy, Debug)]
 enum WakeSource {
     Spawn,
@@ -136,7 +136,7 @@ fn check_progress(
     });
     runtime.block_on(async {
         let others: Vec<_> = (0..10 * vcpus)
-            .map(|_| upshift::spawn(background.clone().compute(), OTHERS))
+            .map(|_| upshift::spawn(background.clone().compute(), LESS_URGENT))
             .collect();
         // The main coroutine starves meanwhile, so another coroutine runs the rounds.
         let all_rounds = async move {

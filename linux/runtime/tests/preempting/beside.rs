@@ -40,7 +40,7 @@ impl Drop for BusyThreads {
     }
 }
 
-/// Uses some microseconds of CPU time, whether other programs have the CPU meanwhile or not.
+/// Uses a few microseconds of CPU time, whether other programs have the CPU meanwhile or not.
 fn work() {
     (0..5_000_u64).for_each(|n| {
         black_box(n);

@@ -25,7 +25,7 @@ fn tolerant() -> Option<ExclusiveRuntime> {
 }
 
 #[test]
-fn a_poll_that_blocks_leaves_the_vcpu_to_others() {
+fn a_poll_that_blocks_leaves_the_vcpu_to_other_coroutines() {
     let Some(runtime) = tolerant() else { return };
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     runtime.block_on(async {

@@ -178,7 +178,7 @@ fn requests_of_suspended_polls_to_the_runtime_are_safe() {
     );
     runtime.block_on(async {
         let (seen, count) = (stop.clone(), spawned.clone());
-        // The coroutine spawns others and requests its id as fast as possible, and is interrupted
+        // The coroutine spawns children and requests its id as fast as possible, and is interrupted
         // every millisecond.
         let busy = upshift::spawn(
             async move {
@@ -219,12 +219,13 @@ fn requests_of_suspended_polls_to_the_runtime_are_safe() {
     });
 }
 
-/// Returns true at some of the calls, to limit the number of live coroutines.
+/// Returns true for a few of the calls, to limit the number of live coroutines.
 fn should_yield(began: Instant) -> bool {
     began.elapsed().as_micros().is_multiple_of(64)
 }
 
-/// Returns whether a poll of some milliseconds is interrupted for a coroutine of its level.
+/// Returns whether a poll of a few milliseconds is interrupted for a coroutine of its level. With
+/// `guarded`, the poll calls `no_suspend`.
 fn is_interrupted(runtime: &ExclusiveRuntime, guarded: bool) -> bool {
     let ran = Arc::new(AtomicBool::new(false));
     let (set, seen) = (ran.clone(), ran.clone());
@@ -253,7 +254,7 @@ fn is_interrupted(runtime: &ExclusiveRuntime, guarded: bool) -> bool {
 }
 
 #[test]
-fn a_poll_is_not_suspended_while_it_forbids_it() {
+fn a_poll_is_not_suspended_inside_no_suspend() {
     let Some(runtime) = runtime() else { return };
     assert!((0..20).any(|_| is_interrupted(&runtime, false)));
     for _ in 0..20 {

@@ -11,7 +11,7 @@ use crate::{builder, burn, runtime, spin_until};
 
 /// Returns the policy of a thread of this process. A TID of 0 stands for the calling thread.
 fn policy(tid: libc::pid_t) -> libc::c_int {
-    // SAFETY: no pointers.
+    // SAFETY: `sched_getscheduler` takes no pointer.
     unsafe { libc::sched_getscheduler(tid) & !libc::SCHED_RESET_ON_FORK }
 }
 
@@ -82,8 +82,8 @@ fn attributes() -> ([u64; 6], usize) {
 #[test]
 fn threads_that_are_moved_to_other_cpus_lose_no_work() {
     let Some(runtime) = runtime() else { return };
-    // All threads of the runtime, and this one, are moved at random moments.
-    // SAFETY: no pointers.
+    // All threads of the runtime, and this thread, are moved at random moments.
+    // SAFETY: `gettid` takes no pointer.
     let this_thread = unsafe { libc::gettid() };
     let stop = Arc::new(AtomicBool::new(false));
     let seen = stop.clone();
@@ -140,7 +140,7 @@ fn threads_that_are_moved_to_other_cpus_lose_no_work() {
 
 /// Changes to an unprivileged user, if the process is privileged.
 fn become_nobody() {
-    // SAFETY: no pointers.
+    // SAFETY: the only pointer is null, for an empty list of groups.
     unsafe {
         if libc::geteuid() == 0 {
             libc::setgroups(0, std::ptr::null());
@@ -162,7 +162,7 @@ fn child() {
     let Ok(name) = std::env::var("UPSHIFT_PREEMPT_CHILD") else {
         return;
     };
-    // SAFETY: no pointers.
+    // SAFETY: `alarm` takes no pointer.
     unsafe { libc::alarm(150) };
     match name.as_str() {
         "without rights" => {

@@ -103,7 +103,7 @@ fn files_are_read_and_written_beside_programs_that_want_the_cpu() {
     let Some(runtime) = runtime() else { return };
     let stop = AtomicBool::new(false);
     let cpu = runtime.block_on(async {
-        // SAFETY: no pointers.
+        // SAFETY: `sched_getcpu` takes no pointer.
         let current_cpu = async { unsafe { libc::sched_getcpu() } };
         upshift::spawn(current_cpu, Level::at::<1>()).await
     });

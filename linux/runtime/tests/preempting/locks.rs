@@ -1,4 +1,5 @@
-//! Tests that a suspended poll which holds a lock makes progress while others wait for the lock.
+//! Tests that a suspended poll which holds a lock makes progress while other polls wait for the
+//! lock.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -70,7 +71,7 @@ fn a_holder_behind_an_endless_loop_makes_progress() {
             Level::at::<40>(),
         );
         crate::wait_until_set(&taken).await;
-        // This poll is suspended after the holder, and precedes it among the suspended polls.
+        // This poll is suspended after the holder, and precedes the holder among suspended polls.
         let seen = stop.clone();
         let endless = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
         time::sleep(Duration::from_millis(2)).await;

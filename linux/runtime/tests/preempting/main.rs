@@ -85,7 +85,7 @@ fn skipped(reason: &dyn std::fmt::Display) {
 
 /// Limits the process to 300 s.
 fn limit_process() {
-    // SAFETY: no pointers. The default action of SIGALRM ends the process.
+    // SAFETY: `alarm` takes no pointer. The default action of SIGALRM ends the process.
     unsafe { libc::alarm(300) };
 }
 

@@ -6,7 +6,7 @@ use upshift::Level;
 
 use crate::{build, builder};
 
-/// Prefix of the names of the runtime's threads: short, since the runtime shortens a long one.
+/// Prefix of the names of the runtime's threads: short, since the runtime cuts a long prefix.
 const PREFIX: &str = "renice";
 
 /// Returns the niceness of each thread of this process whose name begins with [`PREFIX`].
@@ -23,12 +23,13 @@ fn niceness() -> Vec<i32> {
 
 /// Sets the niceness of the calling thread. Returns whether that is permitted.
 fn set_niceness(nice: i32) -> bool {
-    // SAFETY: no pointers; 0 is the calling thread.
+    // SAFETY: `setpriority` takes no pointer; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
 }
 
-/// Threads that a vCPU starts later have the niceness of the first ones, also under `nice -n -5`.
-/// With the default niceness, they would wait for the CPU behind long polls on the first threads.
+/// Threads that a vCPU starts later have the niceness of its first threads, also under `nice -n
+/// -5`. With the default niceness, they would wait for the CPU behind long polls on the first
+/// threads.
 #[test]
 fn threads_that_are_started_later_have_the_niceness_of_the_first() {
     if !set_niceness(-5) {

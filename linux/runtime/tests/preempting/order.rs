@@ -127,8 +127,8 @@ fn less_urgent_coroutines_do_not_interrupt_a_poll() {
 #[test]
 fn equal_polls_share_the_cpu() {
     let Some(runtime) = runtime() else { return };
-    // Each poll begins before any ends. But if the machine stops for 30 ms, the first has ended by
-    // then.
+    // Each poll begins before any poll ends. But if the machine stops for 30 ms, the first poll has
+    // ended by then.
     assert!((0..10).any(|_| run_three_polls(&runtime) == ['b', 'b', 'b', 'e', 'e', 'e']));
 }
 
@@ -229,7 +229,7 @@ fn assert_new_coroutines_are_polled(endless: impl Fn() + Send + Sync + 'static, 
 
 /// The default settings allow threads for many more polls than a hundred.
 #[test]
-fn a_hundred_long_polls_do_not_delay_new_ones() {
+fn a_hundred_long_polls_do_not_delay_new_polls() {
     let flag = Arc::new(AtomicBool::new(false));
     let seen = flag.clone();
     assert_new_coroutines_are_polled(
@@ -240,7 +240,7 @@ fn a_hundred_long_polls_do_not_delay_new_ones() {
 
 /// The watcher detects a sleeping thread even if it holds no file of that thread open.
 #[test]
-fn a_hundred_sleeping_polls_do_not_delay_new_ones() {
+fn a_hundred_sleeping_polls_do_not_delay_new_polls() {
     let condition = Arc::new((Mutex::new(false), Condvar::new()));
     let waiting = condition.clone();
     assert_new_coroutines_are_polled(

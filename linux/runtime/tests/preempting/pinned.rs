@@ -85,9 +85,9 @@ fn local_coroutines_may_be_ready_while_no_thread_is_in_block_on() {
     }
 }
 
-/// Several local coroutines are picked at once, and others are polled before them.
+/// Several local coroutines are picked at once, and other coroutines are polled before them.
 #[test]
-fn a_local_coroutine_is_the_current_one_while_it_is_polled() {
+fn a_local_coroutine_is_current_while_it_is_polled() {
     let Some(runtime) = runtime() else { return };
     for _ in 0..10 {
         runtime.block_on(async {
@@ -106,10 +106,10 @@ fn a_local_coroutine_is_the_current_one_while_it_is_polled() {
                     let level = Level::new(17 + n).unwrap();
                     let check_identity = async move {
                         let id = upshift::get_cid().expect("the caller is a coroutine");
-                        for turn in 0..50 {
+                        for round in 0..50 {
                             assert_eq!(upshift::get_cid(), Some(id));
                             assert_eq!(upshift::current_level(), Some(level));
-                            match turn % 10 {
+                            match round % 10 {
                                 0 => time::sleep(Duration::from_micros(100)).await,
                                 _ => upshift::yield_now().await,
                             }
@@ -196,8 +196,8 @@ fn a_local_coroutine_is_dropped_on_its_home_thread_although_a_poll_outlives_the_
         };
         upshift::spawn_local(pending_coroutine, Priority::Inherit).detach();
         upshift::yield_now().await;
-        // The spinning coroutine is more urgent than the cancelled ones, and spins for longer than
-        // a runtime waits.
+        // The spinning coroutine is more urgent than the cancelled coroutines, and spins for longer
+        // than a runtime waits.
         let starts = Arc::new(AtomicBool::new(false));
         let started = starts.clone();
         let spin = async move {
@@ -206,8 +206,8 @@ fn a_local_coroutine_is_dropped_on_its_home_thread_although_a_poll_outlives_the_
             spin_end.store(true, Ordering::SeqCst);
         };
         upshift::spawn(spin, Level::at::<0>()).detach();
-        // This poll is suspended for the long one and resumed for a turn. (A coroutine that has not
-        // been polled would be cancelled.)
+        // This poll is suspended for the long poll and resumed for a turn. (A coroutine that has
+        // not been polled would be cancelled.)
         assert!(spin_until(&started));
     });
     drop(runtime);

@@ -55,7 +55,7 @@ fn polls_that_block_all_signals_while_they_wait_make_progress() {
 /// A poll that blocks the signal is suspended without the signal: its thread runs beside the other
 /// threads until it calls the runtime, waits in that call, and later continues from there.
 #[test]
-fn a_poll_that_blocks_all_signals_does_not_delay_urgent_ones() {
+fn a_poll_that_blocks_all_signals_does_not_delay_urgent_polls() {
     let Some(runtime) = runtime() else { return };
     for _ in 0..5 {
         runtime.block_on(async {
@@ -106,7 +106,7 @@ fn run_in_child(name: &str, variant: &str, variables: &[(&str, &str)]) -> String
 /// Returns the variant to run if this process is a child. Limits a child to 120 s.
 fn child_variant() -> Option<String> {
     let variant = std::env::var(CHILD_VARIANT).ok()?;
-    // SAFETY: no pointers.
+    // SAFETY: `alarm` takes no pointer.
     unsafe { libc::alarm(120) };
     Some(variant)
 }

@@ -86,7 +86,7 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
         let suspended = runtime.block_on(async {
             let seen = Arc::new(AtomicBool::new(false));
             let done = seen.clone();
-            // Each poll is more urgent than the previous one, which is suspended for it.
+            // Each poll is more urgent than the previous poll, which is suspended for it.
             let urgent = async move {
                 let mut polls = Vec::new();
                 let (mut reader, mut writer) = upshift::io::pipe().unwrap();
@@ -275,7 +275,7 @@ fn a_signal_of_the_program_is_handled_while_polls_are_suspended() {
             time::sleep(Duration::from_millis(5)).await;
             let began = Instant::now();
             for n in 1..=20 {
-                // SAFETY: no pointers.
+                // SAFETY: `kill` takes no pointer.
                 unsafe { libc::kill(libc::getpid(), libc::SIGUSR2) };
                 while HANDLED.load(SeqCst) < n && began.elapsed() < LIMIT / 2 {
                     time::sleep(Duration::from_micros(100)).await;

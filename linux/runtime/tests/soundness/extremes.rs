@@ -85,9 +85,9 @@ fn numbers_may_be_of_any_size() {
         drop(semaphore.acquire().await.unwrap());
         let (sender, mut receiver) = mpsc::channel::<u8>(usize::MAX);
         assert!(sender.try_reserve_many(usize::MAX).is_err());
-        let sources = sender.reserve_many(usize::MAX - 1).await.unwrap();
+        let permits = sender.reserve_many(usize::MAX - 1).await.unwrap();
         assert!(sender.try_send(1).is_err() && sender.capacity() == 0);
-        drop(sources);
+        drop(permits);
         sender.send(1).await.unwrap();
         assert!(sender.try_reserve_many(usize::MAX).is_err());
         let mut got = Vec::new();
@@ -152,11 +152,11 @@ fn a_long_write_to_a_pipe_is_made_in_pieces() {
         let writer = writer.into_owned_fd().unwrap();
         let file = File::from_std(std::fs::File::from(writer));
         let reads = async {
-            let mut sources = vec![0; 1 << 20];
-            AsyncReadExt::read_exact(&mut reader, &mut sources)
+            let mut bytes = vec![0; 1 << 20];
+            AsyncReadExt::read_exact(&mut reader, &mut bytes)
                 .await
                 .unwrap();
-            sources
+            bytes
         };
         let (read, (written, _)) =
             futures_util::join!(reads, file.write_all_at(vec![7; 1 << 20], u64::MAX));

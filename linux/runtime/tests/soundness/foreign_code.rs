@@ -129,7 +129,7 @@ impl Drop for PanicsOnDrop {
     }
 }
 
-/// A waker that wakes another one and then panics.
+/// A waker that wakes another waker and then panics.
 struct PanicsOnWake(Mutex<Option<Waker>>);
 
 impl Wake for PanicsOnWake {
@@ -156,7 +156,7 @@ fn panics_in_destructors_and_wakers_affect_nothing_else() {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(later)));
             let taken = upshift::spawn(async { PanicsOnDrop }, Level::at::<1>());
             std::mem::forget(taken.await.unwrap());
-            // One future panics when it is cancelled, and one panics again while it unwinds.
+            // One future panics when it is cancelled, and another panics again while it unwinds.
             let cancelled = upshift::spawn(
                 async {
                     let _value = PanicsOnDrop;
@@ -186,12 +186,12 @@ fn panics_in_destructors_and_wakers_affect_nothing_else() {
             let mut byte = [0];
             let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<3>());
             let reads = AsyncReadExt::read_exact(&mut other, &mut byte);
-            let mut wait_in_every_way: Vec<Pin<Box<dyn Future<Output = ()>>>> = vec![
+            let mut waits: Vec<Pin<Box<dyn Future<Output = ()>>>> = vec![
                 Box::pin(sleep(Duration::from_millis(1))),
                 Box::pin(child.map(|ended| ended.unwrap())),
                 Box::pin(reads.map(|read| read.unwrap())),
             ];
-            for (n, future) in wait_in_every_way.iter_mut().enumerate() {
+            for (n, future) in waits.iter_mut().enumerate() {
                 if n == 2 {
                     one.write_all("x").await.0.unwrap();
                 }
@@ -206,7 +206,7 @@ fn panics_in_destructors_and_wakers_affect_nothing_else() {
                 })
                 .await;
             }
-            drop(wait_in_every_way);
+            drop(waits);
             still_works().await;
         });
         let output = runtime.block_on(async { PanicsOnDrop });
@@ -248,9 +248,8 @@ fn blocking_threads_outlive_unwanted_results() {
                 permission_receiver.recv().unwrap();
                 PanicsOnDrop
             });
-            let start_receiver =
-                upshift::time::timeout(Duration::from_secs(20), start_receiver).await;
-            start_receiver
+            let started = upshift::time::timeout(Duration::from_secs(20), start_receiver).await;
+            started
                 .expect("the thread for blocking functions has ended")
                 .unwrap();
             unwanted.cancel();

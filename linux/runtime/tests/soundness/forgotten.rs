@@ -80,7 +80,7 @@ thread_local! {
 fn a_runtime_may_be_dropped_in_a_poll_before_another_runtime_or_at_the_end_of_its_thread() {
     for outer in runtime_builders() {
         for inner in runtime_builders() {
-            // The inner runtime is dropped in a poll of the outer one, while it has a sleeping
+            // The inner runtime is dropped in a poll of the outer runtime, while it has a sleeping
             // coroutine.
             outer().block_on(async move {
                 let nested = upshift::spawn(

@@ -28,12 +28,12 @@ impl ScratchFile {
         }
     }
 
-    /// Evicts a part of the file from the page cache. A length of 0 stands for the rest of the
-    /// file.
+    /// Evicts a part of the file from the page cache. With a length of 0, the part ends at the end
+    /// of the file.
     pub(crate) fn evict(&self, offset: i64, length: i64) {
         let file = std::fs::File::open(&self.path).unwrap();
         file.sync_all().unwrap();
-        // SAFETY: the call has no pointers, and the descriptor is open.
+        // SAFETY: `posix_fadvise` takes no pointer.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, length, libc::POSIX_FADV_DONTNEED) };
     }
 }

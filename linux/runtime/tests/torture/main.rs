@@ -8,7 +8,7 @@ mod cpu;
 #[path = "../support/handler.rs"]
 mod handler;
 #[path = "../support/masked.rs"]
-mod masked_step;
+mod masked;
 mod parties;
 mod replaced;
 
@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use masked_step::without_signals;
+use masked::without_signals;
 use parties::{BACKGROUND, MIDDLE, Parties, URGENT, burn, micros, torture};
 use upshift::sync::Notify;
 use upshift::{Level, Runtime, time};
@@ -177,7 +177,7 @@ fn listeners_of_event_listener() {
     });
 }
 
-/// Runs a less urgent party that sends a hundred messages at a time, and an urgent one that
+/// Runs a less urgent party that sends a hundred messages at a time, and an urgent party that
 /// receives them and spins until the channel is empty.
 fn run_spinning_receiver<S, R>(channel: impl Fn() -> (S, R))
 where
@@ -214,7 +214,7 @@ fn a_crossbeam_channel_whose_receiver_spins() {
     });
 }
 
-/// Adds a party that computes and sends, and an urgent one that receives.
+/// Adds a party that computes and sends, and an urgent party that receives.
 fn add_channel_parties<S, R>(
     runtime: &Runtime,
     parties: &mut Parties,

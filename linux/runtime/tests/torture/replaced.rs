@@ -49,7 +49,7 @@ fn parties_make_progress_after_the_handler_was_replaced() {
 fn run_with_replaced_handler(vcpus: usize) {
     // The alarm ends a process that hangs.
     let limit = 600 + 2 * duration().as_secs() as libc::c_uint;
-    // SAFETY: no pointers.
+    // SAFETY: `alarm` takes no pointer.
     unsafe { libc::alarm(limit) };
     let runtime = preemptible(vcpus).unwrap();
     let mut parties = Parties::default();
@@ -64,7 +64,7 @@ fn run_with_replaced_handler(vcpus: usize) {
     println!("{vcpus} vCPUs: steps {steps:?}; {stats:?}");
 }
 
-/// Adds parties that pause between their steps, and leave time for the less urgent ones.
+/// Adds parties that pause between their steps, and leave time for the less urgent parties.
 fn add_parties(runtime: &Runtime, parties: &mut Parties) {
     // A step is long enough to be interrupted twice.
     let long_step = || cpu::burn(Duration::from_millis(10));

@@ -15,18 +15,19 @@ fn file() -> (Fd, Call) {
     (fd, call)
 }
 
+/// Returns the number of operations that have been started.
 fn started(call: &Call) -> usize {
     call.group.0.lock().started
 }
 
-fn on(vcpus: usize, test: impl Future<Output = ()>) {
+fn run(vcpus: usize, test: impl Future<Output = ()>) {
     let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
     runtime.block_on(test);
 }
 
 #[test]
-fn calls_of_the_same_time_share_an_operation() {
-    on(1, async {
+fn concurrent_calls_share_an_operation() {
+    run(1, async {
         let (fd, call) = file();
         let calls: Vec<_> = (0..32)
             .map(|n| {
@@ -43,7 +44,7 @@ fn calls_of_the_same_time_share_an_operation() {
 
 #[test]
 fn a_call_waits_for_an_operation_that_began_after_it() {
-    on(2, async {
+    run(2, async {
         let (fd, call) = file();
         let call = Arc::new(call);
         let calls: Vec<_> = (0..64)
@@ -51,9 +52,9 @@ fn a_call_waits_for_an_operation_that_began_after_it() {
                 let (fd, call) = (fd.clone(), call.clone());
                 let work = async move {
                     for _ in 0..10 {
-                        let before = started(&call);
+                        let old_count = started(&call);
                         sync(&fd, false).await.unwrap();
-                        assert!(started(&call) > before);
+                        assert!(started(&call) > old_count);
                     }
                 };
                 crate::spawn(work, Level::new(n % 64).unwrap())
@@ -69,7 +70,7 @@ fn a_call_waits_for_an_operation_that_began_after_it() {
 
 #[test]
 fn other_calls_finish_when_the_leader_is_dropped() {
-    on(1, async {
+    run(1, async {
         let (fd, call) = file();
         for _ in 0..50 {
             let theirs = fd.clone();
@@ -93,7 +94,7 @@ fn other_calls_finish_when_the_leader_is_dropped() {
 
 #[test]
 fn an_error_is_reported_to_all_calls() {
-    on(1, async {
+    run(1, async {
         let (_reader, writer) = std::io::pipe().unwrap();
         let fd = Fd::new(std::os::fd::OwnedFd::from(writer));
         let calls: Vec<_> = (0..8)
@@ -111,7 +112,7 @@ fn an_error_is_reported_to_all_calls() {
 
 #[test]
 fn a_file_without_waiting_calls_has_no_group() {
-    on(1, async {
+    run(1, async {
         let (fd, call) = file();
         sync(&fd, false).await.unwrap();
         drop(call);

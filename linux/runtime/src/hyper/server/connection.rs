@@ -1,4 +1,4 @@
-//! Serving one connection: the handshake, the service made for it, HTTP/1 or HTTP/2.
+//! Serving one connection: its handshake, the service made for it, and HTTP/1 or HTTP/2.
 
 use std::future::Future;
 use std::io;
@@ -126,7 +126,7 @@ impl<M> ConnectionSettings<M> {
             let Some(allowance) = allowance else {
                 let mut builder = http2::Builder::new(Spawner::new(self.receive_level));
                 let builder = builder.timer(Clock).max_send_buf_size(MAX_BUFFERED);
-                // Web sockets over HTTP/2.
+                // Allows web sockets over HTTP/2.
                 let builder = builder.enable_connect_protocol();
                 let connection = builder.serve_connection(io, service);
                 return connections
@@ -135,7 +135,7 @@ impl<M> ConnectionSettings<M> {
             };
             let mut builder = http2::Builder::new(allowance.spawner());
             let builder = builder.timer(Clock).max_send_buf_size(MAX_BUFFERED);
-            // Web sockets over HTTP/2.
+            // Allows web sockets over HTTP/2.
             let builder = builder.enable_connect_protocol();
             let connection = builder.serve_connection(io, service);
             let served = connections

@@ -77,8 +77,8 @@ impl Connections {
         .await
     }
 
-    /// Shuts all connections down gracefully, and cancels those that have not ended within the
-    /// limit.
+    /// Shuts all connections down gracefully, and cancels connections that have not ended within
+    /// the limit.
     pub(super) async fn drain(&self, limit: Duration) {
         self.draining.store(true, Ordering::SeqCst);
         // The connection may have ended meanwhile.

@@ -3,8 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The process and user at the other end of a connection, as they were when it was
-/// established.
+/// The process and user at the other end of a connection, at the time when it was established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UCred {
     pid: libc::pid_t,
@@ -13,7 +12,7 @@ pub struct UCred {
 }
 
 impl UCred {
-    /// Returns the process id, or `None` if it has none in this process's PID namespace.
+    /// Returns the process id, or `None` if the peer has no id in this process's PID namespace.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         (self.pid != 0).then_some(self.pid)
@@ -40,7 +39,7 @@ pub(super) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<UCred> {
         gid: 0,
     };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: both pointers are to locals, of the sizes given.
+    // SAFETY: both pointers are to locals, and `length` is the size of `answer`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -11,7 +11,7 @@ use super::{SocketAddr, address};
 use crate::io::Descriptor;
 use crate::net::datagram;
 
-/// A Unix datagram socket: whole messages, in order, none lost. Its calls take
+/// A Unix datagram socket, which transfers whole messages in order and loses none. Its calls take
 /// `&self`.
 ///
 /// ```
@@ -53,7 +53,7 @@ impl UnixDatagram {
         std::os::unix::net::UnixDatagram::bind_addr(address).map(UnixDatagram::new)
     }
 
-    /// Creates a socket without a name: it can send, but gets no answers.
+    /// Creates a socket without a name, which can send but gets no answers.
     ///
     /// # Errors
     /// When no descriptor is left.
@@ -73,7 +73,7 @@ impl UnixDatagram {
     /// Converts a socket of the standard library.
     ///
     /// # Errors
-    /// If it cannot be put into the mode the ring needs.
+    /// If the socket cannot be put into blocking mode, which the ring needs.
     pub fn from_std(socket: std::os::unix::net::UnixDatagram) -> io::Result<UnixDatagram> {
         socket.set_nonblocking(false)?;
         Ok(UnixDatagram::new(socket))
@@ -107,8 +107,8 @@ impl UnixDatagram {
         datagram::send(&self.fd, bytes).await
     }
 
-    /// Sends one message to the socket at a path. While its queue is full, tries
-    /// again every few milliseconds (a connected socket is woken instead).
+    /// Sends one message to the socket at a path. While the socket's queue is full, tries again
+    /// every few milliseconds ([`send`](UnixDatagram::send) is woken instead).
     ///
     /// # Cancellation safety
     /// If the future is dropped before it is ready, the message has not been sent.

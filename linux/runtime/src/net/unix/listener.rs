@@ -13,8 +13,8 @@ use crate::net::acceptor::Acceptor;
 
 /// A listening Unix socket.
 ///
-/// Dropping it closes it ([closing](crate::net#closing)). The file of a path stays; remove it
-/// before the next one binds, or use an abstract name.
+/// Dropping the listener closes the socket ([closing](crate::net#closing)). The file of a path
+/// stays; remove it before the next listener binds, or use an abstract name.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -57,7 +57,7 @@ impl UnixListener {
     /// Converts a listener of the standard library.
     ///
     /// # Errors
-    /// If it cannot be put into the mode the ring needs.
+    /// If the socket cannot be put into blocking mode, which the ring needs.
     pub fn from_std(listener: std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
         listener.set_nonblocking(false)?;
         Ok(UnixListener::new(listener))
@@ -77,7 +77,7 @@ impl UnixListener {
         Ok((stream, peer))
     }
 
-    /// Returns the address on which it listens.
+    /// Returns the address of the listener.
     ///
     /// # Errors
     /// The error of `getsockname`.

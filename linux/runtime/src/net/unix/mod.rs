@@ -1,5 +1,5 @@
-//! Unix sockets: streams, listeners and datagrams, with names in the file system or
-//! in the abstract namespace.
+//! Unix sockets: streams, listeners and datagrams, with names in the file system or in the abstract
+//! namespace.
 
 mod address;
 mod credentials;

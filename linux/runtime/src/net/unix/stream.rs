@@ -73,7 +73,7 @@ impl UnixStream {
     /// Converts a connection of the standard library.
     ///
     /// # Errors
-    /// If it cannot be put into the mode the ring needs.
+    /// If the socket cannot be put into blocking mode, which the ring needs.
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
         stream.set_nonblocking(false)?;
         Ok(UnixStream::from(OwnedFd::from(stream)))

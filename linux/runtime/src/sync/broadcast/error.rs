@@ -6,7 +6,7 @@ use std::fmt;
 use super::super::error_text::send_error;
 
 send_error!(
-    "There is no receiver; here is the value.",
+    "The error of a send to a channel without receivers, with the value.",
     "the channel has no receiver: the message was not delivered"
 );
 
@@ -16,7 +16,7 @@ pub enum RecvError {
     /// All senders are gone and every message has been received.
     Closed,
     /// The receiver was too slow and missed this many messages; the next call returns the oldest
-    /// one that is left.
+    /// message that is left.
     Lagged(u64),
 }
 
@@ -28,7 +28,7 @@ pub enum TryRecvError {
     /// All senders are gone and every message has been received.
     Closed,
     /// The receiver was too slow and missed this many messages; the next call returns the oldest
-    /// one that is left.
+    /// message that is left.
     Lagged(u64),
 }
 

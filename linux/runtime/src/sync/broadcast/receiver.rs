@@ -25,7 +25,8 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Returns the number of messages not received yet, including those that it has missed.
+    /// Returns the number of messages not received yet, including messages that the receiver has
+    /// missed.
     ///
     /// ```
     /// let (sender, receiver) = upshift::sync::broadcast::channel(2);
@@ -92,8 +93,8 @@ impl<T: Clone> Receiver<T> {
     /// The future may be dropped at any time without losing a message.
     ///
     /// # Errors
-    /// [`RecvError::Lagged`] if messages were missed, [`RecvError::Closed`] if there will
-    /// be none.
+    /// [`RecvError::Lagged`] if messages were missed, [`RecvError::Closed`] if there will be no
+    /// message.
     ///
     /// ```
     /// use upshift::sync::broadcast::{self, error::RecvError};
@@ -128,7 +129,8 @@ impl<T: Clone> Receiver<T> {
     /// Receives the next message if there is one.
     ///
     /// # Errors
-    /// [`TryRecvError`] if there is none now, messages were missed, or there will be none.
+    /// [`TryRecvError`] if there is no message now, messages were missed, or there will be no
+    /// message.
     ///
     /// # Panics
     /// If the clone of the message panics; the message counts as received.
@@ -165,7 +167,7 @@ impl<T: Clone> Receiver<T> {
 }
 
 impl<T: Clone> Shared<T> {
-    /// Receives for the receiver at position `next`, which moves on.
+    /// Receives the message at position `next`, and advances `next`.
     fn try_recv(&self, next: &mut u64) -> Result<T, TryRecvError> {
         let mut state = self.state.lock();
         if *next == state.tail {
@@ -183,14 +185,14 @@ impl<T: Clone> Shared<T> {
         let (message, last) = state.pass(*next);
         drop(state);
         *next += 1;
-        let mut message = message.expect("there until the last receiver has passed it");
-        // The last receiver takes the value, unless another one is still cloning it.
+        let mut message = message.expect("a message stays until its last receiver");
+        // The last receiver takes the value, unless another receiver is still cloning it.
         if last && let Some(value) = Arc::get_mut(&mut message) {
             let value = value.get_mut().unwrap_or_else(PoisonError::into_inner);
-            return Ok(value.take().expect("taken by the last only"));
+            return Ok(value.take().expect("only the last receiver takes it"));
         }
         let value = message.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(value.clone().expect("taken by the last only"))
+        Ok(value.clone().expect("only the last receiver takes it"))
     }
 }
 
@@ -207,9 +209,9 @@ impl<T> Drop for Receiver<T> {
                 }
                 self.next += 1;
             }
-            let over = self.next == state.tail;
+            let is_done = self.next == state.tail;
             let mut no_receivers = false;
-            if over {
+            if is_done {
                 state.receivers -= 1;
                 no_receivers = state.receivers == 0;
             }
@@ -218,7 +220,7 @@ impl<T> Drop for Receiver<T> {
                 self.shared.no_receivers.notify_waiters();
             }
             dropped.into_iter().for_each(|message| drop(taken(message)));
-            if over {
+            if is_done {
                 return;
             }
         }

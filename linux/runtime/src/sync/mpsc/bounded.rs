@@ -1,4 +1,4 @@
-//! The bounded channel: a full one makes its senders wait.
+//! The bounded channel, whose senders wait while it is full.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -32,7 +32,7 @@ use crate::sync::wait_queue::Key;
 #[track_caller]
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(capacity > 0, "a bounded channel needs room for a message");
-    // `usize::MAX` stands for no limit; one less does not fit into memory either.
+    // `usize::MAX` stands for no limit; a smaller limit of that size does not fit into memory.
     let chan = Chan::new(capacity.min(usize::MAX - 1));
     (Sender { chan: chan.clone() }, Receiver { chan })
 }
@@ -179,7 +179,7 @@ impl<T> Sender<T> {
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time: the sender loses its place in the queue, and room
-    /// that it had been given goes to the next one.
+    /// that it had been given goes to the next sender.
     ///
     /// # Errors
     /// [`SendError`] (from the future) when the receiver is closed or dropped.
@@ -250,7 +250,7 @@ impl<T> Sender<T> {
         Ok(OwnedPermit::new(self))
     }
 
-    /// Reserves room for one message if there is some.
+    /// Reserves room for one message if the channel is not full.
     ///
     /// # Errors
     /// [`TrySendError`] if the channel is full or closed.

@@ -1,16 +1,17 @@
-//! The state that senders and the receiver share: the queue, and the waiters at its ends.
+//! The state that senders and the receiver share: the queue of messages, and the waiters of both
+//! sides.
 //!
 //! Invariants, under the lock:
 //!
 //! * messages + reserved room ≤ limit;
-//! * the free room does not suffice for the first waiting sender: the thread that
-//!   makes room reserves it for that sender at once, so no sender that comes later, and
-//!   is not more urgent, can take it;
-//! * a receiver's waker is stored only while there is nothing to receive; the thread that
-//!   puts a message in takes the waker out and wakes it, after the lock is released.
+//! * the free room does not suffice for the first waiting sender: the thread that makes room
+//!   reserves it for that sender at once, so no sender that comes later, and is not more urgent,
+//!   can take it;
+//! * a receiver's waker is stored only while there is nothing to receive; the thread that puts a
+//!   message in takes the waker out and wakes it, after the lock is released.
 //!
-//! The holder of reserved room may still send after the channel was closed; the receiver's
-//! end comes after that message. Messages and wakers are dropped without the lock.
+//! The holder of reserved room may still send after the channel was closed; the receiver gets that
+//! message before `None`. Messages and wakers are dropped without the lock.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -44,7 +45,7 @@ struct State<T> {
     senders: usize,
     weak: usize,
     closed: bool,
-    /// Set when the receiver is dropped: nothing is put in any more.
+    /// Set when the receiver is dropped: no message is put in any more.
     gone: bool,
     receiver: Option<Waker>,
     waiting: WaitQueue<Claim>,
@@ -73,7 +74,7 @@ impl<T> State<T> {
     }
 
     /// Gives room to the first waiting sender, if there is enough. The flag is true if the next
-    /// one may be served too.
+    /// sender may be served too.
     #[inline]
     fn grant(&mut self) -> Option<(Waker, bool)> {
         let (_, wanted) = self.waiting.first()?;
@@ -94,7 +95,7 @@ impl<T> State<T> {
         Some(value)
     }
 
-    /// Returns true if nothing will be put in any more.
+    /// Returns true if no message will be put in any more.
     fn is_over(&self) -> bool {
         self.senders == 0 || (self.closed && self.reserved == 0)
     }
@@ -113,7 +114,7 @@ fn wake(waker: Option<Waker>) {
 }
 
 /// Wakes the receiver of a message that is in the channel. The panic of a foreign waker unwinds
-/// through the sender, as in tokio: no other wake depends on this one.
+/// through the sender, as in tokio: no other wake depends on this wake.
 #[inline]
 fn announce(receiver: Option<Waker>) {
     if let Some(receiver) = receiver {
@@ -122,7 +123,7 @@ fn announce(receiver: Option<Waker>) {
 }
 
 impl<T> Chan<T> {
-    /// Creates the state for one sender and one receiver; a limit of `usize::MAX` is none.
+    /// Creates the state for one sender and one receiver; `usize::MAX` means no limit.
     pub(super) fn new(limit: usize) -> Arc<Chan<T>> {
         let messages = if limit == usize::MAX {
             VecDeque::new()
@@ -149,7 +150,7 @@ impl<T> Chan<T> {
         self.state.lock().senders += 1;
     }
 
-    /// Adds a sender, unless the last one is gone. Returns true if it was added.
+    /// Adds a sender, unless the last sender is gone. Returns true if a sender was added.
     pub(super) fn revive_sender(&self) -> bool {
         let mut state = self.state.lock();
         let alive = state.senders > 0;
@@ -177,7 +178,7 @@ impl<T> Chan<T> {
         self.state.lock().weak -= 1;
     }
 
-    /// Returns the number of senders, and of weak ones.
+    /// Returns the number of senders, and of weak senders.
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.senders, state.weak)
@@ -235,17 +236,17 @@ impl<T> Chan<T> {
         let level = waiting_level();
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
-        let here = match *key {
+        let is_ready = match *key {
             Some(key) => state.waiting.granted(key),
             None => state.closed || wanted == 0 || wanted > state.limit || state.suffices(wanted),
         };
-        if here && !may_proceed() {
+        if is_ready && !may_proceed() {
             drop(state);
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         match *key {
-            Some(granted) if here => {
+            Some(granted) if is_ready => {
                 *key = None;
                 let room = state.waiting.release(granted).granted.unwrap_or(CLOSED);
                 if state.closed {
@@ -255,13 +256,13 @@ impl<T> Chan<T> {
                 Poll::Ready(Ok(()))
             }
             Some(key) => {
-                let before = state.waiting.refresh(key, level, &mut waker);
+                let old_waker = state.waiting.refresh(key, level, &mut waker);
                 // After a change of level another waiter may be the first.
                 self.grant(state);
-                drop(before);
+                drop(old_waker);
                 Poll::Pending
             }
-            None if here => {
+            None if is_ready => {
                 if state.closed || wanted > state.limit {
                     return Poll::Ready(Err(SendError(())));
                 }
@@ -276,7 +277,7 @@ impl<T> Chan<T> {
         }
     }
 
-    /// Ends the wait of a sender; room that it had been given goes to the next one.
+    /// Ends the wait of a sender; room that it had been given goes to the next sender.
     pub(super) fn cancel_reserve(&self, key: Key) {
         let mut state = self.state.lock();
         let released = state.waiting.release(key);
@@ -324,17 +325,17 @@ impl<T> Chan<T> {
     ) -> Poll<Result<(), SendError<T>>> {
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
-        let here = match *key {
+        let is_ready = match *key {
             Some(key) => state.waiting.granted(key),
             None => state.closed || state.suffices(1),
         };
-        if !here {
+        if !is_ready {
             match *key {
                 Some(key) => {
-                    let before = state.waiting.refresh(key, waiting_level(), &mut waker);
+                    let old_waker = state.waiting.refresh(key, waiting_level(), &mut waker);
                     // After a change of level another waiter may be the first.
                     self.grant(state);
-                    drop(before);
+                    drop(old_waker);
                 }
                 None => *key = Some(state.waiting.insert(waiting_level(), 1, waker.take())),
             }
@@ -408,7 +409,7 @@ impl<T> Chan<T> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // To take all of them is one move, however many they are.
+        // Taking all messages is one move, whatever their number.
         let messages = if limit >= state.messages.len() {
             mem::take(&mut state.messages)
         } else {
@@ -423,19 +424,19 @@ impl<T> Chan<T> {
         Poll::Ready(count)
     }
 
-    /// Makes the receiver wait for a message. Ready if there will be none.
+    /// Makes the receiver wait for a message. Ready if there will be no message.
     #[inline]
     fn wait(mut state: Guard<'_, State<T>>, waker: &mut LockSafeWaker<'_>) -> Poll<()> {
         if state.is_over() {
             return Poll::Ready(());
         }
-        let before = register(&mut state.receiver, waker);
+        let old_waker = register(&mut state.receiver, waker);
         drop(state);
-        drop(before);
+        drop(old_waker);
         Poll::Pending
     }
 
-    /// Closes the channel. `discard`: the messages inside will not be received.
+    /// Closes the channel. Drops the messages inside if `discard` is set.
     pub(super) fn close(&self, discard: bool) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -446,7 +447,7 @@ impl<T> Chan<T> {
             VecDeque::new()
         };
         let mut woken = state.waiting.pop_all(|_| CLOSED);
-        // A receiver that waits (its future may be elsewhere) learns of the end.
+        // Also wakes a waiting receiver, whose future may be polled elsewhere.
         woken.extend(state.receiver.take());
         drop(state);
         woken.into_iter().for_each(waker::wake);

@@ -1,4 +1,4 @@
-//! Room in a bounded channel, held before there is a message to put in.
+//! Permits: room in a bounded channel, reserved before there is a message.
 
 use std::fmt;
 use std::future::Future;
@@ -11,7 +11,7 @@ use super::chan::Chan;
 use super::error::SendError;
 use crate::sync::wait_queue::Key;
 
-/// The future of [`Sender::reserve`]. Dropped, it leaves the queue or gives its room back.
+/// The future of [`Sender::reserve`]. When dropped, it leaves the queue or gives its room back.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Reserve<'a, T> {
     chan: &'a Chan<T>,
@@ -28,7 +28,7 @@ impl<'a, T> Reserve<'a, T> {
         }
     }
 
-    /// Waits for the room and leaves it reserved: the caller makes a permit of it.
+    /// Waits for the room and leaves it reserved: the caller creates a permit for it.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<()>>> {
         self.chan.poll_reserve(self.wanted, &mut self.key, cx)
     }
@@ -56,7 +56,7 @@ impl<T> fmt::Debug for Reserve<'_, T> {
     }
 }
 
-/// Room for one message in a [`channel`](super::channel); given back if it is dropped unused.
+/// Room for one message in a [`channel`](super::channel); given back if dropped unused.
 ///
 /// ```
 /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
@@ -98,7 +98,8 @@ impl<T> fmt::Debug for Permit<'_, T> {
     }
 }
 
-/// Room for several messages, as an iterator of [`Permit`]s; dropped, it gives the rest back.
+/// Room for several messages, as an iterator of [`Permit`]s. When dropped, it gives the unused room
+/// back.
 ///
 /// ```
 /// let (sender, mut receiver) = upshift::sync::mpsc::channel(3);
@@ -158,7 +159,7 @@ impl<T> fmt::Debug for PermitIterator<'_, T> {
 /// [`Permit`] that owns a [`Sender`] and can be moved into another coroutine.
 #[must_use = "the room is given back when this is dropped"]
 pub struct OwnedPermit<T> {
-    /// `None` once it has been used.
+    /// `None` once the permit has been used.
     sender: Option<Sender<T>>,
 }
 
@@ -171,11 +172,10 @@ impl<T> OwnedPermit<T> {
     }
 
     fn take(&mut self) -> Sender<T> {
-        self.sender.take().expect("there until it is used")
+        self.sender.take().expect("a permit is used once")
     }
 
-    /// Sends the message and returns the sender. If the receiver is gone the message is
-    /// dropped.
+    /// Sends the message and returns the sender. If the receiver is gone the message is dropped.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::mpsc::channel(2);
@@ -211,7 +211,7 @@ impl<T> OwnedPermit<T> {
         }
     }
 
-    /// Returns true if the sender is one of this channel.
+    /// Returns true if `sender` belongs to the channel of this permit.
     #[must_use]
     pub fn same_channel_as_sender(&self, sender: &Sender<T>) -> bool {
         self.sender

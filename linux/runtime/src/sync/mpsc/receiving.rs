@@ -46,9 +46,8 @@ macro_rules! receiving {
                 park::block_on(self.recv())
             }
 
-            /// Receives up to `limit` messages, appended to `buffer`, as soon as there is one.
-            /// Returns their number: 0 where [`recv`](Self::recv) returns `None`, or if `limit`
-            /// is 0.
+            /// Waits for a message, and appends up to `limit` messages to `buffer`. Returns their
+            /// number: 0 where [`recv`](Self::recv) returns `None`, or if `limit` is 0.
             ///
             /// # Cancellation safety
             /// The future may be dropped at any time without losing a message: if it was not

@@ -26,7 +26,7 @@ pub struct MutexGuard<'a, T: ?Sized> {
 }
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
-    /// Returns the mutex of a guard. Not a method, so that it does not hide one of the value.
+    /// Returns the mutex of a guard. Not a method, so that it does not hide a method of the value.
     ///
     /// ```
     /// use upshift::sync::{Mutex, MutexGuard};
@@ -86,7 +86,8 @@ impl<T: ?Sized + fmt::Display> fmt::Display for MutexGuard<'_, T> {
     }
 }
 
-/// The mutex, or the [`RwLock`](super::super::RwLock), is held by others.
+/// The error of [`Mutex::try_lock`], and of the `try_` methods of
+/// [`RwLock`](super::super::RwLock): the caller would have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TryLockError(());
 

@@ -12,7 +12,8 @@ use super::super::waker::LockSafeWaker;
 use super::{CONTENDED, Mutex, MutexGuard, UNLOCKED, UNNAMED, holder, locked_by};
 use crate::context;
 
-/// The future of [`Mutex::lock`]. Dropped after the mutex was handed to it, it passes it on.
+/// The future of [`Mutex::lock`]. If it is dropped after the hand-over, the mutex goes to the next
+/// waiter.
 #[must_use = "futures do nothing unless awaited"]
 pub struct MutexLockFuture<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
@@ -46,7 +47,8 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
         MutexLockFuture { mutex, key: None }
     }
 
-    /// Queues, or takes the lock that was handed over. `None`: the mutex has just become free.
+    /// Queues, or takes the mutex that was handed over. Returns `None` if the mutex has just become
+    /// free.
     #[cold]
     fn poll_contended(&mut self, cx: &mut Context<'_>) -> Option<Poll<MutexGuard<'a, T>>> {
         let mutex = self.mutex;
@@ -63,8 +65,7 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
                 let granted = waiters.release(key).granted.unwrap_or(UNNAMED);
                 self.key = None;
                 if holder(granted) != context::current_in(runtime) {
-                    // Another coroutine polls the future now: the word
-                    // names that one.
+                    // Another coroutine polls the future now: the word names that coroutine.
                     let (word, _) = mutex.name();
                     let contended = if waiters.is_empty() { 0 } else { CONTENDED };
                     mutex.lend_on(&waiters, word);
@@ -78,12 +79,12 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
             None => mutex.contend()?,
         };
         let level = context::level_to_lend().unwrap_or_default();
-        // Loans change under the queue's lock: see the module.
-        let before = match self.key {
+        // Loans change under the queue's lock: see the documentation of the module.
+        let old_waker = match self.key {
             Some(key) => {
-                let before = waiters.refresh(key, level, &mut waker);
+                let old_waker = waiters.refresh(key, level, &mut waker);
                 mutex.lend_again(&waiters, word);
-                before
+                old_waker
             }
             None => {
                 let waker = waker.take();
@@ -96,7 +97,7 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
             }
         };
         drop(waiters);
-        drop(before);
+        drop(old_waker);
         Some(Poll::Pending)
     }
 }
@@ -116,7 +117,7 @@ impl<T: ?Sized> MutexLockFuture<'_, T> {
         let mut waiters = self.mutex.waiters.lock();
         let released = waiters.release(key);
         let Some(word) = released.granted else {
-            // The future still waited, so the mutex is held by another.
+            // The future still waited, so another coroutine holds the mutex.
             let word = self.mutex.word.load(Ordering::Relaxed);
             self.mutex.lend_again(&waiters, word);
             drop(waiters);
@@ -124,7 +125,7 @@ impl<T: ?Sized> MutexLockFuture<'_, T> {
         };
         let runtime = self.mutex.runtime.load(Ordering::Relaxed);
         self.mutex.hand_over(waiters);
-        // Loans that it got since the hand-over end too.
+        // Loans that the coroutine got since the hand-over end too.
         if let Some(id) = holder(word) {
             context::lock_released(runtime, id);
         }

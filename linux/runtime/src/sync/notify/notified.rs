@@ -12,7 +12,7 @@ use super::super::waker::LockSafeWaker;
 use super::super::{may_proceed, waiting_level};
 use super::{Notify, WokenBy};
 
-/// The common part of both futures.
+/// State and behaviour common to both futures.
 pub(super) struct Waiting {
     broadcasts: u64,
     stage: Stage,
@@ -40,17 +40,17 @@ impl Waiting {
     }
 
     fn advance(&mut self, notify: &Notify, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
-        let before;
+        let old_waker;
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = notify.state.lock();
-        let here = match self.stage {
+        let is_ready = match self.stage {
             Stage::Done => true,
             Stage::Waiting(key) => state.waiters.granted(key),
             Stage::New => {
                 state.permit || notify.broadcasts.load(Ordering::Relaxed) != self.broadcasts
             }
         };
-        if here {
+        if is_ready {
             if give_way && !may_proceed() {
                 drop(state);
                 cx.waker().wake_by_ref();
@@ -60,8 +60,7 @@ impl Waiting {
                 Stage::Done => {}
                 Stage::Waiting(key) => drop(state.waiters.release(key)),
                 Stage::New => {
-                    // A notification by broadcast leaves the stored permit
-                    // in place.
+                    // A notification by broadcast leaves the stored permit in place.
                     if notify.broadcasts.load(Ordering::Relaxed) == self.broadcasts {
                         state.permit = false;
                     }
@@ -72,9 +71,9 @@ impl Waiting {
         }
         match self.stage {
             Stage::Waiting(key) => {
-                before = state.waiters.refresh(key, waiting_level(), &mut waker);
+                old_waker = state.waiters.refresh(key, waiting_level(), &mut waker);
                 drop(state);
-                drop(before);
+                drop(old_waker);
             }
             _ => {
                 let waker = waker.take();
@@ -99,8 +98,8 @@ impl Waiting {
 
 /// The future of [`Notify::notified`].
 ///
-/// When it is dropped after `notify_one` chose it, the next waiter is woken (or
-/// the permit stored) instead.
+/// When it is dropped after `notify_one` chose it, the next waiter is woken (or the permit stored)
+/// instead.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Notified<'a> {
     notify: &'a Notify,
@@ -116,8 +115,8 @@ impl<'a> Notified<'a> {
     /// Enters the queue now instead of at the first poll. Returns true if the future has already
     /// been notified; it then takes the notification.
     ///
-    /// From then on a `notify_one` reaches this future before any that is polled later. Use it
-    /// to queue before a condition is checked, so that no notification is missed in between.
+    /// From then on a `notify_one` reaches this future before any future that is polled later. Call
+    /// `enable` before a condition is checked, so that no notification is missed in between.
     ///
     /// ```
     /// let notify = upshift::sync::Notify::new();

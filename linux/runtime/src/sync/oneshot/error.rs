@@ -2,7 +2,7 @@
 
 use super::super::error_text::error_text;
 
-/// The sender was dropped without sending a value.
+/// The error of a [`Receiver`](super::Receiver): the sender was dropped without sending a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvError(pub(super) ());
 

@@ -39,7 +39,7 @@ impl<L: ToRaw> Held<L, true> {
     fn downgrade(self) -> Held<L, false> {
         self.0.raw().downgrade();
         let this = ManuallyDrop::new(self);
-        // SAFETY: read once, since `this`, the write lock, is not dropped.
+        // SAFETY: the reference is moved out once: `this`, the write lock, is never dropped.
         Held(unsafe { ptr::read(&raw const this.0) })
     }
 }
@@ -57,9 +57,8 @@ macro_rules! impl_deref {
         impl<$($generics)*> Deref for $guard {
             type Target = $part;
             fn deref(&self) -> &$part {
-                                // SAFETY: all guards give shared access, or this is the only
-                                // one; the lock
-                                // outlives it.
+                // SAFETY: the guards of readers give shared access only, and a writer has one
+                // guard. The guard keeps the lock locked, and the lock owns the value.
                 unsafe { &*self.value }
             }
         }
@@ -73,8 +72,8 @@ macro_rules! impl_deref_mut {
         impl_deref!([$($generics)*] $guard, $part);
         impl<$($generics)*> DerefMut for $guard {
             fn deref_mut(&mut self) -> &mut $part {
-                                // SAFETY: it is the only guard, is borrowed exclusively, and
-                                // the lock outlives it.
+                // SAFETY: a writer has one guard, which is borrowed exclusively. The guard keeps
+                // the lock locked, and the lock owns the value.
                 unsafe { &mut *self.value }
             }
         }

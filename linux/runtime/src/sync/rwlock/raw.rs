@@ -3,15 +3,15 @@
 //! Invariants, under the lock of the state:
 //!
 //! * the holders are one writer or up to `max` readers;
-//! * the first waiter cannot be let in: every step that removes a holder or a waiter lets
-//!   in the waiters that it can. A newcomer enters at once only if it is more urgent than
+//! * there is no room for the first waiter: every step that removes a holder or a waiter lets in
+//!   the waiters for which there is room. A newcomer enters at once only if it is more urgent than
 //!   the first waiter;
-//! * the writer counts the lock among its own, from before `writer` names it until after: so
-//!   a level lent for one lock does not end with another. Waiters lend to the writer, and
-//!   withdraw the loan, under the lock.
+//! * the writer counts this lock among its locks, from before `writer` names it until after: so a
+//!   level lent for one lock does not end with another lock. Waiters lend to the writer, and
+//!   withdraw the loan, under the lock of the state.
 //!
-//! A writer is named by its runtime and its id, if it has both; waiters of the same runtime
-//! lend to it.
+//! A writer is named by its runtime and its id, if it has both; waiters of the same runtime lend to
+//! it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -95,12 +95,11 @@ impl State {
         waker
     }
 
-    /// Lends the level of the first waiter to a new writer. Waiters have lent to the former
-    /// one.
+    /// Lends the level of the first waiter to a new writer. Waiters have lent to the former writer.
     fn lend_on(&self) {
         if let Some(Some((runtime, id))) = self.writer
             && let Some((level, claim)) = self.waiting.first()
-            && claim.name.is_some_and(|(theirs, _)| theirs == runtime)
+            && claim.name.is_some_and(|(number, _)| number == runtime)
         {
             context::lend(runtime, id, level);
         }
@@ -113,11 +112,10 @@ impl State {
         };
         let level = match self.waiting.first() {
             None => None,
-            Some((level, claim)) if claim.name.is_some_and(|(theirs, _)| theirs == runtime) => {
+            Some((level, claim)) if claim.name.is_some_and(|(number, _)| number == runtime) => {
                 Some(level)
             }
-            // The level of a foreign waiter is not known; those behind it may have
-            // lent.
+            // The level of a foreign waiter is not known; waiters behind it may have lent.
             Some(_) => return,
         };
         context::lend_again(runtime, id, level);
@@ -198,7 +196,7 @@ impl Raw {
     }
 }
 
-/// Returns the caller's name, with this lock added to its count.
+/// Adds a lock to the caller's count, and returns the caller's name.
 fn take_name() -> Name {
     let (runtime, id) = context::name()?;
     match context::lock_taken(runtime) {
@@ -228,11 +226,11 @@ impl Future for Entering<'_> {
         let (raw, side) = (self.raw, self.side);
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = raw.state.lock();
-        let here = match self.key {
+        let is_ready = match self.key {
             Some(key) => state.waiting.granted(key),
             None => state.suffices(side, waiting_level(), raw.max),
         };
-        if here {
+        if is_ready {
             if !may_proceed() {
                 drop(state);
                 cx.waker().wake_by_ref();
@@ -248,7 +246,7 @@ impl Future for Entering<'_> {
                 .granted
                 .and_then(|claim| claim.name);
             if side == Side::Write && granted != context::name() {
-                // Another coroutine polls the future now: the lock names that one.
+                // Another coroutine polls the future now: the lock names that coroutine.
                 state.writer = Some(take_name());
                 state.lend_on();
                 give_name_back(granted);
@@ -256,11 +254,11 @@ impl Future for Entering<'_> {
             return Poll::Ready(());
         }
         let level = context::level_to_lend().unwrap_or_default();
-        let before = match self.key {
+        let old_waker = match self.key {
             Some(key) => {
-                let before = state.waiting.refresh(key, level, &mut waker);
+                let old_waker = state.waiting.refresh(key, level, &mut waker);
                 state.lend_again();
-                before
+                old_waker
             }
             None => {
                 let claim = Claim {
@@ -277,7 +275,7 @@ impl Future for Entering<'_> {
         };
         // After a change of level another waiter may be the first.
         raw.admit(state);
-        drop(before);
+        drop(old_waker);
         Poll::Pending
     }
 }

@@ -43,10 +43,10 @@ impl<'a> SemaphorePermit<'a> {
         self.permits = 0;
     }
 
-    /// Adds the permits of `other` to this one.
+    /// Adds the permits of `other` to this permit.
     ///
     /// # Panics
-    /// If `other` is of another semaphore.
+    /// If `other` belongs to another semaphore.
     #[track_caller]
     pub fn merge(&mut self, mut other: Self) {
         assert!(
@@ -85,10 +85,10 @@ impl OwnedSemaphorePermit {
         self.permits = 0;
     }
 
-    /// Adds the permits of `other` to this one.
+    /// Adds the permits of `other` to this permit.
     ///
     /// # Panics
-    /// If `other` is of another semaphore.
+    /// If `other` belongs to another semaphore.
     #[track_caller]
     pub fn merge(&mut self, mut other: Self) {
         assert!(

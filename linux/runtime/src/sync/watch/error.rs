@@ -3,11 +3,11 @@
 use super::super::error_text::{error_text, send_error};
 
 send_error!(
-    "There is no receiver; here is the value.",
+    "The error of a send to a channel without receivers, with the value.",
     "the channel has no receiver: stop sending, or use `send_replace`"
 );
 
-/// All senders are gone: the value does not change any more.
+/// The error of a wait for a new value: all senders are gone, so the value stays as it is.
 #[derive(Clone, Debug)]
 pub struct RecvError(pub(super) ());
 
