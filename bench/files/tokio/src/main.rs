@@ -16,8 +16,8 @@ struct Tokio;
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> T {
-    let result = spawn_blocking(work).await.expect("it does not panic");
-    result.expect("a file")
+    let result = spawn_blocking(work).await.expect("work does not panic");
+    result.expect("the file operation succeeds")
 }
 
 impl Host for Tokio {
@@ -33,7 +33,7 @@ impl Host for Tokio {
     }
 
     async fn whole(path: PathBuf) -> Vec<u8> {
-        tokio::fs::read(path).await.expect("a file")
+        tokio::fs::read(path).await.expect("the file can be read")
     }
 
     async fn read(file: &Self::File, mut buffer: Vec<u8>, offset: u64) -> Vec<u8> {
@@ -52,11 +52,11 @@ impl Host for Tokio {
     }
 
     async fn serve(stream: TcpStream, file: Self::File) {
-        stream.set_nonblocking(true).expect("a socket");
-        let mut stream = tokio::net::TcpStream::from_std(stream).expect("a socket");
+        stream.set_nonblocking(true).expect("set non-blocking");
+        let mut stream = tokio::net::TcpStream::from_std(stream).expect("register the socket");
         let mut buffer = vec![0; BLOCK];
-        while let Ok(number) = stream.read_u64_le().await {
-            buffer = Self::read(&file, buffer, number * BLOCK as u64).await;
+        while let Ok(block) = stream.read_u64_le().await {
+            buffer = Self::read(&file, buffer, block * BLOCK as u64).await;
             stream.write_all(&buffer).await.expect("the driver reads");
         }
     }
