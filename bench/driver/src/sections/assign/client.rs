@@ -2,8 +2,8 @@
 //! above ordinary threads and below all other elevated threads.
 //!
 //! A client above the server would displace the server: the kernel wakes a real-time thread on
-//! another CPU if a more urgent thread runs on its own CPU, and the other CPU may spend milliseconds
-//! in the kernel for an ordinary thread (if the kernel is not preemptible).
+//! another CPU if a more urgent thread runs on its own CPU, and the other CPU may spend
+//! milliseconds in the kernel for an ordinary thread (if the kernel is not preemptible).
 //!
 //! A latency counts from the time at which the request was due, so waits behind a late answer
 //! count, too. A thread sleeps until its next request is due, and in `read`.

@@ -233,9 +233,9 @@ fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
     pids.iter().map(|&pid| Reading::of(pid).ok()).collect()
 }
 
-/// Returns the cell and the value of the case's server without a batch. Of the rows with and without
-/// halting CPUs, the smaller value counts: the SCHED_IDLE threads that keep CPUs from halting
-/// compete with a server of another session. Grouped cases use the rows of the other cases.
+/// Returns the cell and the value of the case's server without a batch. Of the rows with and
+/// without halting CPUs, the smaller value counts: the SCHED_IDLE threads that keep CPUs from
+/// halting compete with a server of another session. Grouped cases use the rows of the other cases.
 fn alone<'a>(
     section: &'a SectionResults,
     case: &str,
