@@ -143,7 +143,7 @@ enum Task {
     ///
     /// Checks the links first. Needs mdbook.
     Book {
-        /// Install mdbook with cargo if it is missing (takes some minutes)
+        /// Install mdbook with cargo if it is missing (takes a few minutes)
         #[arg(long)]
         install: bool,
     },
@@ -152,7 +152,7 @@ enum Task {
     ///
     /// Calls the driver of bench/, which builds the peers, checks that all answer with the same
     /// bytes and measures them in turn. `cargo xtask bench -- --help` shows its own options;
-    /// `cargo xtask bench --full` measures all sections at one commit, and goes on where it was
+    /// `cargo xtask bench --full` measures all sections at one commit, and resumes where it was
     /// interrupted;
     /// `cargo xtask bench --compare COMMIT` measures this tree beside a commit;
     /// `cargo xtask bench drop --only A,B` deletes the results of sections,
