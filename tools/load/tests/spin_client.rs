@@ -89,7 +89,7 @@ fn replies_in_another_order_find_their_requests() {
     let group = &outcome.groups[0];
     assert_eq!(group.errors, 0, "{:?}", group.first_error);
     assert!(group.requests >= 400);
-    assert!(group.unanswered < 4, "only an incomplete four is unanswered");
+    assert!(group.unanswered < 4, "only a partial four is unanswered");
     // Of four requests that arrive 0.5 ms apart the first waits for 1.5 ms, and the last does not
     // wait.
     assert!(group.quantile(0.95) >= MS);
