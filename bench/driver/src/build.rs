@@ -27,7 +27,7 @@ pub(crate) enum Source {
 /// Builds a program and returns its location.
 ///
 /// # Errors
-/// The first line of the compiler's message, and advice on missing tools.
+/// A tool is missing or fails. The error is the first line of its message, with advice.
 pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
     let bench = bench_dir();
     match source {

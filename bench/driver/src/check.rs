@@ -1,5 +1,5 @@
-//! Checks before any timing that all servers reply with the same bytes: whole replies are compared,
-//! pipelined and for a request cut in two.
+//! Checks before any timing that all servers reply with the same bytes. Whole replies are compared:
+//! for single requests, for requests cut in two, and for pipelined requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -59,8 +59,8 @@ pub(crate) fn same_spin(program: &Program, cpu: Option<usize>) -> Result<(), Str
     connection.expect("pipelined and cut", &requests, FRAME * 10 + 7, &requests)
 }
 
-/// Checks that a server answers a request for a path with the expected body; the first server of
-/// several sets it.
+/// Checks that a server answers a request for a path with the expected body. If `expected` is
+/// `None`, the server's body becomes the expected body.
 pub(crate) fn same_body(
     server: SocketAddr,
     path: &str,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_body_is_that_of_all_servers() {
+    fn the_first_body_is_expected_of_all_servers() {
         let mut expected = None;
         assert_eq!(checked("HTTP/1.1 200 OK\r\n\r\nabc", &mut expected), Ok(()));
         assert_eq!(expected.as_deref(), Some(&b"abc"[..]));

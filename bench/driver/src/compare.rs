@@ -1,5 +1,5 @@
-//! Comparison of two commits of Upshift: both are built, measured in turn by this driver and its
-//! client, and each row gets a verdict.
+//! Compares two commits of Upshift: builds both, measures them in turn with this driver and its
+//! client, and gives a verdict on each row.
 //!
 //! The compared programs are `upshift-cli` and `micro-upshift`, each built in its own tree with its
 //! own lock file. The order alternates from round to round; a round in which either commit lacks a
@@ -37,7 +37,7 @@ type Quantity = (&'static str, fn(&Run) -> f64);
 /// The values of the old and of the new commit.
 type Both<T> = [T; 2];
 
-/// Figures of each round, old and new, by section and name.
+/// Values of the old and the new commit in each round, by the row's position and name.
 #[derive(Default)]
 struct Rows {
     pairs: BTreeMap<(usize, String), Vec<(f64, f64)>>,
@@ -58,8 +58,8 @@ pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
         let both = [&old, &new].map(|tree| tree.programs(section));
         let both = match both {
             [Ok(old), Ok(new)] => [old, new],
-            [Err(why), _] => return Err(format!("{}: {why}", old.name)),
-            [_, Err(why)] => return Err(format!("{}: {why}", new.name)),
+            [Err(error), _] => return Err(format!("{}: {error}", old.name)),
+            [_, Err(error)] => return Err(format!("{}: {error}", new.name)),
         };
         let mut rows = Rows::default();
         let mut options = options.clone();
@@ -207,26 +207,26 @@ fn measure(
         }
         _ => {
             for load in closed::loads(section, options) {
-                servers(options, both, &load, rows)?;
+                measure_servers(options, both, &load, rows)?;
             }
         }
     }
     Ok(())
 }
 
-/// Takes a result of old and new, in an order that alternates with the round.
+/// Measures the old and the new commit, in an order that alternates from round to round.
 fn in_turn<T>(
     round: usize,
     both: &Both<Program>,
     mut take: impl FnMut(&Program) -> Result<T, String>,
 ) -> Result<Both<T>, String> {
     let first = round % 2;
-    let one = take(&both[first])?;
-    let other = take(&both[1 - first])?;
+    let first_result = take(&both[first])?;
+    let second_result = take(&both[1 - first])?;
     Ok(if first == 0 {
-        [one, other]
+        [first_result, second_result]
     } else {
-        [other, one]
+        [second_result, first_result]
     })
 }
 
@@ -240,7 +240,7 @@ fn printed<T: serde::de::DeserializeOwned>(
     figures::lines(program, part, cpu, |line| taken.push(line)).map(|_| taken)
 }
 
-fn servers(
+fn measure_servers(
     options: &Options,
     both: &Both<Program>,
     (case, work, connections): &(String, Work, usize),
@@ -273,7 +273,7 @@ impl Rows {
         self.pairs.entry((place, name)).or_default().push(pair);
     }
 
-    /// Adds the figures that both commits have; others are not rows.
+    /// Adds a row for each figure that both commits have.
     fn add_figures(&mut self, [old, new]: Both<Vec<Figure>>, unit: &str) {
         for figure in new {
             let same = |old: &&Figure| old.bench == figure.bench && old.peer == figure.peer;
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_stay_in_the_order_in_which_they_came_and_have_a_verdict() {
+    fn rows_keep_their_order_and_have_a_verdict() {
         let mut rows = Rows::default();
         for round in 0..3 {
             let drift = f64::from(round) * 10.0;
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_unpacked_and_what_is_none_is_named() {
+    fn a_commit_is_unpacked_and_an_unknown_commit_is_named_in_the_error() {
         let folder = std::env::temp_dir().join(format!("upshift-compare-{}", std::process::id()));
         let here = Tree::here();
         if git(&here.root, &["rev-parse", "HEAD"])

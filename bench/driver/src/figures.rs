@@ -18,8 +18,8 @@ use crate::rounds::{taken, undisturbed};
 /// Time limit for all figures of one program.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Runs a program on `cpu`, or on both without one, until it is undisturbed, and returns its
-/// output; `part` is its first argument.
+/// Runs a program until it is undisturbed, and returns its output. `part` is its first argument;
+/// without `cpu` it is not pinned.
 pub(crate) fn output<T: DeserializeOwned>(
     results: &mut SectionResults,
     options: &Options,
@@ -46,7 +46,7 @@ pub(crate) fn output<T: DeserializeOwned>(
     output
 }
 
-/// Runs a program once, as [`output`], and adds its figures to the section.
+/// Runs a program like [`output`], and adds its figures to the section.
 pub(crate) fn figures(
     results: &mut SectionResults,
     options: &Options,
@@ -61,7 +61,7 @@ pub(crate) fn figures(
 }
 
 /// Runs a program that prints lines of JSON, and passes each to `take`; `part` is its first
-/// argument. Returns the use of the CPUs by others meanwhile.
+/// argument. Returns the shares of the CPUs that other programs and the hypervisor took meanwhile.
 pub(crate) fn lines<T: DeserializeOwned>(
     program: &Program,
     part: &str,

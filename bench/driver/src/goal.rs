@@ -1,7 +1,8 @@
-//! Goals: a quantity of Upshift beside that of a peer or a limit, and the verdict.
+//! Goals. A goal compares a quantity of Upshift with a peer's quantity or with a limit, and has a
+//! verdict.
 //!
-//! A goal has one cell or several, of which the worst decides. Ratios are oriented so that above 1
-//! Upshift is behind.
+//! A goal has one cell or several, of which the worst decides. Ratios are oriented so that a ratio
+//! above 1 means that Upshift is behind.
 
 use upshift_load::Spread;
 use upshift_report::Table;
@@ -22,7 +23,7 @@ pub(crate) enum Verdict {
     Noise,
     /// Missed.
     Missed,
-    /// There are no figures, or none that count.
+    /// There are no figures, or they do not count.
     Unmeasured,
 }
 
@@ -36,7 +37,7 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Creates the values of a program; `None` without a finite one.
+    /// Creates the values of a program from the finite ones; `None` if there are none.
     pub(crate) fn new(
         name: &str,
         by_round: impl IntoIterator<Item = (usize, f64)>,
@@ -59,14 +60,14 @@ impl Values {
         })
     }
 
-    /// Computes a value of each round that both have.
+    /// Computes a value for each round that both have.
     pub(crate) fn with(self, other: &Values, of: impl Fn(f64, f64) -> f64) -> Option<Values> {
         let pairs = self.by_round.iter();
         let both = pairs.filter_map(|&(round, own)| Some((round, of(own, other.at(round)?))));
         Values::new(&self.name, both.collect::<Vec<_>>())
     }
 
-    /// Computes each value in another unit.
+    /// Applies `of` to the value of each round.
     pub(crate) fn map(self, of: impl Fn(f64) -> f64) -> Values {
         let by_round = self.by_round.into_iter();
         Values {
@@ -75,7 +76,7 @@ impl Values {
         }
     }
 
-    /// Returns the pairs of values of the rounds that both have; a limit stands second.
+    /// Returns the pairs of values of the rounds that both have. Only `other` may be a limit.
     pub(crate) fn pairs(&self, other: &Values) -> Vec<(f64, f64)> {
         let rounds = self.by_round.iter();
         let pairs = rounds.filter_map(|&(round, own)| Some((own, other.at(round)?)));
@@ -114,14 +115,14 @@ pub(crate) struct Goal {
     limit: f64,
     /// Set if more is better.
     is_rate: bool,
-    /// Relative excess that is no miss yet.
+    /// Relative excess that counts as noise rather than as a miss.
     noise: f64,
     cells: Vec<Cell>,
     /// Cause of a miss.
     cause: &'static str,
-    /// Reason for which figures cannot exist here.
+    /// Reason why there can be no figures on this machine.
     excuse: Option<String>,
-    /// Reason for which the figures count for nothing.
+    /// Reason why the figures do not count.
     void: Option<String>,
 }
 
@@ -149,7 +150,7 @@ pub(crate) fn at_least(what: impl Into<String>, share: f64, unit: &'static str) 
 }
 
 impl Goal {
-    /// Adds the figures of a load; without one of the two there is nothing to add.
+    /// Adds the figures of a load if both programs have values.
     pub(crate) fn cell(
         mut self,
         at: impl Into<String>,
@@ -183,13 +184,13 @@ impl Goal {
         Goal { cause, ..self }
     }
 
-    /// Names the reason for which there may be no figures on this machine.
+    /// Names the reason why there may be no figures on this machine.
     pub(crate) fn excuse(self, why: Option<&str>) -> Goal {
         let excuse = why.map(str::to_owned);
         Goal { excuse, ..self }
     }
 
-    /// Makes the figures count for nothing, for a reason.
+    /// Discards the figures, for a reason.
     pub(crate) fn void(&mut self, why: impl Into<String>) {
         self.void = Some(why.into());
     }
@@ -265,7 +266,7 @@ impl Goal {
     }
 }
 
-/// Formats three digits.
+/// Formats a value with three digits.
 fn figure(value: f64) -> String {
     let digits = match value.abs() {
         100.0.. => 0,
@@ -291,7 +292,7 @@ impl SectionGoals {
     }
 }
 
-/// Counts the verdicts in a sentence.
+/// Formats the numbers of verdicts as a sentence.
 pub(crate) fn counted(all: &[SectionGoals]) -> String {
     let count = |verdict| all.iter().map(|it| it.count(verdict)).sum::<usize>();
     let number: usize = all.iter().map(|it| it.goals.len()).sum();
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_below_the_noise_is_told_apart_but_for_a_margin() {
+    fn a_miss_below_the_noise_is_distinguished_unless_the_limit_is_a_margin() {
         let verdict = |own| {
             let goal =
                 || at_most("a", 1.0, "µs").cell("", values("us", &[own]), Values::limit(1.0));
@@ -392,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_cell_decides_and_stands_beside_the_best() {
+    fn the_worst_cell_decides_and_the_best_is_shown_beside_it() {
         let goal = at_least("rate", 1.0, "k/s")
             .cell("8", values("us", &[20.0]), values("go", &[10.0]))
             .cell(

@@ -1,4 +1,4 @@
-//! Ratio of two quantities and its 95 % confidence interval, from pairs of runs of one round.
+//! Ratios of two quantities with 95 % confidence intervals, from pairs of runs of the same round.
 //!
 //! The ratio is that of the two medians. Its interval is a percentile bootstrap over the rounds:
 //! 1,000 resamples, each of which draws whole rounds, so that slow changes of the machine affect
@@ -32,8 +32,8 @@ pub(crate) enum Change {
 }
 
 impl Ratio {
-    /// Returns the ratio of the second of each pair to the first. `None` without pairs, or where
-    /// one is not finite or not above 0 in its first figure.
+    /// Returns the ratio of the second figures of the pairs to the first. `None` without pairs, or
+    /// if a first figure is not above 0 or a pair has no finite ratio.
     pub(crate) fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
         let is_ratio = |&(base, own): &(f64, f64)| base > 0.0 && (own / base).is_finite();
         if !pairs.iter().all(is_ratio) {
@@ -86,7 +86,7 @@ impl Ratio {
         }
     }
 
-    /// Formats the ratio with its interval, which one pair does not have.
+    /// Formats the ratio with its interval; the ratio of one pair has no interval.
     pub(crate) fn shown(&self, digits: usize) -> String {
         let Ratio { value, low, high } = self;
         if high.is_infinite() {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_drifts_in_both_does_not_hide_a_difference() {
+    fn a_drift_of_both_quantities_does_not_hide_a_difference() {
         // The machine becomes three times as slow; the new commit takes about 10 % less each time.
         let pairs = [
             (100.0, 90.1),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_no_change() {
+    fn noise_is_not_a_change() {
         let pairs = [(100.0, 110.0), (100.0, 92.0), (100.0, 104.0), (100.0, 97.0)];
         let ratio = Ratio::of(&pairs).unwrap();
         assert_eq!(ratio.change(), Change::NotSeen);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_among_many_rounds_moves_neither_the_figure_nor_the_interval() {
+    fn an_outlier_among_many_rounds_moves_neither_the_ratio_nor_the_interval() {
         let mut pairs: Vec<(f64, f64)> =
             (0..15).map(|i| (100.0, 100.0 + f64::from(i % 3))).collect();
         pairs[7].1 = 900.0;

@@ -1,4 +1,4 @@
-//! The machine: kernel, processor, versions, and use of the CPUs.
+//! Describes the machine (kernel, processor, versions) and measures the use of its CPUs.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -12,18 +12,19 @@
 //! | `peers`, `build` | the measured programs, and their builds |
 //! | `interval` | the ratio of two quantities, and its interval |
 //! | `results` | the data, a file for each section |
-//! | `table` | the forms of its tables |
+//! | `table` | Markdown tables of the results |
 //! | `goal`, `claim` | a goal or a published claim, and its verdict |
 //! | `server` | one server process: start, address, end |
 //! | `check` | the same bytes from every server, before any timing |
 //! | `measure` | one run: fresh server, load, CPU time, disturbance |
 //! | `rounds` | interleaved rounds, repeats of disturbed runs |
 //! | `figures` | programs that measure by themselves and print figures |
-//! | `sections` | the runs and goals of each section: a file or a folder for each |
-//! | `compare` | two commits beside each other |
+//! | `sections` | the runs, tables and goals of the sections |
+//! | `compare` | the comparison of two commits |
 //! | `render` | the pages |
 //!
-//! A file uses only files further up in this table.
+//! A file uses only files of its own line or of lines above, but for `results`, which uses a type
+//! of `goal`.
 
 mod build;
 mod check;
@@ -122,8 +123,8 @@ fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a section needs no further run: it has all peers, rows and rounds at this commit on this
-/// machine, and was not disturbed.
+/// Whether a section needs no further run: all peers, rows and rounds were measured at this commit
+/// on this machine, and were not disturbed.
 fn is_complete(found: &SectionResults, commit: &str) -> bool {
     found.commit == commit
         && found.is_whole

@@ -57,11 +57,11 @@ impl Load {
     }
 }
 
-/// A run as a whole, and each group of it.
+/// Results of a run, as a whole and for each group of connections.
 pub(crate) struct Measured {
     /// Results of all groups together.
     pub(crate) all: Run,
-    /// Results by address; user, system and busy are those of the whole.
+    /// Results by address; the CPU times are those of the whole run.
     pub(crate) groups: Vec<Run>,
 }
 
@@ -98,7 +98,8 @@ pub(crate) fn observe(
 /// Drives a server and measures the shares of the CPUs that other programs and the hypervisor took.
 /// Processes that `drive` starts and waits for are clients.
 ///
-/// `awake` is a thread that spins on CPU 0, if there is one; its time counts for neither.
+/// `awake` is a thread that spins on CPU 0, if there is one; its time counts neither for the client
+/// nor for other programs.
 pub(crate) fn watch<T>(
     server: &Server,
     pinned: bool,

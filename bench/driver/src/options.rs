@@ -36,8 +36,8 @@ struct Arguments {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     rows: Vec<String>,
 
-    /// Runs of each cell [default: 5, 7 in preemption; 3 at least where the time of a section is
-    /// over]
+    /// Runs of each cell [default: 5, 7 in preemption; at least 3 if a section reaches its time
+    /// limit]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
 
@@ -45,20 +45,20 @@ struct Arguments {
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<Duration>,
 
-    /// All sections at one commit, their limits add up to 113 minutes: leaves the sections that are
+    /// All sections at one commit; their limits add up to 113 minutes. Leaves the sections that are
     /// complete at this commit, and fails with a list of the goals without figures. `cargo xtask
     /// bench --full` then measures MPI and the kernel
     #[arg(long, conflicts_with_all = ["quick", "peers", "rows", "rounds", "seconds", "compare"])]
     full: bool,
 
-    /// 1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: some 15
+    /// 1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: about 15
     /// minutes, for ratios
     #[arg(long)]
     quick: bool,
 
     /// Compare this tree with a commit, in 5 alternating rounds; prints a verdict for each row and
-    /// writes nothing. Sections: plaintext, pipelined, matrix, single, micro, conserve, multi; some
-    /// ten minutes by default
+    /// writes nothing. Sections: plaintext, pipelined, matrix, single, micro, conserve, multi;
+    /// about ten minutes by default
     #[arg(long, value_name = "COMMIT")]
     compare: Option<String>,
 
@@ -111,15 +111,15 @@ pub(crate) struct Options {
     pub(crate) peers: Vec<String>,
     /// Rows of the sections `preemption` and `papers`; all if empty.
     pub(crate) rows: Vec<String>,
-    /// Number of runs of each cell, if it was given; otherwise the section has its own.
+    /// Number of runs of each cell from the command line; the section's default if `None`.
     rounds: Option<usize>,
-    /// Length of a run, if it was given.
+    /// Length of a run from the command line; the section's default if `None`.
     seconds: Option<Duration>,
     /// Number of the current round, from 0.
     pub(crate) round: usize,
     /// Length of a run of the current section.
     pub(crate) time: Duration,
-    /// End of the time of the current section, after which no run is repeated.
+    /// End of the current section's time limit, after which no run is repeated.
     pub(crate) deadline: Option<Instant>,
     /// Set to leave complete sections, and to fail where a goal has no figures.
     pub(crate) full: bool,
@@ -135,7 +135,7 @@ pub(crate) fn bench_dir() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// Fewest rounds of a section whose time is over.
+/// Fewest rounds of a section, even beyond its time limit.
 pub(crate) const MIN_ROUNDS: usize = 3;
 
 impl Options {
@@ -148,7 +148,7 @@ impl Options {
         }
     }
 
-    /// Whether a section drops rounds when its time is over.
+    /// Whether a section drops rounds beyond its time limit.
     pub(crate) fn has_limit(&self) -> bool {
         self.rounds.is_none()
     }
@@ -189,7 +189,7 @@ impl Options {
     }
 }
 
-/// Reads the command line; ends the process after the help or an error.
+/// Parses the command line. Exits the process after the help or an error.
 pub(crate) fn parse() -> Command {
     options_of(Arguments::parse()).unwrap_or_else(|message| {
         let kind = ErrorKind::ValueValidation;
@@ -278,10 +278,10 @@ mod tests {
     }
 
     #[test]
-    fn words_become_options() {
+    fn arguments_become_options() {
         Arguments::command().debug_assert();
         let Ok(Command::Run(options)) = read("run --only micro,plaintext --seconds 0.5") else {
-            panic!("it measures");
+            panic!("not a measurement");
         };
         assert_eq!(options.only, [Section::Plaintext, Section::Micro]);
         assert_eq!(options.time_of(Section::Preemption).as_millis(), 500);
@@ -289,7 +289,7 @@ mod tests {
         assert!(options.has_limit());
         assert_eq!(options.out, bench_dir());
         let Ok(Command::Run(options)) = read("run --quick --rounds 2") else {
-            panic!("it measures");
+            panic!("not a measurement");
         };
         let of = (
             options.rounds_of(Section::Papers),
@@ -299,7 +299,7 @@ mod tests {
         assert!(!options.has_limit());
         assert!(options.out.ends_with("target/quick"));
         let Ok(Command::Compare(options, commit)) = read("--compare HEAD~1") else {
-            panic!("it compares");
+            panic!("not a comparison");
         };
         assert_eq!(
             (commit.as_str(), options.rounds_of(Section::Micro)),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_errors() {
+    fn invalid_arguments_are_errors() {
         for wrong in [
             "drop",
             "nonsense",

@@ -1,6 +1,7 @@
-//! The measured programs: the peers of `table.rs`, built.
+//! Builds the measured programs (*peers*), which `table.rs` lists.
 //!
-//! Every peer is built on its own: a failed peer is skipped and named, and the others are measured.
+//! Each peer is built on its own: a peer that fails to build is skipped and named, and the other
+//! peers are measured.
 
 mod table;
 
@@ -45,40 +46,41 @@ impl Program {
 /// Programs with their names in the tables.
 pub(crate) type Programs = Vec<(String, Program)>;
 
-/// Returns source and arguments of Upshift's server of pages or matrices.
+/// Returns the source and the arguments of Upshift's plaintext server, or of its matrix server if
+/// `is_matrix`.
 pub(crate) fn upshift_server(is_matrix: bool) -> (Source, Vec<&'static str>) {
     (SERVERS[0].source, server_args(&SERVERS[0], is_matrix))
 }
 
-/// Returns source and arguments of Upshift's microbenchmarks.
+/// Returns the source and the arguments of Upshift's microbenchmarks.
 pub(crate) fn upshift_micro() -> (Source, Vec<&'static str>) {
     (MICRO[0].source, MICRO[0].args.to_vec())
 }
 
 fn server_args(peer: &Peer, is_matrix: bool) -> Vec<&'static str> {
-    let what = match (peer.source, is_matrix) {
+    let command = match (peer.source, is_matrix) {
         (Source::Root(_), false) => "plaintext-server",
         (Source::Root(_), true) => "matrix-server",
         (_, false) => "plaintext",
         (_, true) => "matrix",
     };
-    [&[what], peer.args].concat()
+    [&[command], peer.args].concat()
 }
 
-/// Built programs, and the reasons for which others were not built.
+/// Built programs, and the reasons error other programs were not built.
 #[derive(Default)]
 pub(crate) struct Built {
     files: HashMap<Source, PathBuf>,
     wanted: Vec<String>,
-    /// Reason by name of a program that was not built.
+    /// Reason error a program was not built, by its name.
     pub(crate) skipped: BTreeMap<&'static str, String>,
 }
 
 impl Built {
     /// Returns the selected programs of a list that were built.
     pub(crate) fn of(&self, list: &[Peer]) -> Programs {
-        let named = self.wanted(list);
-        named
+        let peers = self.wanted(list);
+        peers
             .filter_map(|peer| self.named(peer, peer.args))
             .collect()
     }
@@ -110,11 +112,11 @@ impl Built {
         Some(Program::new(self.files.get(&CLI)?.clone(), args))
     }
 
-    /// Returns the selected peers of a list. Lists of web servers are always whole, since web
-    /// servers are not named by their runtime.
+    /// Returns the selected peers of a list. `--peers` names runtimes, so it does not filter lists
+    /// of web servers, which are not named after their runtime.
     fn wanted<'a>(&'a self, list: &'a [Peer]) -> impl Iterator<Item = &'a Peer> {
         let is_whole = self.wanted.is_empty() || list.iter().any(|peer| peer.id == AXUM_TOKIO);
-        let is_named = |id: &str| self.wanted.iter().any(|it| it == id);
+        let is_named = |id: &str| self.wanted.iter().any(|name| name == id);
         list.iter()
             .filter(move |peer| is_whole || is_named(peer.id))
     }
@@ -152,7 +154,7 @@ fn is_part(section: Section, peer: &Peer) -> bool {
     }
 }
 
-/// Whether a section measures the command `upshift` for any value of `--peers`.
+/// Whether a section measures the command `upshift`, whatever `--peers` selects.
 fn needs_upshift(section: Section) -> bool {
     use Section::{Assign, Levels, Papers, Preemption, Processes, Serve, Vcpus};
     [Vcpus, Levels, Papers, Preemption, Processes, Assign, Serve].contains(&section)
@@ -178,14 +180,14 @@ pub(crate) fn build(options: &Options) -> Built {
     for (id, source) in sources {
         let outcome = tried.entry(source).or_insert_with(|| {
             eprintln!("building {id}");
-            build::build(source).inspect_err(|why| eprintln!("  not built: {why}"))
+            build::build(source).inspect_err(|error| eprintln!("  not built: {error}"))
         });
         match outcome {
             Ok(file) => {
                 built.files.insert(source, file.clone());
             }
-            Err(why) => {
-                built.skipped.insert(id, why.clone());
+            Err(error) => {
+                built.skipped.insert(id, error.clone());
             }
         }
     }

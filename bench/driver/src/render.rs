@@ -1,4 +1,4 @@
-//! The page `RESULTS.md` and the goals in `docs/evaluation.md`, from the data alone.
+//! Renders `RESULTS.md` and the goals in `docs/evaluation.md` from the saved results.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::results::{Results, SectionResults};
 use crate::section::Section;
 use crate::sections;
 
-/// Formats the whole page.
+/// Returns `RESULTS.md`: the goals, then a part for each section.
 pub(crate) fn page(results: &Results) -> String {
     let mut page = String::from(
         "# Results of the benchmarks\n\n\
@@ -29,7 +29,7 @@ pub(crate) fn page(results: &Results) -> String {
     }
     for section in Section::ALL {
         if let Some(found) = results.sections.get(section.name()) {
-            page += &of_section(section, found);
+            page += &section_page(section, found);
         }
     }
     page
@@ -38,10 +38,10 @@ pub(crate) fn page(results: &Results) -> String {
 /// Markers in `docs/evaluation.md` between which the goals stand.
 const MARKERS: [&str; 2] = ["<!-- goals: begin -->", "<!-- goals: end -->"];
 
-/// Returns a page with the goals between the markers.
+/// Returns `page` with the goals between its markers.
 ///
 /// # Errors
-/// The page lacks the markers.
+/// The page lacks a marker.
 pub(crate) fn with_goals(page: &str, results: &Results) -> Result<String, String> {
     let missing = || {
         format!(
@@ -70,7 +70,7 @@ fn goals(results: &Results) -> String {
     )
 }
 
-fn of_section(section: Section, found: &SectionResults) -> String {
+fn section_page(section: Section, found: &SectionResults) -> String {
     let mark = if found.commit.ends_with(machine::DIRTY) {
         " **(a tree that differs from its commit: these figures cannot be repeated)**"
     } else {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_replace_those_between_the_markers() {
+    fn goals_replace_the_text_between_the_markers() {
         let page = format!("a\n{}stale{}\nb\n", MARKERS[0], MARKERS[1]);
         let results = measured(0, &[]);
         let page = with_goals(&page, &results).unwrap();

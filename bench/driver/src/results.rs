@@ -1,7 +1,7 @@
-//! Results: a file for each section, `results/NAME.json`, so that a run replaces only its own
+//! The results. Each section has a file, `results/NAME.json`, so that a run replaces only its own
 //! sections.
 //!
-//! A file has a line for each cell, with all of its runs rather than their median and extremes.
+//! A file has a line for each cell, with all runs rather than their median and extremes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -57,7 +57,7 @@ pub(crate) struct SectionResults {
     /// Number of runs that count although disturbed.
     #[serde(default)]
     pub(crate) disturbed: usize,
-    /// Peers of the section without figures: not selected, not built, or with other bytes.
+    /// Peers of the section without figures: not selected, not built, or with wrong replies.
     #[serde(default)]
     pub(crate) missing: Vec<String>,
     /// Set if all rows were measured in at least the fewest rounds.
@@ -185,8 +185,8 @@ impl Run {
         self.with_unanswered(self.p999, 0.999)
     }
 
-    /// Returns a percentile in which an unanswered request counts as old as the oldest of them, if
-    /// there are enough of them to reach it. Rows without a count of replies are taken as one
+    /// Returns a percentile in which each unanswered request counts as the oldest of them, if there
+    /// are enough of them to reach the percentile. A row without a count of replies counts as one
     /// second long.
     fn with_unanswered(&self, percentile: f64, quantile: f64) -> f64 {
         let replies = match self.replies {
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_some_servers_keeps_the_others_of_the_same_commit() {
+    fn a_run_of_selected_servers_keeps_the_other_servers_of_the_same_commit() {
         let section = |commit: &str, peer: &str, rate: f64| SectionResults {
             commit: commit.into(),
             commands: vec![format!("--peers {peer}"), "the same".into()],
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_read_again_in_five_digits() {
+    fn saved_results_are_read_back_with_five_digits() {
         let folder =
             std::env::temp_dir().join(format!("upshift-bench-test-{}", std::process::id()));
         let section = SectionResults {
@@ -568,9 +568,9 @@ mod tests {
     }
 
     #[test]
-    fn requests_without_a_reply_are_weighed_against_replies_not_against_their_rate() {
-        // 90 of 9,090 in ten seconds are less than 1 %, although they exceed 1 % of one second's
-        // replies.
+    fn unanswered_requests_are_compared_with_the_replies_not_with_their_rate() {
+        // 90 of 9,090 requests in ten seconds are less than 1 %, although they exceed 1 % of one
+        // second's replies.
         let run = Run {
             per_second: 900.0,
             replies: 9_000,
@@ -583,7 +583,7 @@ mod tests {
         assert_eq!(run.with_unanswered(run.p50, 0.5), 1.0);
         assert_eq!(run.with_unanswered(run.p99, 0.99), 2.0);
         assert_eq!(run.with_unanswered(run.p999, 0.999), 5e6);
-        // 9 of 459 in half a second are more.
+        // 9 of 459 requests in half a second are more than 1 %.
         let run = Run {
             replies: 450,
             unanswered: (9, 5e6),

@@ -1,7 +1,7 @@
 //! Interleaved rounds: every server runs once per round, in an order that rotates.
 //!
-//! A run is judged before it counts: a disturbed one is repeated at once, at most twice, and then
-//! counts as it is; the section counts both ([`undisturbed`]).
+//! A run is judged before it counts: a disturbed run is repeated at once, at most twice, and then
+//! counts although disturbed. The section counts repeated and disturbed runs ([`undisturbed`]).
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::options::Options;
 use crate::peers::{Program, Programs};
 use crate::results::{Run, SectionResults};
 
-/// Number of repeats of a disturbed run.
+/// Largest number of repeats of a disturbed run.
 const REPEATS: usize = 2;
 /// Pause before a repeat.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Share of a CPU that other programs may use during a run.
+/// Share of a CPU from which its use by other programs disturbs a run.
 const FOREIGN: f64 = 0.10;
-/// Share of a CPU that the hypervisor may take during a run.
+/// Share of a CPU above which the hypervisor disturbs a run.
 const STEAL: f64 = 0.01;
-/// Lateness of an open-loop client (99 %) that a run may have in any case, in µs.
+/// Lateness of an open-loop client (99 %) that never disturbs a run, in µs.
 const LATE_US: f64 = 100.0;
 /// Lateness of an open-loop client (99 %) that a run may have, as a share of its 99 % latency.
 const LATE_SHARE: f64 = 0.1;
@@ -77,9 +77,8 @@ pub(crate) fn run<D: Drive>(
     }
 }
 
-/// Takes a measurement, which comes with its disturbance if there is one, and takes it again while
-/// it is disturbed, at most [`REPEATS`] times. Nothing is repeated in a quick run, or when the time
-/// of the section is over.
+/// Takes a measurement, and takes it again while `take` reports a disturbance, at most [`REPEATS`]
+/// times. Nothing is repeated in a quick run, or beyond the section's time limit.
 pub(crate) fn undisturbed<T>(
     section: &mut SectionResults,
     options: &Options,
@@ -109,7 +108,7 @@ pub(crate) fn undisturbed<T>(
     }
 }
 
-/// Returns the reason for which a run is disturbed, if there is one.
+/// Returns the disturbance of a run, if there is one.
 pub(crate) fn disturbance(run: &Run) -> Option<String> {
     if run.send_lag > LATE_US.max(LATE_SHARE * run.p99) {
         return Some(format!(
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_repeated_in_a_quick_run_or_after_the_time_of_the_section() {
+    fn nothing_is_repeated_in_a_quick_run_or_beyond_the_time_limit() {
         for change in [
             |options: &mut Options| options.quick = true,
             |options: &mut Options| options.deadline = Some(std::time::Instant::now()),
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn lateness_is_held_against_the_latency() {
+    fn lateness_is_compared_with_the_latency() {
         let run = |send_lag, p99| Run {
             send_lag,
             p99,

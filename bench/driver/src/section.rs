@@ -1,4 +1,4 @@
-//! The sections of the page, by name. `sections` implements them.
+//! The names, titles and time limits of the sections. `sections` implements the sections.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) enum Section {
     Vcpus,
     /// Eight levels at overload.
     Levels,
-    /// Figures of the published systems, in their form.
+    /// Figures of the published systems, in the published form.
     Papers,
     /// Long requests among short ones, with and without preemption.
     Preemption,
@@ -35,7 +35,7 @@ pub(crate) enum Section {
     Cpp,
     /// Microbenchmarks.
     Micro,
-    /// Waits of ready tasks beside a computing worker and an idle one.
+    /// Waits of ready tasks beside a computing worker and an idle worker.
     Conserve,
     /// Microbenchmarks on two workers.
     Multi,

@@ -1,4 +1,5 @@
-//! One server process: its CPU is set before it runs, its first line announces it, SIGTERM ends it.
+//! One server process: its CPU is set before it runs, its first lines name its addresses, SIGTERM
+//! ends it.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -14,7 +15,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two attempts to connect to a starting proxy.
 const CONNECT_POLL: Duration = Duration::from_millis(20);
 
-/// A running server; dropping it ends it.
+/// A running server, which is ended on drop.
 pub(crate) struct Server {
     child: Child,
     /// Addresses, in the order of the `--listen` options.

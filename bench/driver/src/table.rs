@@ -1,4 +1,6 @@
-//! The tables of the page: a row for each server of a load, or figures by two names.
+//! Markdown tables of `RESULTS.md`: servers under a load, or figures by row and column names.
+//!
+//! A header that begins with `<` aligns its column to the left.
 
 use upshift_load::Spread;
 use upshift_report::Table;
@@ -6,7 +8,7 @@ use upshift_report::Table;
 use crate::peers::UPSHIFT;
 use crate::results::{Cell, Figure, Run, SectionResults, distinct};
 
-/// Formats median, smallest and largest.
+/// Formats a spread as "median (smallest–largest)"; a dash without values.
 pub(crate) fn shown(of: Option<Spread>, digits: usize) -> String {
     let show = |s: Spread| {
         let Spread {
@@ -38,7 +40,7 @@ pub(crate) fn mean(head: &str, digits: usize, of: fn(&Run) -> f64) -> Column<'_>
     text(head, move |cell| plain(cell.mean(of), digits))
 }
 
-/// Creates a column of text.
+/// Creates a column whose cells `show` formats.
 pub(crate) fn text<'a>(head: &'a str, show: impl Fn(&Cell) -> String + 'a) -> Column<'a> {
     Column {
         head,
@@ -46,8 +48,8 @@ pub(crate) fn text<'a>(head: &'a str, show: impl Fn(&Cell) -> String + 'a) -> Co
     }
 }
 
-/// Creates a table of a load: a row for each cell, which begins with the server and ends with the
-/// number of runs.
+/// Formats the table of a load: for each cell a row with the server, the columns, and the number of
+/// runs.
 pub(crate) fn cells<'a>(
     case: &str,
     first: &str,
@@ -70,7 +72,8 @@ pub(crate) fn cells<'a>(
     table.markdown()
 }
 
-/// Creates a table with a row for each of some names and a column for each of others.
+/// Formats a table with a row for each of `rows` and a column for each of `columns`; a dash where
+/// `cell` returns `None`.
 pub(crate) fn cross(
     first: &str,
     rows: &[&str],
@@ -91,7 +94,7 @@ pub(crate) fn cross(
     table.markdown()
 }
 
-/// Returns the quantities and the runtimes of the figures of a section.
+/// Returns the names of the quantities and of the runtimes in the figures of a section.
 pub(crate) fn names(found: &SectionResults) -> [Vec<&str>; 2] {
     let name = |of: fn(&Figure) -> &str| distinct(found.figures.iter().map(of));
     [name(|figure| &figure.bench), name(|figure| &figure.peer)]

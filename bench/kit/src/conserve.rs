@@ -1,12 +1,12 @@
-//! Conservation: the wait of a ready task while one of two workers idles and the other one
+//! Conservation: the wait of a ready task while one of two workers idles and the other worker
 //! computes.
 //!
 //! In an iteration a *neighbour* makes the *other* task wait on its own worker: it spawns the task
 //! anew until the thread of the task's latest poll is the neighbour's, 20 times at most. The
-//! neighbour then sleeps so that everything parks, makes the other task ready, and computes for
-//! [`COMPUTE`] without yielding. Measured is the time from spawn, wake, deadline or write until the
-//! other task runs. Neighbours are fresh tasks, so a runtime cannot have learnt the length of their
-//! polls.
+//! neighbour then sleeps so that both workers park, makes the other task ready, and computes for
+//! [`COMPUTE`] without yielding. The measured time is that from spawn, wake, deadline or write
+//! until the other task runs. Neighbours are fresh tasks, so a runtime cannot have learnt the
+//! length of their polls.
 //!
 //! Prints a line for each kind, with all samples in ns:
 //! `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 use crate::micro::Cup;
 
-/// Iterations of each kind; an additional first one is discarded.
+/// Number of iterations of each kind; an additional first iteration is discarded.
 pub const ITERATIONS: usize = 35;
 /// Time for which the neighbour computes.
 pub const COMPUTE: Duration = Duration::from_millis(20);
-/// Time within which everything parks.
+/// Time within which both workers park.
 pub const SETTLE: Duration = Duration::from_millis(2);
-/// Duration of the timer: due some 8 ms after the neighbour has begun to compute.
+/// Duration of the timer, which is due about 8 ms after the neighbour has begun to compute.
 pub const TIMER: Duration = Duration::from_millis(10);
 /// Computing time of the neighbour after which the byte is written.
 pub const WRITE: Duration = Duration::from_millis(5);
@@ -42,7 +42,7 @@ pub trait Conserve: 'static {
     /// Returns a timer.
     fn sleep(time: Duration) -> impl Future<Output = ()> + Send;
 
-    /// Waits for a byte of a socket that is not in use yet.
+    /// Waits for a byte from a fresh socket.
     fn read(socket: UnixStream) -> impl Future<Output = ()> + Send;
 }
 
@@ -120,7 +120,7 @@ async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
             ran: Some(ran),
             ..
         } => ran.saturating_duration_since(ready),
-        _ => unreachable!("it is over after both"),
+        _ => unreachable!("the task ends after both times are set"),
     }
 }
 
@@ -187,8 +187,8 @@ impl Release {
     }
 }
 
-/// Starts the other task so that it waits on the worker of this one. Tasks that came to wait
-/// elsewhere are released.
+/// Starts the other task so that it waits on the worker of the calling task. Tasks that wait on the
+/// other worker are released.
 async fn side_by_side<H: Conserve>(kind: Kind) -> (Arc<Other>, Release) {
     let mut attempts = 20;
     loop {

@@ -2,8 +2,8 @@
 //! line per figure.
 //!
 //! A runtime implements [`Host`]; the bodies are generic and nothing is boxed. A figure is the
-//! median of [`SAMPLES`] samples after a discarded first one, with the smallest and the largest, in
-//! ns per operation (bytes for memory):
+//! median of [`SAMPLES`] samples after a discarded first sample, with the smallest and the largest,
+//! in ns per operation (bytes for memory):
 //! `{"bench":"yield-2","peer":"tokio-ct","ns":56.1,"min":55.8,"max":57.0}`.
 
 use std::future::{Future, poll_fn};
@@ -59,7 +59,7 @@ pub enum Part {
 /// Parses the command line of a microbenchmark: `one-thread|two-threads [--variant V]`, where V
 /// defaults to the first of `variants`.
 ///
-/// Ends the process with status 2 and a message if it is wrong.
+/// Exits with status 2 and a message if the command line is invalid.
 pub fn part(variants: &[&'static str]) -> (Part, String) {
     let parts = [Part::OneThread, Part::TwoThreads];
     let names = ["one-thread", "two-threads"];
@@ -68,8 +68,8 @@ pub fn part(variants: &[&'static str]) -> (Part, String) {
     (part, words::variant(&matches))
 }
 
-/// Takes every figure of one thread. The process must be pinned to one CPU, and this must run as
-/// the main task of the runtime.
+/// Measures every figure of one thread. The process must be pinned to one CPU, and this future must
+/// be the main task of the runtime.
 ///
 /// The memory figure comes last and leaves a million tasks behind: exit the process afterwards.
 pub async fn one_thread<H: Host>(peer: &str) {
@@ -131,8 +131,8 @@ pub async fn one_thread<H: Host>(peer: &str) {
         for _ in 0..BATCH {
             H::detach(H::spawn(Idle::default()));
         }
-        // Waits behind the tasks. Waking itself does not suffice, since some runtimes then poll the
-        // same task again first.
+        // A new task runs after the spawned tasks. A self-wake would not suffice, since some
+        // runtimes then poll the same task again first.
         H::join(H::spawn(async {})).await;
     }
     while POLLED.load(Ordering::Relaxed) < IDLE {
@@ -169,8 +169,8 @@ pub fn two_threads(peer: &str, block_on: impl Fn(Pin<Box<dyn Future<Output = ()>
     }
 }
 
-/// Binds this thread, and the threads that it will start, to one CPU; without permission it runs on
-/// any CPU.
+/// Binds this thread, and the threads that it will start, to one CPU. Without permission the thread
+/// runs on any CPU.
 fn pin_to(cpu: usize) {
     // SAFETY: an all-zero cpu_set_t is an empty set; `cpu` is below its 1024 bits; the call only
     // reads the set.
@@ -181,15 +181,15 @@ fn pin_to(cpu: usize) {
     }
 }
 
-/// Takes one figure: `while samples.next() { the work of one sample }`. The first sample warms up
-/// and is discarded; the figure is printed after the last.
+/// Measures one figure: `while samples.next() { the work of one sample }`. The first sample warms
+/// up and is discarded; the figure is printed after the last sample.
 #[derive(Debug)]
 pub struct Samples<'a> {
     peer: &'a str,
     name: &'a str,
     operations: usize,
     started: Option<Instant>,
-    taken: Vec<f64>,
+    values: Vec<f64>,
 }
 
 impl<'a> Samples<'a> {
@@ -200,23 +200,23 @@ impl<'a> Samples<'a> {
             name,
             operations,
             started: None,
-            taken: Vec::with_capacity(SAMPLES + 1),
+            values: Vec::with_capacity(SAMPLES + 1),
         }
     }
 
-    /// Ends the current sample and begins the next; prints the figure and returns false when all
-    /// are taken.
+    /// Ends the current sample and begins the next; prints the figure and returns false after the
+    /// last sample.
     #[expect(
         clippy::should_implement_trait,
-        reason = "not an iterator: it times what happens between two calls"
+        reason = "not an iterator: it measures the time between two calls"
     )]
     pub fn next(&mut self) -> bool {
         if let Some(started) = self.started {
-            self.taken
+            self.values
                 .push(started.elapsed().as_nanos() as f64 / self.operations as f64);
         }
-        if self.taken.len() > SAMPLES {
-            print_figure(self.name, self.peer, &mut self.taken[1..]);
+        if self.values.len() > SAMPLES {
+            print_figure(self.name, self.peer, &mut self.values[1..]);
             return false;
         }
         self.started = Some(Instant::now());
@@ -252,7 +252,7 @@ pub fn resident() -> usize {
     (resident - files) * 4096
 }
 
-/// Wakes itself and yields `turns` times.
+/// Yields `turns` times; each yield wakes the task first.
 pub async fn yields(turns: usize) {
     for _ in 0..turns {
         Yield::default().await;

@@ -2,8 +2,8 @@
 //! description, and a channel with ten senders.
 //!
 //! A thread outside the runtime drives the workloads. The measured time ends in the last task, not
-//! when that thread is woken. A figure is the median of 7 samples after a discarded first one, in
-//! ns per operation; a sample consists of several runs.
+//! when that thread is woken. A figure is the median of 7 samples after a discarded first sample,
+//! in ns per operation; a sample consists of several runs.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ const SENDERS: (usize, usize, usize) = (10, 1_000, 100);
 /// Time within which the workers park.
 const SETTLE: Duration = Duration::from_millis(1);
 
-/// Interface of a runtime with two workers. Channels are those that its users choose.
+/// Interface of a runtime with two workers. Its channels are of the kind that its users choose.
 pub trait Multi: Sized + 'static {
     /// A sender of a channel with several senders.
     type Sender: Clone + Send + 'static;
@@ -68,9 +68,9 @@ pub fn multi<H: Multi>(peer: &str, host: &H) {
     let take = |name: &str, runs: usize, operations: usize, run: fn(&H) -> Duration| {
         let mut samples = Vec::with_capacity(SAMPLES);
         for sample in 0..=SAMPLES {
-            let taken: Duration = (0..runs).map(|_| run(host)).sum();
+            let time: Duration = (0..runs).map(|_| run(host)).sum();
             if sample > 0 {
-                samples.push(taken.as_nanos() as f64 / (runs * operations) as f64);
+                samples.push(time.as_nanos() as f64 / (runs * operations) as f64);
             }
         }
         print_figure(name, peer, &mut samples);
@@ -102,7 +102,7 @@ impl End {
 }
 
 /// Runs `work` in a task, and waits until `tasks` tasks have ended.
-fn inside<H: Multi, F>(host: &H, tasks: usize, work: impl FnOnce(End) -> F) -> Duration
+fn run_inside<H: Multi, F>(host: &H, tasks: usize, work: impl FnOnce(End) -> F) -> Duration
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -113,12 +113,12 @@ where
         let _ = tell.send(Instant::now());
         work.await;
     });
-    let began = began.recv().expect("the first task tells");
-    over.recv().expect("the last task tells") - began
+    let began = began.recv().expect("the first task reports its start");
+    over.recv().expect("the last task reports its end") - began
 }
 
 fn spawn_local<H: Multi>(host: &H) -> Duration {
-    inside(host, SPAWNS, |end| async move {
+    run_inside(host, SPAWNS, |end| async move {
         for _ in 0..SPAWNS {
             let end = end.clone();
             H::spawn(async move { end.one() });
@@ -128,17 +128,17 @@ fn spawn_local<H: Multi>(host: &H) -> Duration {
 
 fn spawn_remote<H: Multi>(host: &H) -> Duration {
     std::thread::sleep(SETTLE);
-    from_outside(host)
+    spawn_from_outside(host)
 }
 
-fn from_outside<H: Multi>(host: &H) -> Duration {
+fn spawn_from_outside<H: Multi>(host: &H) -> Duration {
     let (end, over) = End::of(SPAWNS);
     let began = Instant::now();
     for _ in 0..SPAWNS {
         let end = end.clone();
         host.remote(async move { end.one() });
     }
-    over.recv().expect("the last task tells") - began
+    over.recv().expect("the last task reports its end") - began
 }
 
 fn spawn_remote_busy<H: Multi>(host: &H) -> Duration {
@@ -158,15 +158,15 @@ fn spawn_remote_busy<H: Multi>(host: &H) -> Duration {
         });
     }
     std::thread::sleep(SETTLE);
-    let taken = from_outside(host);
+    let time = spawn_from_outside(host);
     stop.store(true, Ordering::Relaxed);
-    over.recv().expect("busy tasks end when told to");
-    taken
+    over.recv().expect("the busy tasks end");
+    time
 }
 
 fn yield_many<H: Multi>(host: &H) -> Duration {
     let (tasks, turns) = YIELDS;
-    inside(host, tasks, |end| async move {
+    run_inside(host, tasks, |end| async move {
         for _ in 0..tasks {
             let end = end.clone();
             H::spawn(async move {
@@ -180,7 +180,7 @@ fn yield_many<H: Multi>(host: &H) -> Duration {
 }
 
 fn ping_pong<H: Multi>(host: &H) -> Duration {
-    inside(host, PINGS, |end| async move {
+    run_inside(host, PINGS, |end| async move {
         for _ in 0..PINGS {
             let end = end.clone();
             H::spawn(async move {
@@ -207,12 +207,12 @@ fn chained_spawn<H: Multi>(host: &H) -> Duration {
             }
         });
     }
-    inside(host, 1, |end| async move { link::<H>(CHAIN, end) })
+    run_inside(host, 1, |end| async move { link::<H>(CHAIN, end) })
 }
 
 fn ten_senders<H: Multi>(host: &H) -> Duration {
     let (senders, messages, room) = SENDERS;
-    inside(host, 1, |end| async move {
+    run_inside(host, 1, |end| async move {
         let (sender, mut receiver) = H::channel(room);
         for _ in 0..senders {
             let sender = sender.clone();

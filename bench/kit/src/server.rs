@@ -30,12 +30,12 @@ pub enum Work {
     Matrix,
 }
 
-/// Command line of a peer server that is one of `W`.
+/// Command line of a peer server with the services `W`.
 #[derive(Clone, Debug)]
 pub struct Args<W = Work> {
     /// Selected service.
     pub work: W,
-    /// Flavour of the runtime, as the peer names it; defaults to the first name offered.
+    /// Variant of the runtime, as the peer names it; defaults to the first offered name.
     pub variant: String,
     /// Threads that run tasks, for peers that support several; 1 by default.
     pub workers: usize,
@@ -43,15 +43,15 @@ pub struct Args<W = Work> {
     pub address: SocketAddr,
 }
 
-/// Reads the command line of a plaintext and matrix server.
+/// Parses the command line of a plaintext and matrix server.
 ///
-/// Ends the process with status 2 and a message if it is wrong. `variants` must not be empty.
+/// Exits with status 2 and a message if the command line is invalid. `variants` must not be empty.
 pub fn args(variants: &[&'static str]) -> Args {
     let works = [("plaintext", Work::Plaintext), ("matrix", Work::Matrix)];
     args_for(&works, variants)
 }
 
-/// Reads the command line of a server that is one of `works`; otherwise like [`args`].
+/// Parses the command line of a server with the services `works`; otherwise like [`args`].
 pub fn args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static str]) -> Args<W> {
     let names: Vec<&'static str> = works.iter().map(|(name, _)| *name).collect();
     let listen = Arg::new("listen")
@@ -69,8 +69,8 @@ pub fn args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static str])
     Args {
         work: works[words::word(&matches, &names)].1,
         variant: words::variant(&matches),
-        workers: usize::from(*matches.get_one::<u16>("workers").expect("it has a default")),
-        address: *matches.get_one("listen").expect("it has a default"),
+        workers: usize::from(*matches.get_one::<u16>("workers").expect("has a default")),
+        address: *matches.get_one("listen").expect("has a default"),
     }
 }
 

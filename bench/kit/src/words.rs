@@ -1,5 +1,5 @@
-//! Command lines of peers: a word that selects the work, and options. A wrong one ends the process
-//! with status 2 and a message.
+//! Command lines of peers: a word that selects the work, and options. An invalid command line ends
+//! the process with status 2 and a message.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
@@ -27,12 +27,12 @@ fn possible(values: &[&'static str]) -> PossibleValuesParser {
 
 /// Returns the index of the word in the list that was passed to [`command`].
 pub(crate) fn word(matches: &ArgMatches, words: &[&str]) -> usize {
-    let word: &String = matches.get_one(WORD).expect("it is required");
+    let word: &String = matches.get_one(WORD).expect("the word is required");
     let at = words.iter().position(|known| known == word);
-    at.expect("clap accepts no other")
+    at.expect("clap accepts no other word")
 }
 
-/// Returns the variant; empty without one.
+/// Returns the variant; empty without the option.
 pub(crate) fn variant(matches: &ArgMatches) -> String {
     matches
         .get_one::<String>(VARIANT)
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_and_a_variant() {
+    fn a_word_and_a_variant_are_parsed() {
         assert_eq!(read("one", &[]), Some((0, String::new())));
         assert_eq!(read("two --variant x", &[]), Some((1, "x".into())));
         assert_eq!(read("two", &["a", "b"]), Some((1, "a".into())));

@@ -12,8 +12,8 @@ pub enum TwoWorkers {
     Multi,
 }
 
-/// Returns the measurement that the command line asks for, `conserve|multi [--variant V]`, with the
-/// variant (empty without one). `None` if it asks for neither.
+/// Returns the measurement that the command line selects, `conserve|multi [--variant V]`, with the
+/// variant (empty without the option). `None` if the command line selects neither.
 pub fn two_workers() -> Option<(TwoWorkers, String)> {
     let parts = [TwoWorkers::Conserve, TwoWorkers::Multi];
     let names = ["conserve", "multi"];

@@ -1,7 +1,7 @@
 //! Quality of scheduling processes from user space, by Upshift and by the published algorithm.
 //!
-//! Spinning processes share one CPU, the last one permitted. Each reads the clock continuously and
-//! records the times at which it ran, so the measurement is that of the processes themselves.
+//! Spinning processes share one CPU, the last permitted CPU. Each process reads the clock
+//! continuously and records the times at which it ran, so the processes measure themselves.
 //! Prints one line of JSON for each figure: `bench` (the case and the quantity, with its unit),
 //! `peer` (the scheduler), `ns` (the value), `min`, `max`. Figures of the kernel's own scheduler
 //! are printed for comparison.
@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `spinners` | processes that spin and record when they run |
 //! | `trick` | the published algorithm, from its description |
-//! | `trick.sh` | the same as a script of chrt and taskset |
+//! | `trick.sh` | the same algorithm as a script of chrt and taskset |
 //! | `runs` | one run under one scheduler, and its figures |
 
 mod runs;
@@ -27,7 +27,7 @@ use runs::{Contender, print, table, turns, with_bystander};
 
 /// Measures the scheduling of processes from user space
 #[derive(Parser)]
-struct Words {
+struct Arguments {
     /// Length of each run, 0.1 to 60 s
     #[arg(value_parser = seconds)]
     seconds: Duration,
@@ -42,12 +42,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
-    let words = Words::parse();
+    let arguments = Arguments::parse();
     if let Err(missing) = Rights::probe().require(Priority::of::<45>()) {
         eprintln!("error: {missing}");
         return ExitCode::FAILURE;
     }
-    match run(words.seconds) {
+    match run(arguments.seconds) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -87,6 +87,6 @@ fn run(time: Duration) -> Result<(), Box<dyn std::error::Error>> {
         with_bystander(contender, cpu, time)?;
     }
     table(cpu, time)?;
-    // Last, since it needs programs that may be missing.
+    // The script is last, since it needs programs that may be missing.
     turns(Contender::Script, cpu, 2, Duration::from_millis(100), time)
 }

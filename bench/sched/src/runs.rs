@@ -90,15 +90,15 @@ fn upshift(
     during: impl FnOnce(),
 ) -> Result<Ended> {
     let elevator = Elevator::with_guardian()?;
-    let with = elevator.clone();
+    let handle = elevator.clone();
     let mut config = Config::on([cpu]);
     config.trace = 200_000;
     let base = config.base;
     let scheduler = Scheduler::start(&elevator, cpu, SCHEDULER, move || {
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessMonitor::start(&engine.control(), &with, SCHEDULER)?;
+        let watch = ProcessMonitor::start(&engine.control(), &handle, SCHEDULER)?;
         for pid in pids {
-            engine.add(Processes::attach(&with, &watch, pid, base, false)?)?;
+            engine.add(Processes::attach(&handle, &watch, pid, base, false)?)?;
         }
         Ok::<_, SchedError>(engine)
     })?;
@@ -212,7 +212,7 @@ pub(crate) fn turns(
     let policy = Box::new(RoundRobin::new(slice.as_nanos() as u64));
     let run = run(contender, cpu, &spinners, policy, slice, time)?;
     let case = format!("{count} × {} µs", slice.as_micros());
-    let say = |what: &str, value: f64| print(&format!("{case}: {what}"), contender.name(), value);
+    let say = |name: &str, value: f64| print(&format!("{case}: {name}"), contender.name(), value);
     let loops: Vec<f64> = run
         .records
         .iter()
@@ -262,8 +262,8 @@ pub(crate) fn turns(
     Ok(())
 }
 
-/// Returns the shares of the running time in which a process ran that was not in front: outside
-/// open intervals, and in them.
+/// Returns the shares of the running time in which a process ran that was not in front: outside of
+/// open intervals, and inside them.
 fn out_of_turn(run: &Run) -> (f64, f64) {
     let (mut closed, mut open, mut all) = (0, 0, 0);
     // Times recorded after the last turn belong to no turn.
@@ -396,7 +396,7 @@ pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
     let total: u64 = lengths.iter().sum();
     let mut late: Vec<u64> = Vec::new();
     for &(at, task) in &run.fronts {
-        // The first moment after the switch at which this process ran.
+        // The first time after the switch at which this process ran.
         let stretches = &run.records[task].stretches;
         let first = stretches
             .iter()

@@ -11,7 +11,7 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 const ROOM: usize = 60_000;
 /// Gap between two reads of the clock, in ns, above which a spinner did not run.
 const PAUSE: u64 = 4_000;
-/// Lifetime of a child at most, in s.
+/// Largest lifetime of a child, in s.
 const LIFE: u32 = 120;
 
 /// Returns the last CPU that this process may use: the first has most of the interrupts.
@@ -31,7 +31,7 @@ pub(crate) fn read(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: a live structure.
+    // SAFETY: the call only writes `time`, a local.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -63,9 +63,10 @@ pub(crate) struct Spinner {
 }
 
 impl Spinner {
-    /// Forks the process. The caller holds no locks that the fork could copy: the child only spins.
+    /// Forks the process. The child only makes system calls and spins, so it needs no lock that the
+    /// fork may have copied in the locked state.
     pub(crate) fn start(cpu: usize) -> io::Result<Spinner> {
-        // SAFETY: a fresh shared mapping.
+        // SAFETY: the call creates a mapping and touches no existing memory.
         let page = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -81,12 +82,12 @@ impl Spinner {
         }
         let page: *mut Page = page.cast();
         let only = CpuSet::only(cpu).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: the child only makes system calls, and only touches plain and shared memory.
+        // SAFETY: the child only makes system calls, and only touches its locals and the page.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // SAFETY: as above.
+                // SAFETY: the calls take no pointers.
                 unsafe {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                     libc::alarm(LIFE);

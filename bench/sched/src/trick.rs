@@ -16,7 +16,7 @@ fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
     let parameter = libc::sched_param {
         sched_priority: priority,
     };
-    // SAFETY: a live structure.
+    // SAFETY: the call only reads `parameter`, an initialized local.
     match unsafe { libc::sched_setscheduler(pid, policy, &raw const parameter) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -103,12 +103,12 @@ mod tests {
     use crate::spinners::{Spinner, last_cpu};
 
     fn policy(pid: i32) -> i32 {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         unsafe { libc::sched_getscheduler(pid) }
     }
 
     #[test]
-    fn the_script_lets_processes_take_turns_and_gives_them_back() {
+    fn the_script_lets_processes_take_turns_and_restores_their_policy() {
         let cpu = last_cpu().unwrap();
         let spinners = [Spinner::start(cpu).unwrap(), Spinner::start(cpu).unwrap()];
         let pids = spinners.each_ref().map(|spinner| spinner.pid);

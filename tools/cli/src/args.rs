@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_values_name_the_allowed_ones() {
+    fn errors_about_unknown_values_name_the_allowed_values() {
         let text = error_of("upshift burn --model fibre");
         assert!(
             text.contains("coroutine") && text.contains("thread"),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_the_help_fit_into_its_width() {
+    fn help_texts_fit_into_the_width_of_the_help() {
         for command in Cli::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string);
             for line in help.unwrap_or_default().lines() {

@@ -2,7 +2,8 @@
 //! durations, sizes and shares.
 //!
 //! Each takes the text after a flag and returns the value or a sentence with the permitted values.
-//! Pure but for [`cpu`], which asks the kernel which CPUs this process may use.
+//! Only [`cpu`] and [`cpus`], which ask the kernel for the permitted CPUs, and addresses, whose
+//! names are resolved, depend on more than the text.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_cpus_are_those_of_taskset() {
+    fn lists_of_cpus_have_the_notation_of_taskset() {
         let allowed = machine::allowed_cpus();
         let (first, last) = (allowed[0], allowed[allowed.len() - 1]);
         assert_eq!(cpus(&format!("{first}")), Ok(Cpus(vec![first])));

@@ -71,7 +71,7 @@ fn a_cooperative_daemon_reports_once_that_it_assigns_no_level() {
 }
 
 #[test]
-fn a_flag_that_starts_it_is_refused_with_the_command_that_does() {
+fn a_flag_to_start_the_daemon_is_refused_with_the_command_that_starts_it() {
     let output = Command::new(PROGRAM).args(["daemon", "--start"]).output();
     let output = output.unwrap();
     let stderr_text = String::from_utf8(output.stderr).unwrap();

@@ -104,12 +104,12 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
     assert!(
         // However slow the machine is, the measurements would take longer.
         began.elapsed() < Duration::from_secs(20),
-        "it was found out too late"
+        "the error came too late"
     );
 }
 
 #[test]
-fn without_a_runtime_it_is_refused_before_anything_is_measured() {
+fn without_a_runtime_the_demo_fails_before_any_measurement() {
     // Descriptors for the standard streams and, one at a time, for the libraries at start: none is
     // left for a runtime.
     let output = Command::new("sh")

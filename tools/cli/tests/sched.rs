@@ -1,4 +1,4 @@
-//! `upshift sched` as a user meets it: results, files, errors. Started commands spin for some
+//! `upshift sched` as a user runs it: results, files, errors. Started commands spin for a few
 //! seconds at most.
 
 use std::process::{Child, Command, Output, Stdio};
@@ -66,7 +66,7 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
     let cpus: Vec<String> = (Kernel.sched_getaffinity(0).unwrap().iter())
         .map(|cpu| cpu.to_string())
         .collect();
-    // Elevated above the scheduler, or this test would wait as well.
+    // This thread is elevated above the scheduler, or the test would wait as well.
     let elevator = Elevator::builder().build().unwrap();
     let _above = elevator.elevate_current(Priority::of::<47>()).unwrap();
     let until = |condition: &dyn Fn() -> bool| {
@@ -78,7 +78,7 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
         began.elapsed()
     };
     let give_back = || {
-        // Has a CPU limit of its own, since this process may be killed.
+        // The spinners have their own CPU limit, since this process may be killed.
         let spin = "ulimit -t 20; while :; do :; done";
         let spinner = |_| KillOnDrop::start(Command::new("sh").args(["-c", spin]));
         let spinners: Vec<KillOnDrop> = cpus.iter().map(spinner).collect();
@@ -173,7 +173,7 @@ fn a_full_disk_costs_the_drawing_and_not_the_result() {
         assert!(text.contains("cannot write /dev/full"), "{text}");
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(value["tasks"].as_array().unwrap().len(), 1);
-        // Conversely, nothing reads the result.
+        // Conversely, the file is written although nothing reads the result.
         let kept = std::env::temp_dir().join(format!("upshift-kept-{}", std::process::id()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
         command.arg("sched").args(begin).args(task);
@@ -210,11 +210,11 @@ fn ctrl_z_does_not_leave_the_cpu_to_the_running_task() {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    until("it is scheduled", &mut || spinner.is_elevated());
+    until("the process is scheduled", &mut || spinner.is_elevated());
     kill_process(Pid::from_child(&scheduler.0), Signal::TSTP).unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    until("pieces go on", &mut || !spinner.is_elevated());
-    until("and turns", &mut || spinner.is_elevated());
+    until("open pieces continue", &mut || !spinner.is_elevated());
+    until("turns continue", &mut || spinner.is_elevated());
     // While the process is scheduled, a second scheduler is refused.
     let second = ["rr", "--floor", "50us", "--for", "1s", "--cpu", &cpu];
     let refusal = error(&[&second[..], &["--pid", &pid]].concat());
@@ -316,12 +316,12 @@ fn processes_are_named_by_their_command() {
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let start = |_| {
-        let it = KillOnDrop::start(Command::new(&program).arg("20"));
-        let comm = format!("/proc/{}/comm", it.0.id());
+        let process = KillOnDrop::start(Command::new(&program).arg("20"));
+        let comm = format!("/proc/{}/comm", process.0.id());
         while std::fs::read_to_string(&comm).unwrap().trim() != name {
             std::thread::sleep(Duration::from_millis(1));
         }
-        it
+        process
     };
     let sleepers: Vec<KillOnDrop> = (0..2).map(start).collect();
     let cpu = cpu();
@@ -346,7 +346,7 @@ fn processes_are_named_by_their_command() {
 }
 
 #[test]
-fn the_status_is_that_of_the_command_even_if_it_is_short() {
+fn the_status_of_a_command_is_returned_even_if_the_command_is_short() {
     if !permitted() {
         return;
     }
@@ -396,12 +396,12 @@ fn a_matching_process_that_cannot_be_scheduled_is_left_out() {
     assert!(copied.unwrap().success());
     let start = |words: &[&str]| {
         let mut command = Command::new(words[0]);
-        let it = KillOnDrop::start(command.args(&words[1..]).arg("20"));
-        let comm = format!("/proc/{}/comm", it.0.id());
+        let process = KillOnDrop::start(command.args(&words[1..]).arg("20"));
+        let comm = format!("/proc/{}/comm", process.0.id());
         while std::fs::read_to_string(&comm).unwrap().trim() != name {
             std::thread::sleep(Duration::from_millis(1));
         }
-        it
+        process
     };
     let (cpu, path) = (cpu(), program.to_str().unwrap());
     let fixed = ["--cpu", &cpu, "--floor", "50us", "--for", "200ms", "--json"];

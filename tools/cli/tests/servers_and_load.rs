@@ -221,7 +221,7 @@ fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
     let of = |class: usize, name: &str| report["groups"][class][name].as_f64().unwrap();
     assert_eq!(report["groups"][0]["label"], "short");
     assert_eq!(report["groups"][1]["label"], "long");
-    assert_eq!(report["total"]["connections"], 4, "classes share them");
+    assert_eq!(report["total"]["connections"], 4, "shared by classes");
     assert!(of(0, "requests") > of(1, "requests"));
     assert!(of(1, "requests") > 0.0);
     // Half of the nominal 1 ms: the duration of a burn varies with the frequency of the CPU.
@@ -236,7 +236,7 @@ fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
 fn spin_replies_come_in_the_order_of_completion() {
     let server = spin_server();
     let mut stream = connect(&server);
-    // All requests are present at once: the urgent ones are served first, regardless of arrival.
+    // All requests are present at once: urgent requests are served first, regardless of arrival.
     let requests = [
         spin(3_000_000, 40, 1),
         spin(1_000, 40, 2),
@@ -250,7 +250,7 @@ fn spin_replies_come_in_the_order_of_completion() {
     assert_eq!(
         replies.len(),
         4,
-        "each is answered once, also after the input has ended"
+        "each request is answered once, also after the input has ended"
     );
     assert!(position(2) < position(3), "level 0 before level 9");
     assert!(position(3) < position(0), "level 9 before level 40");
@@ -261,7 +261,7 @@ fn a_reply_leaves_before_the_requests_behind_it_are_served() {
     const REQUESTS: u64 = 20;
     let server = spin_server();
     let mut stream = connect(&server);
-    // Received at level 0, so all requests wait before the first one is served.
+    // The requests are received at level 0, so all of them wait before the first is served.
     let requests: Vec<_> = (0..REQUESTS).map(|tag| spin(5_000_000, 40, tag)).collect();
     let begin = Instant::now();
     stream.write_all(requests.as_flattened()).unwrap();
@@ -374,7 +374,7 @@ fn a_failed_print_is_an_error_and_a_closed_pipe_is_not() {
 }
 
 #[test]
-fn load_says_why_a_server_without_room_closes_connections() {
+fn load_names_the_limits_if_a_server_closes_connections() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     // Accepts any number of connections.

@@ -1,5 +1,5 @@
-//! `upshift top` as a user runs it: its output, its errors, and its treatment of processes that
-//! lie.
+//! `upshift top` as a user runs it: its output, its errors, and its treatment of malicious
+//! processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -185,7 +185,7 @@ fn processes_that_cannot_be_viewed_are_reported_with_a_remedy() {
 }
 
 #[test]
-fn several_processes_are_listed_and_dead_ones_passed_over() {
+fn several_processes_are_listed_and_dead_processes_are_skipped() {
     let dir = TestDir::new("several");
     drop(UnixListener::bind(dir.0.join("upshift/4194305.sock")).unwrap());
     let error = dir.error(&["--once"]);
@@ -204,7 +204,7 @@ fn several_processes_are_listed_and_dead_ones_passed_over() {
 /// Root inspects another user's process, and is not deceived by files that others put into their
 /// directories.
 #[test]
-fn root_looks_at_the_process_of_another_user() {
+fn root_observes_the_process_of_another_user() {
     use std::os::unix::process::CommandExt;
     /// User id that no other test uses.
     const USER: u32 = 61_234;
@@ -302,7 +302,7 @@ struct Busy {
 }
 
 impl Busy {
-    fn with(server: &Server) -> Busy {
+    fn start(server: &Server) -> Busy {
         let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (stopped, address) = (stop.clone(), server.address.clone());
         let thread = std::thread::spawn(move || {
@@ -332,15 +332,15 @@ impl Drop for Busy {
 fn a_running_process_is_recorded_in_both_forms() {
     let dir = TestDir::new("record");
     let server = Server::start(&dir, &["--observe"], "0");
-    let busy = Busy::with(&server);
+    let busy = Busy::start(&server);
     let file = |name: &str| dir.0.join(name).to_str().unwrap().to_owned();
     let json = file("trace.json");
     let output = dir.top(&[&server.pid(), "--record", &json, "--interval", "300ms"]);
     assert!(output.status.success(), "{output:?}");
-    let stderr_text = String::from_utf8(output.stdout).unwrap();
+    let output_text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        stderr_text.starts_with(&json) && stderr_text.contains(" events in "),
-        "{stderr_text}"
+        output_text.starts_with(&json) && output_text.contains(" events in "),
+        "{output_text}"
     );
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let entries = trace["traceEvents"].as_array().unwrap();
@@ -378,7 +378,8 @@ fn a_running_process_is_recorded_in_both_forms() {
 fn sockets_of_processes_that_have_ended_are_removed() {
     let dir = TestDir::new("ended");
     let socket = |name: &str| dir.0.join("upshift").join(name);
-    // Above the largest process id; listeners as in another pid namespace.
+    // The numbers are above the largest process id; the listeners could be in another pid
+    // namespace.
     let (ended, other) = (socket("1073741824.sock"), socket("1073741825-2.sock"));
     drop(UnixListener::bind(&ended).unwrap());
     let listener = UnixListener::bind(&other).unwrap();

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Turns between two checks of the flag and the clock: some 20 µs.
-const TURNS_PER_CHECK: u32 = 20_000;
+/// Iterations between two checks of the flag and the clock: about 20 µs.
+const ITERATIONS_PER_CHECK: u32 = 20_000;
 
 /// A CPU that does not halt; dropping the value ends the thread.
 #[derive(Debug)]
@@ -33,13 +33,13 @@ impl Awake {
     ///
     /// # Errors
     ///
-    /// The CPU is not one this process may use, or a thread cannot be started.
+    /// This process may not use the CPU, or a thread cannot be started.
     pub fn on(cpu: usize) -> io::Result<Awake> {
         Awake::start(cpu, os::idle_policy)
     }
 
-    /// Keeps `cpu` busy with a thread of the caller's own policy, which competes with the other
-    /// threads there.
+    /// Keeps `cpu` busy with a thread of the caller's own scheduling policy, which competes with
+    /// the other threads there.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Awake {
         Ok(awake)
     }
 
-    /// Returns the CPU time that the thread has used, to some 20 µs.
+    /// Returns the CPU time that the thread has used, with a resolution of about 20 µs.
     pub fn used(&self) -> Duration {
         Duration::from_nanos(self.state.used.load(Ordering::Relaxed))
     }
@@ -83,8 +83,8 @@ impl State {
     fn spin(&self) {
         let mut x = 1u64;
         while !self.stop.load(Ordering::Relaxed) {
-            // Not the processor's pause: hypervisors may take that for a reason to halt.
-            for _ in 0..TURNS_PER_CHECK {
+            // No pause instruction: hypervisors may take it for a reason to halt the CPU.
+            for _ in 0..ITERATIONS_PER_CHECK {
                 x = std::hint::black_box(x.wrapping_mul(3));
             }
             let used = os::thread_clock().as_nanos() as u64;

@@ -1,20 +1,20 @@
-//! Burns a given amount of CPU time: a loop of a fixed number of turns, calibrated once.
+//! Burns a given amount of CPU time: a loop of a fixed number of iterations, calibrated once.
 //!
-//! A turn is a step of a shift-register generator (Marsaglia 2003): six operations in registers,
-//! each of which depends on the one before. It touches no memory, makes no system call and reads no
-//! clock, so a thread that is suspended in the middle of a burn has the same work left when it
-//! resumes. A burn is therefore an amount of work, equal for all servers; its CPU time varies with
-//! the frequency of the CPU and with the load of its core. [`Burner::error`] returns the difference
-//! at calibration: some tenths of a per cent on a quiet machine. Single burns of a virtual machine
-//! are up to 5 % off, because of the interrupts in them.
+//! An iteration is a step of a shift-register generator (Marsaglia 2003): six operations in
+//! registers, each of which depends on the previous one. The loop touches no memory, makes no
+//! system call and reads no clock, so a thread that is suspended in the middle of a burn has the
+//! same work left when it resumes. A burn is therefore an amount of work, equal for all servers;
+//! its CPU time varies with the frequency of the CPU and with the load of its core.
+//! [`Burner::error`] returns the difference at calibration: a few tenths of a per cent on a quiet
+//! machine. Single burns on a virtual machine are up to 5 % off, because of interrupts.
 
 use crate::Spread;
 use crate::os;
 use std::hint::black_box;
 use std::time::Duration;
 
-/// Turns of a calibration sample: about half a millisecond.
-const TURNS_PER_SAMPLE: u64 = 300_000;
+/// Iterations of a calibration sample: about half a millisecond.
+const ITERATIONS_PER_SAMPLE: u64 = 300_000;
 /// Number of samples, of which the median is taken.
 const SAMPLES: usize = 15;
 /// CPU time burnt to check the result, in ns.
@@ -23,37 +23,37 @@ const CHECK_NS: u64 = 1_000_000;
 /// Burns CPU time in units of ns. Calibrated on the machine on which it runs; copies are free.
 #[derive(Clone, Copy, Debug)]
 pub struct Burner {
-    turns_per_ns: f64,
+    iterations_per_ns: f64,
     error: f64,
 }
 
 impl Burner {
-    /// Measures the number of turns per ns, then checks the result against the CPU clock of the
-    /// calling thread.
+    /// Measures the number of iterations per ns, then checks the result against the CPU clock of
+    /// the calling thread.
     ///
-    /// Takes some 10 ms of CPU time. Calibrate on the kind of CPU that will burn.
+    /// Takes about 10 ms of CPU time. Calibrate on the kind of CPU that will burn.
     pub fn calibrate() -> Burner {
-        let median = |samples: usize, turns| {
-            let figures = (0..samples).map(|_| timed(turns));
+        let median = |samples: usize, iterations| {
+            let figures = (0..samples).map(|_| measure(iterations));
             Spread::of(figures).map_or(1.0, |spread| spread.median)
         };
-        let ns_of_sample = median(SAMPLES, TURNS_PER_SAMPLE);
+        let ns_of_sample = median(SAMPLES, ITERATIONS_PER_SAMPLE);
         let mut burner = Burner {
-            turns_per_ns: TURNS_PER_SAMPLE as f64 / ns_of_sample,
+            iterations_per_ns: ITERATIONS_PER_SAMPLE as f64 / ns_of_sample,
             error: 0.0,
         };
-        let turns = burner.turns(CHECK_NS);
-        let check = median(5, turns);
+        let iterations = burner.iterations(CHECK_NS);
+        let check = median(5, iterations);
         burner.error = check / CHECK_NS as f64 - 1.0;
         burner
     }
 
     /// Burns `ns` ns of CPU time of the calling thread.
     ///
-    /// Resolution: a turn, one to two ns. The time is not bounded here; the caller bounds external
-    /// values.
+    /// The resolution is one iteration, one to two ns. The time is not bounded here; the caller
+    /// bounds external values.
     pub fn burn(&self, ns: u64) {
-        spin(self.turns(ns));
+        spin(self.iterations(ns));
     }
 
     /// Returns the relative error of a burn against the thread's CPU clock at calibration: 0.01 is
@@ -62,26 +62,26 @@ impl Burner {
         self.error
     }
 
-    fn turns(&self, ns: u64) -> u64 {
-        (ns as f64 * self.turns_per_ns) as u64
+    fn iterations(&self, ns: u64) -> u64 {
+        (ns as f64 * self.iterations_per_ns) as u64
     }
 }
 
-/// Returns the CPU time of `turns` turns, in ns.
-fn timed(turns: u64) -> f64 {
+/// Returns the CPU time of `iterations` iterations, in ns.
+fn measure(iterations: u64) -> f64 {
     let before = os::thread_clock();
-    spin(turns);
+    spin(iterations);
     let used: Duration = os::thread_clock().saturating_sub(before);
     // A clock that stands still would make all burns endless.
     (used.as_nanos() as f64).max(1.0)
 }
 
-/// Runs the turns. No compiler finds a shorter way to the result. Not inlined, so that the
-/// calibrated loop is the very loop that burns.
+/// Runs the iterations, which no compiler can shorten. Not inlined, so that the calibrated loop is
+/// the very loop that burns.
 #[inline(never)]
-fn spin(turns: u64) {
-    let mut x = black_box(turns | 1);
-    for _ in 0..turns {
+fn spin(iterations: u64) {
+    let mut x = black_box(iterations | 1);
+    for _ in 0..iterations {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
@@ -96,10 +96,10 @@ mod tests {
     #[test]
     fn a_burn_costs_cpu_time_in_proportion() {
         let burner = Burner::calibrate();
-        assert!(burner.turns(1000) > 1);
+        assert!(burner.iterations(1000) > 1);
         assert!(burner.error().is_finite());
         let [short, long] = [100_000, 2_000_000].map(|ns| {
-            let best = (0..5).map(|_| timed(burner.turns(ns)));
+            let best = (0..5).map(|_| measure(burner.iterations(ns)));
             best.fold(f64::INFINITY, f64::min)
         });
         // The long burn asks for 20 times as much.

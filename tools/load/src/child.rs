@@ -16,10 +16,10 @@ use crate::os;
 
 /// Time that a program may take to end after SIGTERM before it is killed.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
-/// Period of the checks for its end.
+/// Period of the checks for the program's end.
 const END_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A running program; dropping it ends it, see [`end`](Child::end).
+/// A running program, which is ended on drop; see [`end`](Child::end).
 #[derive(Debug)]
 pub struct Child {
     process: process::Child,
@@ -210,7 +210,7 @@ mod tests {
         let mut child = starter.join().unwrap();
         let deadline = Instant::now() + LONG;
         while child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "it is still there");
+            assert!(Instant::now() < deadline, "the child still runs");
             std::thread::sleep(END_POLL_INTERVAL);
         }
     }

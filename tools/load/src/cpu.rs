@@ -1,7 +1,7 @@
 //! CPU time of a process over a window, split into user and system time.
 //!
-//! The total is exact: it is the scheduler's own runtime of all threads of the process, ended ones
-//! included, read from the CPU clock of the process in one system call. The kernel samples the
+//! The total is exact: it is the scheduler's own runtime of all threads of the process, including
+//! ended threads, read from the CPU clock of the process in one system call. The kernel samples the
 //! split of user and system time at ticks, so the split is an estimate that needs about a second of
 //! busy time to be accurate to a few per cent.
 //!

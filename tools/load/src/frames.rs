@@ -1,7 +1,7 @@
 //! Cuts the byte stream of a connection into matrix frames, for any segmentation.
 //!
 //! One [`Frames`] per connection. A frame costs one allocation and one copy; its memory grows with
-//! the bytes that arrive, so a length alone claims none.
+//! the bytes that arrive, so a length alone claims little.
 
 use crate::matrix::{self, FrameError, HEADER};
 
@@ -40,7 +40,7 @@ pub struct Frames {
 
 impl Frames {
     /// Takes bytes from the front of `chunk` to the end of a frame and returns the frame, or takes
-    /// all and returns `None`.
+    /// all bytes and returns `None`.
     ///
     /// # Errors
     /// Fails if the length is not that of a frame: no later byte can be interpreted.

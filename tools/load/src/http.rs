@@ -4,8 +4,8 @@
 //! [`answer`] turns received bytes into reply bytes. It is a pure function of its input: an
 //! incomplete request is offered again with more bytes behind it. It allocates only when `out` must
 //! grow. A request with a few headers costs about 100 ns, nearly all of it in `httparse`. No
-//! request is recognised by comparing it with an earlier one: other servers under the same load
-//! parse each, and so does this one.
+//! request is recognised by comparing it with an earlier request: other servers under the same load
+//! parse each request, and so does this scanner.
 //!
 //! The service is minimal: GET and HEAD of any path give the same text; the `Host` header is not
 //! required; a request with a body is refused, because its bytes would be taken for the next
@@ -18,8 +18,8 @@ use std::mem::MaybeUninit;
 pub const REPLY: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!";
 
-/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`: such clients need to
-/// see it granted.
+/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`: such clients expect the
+/// header in the reply.
 pub const REPLY_KEEP_ALIVE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
     Content-Length: 13\r\nConnection: keep-alive\r\n\r\nHello, World!";
 
@@ -31,7 +31,7 @@ pub const REPLY_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n
 /// The body of each reply; the replies to HEAD end before it.
 pub const BODY: &[u8] = b"Hello, World!";
 
-/// Longest request head, in bytes; a longer one is answered with status 431.
+/// Longest request head, in bytes; a longer head is answered with status 431.
 pub const MAX_HEAD: usize = 8 * 1024;
 
 /// Largest number of header lines of a request; more are answered with status 431.
@@ -63,9 +63,9 @@ pub struct Scan {
 /// Answers the complete requests at the front of `input`, in order, by appending their replies to
 /// `out`.
 ///
-/// A malformed request, one with a body, or a head above [`MAX_HEAD`] gets a status of 4xx and ends
-/// the connection (`close`); requests before it are answered. At most `MAX_HEAD` bytes of an
-/// incomplete request remain unconsumed, so a connection needs an input buffer of that size plus
+/// A malformed request, a request with a body, or a head above [`MAX_HEAD`] gets a status of 4xx
+/// and ends the connection (`close`); requests before it are answered. At most `MAX_HEAD` bytes of
+/// an incomplete request remain unconsumed, so a connection needs an input buffer of that size plus
 /// the size of a read.
 ///
 /// ```
@@ -120,7 +120,7 @@ enum Parsed {
 fn request(input: &[u8]) -> Parsed {
     let mut headers = [MaybeUninit::uninit(); MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
-    // A window of the limit makes "incomplete" and "too large" the same question for long input.
+    // In a window as long as the limit, a head that is incomplete at the end is too large.
     let window = &input[..input.len().min(MAX_HEAD)];
     let len = match request.parse_with_uninit_headers(window, &mut headers) {
         Ok(Status::Complete(len)) => len,

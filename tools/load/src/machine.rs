@@ -1,6 +1,7 @@
 //! The description of this machine: CPU, kernel, memory, and the CPUs this process may use.
 //!
-//! Read from `/proc` and by a few system calls. No function fails; an unknown item is named so.
+//! The description comes from `/proc` and a few system calls. Reading it never fails; an unknown
+//! item is reported as such.
 
 use std::fs;
 use std::io;
@@ -27,7 +28,7 @@ pub struct Machine {
     pub architecture: &'static str,
     /// Memory in bytes, 0 if unknown.
     pub memory: u64,
-    /// Whether the CPU says that it runs under a hypervisor.
+    /// Set if the CPU reports a hypervisor.
     pub virtual_machine: bool,
 }
 
@@ -91,8 +92,8 @@ impl Machine {
     }
 }
 
-/// Busy and idle time of one CPU, or of all together, since the machine started. The kernel counts
-/// in ticks of 10 ms.
+/// Busy and idle time of one CPU, or of all CPUs together, since the machine started. The kernel
+/// counts in ticks of 10 ms.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTimes {
     /// Time in which a thread ran, or the hypervisor ran another machine.
@@ -104,7 +105,7 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// Reads the times of one CPU, or of all together if `None`; zeros if the kernel does not
+    /// Reads the times of one CPU, or of all CPUs together if `None`; zeros if the kernel does not
     /// report them.
     pub fn of(cpu: Option<usize>) -> CpuTimes {
         let name = match cpu {

@@ -34,7 +34,7 @@ pub(crate) struct Epoll {
 impl Epoll {
     /// Creates an instance that takes at most `batch` reports from the kernel at a time.
     pub(crate) fn new(batch: usize) -> io::Result<Epoll> {
-        // SAFETY: no pointers; the result is checked before it is owned.
+        // SAFETY: the call takes no pointers; the result is checked before it is owned.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
@@ -65,7 +65,7 @@ impl Epoll {
         })
     }
 
-    /// Waits for at most `timeout` and returns the number of reports; a signal counts as none.
+    /// Waits for at most `timeout` and returns the number of reports; 0 after a signal.
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         let fd = self.fd.as_raw_fd();
         let room = self.events.len() as libc::c_int;
@@ -96,7 +96,8 @@ impl Epoll {
                 result => return result,
             }
         }
-        // Rounded down: an early return only costs another turn, a late one misses a send time.
+        // The time-out is rounded down: an early return only costs another iteration, a late return
+        // misses a send time.
         let millis = timeout.as_millis().min(1000) as libc::c_int;
         // SAFETY: `events` has room for `room` entries and lives in `self`.
         let n = unsafe { libc::epoll_wait(fd, events, room, millis) };
@@ -137,7 +138,7 @@ pub(crate) fn elevate(priority: u8) -> io::Result<()> {
         sched_priority: priority.into(),
     };
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: a pointer to a local.
+    // SAFETY: `param` is a live local; 0 means the calling thread.
     if unsafe { libc::sched_setscheduler(0, policy, &raw const param) } == 0 {
         return Ok(());
     }
@@ -196,10 +197,10 @@ pub(crate) fn pin_program(command: &mut Command, cpu: usize) {
 pub(crate) fn die_with_parent(command: &mut Command) {
     let parent = std::process::id();
     let tie = move || {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-        // The parent may have died before the line above; then nothing would kill this one.
-        // SAFETY: no pointers.
+        // The parent may have died before the line above; then nothing would kill this process.
+        // SAFETY: the call takes no pointers.
         if unsafe { libc::getppid() } as u32 != parent {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -212,13 +213,13 @@ pub(crate) fn die_with_parent(command: &mut Command) {
 
 /// Sends SIGTERM to a child that has not been waited for.
 pub(crate) fn terminate(pid: u32) -> io::Result<()> {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     check(unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) })
 }
 
 /// Lets the timers of the calling thread expire on time; by default the kernel may add 50 µs.
 pub(crate) fn no_timer_slack() {
-    // SAFETY: no pointers. Failure only costs precision.
+    // SAFETY: the call takes no pointers. Failure only costs precision.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
@@ -267,7 +268,7 @@ pub(crate) fn raise_open_files(needed: u64) -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Returns the exact CPU time of all threads of process `pid`, ended ones included.
+/// Returns the exact CPU time of all threads of process `pid`, including ended threads.
 pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: `clock` is a live local.

@@ -1,5 +1,5 @@
-//! An [`Outcome`] in figures: the JSON of `upshift load`, the rows of the demo and of the
-//! benchmarks.
+//! The figures of an [`Outcome`], for the JSON of `upshift load` and the rows of the demo and of
+//! the benchmarks.
 //!
 //! Times are microseconds, rates are per second.
 
@@ -63,7 +63,7 @@ pub struct GroupReport {
     pub max: f64,
     /// Open loop: number of requests that were due but had no reply at the end.
     pub unanswered: u64,
-    /// Age of the oldest of these: percentiles are meaningless beyond it.
+    /// Age of the oldest unanswered request: percentiles are meaningless beyond this age.
     pub oldest_unanswered: f64,
     /// Open loop: delay of the client itself, p99.
     pub send_lag_p99: f64,
@@ -126,8 +126,8 @@ impl GroupReport {
         }
     }
 
-    /// Returns the p99, or the age of the oldest request without a reply if more than 1 % have
-    /// none.
+    /// Returns the p99, or the age of the oldest unanswered request if more than 1 % of the
+    /// requests are unanswered and this age is larger.
     pub fn tail(&self) -> f64 {
         if self.unanswered * 100 > self.requests + self.unanswered {
             self.p99.max(self.oldest_unanswered)
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_ends_where_samples_do() {
+    fn a_curve_ends_with_the_samples() {
         let mut latency = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
         for i in 1..=1000u64 {
             latency.record(i * 1000).unwrap();
@@ -215,7 +215,7 @@ mod tests {
         assert!(group.curve.iter().any(|&(q, _)| q == 0.999));
         assert!(
             group.curve.iter().all(|&(q, _)| q < 0.9995),
-            "1000 samples know no p99.95"
+            "1000 samples have no p99.95"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The user-side work of a plaintext server: offers the bytes of each read to the scanner that all
-//! servers share.
+//! The work of a plaintext server in user space: offers the bytes of each read to the scanner that
+//! all servers share.
 //!
 //! A request that is cut by the end of a read is saved until its rest arrives; usually no byte is
 //! copied. One object per connection; no allocation once the reply buffer has grown.

@@ -22,9 +22,9 @@ pub const OVERLOAD_SIZE: usize = 20;
 /// Offered load there, as a multiple of the server's capacity.
 pub const OVERLOAD: f64 = 1.3;
 
-/// Requests per second, short and long together, if short ones take [`SHORT_SERVICE`].
+/// Requests per second, short and long together, if short requests take [`SHORT_SERVICE`].
 pub const MIXED_RATE: f64 = 20_000.0;
-/// CPU time of short requests; long ones take a thousand times as much.
+/// CPU time of short requests; long requests take a thousand times as long.
 pub const SHORT_SERVICE: Duration = Duration::from_nanos(500);
 /// Share of long requests.
 pub const LONG_SHARE: f64 = 0.005;

@@ -30,12 +30,12 @@ pub struct Request {
     pub tag: u64,
 }
 
-/// The reason why a frame is no request. Later bytes of the connection are ignored.
+/// The reason why a frame is not a request. Later bytes of the connection are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// The service time is above [`MAX_SERVICE`]; carries it, in ns.
+    /// The service time is above [`MAX_SERVICE`]; carries the time, in ns.
     TooLong(u64),
-    /// The level is above 63; carries it.
+    /// The level is above 63; carries the level.
     NoLevel(u64),
 }
 
@@ -109,11 +109,11 @@ pub struct Frames {
 
 impl Frames {
     /// Takes bytes from the front of `chunk` to the end of a frame and returns its request, or
-    /// takes all and returns `None`.
+    /// takes all bytes and returns `None`.
     ///
     /// # Errors
     ///
-    /// Fails if the frame is no request: close the connection.
+    /// Fails if the frame is not a request: close the connection.
     pub fn next(&mut self, chunk: &mut &[u8]) -> Result<Option<Request>, FrameError> {
         if self.filled == 0
             && let Some((frame, rest)) = chunk.split_first_chunk::<FRAME>()

@@ -12,7 +12,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Computes the spread of figures; `None` without any.
+    /// Computes the spread of figures; `None` without figures.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = figures.into_iter().collect();
         sorted.sort_by(f64::total_cmp);

@@ -11,8 +11,8 @@ use upshift_load::{Group, Outcome, Pace, Plan, Work, http, matrix, run};
 
 const ANY: &str = "127.0.0.1:0";
 
-/// Starts a server of one connection at a time that executes `talk`.
-fn misbehaving(talk: impl Fn(std::net::TcpStream) + Send + 'static) -> SocketAddr {
+/// Starts a server that executes `talk` for one connection at a time.
+fn misbehaving_server(talk: impl Fn(std::net::TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind(ANY).unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -45,7 +45,7 @@ fn assert_clean(outcome: &Outcome) {
 }
 
 #[test]
-fn closed_loop_matrix_replies_are_all_right() {
+fn closed_loop_matrix_replies_are_correct() {
     let addr = servers::matrix();
     for n in [1, 8, 20, 65] {
         let outcome = run(&plan(addr, 8, Work::Matrix { n })).unwrap();
@@ -66,7 +66,7 @@ fn a_matrix_larger_than_every_buffer_comes_back() {
 }
 
 #[test]
-fn closed_loop_http_replies_are_all_right_at_any_depth() {
+fn closed_loop_http_replies_are_correct_at_any_depth() {
     let addr = servers::plaintext();
     for pipeline in [1, 16, 300] {
         let outcome = run(&plan(addr, 4, http_work(pipeline))).unwrap();
@@ -80,7 +80,7 @@ fn closed_loop_http_replies_are_all_right_at_any_depth() {
 }
 
 #[test]
-fn open_loop_sends_at_its_rate_not_at_the_servers() {
+fn open_loop_sends_at_its_own_rate_not_at_the_rate_of_the_server() {
     let addr = servers::matrix();
     let mut plan = plan(addr, 4, Work::Matrix { n: 4 });
     plan.pace = Pace::OpenRate { per_second: 1000.0 };
@@ -105,7 +105,7 @@ fn open_loop_sends_at_its_rate_not_at_the_servers() {
 fn open_loop_latency_counts_from_the_intended_time() {
     // Each request takes 20 ms and is due every 10 ms: the wait grows by 10 ms with each, as it
     // would for real users.
-    let addr = misbehaving(|mut stream| {
+    let addr = misbehaving_server(|mut stream| {
         let mut buffer = [0; 4096];
         while stream.read(&mut buffer).is_ok_and(|n| n > 0) {
             std::thread::sleep(Duration::from_millis(20));
@@ -143,7 +143,7 @@ fn a_refused_connection_is_an_error_with_advice() {
 
 #[test]
 fn a_wrong_product_is_an_error() {
-    let addr = misbehaving(|mut stream| {
+    let addr = misbehaving_server(|mut stream| {
         let mut request = vec![0; matrix::frame(2, 0).len()];
         stream.read_exact(&mut request).unwrap();
         let mut reply = Vec::new();
@@ -163,11 +163,11 @@ fn a_wrong_product_is_an_error() {
 
 #[test]
 fn a_server_that_closes_or_sends_too_much_is_an_error() {
-    let closes = misbehaving(drop);
+    let closes = misbehaving_server(drop);
     let outcome = run(&plan(closes, 2, http_work(1))).unwrap();
     assert_eq!(outcome.errors(), 2);
 
-    let talks = misbehaving(|mut stream| {
+    let talks = misbehaving_server(|mut stream| {
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(&http::REPLY.repeat(2));
         let _ = stream.read(&mut [0; 4096]);
@@ -179,7 +179,7 @@ fn a_server_that_closes_or_sends_too_much_is_an_error() {
 
 #[test]
 fn a_status_other_than_2xx_is_an_error_and_the_connection_lives_on() {
-    let addr = misbehaving(|mut stream| {
+    let addr = misbehaving_server(|mut stream| {
         while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {
             let reply = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno";
             if stream.write_all(reply).is_err() {

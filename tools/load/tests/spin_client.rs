@@ -20,12 +20,12 @@ fn plan(target: SocketAddr) -> Plan {
 }
 
 #[test]
-fn classes_are_drawn_by_share_and_counted_apart() {
+fn classes_are_drawn_by_share_and_counted_separately() {
     let target = servers::spin();
     let outcome = run(&plan(target).with_long(2 * MS, 40, 0.1)).unwrap();
     assert_eq!(outcome.errors(), 0, "{:?}", outcome.groups[0].first_error);
     let [short, long] = &outcome.groups[..] else {
-        panic!("two classes")
+        panic!("not two classes")
     };
     assert_eq!(
         (short.label.as_str(), long.label.as_str()),
@@ -36,7 +36,7 @@ fn classes_are_drawn_by_share_and_counted_apart() {
     let share = (long.requests + long.unanswered) as f64 / all;
     assert!((0.03..0.25).contains(&share), "{share} are long");
     // Half of the time: the duration of a burn varies with the frequency of the CPU.
-    assert!(long.quantile(0.5) >= MS, "a long one takes its time");
+    assert!(long.quantile(0.5) >= MS, "a long request takes its time");
     assert!(short.quantile(0.1) < long.quantile(0.5));
     assert!(short.quantile(0.5) <= short.quantile(0.99));
     assert_eq!(short.requests, short.latency.len());
@@ -67,7 +67,7 @@ fn equal_seeds_give_equal_requests() {
 
 #[test]
 fn replies_in_another_order_find_their_requests() {
-    // The server answers four at a time, the last one first.
+    // The server answers four requests at a time, the last first.
     let target = serve(|mut stream| {
         let mut first = [0; FRAME];
         stream.read_exact(&mut first)?;
@@ -89,7 +89,7 @@ fn replies_in_another_order_find_their_requests() {
     let group = &outcome.groups[0];
     assert_eq!(group.errors, 0, "{:?}", group.first_error);
     assert!(group.requests >= 400);
-    assert!(group.unanswered < 4, "the last ones were never four");
+    assert!(group.unanswered < 4, "only a partial four is unanswered");
     // Of four requests that arrive 0.5 ms apart the first waits for 1.5 ms, and the last does not
     // wait.
     assert!(group.quantile(0.95) >= MS);
@@ -118,7 +118,7 @@ fn replies_within_the_drain_count() {
 }
 
 #[test]
-fn a_server_that_stalls_cannot_hide_it() {
+fn a_server_cannot_hide_a_stall() {
     let target = serve(|mut stream| {
         let mut frame = [0; FRAME];
         let begin = Instant::now();
@@ -141,7 +141,7 @@ fn a_server_that_stalls_cannot_hide_it() {
 }
 
 #[test]
-fn a_hog_is_sent_first_and_the_unanswered_are_counted() {
+fn a_hog_is_sent_first_and_unanswered_requests_are_counted() {
     // One connection is served at a time, as by a runtime without preemption.
     static LOCK: Mutex<()> = Mutex::new(());
     let target = serve(|mut stream| {

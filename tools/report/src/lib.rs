@@ -1,9 +1,9 @@
 //! Measurements for people: a [`Table`] as text, Markdown and HTML, a [`Plot`] as SVG, a [`Page`]
-//! as one HTML file, and [`number`]s as words.
+//! as one HTML file, and formatted [`number`]s.
 //!
-//! Pure apart from [`table::width`], which asks the terminal. Text is escaped wherever it becomes
-//! markup, and plots leave out values that are not finite, so every form is well-formed for every
-//! measurement.
+//! Pure, apart from the width of tables as text, which is that of the terminal. Text is escaped
+//! wherever it becomes markup, and plots leave out values that are not finite, so every form is
+//! well-formed for every measurement.
 //!
 //! ```
 //! use upshift_report::{Kind, Look, Page, Plot, Table, number::micros, plot::COLOURS};

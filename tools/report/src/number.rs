@@ -1,4 +1,4 @@
-//! Numbers as words: about three figures and a unit. A value that is not finite is `–`.
+//! Formats numbers with about three digits and a unit. A value that is not finite is `–`.
 
 /// Formats a whole number in groups of three digits: `1234567` becomes `1,234,567`.
 #[must_use]
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_have_about_three_digits_and_a_unit() {
         assert_eq!(grouped(1_234_567.4), "1,234,567");
         assert_eq!(grouped(999.0), "999");
         assert_eq!(grouped(-1234.0), "-1,234");

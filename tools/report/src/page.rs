@@ -1,4 +1,5 @@
-//! A page as one HTML file: no scripts, nothing outside the file, light and dark, any width.
+//! A page as one HTML file, without scripts and external files, for light and dark themes and any
+//! width.
 //!
 //! Every text is escaped; only [`Page::figure`] takes markup.
 
@@ -114,7 +115,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{Kind, Look, plot::COLOURS};
 
-    /// Tags balance, attributes are quoted, and no number went wrong.
+    /// Asserts that tags balance, attributes are quoted, and numbers are finite.
     pub(crate) fn assert_well_formed(text: &str) {
         for bad in ["NaN", "inf ", "\"inf", "-inf"] {
             assert!(!text.contains(bad), "`{bad}` in {text}");

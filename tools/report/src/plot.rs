@@ -1,9 +1,8 @@
 //! Figures as SVG: lines with markers over two axes, or groups of bars.
 //!
 //! Every colour and size is an attribute of its element, so a drawing looks the same in a browser,
-//! in `rsvg-convert` and inside any page. Points that are not finite
-//! are left out. A drawing is 460 units wide, about the width of a phone, so its text stays
-//! readable.
+//! in `rsvg-convert` and inside any page. Points that are not finite are left out. A drawing is 460
+//! units wide, about the width of a phone, so its text stays readable.
 
 use std::fmt::Write as _;
 
@@ -19,7 +18,7 @@ pub const LEVELS: [&str; 8] = [
 ];
 /// Colour of a series that stands in the background; also of axes and their labels.
 pub const SOFT: &str = "#57606a";
-/// Colour of a series that others are held against; also of titles.
+/// Colour of a series that other series are compared with; also of titles.
 pub const DARK: &str = "#1b1f24";
 const GRID: &str = "#d5dae0";
 
@@ -33,7 +32,7 @@ const BASE: f64 = HEIGHT - 48.0;
 /// Height of a line of the legend, below the axis.
 const LEGEND_LINE: f64 = 19.0;
 
-/// How a series is drawn.
+/// The look of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// A line with a dot on each point.
@@ -51,11 +50,11 @@ pub enum Look {
 /// Named points in one colour.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// Its entry in the legend; none if it is empty.
+    /// Name in the legend; a series with an empty name is not in the legend.
     pub name: String,
-    /// How it is drawn.
+    /// Look of the series.
     pub look: Look,
-    /// Its colour, as SVG names it.
+    /// Colour, in SVG's notation.
     pub colour: &'static str,
     /// Finite x and y.
     pub points: Vec<(f64, f64)>,
@@ -73,7 +72,7 @@ pub struct Plot {
     pub series: Vec<Series>,
 }
 
-/// Sides of its place that a text is on.
+/// The part of a text that lies at its place.
 #[derive(Clone, Copy)]
 enum Anchor {
     Start,
@@ -82,8 +81,7 @@ enum Anchor {
 }
 
 impl Plot {
-    /// Creates a figure without series. The axes are given by their label, with the unit, and how
-    /// values are spread along them.
+    /// Creates a figure without series. An axis is given by its label, with the unit, and its kind.
     #[must_use]
     pub fn new(title: impl Into<String>, x: (&str, Kind), y: (&str, Kind)) -> Plot {
         Plot {
@@ -193,7 +191,7 @@ impl Plot {
         for (i, row) in legend.iter().enumerate() {
             let (mut x, y) = (LEFT, HEIGHT + 8.0 + LEGEND_LINE * i as f64);
             for series in row {
-                series.sign(&mut out, x, y);
+                series.draw_legend_entry(&mut out, x, y);
                 x += series.legend_width();
             }
         }
@@ -276,7 +274,7 @@ impl Series {
     }
 
     /// Draws the series' entry in the legend.
-    fn sign(&self, out: &mut String, x: f64, y: f64) {
+    fn draw_legend_entry(&self, out: &mut String, x: f64, y: f64) {
         match self.look {
             Look::Bar => {
                 let (top, colour) = (y - 6.0, self.colour);
@@ -340,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_labelled_and_well_formed_whatever_the_points() {
+    fn drawings_are_labelled_and_well_formed_for_any_points() {
         for look in [
             Look::Line,
             Look::Dashed,

@@ -1,18 +1,18 @@
-//! Axes: where a value lies on a line of a given length, and which values get a tick.
+//! Axes: the places of values on a line, and the values of the ticks.
 //!
-//! Pure arithmetic. Every result is finite for every input: an empty range is widened, a value
-//! that a logarithm cannot take is moved to the lower end.
+//! Every result is finite for every input: an empty range is widened, and a value without a
+//! logarithm is moved to the lower end.
 
 use std::f64::consts::LOG10_2;
 
 use crate::number::short;
 
-/// How values are spread along an axis.
+/// The distribution of values along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Equal steps from 0.
     Linear,
-    /// Equal steps from the least value.
+    /// Equal steps from the smallest value.
     Range,
     /// Powers of ten.
     Log10,
@@ -57,7 +57,7 @@ impl Scale {
                 };
             }
             Kind::Log10 => {
-                // Down to a factor of two, so that the lowest points do not lie on the axis.
+                // The lower end is a power of two, so that the lowest points are above the axis.
                 low = ((low - 0.05) / LOG10_2).floor() * LOG10_2;
                 high = (high + 0.05).max(low + 0.9);
             }
@@ -67,12 +67,13 @@ impl Scale {
         Scale { kind, low, high }
     }
 
-    /// Place of `value` between 0 and 1.
+    /// Returns the place of `value` between 0 and 1.
     pub(crate) fn place(&self, value: f64) -> f64 {
         ((transform(self.kind, value) - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
-    /// Values with a label, ascending; `wanted` is a hint for linear and decimal axes.
+    /// Returns the values with their labels, ascending. `wanted` is a hint for the number of ticks
+    /// on linear and decimal axes.
     pub(crate) fn ticks(&self, wanted: usize) -> Vec<(f64, String)> {
         match self.kind {
             Kind::Linear | Kind::Range => self.linear_ticks(wanted.max(2)),
@@ -80,13 +81,13 @@ impl Scale {
             Kind::Log2 => self.binary_ticks(),
             Kind::Quantile => [0.5, 0.9, 0.99, 0.999, 0.9999]
                 .into_iter()
-                .filter(|&q| self.inside(transform(self.kind, q)))
+                .filter(|&q| self.contains(transform(self.kind, q)))
                 .map(|q| (q, format!("{} %", short(q * 100.0))))
                 .collect(),
         }
     }
 
-    fn inside(&self, at: f64) -> bool {
+    fn contains(&self, at: f64) -> bool {
         let slack = (self.high - self.low) * 1e-9;
         at >= self.low - slack && at <= self.high + slack
     }
@@ -117,7 +118,7 @@ impl Scale {
         for power in self.low.floor() as i32..=self.high.ceil() as i32 {
             for step in steps {
                 let value = step * 10f64.powi(power);
-                if self.inside(value.log10()) {
+                if self.contains(value.log10()) {
                     ticks.push((value, short(value)));
                 }
             }

@@ -14,8 +14,8 @@ pub const MAX_WIDTH: usize = 100;
 /// Narrowest terminal that lines are fitted to.
 const MIN_WIDTH: usize = 60;
 
-/// Returns the columns of the terminal that standard output is, at most [`MAX_WIDTH`];
-/// [`MAX_WIDTH`] if standard output is no terminal.
+/// Returns the number of columns of the terminal, at most [`MAX_WIDTH`]; [`MAX_WIDTH`] if standard
+/// output is not a terminal.
 #[must_use]
 pub fn width() -> usize {
     match rustix::termios::tcgetwinsize(io::stdout()) {
@@ -28,16 +28,16 @@ pub fn width() -> usize {
 #[derive(Debug, Clone)]
 struct Column {
     name: String,
-    /// Aligned left: words.
+    /// Set if the column contains words, which are aligned left.
     words: bool,
-    /// Left out where the terminal is narrow.
+    /// Set if a narrow terminal leaves the column out.
     optional: bool,
 }
 
 /// A titled table of text cells; every row has as many cells as there are columns.
 ///
-/// `Display` writes it as text for the terminal; a width (`{table:80}`) replaces that of the
-/// terminal.
+/// `Display` writes the table as text for the terminal; a width (`{table:80}`) replaces the width
+/// of the terminal.
 #[derive(Debug, Clone)]
 pub struct Table {
     /// Line above the table, unless it is empty.
@@ -118,8 +118,8 @@ impl Table {
         out + "</tbody>\n</table></div>\n"
     }
 
-    /// Width of each column of a table that is at most `limit` wide; none for a column that is
-    /// left out.
+    /// Returns the width of each column in a table that is at most `limit` wide; `None` for a
+    /// column that is left out.
     fn widths(&self, limit: usize) -> Vec<Option<usize>> {
         let width = |(at, column): (usize, &Column)| {
             let cells = self.rows.iter().map(|row| row[at].chars().count());
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_leaves_out_what_is_optional() {
+    fn a_narrow_terminal_leaves_out_optional_columns() {
         let mut table = Table::new("", &["<name", "p50", "?p90", "p99", "?p99.9"]);
         table.row(["a", "1111111111", "2222222222", "3333333333", "4444444444"].map(str::to_owned));
         let heads = |width: usize| {

@@ -12,8 +12,8 @@
 //! `chrome://tracing`) that of eight levels.
 //!
 //! Begins and ends are balanced on each track for any events. A poll that was under way when the
-//! recording began starts with it; one that is under way at the end ends with it; after a lost end,
-//! the next begin ends the open poll.
+//! recording began starts with it; a poll that is under way at the end ends with it; after a lost
+//! end, the next begin ends the open poll.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -69,8 +69,8 @@ struct Track {
     /// Set once an event of the vCPU was seen.
     known: bool,
     is_awake: bool,
-    /// Set from the beginning of the recording until a poll was seen.
-    is_untold: bool,
+    /// Set from the beginning of the recording until a poll is seen.
+    is_unknown: bool,
     poll: Option<CoroutineId>,
 }
 
@@ -171,7 +171,7 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
-    /// Names the tracks up to that of a vCPU.
+    /// Names the tracks up to the track of a vCPU.
     fn ensure_vcpu(&mut self, vcpu: u32) -> io::Result<()> {
         while self.tracks.len() <= vcpu as usize {
             let number = self.tracks.len();
@@ -204,7 +204,7 @@ impl<W: Write> Writer<W> {
         if std::mem::replace(&mut self.tracks[vcpu as usize].is_awake, true) {
             return Ok(());
         }
-        self.tracks[vcpu as usize].is_untold = at == 0;
+        self.tracks[vcpu as usize].is_unknown = at == 0;
         self.begin(at, vcpu, 'B', "awake")?;
         write!(self.out, ",\"cat\":\"vcpu\",\"cname\":\"white\"}}")
     }
@@ -253,7 +253,7 @@ impl<W: Write> Writer<W> {
         )?;
         let track = &mut self.tracks[vcpu as usize];
         track.poll = Some(id);
-        track.is_untold = false;
+        track.is_unknown = false;
         if let Some(arrow) = self.woken.remove(&id) {
             self.begin(at, vcpu, 'f', "wake")?;
             write!(self.out, ",\"cat\":\"wake\",\"bp\":\"e\",\"id\":{arrow}}}")?;
@@ -283,7 +283,7 @@ impl<W: Write> Writer<W> {
             Step::Exited => "exited",
         };
         let track = self.tracks[vcpu as usize];
-        if track.is_awake && track.is_untold {
+        if track.is_awake && track.is_unknown {
             // The poll was under way when the recording began.
             self.begin_poll(0, vcpu, coroutine, site, true)?;
         }

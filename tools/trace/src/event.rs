@@ -56,7 +56,7 @@ pub struct Coroutine {
 
 #[cfg(feature = "serde")]
 mod row {
-    //! An event as an array of numbers: a third of the size with names.
+    //! An event as an array of numbers, which is a third as large as an object with names.
 
     use super::{Coroutine, Event, EventKind};
     use upshift_core::{CoroutineId, Level, Step};

@@ -1,5 +1,4 @@
-//! Timelines: events of coroutines and vCPUs with their times; and the Prometheus text format for
-//! counters.
+//! Timelines of the events of coroutines and vCPUs, and the Prometheus text format for counters.
 //!
 //! The Linux runtime, the simulator and the `upshift` command record into one form, a [`Timeline`],
 //! which is written in one of two formats:

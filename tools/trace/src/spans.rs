@@ -1,7 +1,7 @@
-//! From events to spans of time: a coroutine in one state, a vCPU awake.
+//! Converts events to spans of time in which a coroutine is in one state or a vCPU is awake.
 //!
-//! A span that was under way when the recording began starts with it, and one that is under way at
-//! the end ends with it. O(events), with a hash look-up each.
+//! A span that was under way when the recording began starts with it, and a span that is under way
+//! at the end ends with it. The conversion is O(events), with a hash look-up for each event.
 
 use std::collections::HashMap;
 

@@ -18,7 +18,7 @@ pub struct Timeline {
     pub vcpus: u32,
     /// Length of the recording, in ns.
     pub length: u64,
-    /// Number of events that were overwritten by newer ones, or found no room.
+    /// Number of events that were overwritten by newer events, or found no room.
     pub lost: u64,
     /// Spawn sites, `FILE:LINE:COLUMN`: [`Coroutine::site`](crate::Coroutine::site) is an index
     /// into them.

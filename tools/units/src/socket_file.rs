@@ -9,8 +9,8 @@
 //!
 //! A file that a dead server has left is found by connecting, then removed, then replaced. Another
 //! server may take the same three steps meanwhile, and no system call combines them. So a process
-//! that creates or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]). It is a
-//! lock of the kernel (`flock`) and ends with its process.
+//! that creates or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]). The
+//! kernel (`flock`) releases the lock when its process ends.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -26,26 +26,26 @@ use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Time for which a lock is tried. A server holds it for a few system calls, or for its life.
+/// Time for which a lock is tried. A server holds a lock for a few system calls, or for its life.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The file of a listening socket. Dropping it removes the file, unless its name refers to another
-/// file by then.
+/// The file of a listening socket. The file is removed on drop, unless its name then refers to
+/// another file.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Path descriptor: until it is closed no other file has its inode.
+    /// Path descriptor: until it is closed, no other file has the same inode.
     file: File,
-    /// Whether the lock is taken to remove the file, and not held for life.
+    /// Set if the lock is taken to remove the file; otherwise the caller holds it all the time.
     locks: bool,
 }
 
 impl SocketFile {
     /// Takes the file of a socket that was just bound to `path`. The caller holds its lock for
-    /// as long as this lives.
+    /// as long as the value lives.
     ///
     /// # Errors
-    /// The kernel's; another one if the file is no socket.
+    /// Errors of the kernel, or an error if the file is not a socket.
     pub fn bound_to(path: &Path) -> io::Result<SocketFile> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -68,7 +68,7 @@ impl SocketFile {
     /// Gives the file to a group.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn set_group(&self, group: u32) -> io::Result<()> {
         let (group, flags) = (Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH);
         Ok(rustix::fs::chownat(&self.file, "", None, group, flags)?)
@@ -77,10 +77,10 @@ impl SocketFile {
     /// Sets the permission bits of the file.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        // The link of an open descriptor leads to its file, even if the name refers to another one.
-        // `fchmod` refuses a path descriptor.
+        // The link of an open descriptor leads to its file, even if the name refers to another
+        // file. `fchmod` refuses a path descriptor.
         let opened = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         fs::set_permissions(opened, Permissions::from_mode(mode))
     }
@@ -96,7 +96,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// The right to make and to remove the file of a socket. Dropping it removes the file of the lock.
+/// The right to create and to remove the file of a socket. The file of the lock is removed on drop.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -107,7 +107,8 @@ impl Lock {
     /// Takes the lock of `socket`, within two seconds. Its file holds the number of this process.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] if another process holds it ([`Lock::holder`]); the kernel's.
+    /// [`io::ErrorKind::AddrInUse`] if another process holds the lock ([`Lock::holder`]); errors of
+    /// the kernel.
     pub fn of(socket: &Path) -> io::Result<Lock> {
         let path = Lock::path(socket);
         let named =
@@ -153,7 +154,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Before the file is closed, which releases the lock.
+        // The file is removed before it is closed, which releases the lock.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -165,13 +166,14 @@ fn is_at(file: &File, path: &Path) -> bool {
     open.is_some() && open == fs::symlink_metadata(path).map(place).ok()
 }
 
-/// Makes a socket that listens as soon as [`listen`](net::listen) is called on it. A file that a
+/// Creates a socket that listens as soon as [`listen`](net::listen) is called on it. A file that a
 /// dead server has left is removed; a server that still listens is not disturbed. The caller
-/// holds the lock of `path`. `mode`: permissions of the file, which never has more than these;
-/// by default the umask's.
+/// holds the lock of `path`. The file never has more permissions than `mode`; by default the umask
+/// decides.
 ///
 /// # Errors
-/// [`io::ErrorKind::AddrInUse`] if a server listens there, or the file is no socket; the kernel's.
+/// [`io::ErrorKind::AddrInUse`] if a server listens there, or the file is not a socket; errors of
+/// the kernel.
 pub fn bind(
     path: &Path,
     kind: SocketType,
@@ -194,11 +196,10 @@ pub fn bind(
     Ok((socket, file))
 }
 
-/// Listens on a path as [`bind`] says, and takes the lock for as long as the file is made or
-/// removed.
+/// Listens on a path like [`bind`], and holds the lock while the file is created or removed.
 ///
 /// # Errors
-/// Those of [`bind`].
+/// Returns the errors of [`bind`] and [`Lock::of`].
 pub fn listen(
     path: &Path,
     mode: Option<u32>,
@@ -231,7 +232,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::
     if !found.file_type().is_socket() {
         return Err(error("there is a file that is no socket: remove it"));
     }
-    // Does not wait for a busy server.
+    // The probe does not wait for a busy server.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     match net::connect(&probe, address) {
@@ -244,11 +245,12 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::
 }
 
 /// Refuses a file that another user could replace: each directory on the way to `path` belongs to
-/// root or to this user and nobody else may write to it. Above the last directory, one that all may
-/// write is permitted if it is sticky (`/tmp`). Directories that do not exist are not looked at.
+/// root or to this user and nobody else may write to it. Above the last directory, a directory that
+/// all users may write to is permitted if it is sticky (`/tmp`). Directories that do not exist are
+/// not checked.
 ///
 /// # Errors
-/// The directory that another user may write to; the kernel's.
+/// An error that names the directory that another user may write to; errors of the kernel.
 pub fn check_directories(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let Some(named) = path.parent() else {
@@ -297,8 +299,8 @@ fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Re
     Ok(())
 }
 
-/// Whether the user has no number in this user namespace. There the daemon has no rights of root's
-/// over files of such users, among which is the machine's root.
+/// Whether the user has no number in this user namespace. In such a namespace the daemon does not
+/// have root's rights over files of such users, who include the machine's root.
 fn is_unmapped(uid: u32) -> bool {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -440,7 +442,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&other).unwrap(), "text");
     }
 
-    /// Only one listens. The others report that a server listens, and leave its file alone.
+    /// Only one server listens. The others report that a server listens, and leave its file alone.
     #[test]
     fn one_of_several_concurrent_servers_listens() {
         let folder = Folder::new("race");

@@ -68,7 +68,7 @@ fn lay_out(root: &Path) -> io::Result<usize> {
         let text = fs::read_to_string(root.join(page))?;
         let file = to.join(page);
         fs::create_dir_all(file.parent().unwrap_or(&to))?;
-        fs::write(file, within(&text, page, &pages))?;
+        fs::write(file, keep_inner_links(&text, page, &pages))?;
     }
     for folder in ["docs", "docs/kernel-evaluation"] {
         fs::create_dir_all(to.join(folder))?;
@@ -89,7 +89,7 @@ fn lay_out(root: &Path) -> io::Result<usize> {
 }
 
 /// Removes the links to files outside the book from a page and keeps their text.
-fn within(text: &str, page: &Path, pages: &BTreeSet<PathBuf>) -> String {
+fn keep_inner_links(text: &str, page: &Path, pages: &BTreeSet<PathBuf>) -> String {
     rewrite(text, |is_picture, target| {
         let path = resolve(page, target.split('#').next().unwrap_or_default());
         let stays =
@@ -394,7 +394,7 @@ mod tests {
                         ```\n[d](d.md)\n```\n[over\ntwo lines](e.md)\n";
 
     #[test]
-    fn paths_are_named_with_what_is_in_them() {
+    fn mentions_are_paths_with_a_name_in_their_file() {
         let mention = |path, name| Mention { path, name };
         let text = "`a/b.rs` `call`, `T::x` in `c/d.rs`; `e/`, `/etc/x.toml`, `f/NAME.json`, `g.rs`\n```\n`h/i.rs`\n```\n";
         assert_eq!(
@@ -417,9 +417,9 @@ mod tests {
     }
 
     #[test]
-    fn links_to_what_is_not_in_the_book_become_words() {
+    fn links_that_leave_the_book_become_text() {
         let pages = ["docs/b.md", "docs/e.md"].map(PathBuf::from).into();
-        let text = within(PAGE, Path::new("docs/a.md"), &pages);
+        let text = keep_inner_links(PAGE, Path::new("docs/a.md"), &pages);
         assert!(text.contains("See `x.rs` and [b](b.md#part)"), "{text}");
         assert!(
             text.contains("![p](p.svg)") && text.contains("(e.md)"),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_of_this_project_name_what_is_there() {
+    fn the_pages_of_this_project_name_existing_files() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         assert!(check_paths(&root).unwrap() > 50);
     }

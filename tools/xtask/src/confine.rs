@@ -45,7 +45,8 @@ fn forbid_io_uring() -> Result<(), seccompiler::Error> {
         std::env::consts::ARCH.try_into()?,
     )?;
     let program: BpfProgram = filter.try_into()?;
-    // Sets no_new_privs first, without which an unprivileged process may not install a filter.
+    // The call first sets no_new_privs, without which an unprivileged process may not install a
+    // filter.
     seccompiler::apply_filter(&program)
 }
 

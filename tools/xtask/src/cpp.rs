@@ -69,7 +69,7 @@ fn compilers() -> impl Iterator<Item = &'static str> {
 }
 
 fn flavours() -> Vec<Flavour> {
-    let mut made = Vec::new();
+    let mut list = Vec::new();
     for compiler in compilers() {
         for (sanitizers, build_type) in [("", "Release"), ("address,undefined", "Debug")] {
             let kind = if sanitizers.is_empty() {
@@ -77,7 +77,7 @@ fn flavours() -> Vec<Flavour> {
             } else {
                 "asan"
             };
-            made.push(Flavour {
+            list.push(Flavour {
                 name: format!("{compiler}-{kind}"),
                 compiler,
                 sanitizers,
@@ -85,7 +85,7 @@ fn flavours() -> Vec<Flavour> {
             });
         }
     }
-    made
+    list
 }
 
 /// Returns the compiler whose ThreadSanitizer provides the functions that rustc calls.
@@ -193,7 +193,7 @@ impl<'a> Build<'a> {
         if let Some(prefix) = prefix {
             command.arg(format!("-DCMAKE_INSTALL_PREFIX={}", prefix.display()));
         }
-        // Some thirty programs link a large library, which Rust's linker does faster.
+        // About thirty programs link a large library; Rust's linker is faster.
         if let Some(linker) = setup::rust_linker() {
             let flags = format!("-B{} -fuse-ld=lld", linker.display());
             command.arg(format!("-DCMAKE_EXE_LINKER_FLAGS={flags}"));
@@ -212,13 +212,13 @@ impl<'a> Build<'a> {
         for test in TESTS {
             (self.run)(Command::new(folder.join(test)))?;
         }
-        // The readiness driver, as without io_uring.
+        // Machines without io_uring use the readiness driver.
         for test in ["test_io", "test_several"] {
             let mut command = Command::new(folder.join(test));
             command.env("UPSHIFT_DRIVER", "readiness");
             (self.run)(command)?;
         }
-        // Here the subject is the programs themselves, which carry their own sanitizers.
+        // This test starts the example programs themselves, which have their own sanitizers.
         let mut servers = Command::new(folder.join("test_servers"));
         servers.arg(&folder).arg(&self.command);
         (self.run)(servers)?;
@@ -282,8 +282,8 @@ impl<'a> Build<'a> {
     }
 }
 
-/// Finds the folder of the pkg-config file: Debian's library folder contains the machine's name,
-/// others do not.
+/// Returns the folders that may hold the pkg-config file: Debian's library folder contains the
+/// machine's name, other systems' folders do not.
 fn pkg_config_path(prefix: &Path) -> String {
     let arch = format!("lib/{}-linux-gnu/pkgconfig", std::env::consts::ARCH);
     let folders = ["lib/pkgconfig", "lib64/pkgconfig", &arch];

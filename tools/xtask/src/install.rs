@@ -1,4 +1,4 @@
-//! Commands that install something.
+//! Runs commands that install tools.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::run::{Ending, Limits, Stop, run, shown};
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs a command that installs something and reports the outcome.
+/// Runs a command that installs a tool, and prints and returns the outcome.
 pub(crate) fn install(command: &mut Command, stop: &Stop) -> bool {
     println!("setup: {}", shown(command));
     match run(command, Limits::within(INSTALL_LIMIT), None, stop)

@@ -143,7 +143,7 @@ enum Task {
     ///
     /// Checks the links first. Needs mdbook.
     Book {
-        /// Install mdbook with cargo if it is missing (takes some minutes)
+        /// Install mdbook with cargo if it is missing (takes a few minutes)
         #[arg(long)]
         install: bool,
     },

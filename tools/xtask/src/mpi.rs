@@ -46,7 +46,7 @@ fn absence() -> Option<String> {
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-/// Builds and tests, or measures.
+/// Runs `cargo xtask mpi`: builds and tests, or measures with `bench`.
 pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     match Stop::on_signals() {
         Ok(stop) => packages::install(&packages::MPI, &stop),
@@ -98,7 +98,7 @@ pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
     context.run(command)
 }
 
-/// Returns the reason for which nothing can be tested here.
+/// Returns the reason why nothing can be tested here, if there is one.
 fn untestable(context: &Context<'_>) -> Option<String> {
     absence().or_else(|| context.io_uring.clone().err())
 }

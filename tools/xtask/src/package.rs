@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_symbol_says_which_library_is_needed() {
+    fn the_newest_symbol_determines_the_needed_library() {
         assert_eq!(needed_libc(b"..GLIBC_2.9\0GLIBC_2.34\0GLIBC_2.17\0..."), 34);
         let control = control(b"GLIBC_2.36\0....", 7, "amd64");
         assert!(control.contains("Depends: libc6 (>= 2.36)"));

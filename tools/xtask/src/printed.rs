@@ -1,4 +1,5 @@
-//! Commands on the pages: an example that a page runs exists, in the package that the page names.
+//! Checks commands on the pages: an example that a page runs exists in the package that the page
+//! names.
 
 use std::fs;
 use std::path::Path;
@@ -53,10 +54,10 @@ fn has_example(root: &Path, package: &str, example: &str) -> bool {
     let name = format!("name = \"{package}\"");
     layout::crates(root).is_ok_and(|folders| {
         folders.iter().any(|folder| {
-            let is_it = fs::read_to_string(folder.join("Cargo.toml"))
+            let is_named = fs::read_to_string(folder.join("Cargo.toml"))
                 .is_ok_and(|manifest| manifest.lines().any(|line| line == name));
             let examples = folder.join("examples");
-            is_it
+            is_named
                 && (examples.join(format!("{example}.rs")).exists()
                     || examples.join(example).join("main.rs").exists())
         })
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pages_of_this_project_print_examples_that_are_there() {
+    fn the_pages_of_this_project_name_existing_examples() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         assert!(check_examples(&root).unwrap() >= 5);
         assert!(has_example(&root, "upshift", "timeline"));

@@ -162,13 +162,14 @@ pub(crate) fn run(
     Ok(cut.unwrap_or(Ending::Exited(status)))
 }
 
-/// Whether the leader is a zombie. It stays one, so that its process group keeps its id.
+/// Whether the leader is a zombie. The call leaves it a zombie, so that its process group keeps its
+/// id.
 fn has_exited(leader: Pid) -> io::Result<bool> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     Ok(waitid(WaitId::Pid(leader), look)?.is_some())
 }
 
-/// Signals the leader's group. A missing group is no error: it has ended by itself.
+/// Signals the leader's group. A missing group is not an error: it has ended by itself.
 fn kill(leader: Pid, signal: Signal) {
     let _ = kill_process_group(leader, signal);
 }
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn time_out_kills_what_ignores_sigterm() {
+    fn time_out_kills_a_process_that_ignores_sigterm() {
         let mut deaf = shell("trap '' TERM; while :; do sleep 0.1; done");
         let ending = run(
             &mut deaf,
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_writes_runs_on_and_a_silent_one_is_killed() {
+    fn a_process_is_killed_only_after_it_falls_silent() {
         let path = scratch("silent");
         let log = File::create(&path).unwrap();
         let limits = Limits {

@@ -92,7 +92,7 @@ impl Tool {
     }
 }
 
-/// Toolchains found: the one that runs this program, and nightly.
+/// The found toolchains: the toolchain that runs this program, and nightly.
 pub(crate) struct Tools {
     current: Option<PathBuf>,
     nightly: Option<PathBuf>,
@@ -142,8 +142,8 @@ impl Tools {
     }
 
     /// Installs the tools that the test suite may install without being asked. Nightly is a large
-    /// download and is installed only on a CI machine; its components also where nightly is
-    /// present.
+    /// download and is installed only on a CI machine; its components are also installed where
+    /// nightly is present.
     pub(crate) fn install_for_tests(&mut self, stop: &Stop) {
         let has_nightly = self.has(Tool::Nightly);
         self.install(
@@ -215,7 +215,7 @@ impl CargoProgram {
         host::has_program(self.name) || programs(root).join(self.name).exists()
     }
 
-    /// Returns the command that builds it for the tests only; the build takes some minutes.
+    /// Returns the command that builds it for the tests only; the build takes a few minutes.
     pub(crate) fn installer(&self, root: &Path) -> Command {
         let mut command = cargo(root);
         command.args(["install", "--locked", self.name, "--root"]);

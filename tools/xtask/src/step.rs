@@ -20,13 +20,13 @@ pub(crate) struct Step {
     pub(crate) what: &'static str,
     /// Set if the step runs only with `--full`, or by name.
     pub(crate) full_only: bool,
-    /// The part of the step that may run beside others.
+    /// The part of the step that may run beside other steps.
     pub(crate) concurrency: Option<Concurrency>,
     pub(crate) run: fn(&Context<'_>) -> Verdict,
 }
 
-/// The part of a step that neither measures time nor depends on it, so that it may run beside that
-/// of another step. The word names the build folder.
+/// The part of a step that neither measures time nor depends on time, so that it may run beside
+/// other steps. The text names the build folder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Concurrency {
     Whole(&'static str),
@@ -110,7 +110,7 @@ pub(crate) struct Context<'a> {
     /// Target directory of the build; some steps use their own below it.
     pub(crate) target: &'a Path,
     pub(crate) tools: &'a Tools,
-    /// The error is the reason for which io_uring is not available.
+    /// The error is the reason why io_uring is not available.
     pub(crate) io_uring: &'a Result<(), String>,
     pub(crate) log: PathBuf,
     pub(crate) verbose: bool,
@@ -121,8 +121,8 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Runs one command of the step. It is ended when it makes no progress, and when the suite's
-    /// time is used up.
+    /// Runs one command of the step. The command is ended when it makes no progress, and when the
+    /// suite's time is used up.
     ///
     /// # Errors
     /// The outcome of the command, and the command as a user would type it.
@@ -212,8 +212,8 @@ impl Context<'_> {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Returns the verdict of a step whose commands succeeded: the number of tests, and no pass
-    /// without any.
+    /// Returns the verdict of a step whose commands succeeded: the number of tests, or a skip if no
+    /// test ran.
     pub(crate) fn tests_passed(&self) -> Verdict {
         if self.verbose {
             // The output was not recorded.

@@ -1,4 +1,4 @@
-//! The steps of `cargo xtask test`, and the longer ones of `soak`: one entry and one function per
+//! The steps of `cargo xtask test`, and the longer steps of `soak`: one entry and one function per
 //! step, in the order in which they run.
 //!
 //! A step reports a missing requirement by `Done::Skipped`; it fails by `Err`. A limit is several
@@ -20,7 +20,7 @@ use crate::os;
 use crate::step::{Step, full, step};
 
 pub(crate) static STEPS: [Step; 21] = [
-    // These steps run whole beside others; the longest single-threaded one comes first.
+    // These steps run as a whole beside other steps. The longest single-threaded step comes early.
     step(
         "fmt",
         "formatting, bench/, compat/, examples/, mpi/ and kernel/ too",

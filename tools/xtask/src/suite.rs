@@ -265,7 +265,7 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
 /// A selected step.
 struct Chosen<'a> {
     step: &'a Step,
-    /// First half of its report line.
+    /// First half of the step's report line.
     title: String,
     context: Context<'a>,
 }
@@ -331,7 +331,7 @@ fn run_concurrently(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Ve
                 run: begun.elapsed(),
                 built: None,
             };
-            // The line is begun late: lines of two concurrent steps would mix.
+            // The whole line is printed at the end: lines of two concurrent steps would mix.
             let _line = printing.lock();
             if !verbose {
                 print!("{}", chosen.title);

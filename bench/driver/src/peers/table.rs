@@ -1,4 +1,4 @@
-//! The table of peers: source and arguments of each.
+//! The table of peers, with the source and the arguments of each peer.
 
 use crate::build::Source::{self, Bench, C, Cpp, Go, Installed, Root, Script};
 

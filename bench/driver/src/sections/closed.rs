@@ -53,8 +53,8 @@ pub(crate) fn page(path: &str, headers: &[&str], pipeline: usize) -> Work {
     }
 }
 
-/// Returns the loads of a section: name, kind of request, connections. Empty for sections of other
-/// files.
+/// Returns the loads of a section: name, kind of request, connections. Empty for the sections of
+/// other modules.
 pub(crate) fn loads(section: Section, options: &Options) -> Vec<(String, Work, usize)> {
     let page = |c, pipeline| (plaintext_case(c), page("/", &[], pipeline), c);
     let product = |n, c| (matrix_case(n, c), Work::Matrix { n }, c);
@@ -72,7 +72,7 @@ pub(crate) fn loads(section: Section, options: &Options) -> Vec<(String, Work, u
     }
 }
 
-/// Returns the built servers of a section that give the expected bytes.
+/// Returns the built servers of a section that reply with the expected bytes.
 pub(super) fn checked(
     results: &mut SectionResults,
     built: &Built,

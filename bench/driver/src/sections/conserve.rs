@@ -1,8 +1,8 @@
-//! The section `conserve`: the wait of a ready task beside a worker that computes while another one
-//! idles.
+//! The section `conserve`: the wait of a ready task beside a worker that computes while another
+//! worker idles.
 //!
-//! The programs print the samples of each kind. p50 and p99 are medians over the rounds of those of
-//! a round; the p99 of a round is the largest of its 35 samples.
+//! The programs print the samples of each kind. p50 and p99 are medians over the rounds; the p99 of
+//! a round is the largest of its 35 samples.
 
 use serde::Deserialize;
 
@@ -13,7 +13,7 @@ use crate::peers::{Built, TWO_WORKERS};
 use crate::results::{Figure, SectionResults};
 use crate::table::{cross, names};
 
-/// Kinds that have a target.
+/// Kinds that have goals.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
 /// Upshift without preemption: the waiting coroutine is as urgent as the computing one, less
 /// urgent, or more urgent.
@@ -51,7 +51,7 @@ fn quantile(samples: &[u64], quantile: f64) -> f64 {
 }
 
 impl Samples {
-    /// Returns the figures of the round: p50, p99 and the largest.
+    /// Returns the figures of the round: p50, p99 and the largest sample.
     pub(crate) fn figures(&self) -> [Figure; 3] {
         [("p50", 0.5), ("p99", 0.99), ("max", 1.0)].map(|(words, rank)| {
             let ns = quantile(&self.samples, rank);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_medians_of_those_of_the_rounds() {
+    fn percentiles_are_medians_over_the_rounds() {
         let section = section(&[
             ("go", &[9_000, 1_000, 2_000]),
             ("go", &[3_000, 4_000, 5_000]),

@@ -23,14 +23,14 @@ use crate::server::Server;
 const VCPUS_CASE: &str = "n = 20, 64 connections, unpinned";
 /// Load of a closed loop, which the section `levels` measures first.
 const CLOSED_CASE: &str = "closed loop at one level";
-/// Load that measures the capacity with full queues. It exceeds that of a closed loop, since
+/// Load that measures the capacity with full queues, which exceeds the rate of a closed loop, since
 /// waiting replies leave together.
 const CAPACITY_CASE: &str = "capacity: twice the closed loop offered, one level";
 /// Load of the most urgent level alone.
 const ALONE_CASE: &str = "level 0 alone, its share of the load";
 /// Load of eight levels above the [capacity](CAPACITY_CASE).
 const OVERLOAD_CASE: &str = "8 levels, 130 % of capacity";
-/// Same total load at one level.
+/// The same total load at one level.
 const ONE_LEVEL_CASE: &str = "the same load at one level";
 
 /// Connections to each address.
@@ -92,7 +92,7 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
     let Some(client) = built.upshift(&["load", "matrix"]) else {
         return;
     };
-    let overload = Apart {
+    let overload = TwoClients {
         client,
         listen: at(LEVELS),
         row: |i| level_row(LEVELS[i]),
@@ -100,11 +100,11 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
         others: true,
         time: options.time,
     };
-    let alone = Apart {
+    let alone = TwoClients {
         others: false,
         ..overload.clone()
     };
-    let one_level = Apart {
+    let one_level = TwoClients {
         listen: at(ONE_LEVEL),
         row: |i| format!("group {}", i + 1),
         ..overload.clone()
@@ -123,10 +123,11 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
     }
 }
 
-/// An open loop on eight addresses. The client of the first is a process of its own in SCHED_FIFO,
-/// so that the client of the others, on the same CPU, does not delay it.
+/// An open loop on eight addresses with two clients. The client of the first address is a separate
+/// process in SCHED_FIFO, so that the client of the other addresses, on the same CPU, does not
+/// delay it.
 #[derive(Clone)]
-struct Apart {
+struct TwoClients {
     /// `upshift load matrix`.
     client: Program,
     listen: Vec<String>,
@@ -139,7 +140,7 @@ struct Apart {
     time: Duration,
 }
 
-impl Apart {
+impl TwoClients {
     /// Runs the client of the first address to its end.
     fn drive_first(&self, address: SocketAddr) -> Result<Run, String> {
         let mut command = Command::new(&self.client.file);
@@ -183,7 +184,7 @@ impl Apart {
     }
 }
 
-impl Drive for Apart {
+impl Drive for TwoClients {
     fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
         let server = Server::start(program, &self.listen, Some(0))?;
         let [first, others @ ..] = &server.addresses[..] else {
@@ -209,7 +210,8 @@ impl Drive for Apart {
                 groups: each,
             } = sum_up(&outcome, lost);
             groups.extend(each);
-            // Latencies of the whole are those of the others; lateness is the urgent client's.
+            // The total has the latencies of the other addresses and the lateness of the urgent
+            // client.
             let per_second = all.per_second + rest.per_second;
             let share = rest.per_second / per_second;
             all = Run {

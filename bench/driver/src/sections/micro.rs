@@ -1,5 +1,5 @@
-//! The sections `micro` and `multi`: each runtime's program, pinned to CPU 0 and free; and
-//! spawning, yielding, waking and channels on two workers.
+//! The section `micro` runs each runtime's program, pinned to CPU 0 and unpinned. The section
+//! `multi` measures spawning, yielding, waking and channels on two workers.
 
 use crate::figures;
 use crate::goal::{Goal, Values, at_most};
@@ -17,7 +17,7 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
     }
 }
 
-/// Runs all programs with two workers, but for those that `multi` does not compare.
+/// Runs all programs with two workers that `multi` compares.
 pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: &Built) {
     let mut programs = built.of(TWO_WORKERS);
     programs.retain(|(id, _)| !NOT_MULTI.contains(&id.as_str()));
@@ -93,7 +93,7 @@ pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     LIMITS.map(goal).into()
 }
 
-/// Returns the goals of `multi`: the shortest time in every row.
+/// Returns the goals of `multi`: in every workload at most the time of the best peer.
 pub(super) fn multi_goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |bench| {
         let best = best_peer(section, bench).map(|figure| figure.peer.as_str());

@@ -1,4 +1,4 @@
-//! The sections: their runs, tables and goals; a file or folder for each kind.
+//! The runs, tables and goals of the sections, with a file or a folder for each kind of section.
 
 mod assign;
 pub(crate) mod closed;
@@ -25,10 +25,10 @@ use crate::results::{Results, Run, SectionResults};
 use crate::section::Section;
 use crate::table::{cells, mean, plain, spread, text};
 
-/// Measures one section; `None` if none of its programs could be built.
+/// Measures one section; `None` if nothing could be measured.
 ///
-/// Each round measures all cells of the section once. A section whose time is over drops the rest
-/// of the rounds, but for the first [`MIN_ROUNDS`].
+/// Each round measures all cells of the section once. A section drops the rounds that would exceed
+/// its time limit, but never the first [`MIN_ROUNDS`].
 pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<SectionResults> {
     eprintln!("\n== {} ==", section.name());
     let mut options = options.clone();
@@ -121,8 +121,8 @@ fn one_round(section: Section, results: &mut SectionResults, options: &Options, 
     }
 }
 
-/// Returns the goals of all sections, in order; those of a section that was not measured, or is
-/// disturbed, are not measured.
+/// Returns the goals of all sections, in order. The goals of a section that was not measured, or
+/// was disturbed, are unmeasured.
 pub(crate) fn goals(results: &Results) -> Vec<SectionGoals> {
     let empty = SectionResults::default();
     let of = |section: Section| {
@@ -202,8 +202,8 @@ pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
     }
 }
 
-/// Formats the servers of a load: sorted by a quantity of which less is better, beside the best
-/// peer and raw C, or in the order of the first round.
+/// Formats the servers of a load: with a key, of which less is better, sorted by it and with ratios
+/// to the best peer and to raw C; otherwise in the order of the first round.
 fn servers(found: &SectionResults, case: &str, key: Option<fn(&Run) -> f64>) -> String {
     let mut all: Vec<_> = found.of_case(case, |_| true).collect();
     if let Some(key) = key {
@@ -261,7 +261,7 @@ mod tests {
     use crate::results::Figure;
 
     #[test]
-    fn without_figures_nothing_is_claimed() {
+    fn without_figures_all_goals_are_unmeasured() {
         for section in goals(&Results::default()) {
             assert!(section.commit.is_none() && !section.goals.is_empty());
             let mut goals = section.goals.iter();

@@ -4,7 +4,7 @@
 //! The server is Upshift's spin server at level 2 on CPU 0, with 1,000 requests per second of 100
 //! µs from CPU 1; the batch has two workers per CPU that never wait. The client runs in SCHED_FIFO
 //! above everything, so that the batch on its CPU does not delay it. Each run has a second row,
-//! `NAME, the batch`, with the batch's work in ms of CPU time per second.
+//! `NAME: the batch`, with the batch's work in ms of CPU time per second.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -34,12 +34,12 @@ const ALONE: &str = "alone";
 const PLAIN: &str = "beside the batch";
 /// Row in which the batch has the smallest share that a nice value gives.
 const NICE: &str = "beside the batch at nice 19";
-/// Row in which both have joined the daemon.
+/// Row in which server and batch have joined the daemon.
 const DAEMON: &str = "beside the batch, both on the board";
 /// Row in which only the server has joined; the batch consists of ordinary threads.
 const THREADS: &str = "beside threads that have not joined, the server on the board";
 
-/// Returns the name of the row of the batch's work.
+/// Returns the row name of the batch's work.
 fn batch_row(name: &str) -> String {
     format!("{name}: the batch")
 }
@@ -47,7 +47,7 @@ fn batch_row(name: &str) -> String {
 /// A neighbour of the server: its name, options of the batch, and whether the server joins the
 /// daemon.
 #[derive(Clone, Copy)]
-struct Beside {
+struct Neighbour {
     name: &'static str,
     batch: Option<&'static [&'static str]>,
     daemon: bool,
@@ -57,15 +57,15 @@ const fn beside(
     name: &'static str,
     batch: Option<&'static [&'static str]>,
     daemon: bool,
-) -> Beside {
-    Beside {
+) -> Neighbour {
+    Neighbour {
         name,
         batch,
         daemon,
     }
 }
 
-const RUNS: [Beside; 5] = [
+const RUNS: [Neighbour; 5] = [
     beside(ALONE, None, false),
     beside(PLAIN, Some(&[]), false),
     beside(NICE, Some(&["--nice", "19"]), false),
@@ -79,7 +79,7 @@ const BYSTANDERS: &str = "bystander_level = 32\n";
 /// Settings of one run.
 #[derive(Clone)]
 struct Load {
-    beside: Beside,
+    beside: Neighbour,
     time: Duration,
 }
 
@@ -241,7 +241,7 @@ pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
         let what = format!("{name}: the server's p99 ≤ 2 × alone");
         at_most(what, 2.0, "µs").cell("", p99(name), p99(ALONE))
     };
-    // The batch's share of the CPU time that the others left.
+    // The batch's share of the CPU time that server and client left.
     let left = section.values(CASE, DAEMON, |run| 2.0 - run.server_busy - run.client_busy);
     let done = section.values(CASE, &batch_row(DAEMON), |run| run.per_second / 10.0);
     let share = done

@@ -1,5 +1,5 @@
-//! The section `sched`: policies over processes, measured by a separate program (`bench/sched`),
-//! the goals, and the published claims.
+//! The section `sched`: policies over processes, which a separate program (`bench/sched`) measures,
+//! with goals and published claims.
 
 use crate::claim::{self, Claim, Finding};
 use crate::figures;

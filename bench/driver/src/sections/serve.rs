@@ -1,8 +1,8 @@
 //! The section `serve`: one axum application on two runtimes, urgent requests at overload, and
 //! files.
 //!
-//! Server on CPU 0, client on CPU 1. The mixed load has two clients in this process, one for the
-//! tenth of the requests that are urgent (`Priority: u=0`), one for the rest; both are open loops.
+//! Server on CPU 0, client on CPU 1. The mixed load has two clients in this process: one sends the
+//! urgent tenth of the requests (`Priority: u=0`), the other sends the rest; both are open loops.
 //! "Capacity" is the throughput of a closed loop of 64 connections with the same request on the
 //! same server.
 //!
@@ -83,7 +83,7 @@ fn computing(urgent: bool) -> Work {
     page("/matrix?n=64", &[priority], 1)
 }
 
-/// Urgent requests at one rate, and others at another.
+/// Urgent requests at one rate, and other requests at another.
 #[derive(Clone)]
 struct Mixed {
     urgent: f64,
@@ -187,7 +187,7 @@ struct Same<'a> {
     body: Option<Vec<u8>>,
 }
 
-/// Returns the servers that answer each of their requests with the same body as the others.
+/// Returns the servers that answer each of their requests with the same body as the other servers.
 fn checked(results: &mut SectionResults, mut all: Programs) -> Programs {
     let computing = [&[SERVE, TOKIO, TOKIO_MT, "go-http"][..], &ALTERNATIVES].concat();
     let same = |servers, path: &str, headers, body| Same {

@@ -1,4 +1,4 @@
-//! Files on compio, over io_uring, with its defaults.
+//! File benchmarks on compio, over io_uring, with its defaults.
 
 use std::net::TcpStream;
 use std::os::fd::{FromRawFd, IntoRawFd};
@@ -15,7 +15,7 @@ struct Compio;
 impl Host for Compio {
     type File = File;
 
-    fn spawn(_late: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> {
+    fn spawn(_bulk: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> {
         let handle = spawn(task);
         async move {
             let _ = handle.await;
@@ -28,29 +28,29 @@ impl Host for Compio {
     }
 
     async fn whole(path: PathBuf) -> Vec<u8> {
-        compio::fs::read(path).await.expect("a file")
+        compio::fs::read(path).await.expect("read failed")
     }
 
     async fn read(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
         let BufResult(result, buffer) = file.read_exact_at(buffer, offset).await;
-        result.expect("a read");
+        result.expect("read failed");
         buffer
     }
 
     async fn write(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
         let mut file = file;
         let BufResult(result, buffer) = (&mut file).write_all_at(buffer, offset).await;
-        result.expect("a write");
+        result.expect("write failed");
         buffer
     }
 
     async fn sync(file: &File) {
-        file.sync_data().await.expect("a device");
+        file.sync_data().await.expect("sync failed");
     }
 
     async fn serve(stream: TcpStream, file: File) {
-        stream.set_nonblocking(true).expect("a socket");
-        let mut stream = compio::net::TcpStream::from_std(stream).expect("a socket");
+        stream.set_nonblocking(true).expect("cannot set flags");
+        let mut stream = compio::net::TcpStream::from_std(stream).expect("registration failed");
         let mut buffer = vec![0; BLOCK];
         let mut number = vec![0; 8];
         loop {

@@ -18,7 +18,7 @@ use bench_kit::files::{
     aligned, first, one_connection, open_std, pattern, shuffled, small, sum, word,
 };
 
-/// The shared state of a row's tasks.
+/// State shared by the tasks of a row.
 struct Shared {
     plan: Plan,
     next: AtomicU64,
@@ -37,7 +37,7 @@ impl Shared {
     }
 
     fn until(&self) -> Instant {
-        *self.until.lock().expect("nothing panics with it")
+        *self.until.lock().expect("no panic while locked")
     }
 
     fn take(&self, pieces: u64) -> Option<u64> {
@@ -70,7 +70,7 @@ impl Task {
         }
     }
 
-    /// Runs one operation; returns false if none is left.
+    /// Runs one operation; returns false if no operation is left.
     fn step(&mut self) -> bool {
         let Task { shared, buffer, .. } = self;
         let row = shared.plan.row;
@@ -115,7 +115,7 @@ impl Task {
         true
     }
 
-    /// Runs operations on this thread until the time is over.
+    /// Runs operations on this thread until the end of the measurement.
     fn run(&mut self) -> Times {
         let until = self.shared.until();
         let mut times = Times::default();
@@ -137,7 +137,7 @@ fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
         .collect()
 }
 
-/// Runs each task on a thread of its own.
+/// Runs each task on its own thread.
 fn threads(tasks: Vec<Task>) -> Times {
     let mut all = Times::default();
     let threads: Vec<_> = tasks
@@ -183,8 +183,8 @@ fn mixed(plan: &Plan) -> ! {
         .collect();
     let all: Vec<Arc<Shared>> = bulk.iter().map(|task| task.shared.clone()).collect();
     let pool = (plan.variant == "pool").then(|| pool::Pool::new(plan.tasks));
-    let theirs = pool.clone();
-    let writing = std::thread::spawn(move || match theirs {
+    let writer_pool = pool.clone();
+    let writing = std::thread::spawn(move || match writer_pool {
         Some(pool) => pool::drive(&pool, bulk),
         None => threads(bulk),
     });
@@ -202,12 +202,12 @@ fn serve(stream: &mut TcpStream, big: &Arc<File>, pool: Option<&pool::Pool>) {
         let offset = u64::from_le_bytes(number) * BLOCK as u64;
         if let Some(pool) = pool {
             let (tell, told) = std::sync::mpsc::channel();
-            let (big, mut theirs) = (big.clone(), buffer);
+            let (big, mut block) = (big.clone(), buffer);
             pool.submit(Box::new(move || {
-                big.read_exact_at(&mut theirs, offset).expect("a read");
-                let _ = tell.send(theirs);
+                big.read_exact_at(&mut block, offset).expect("read failed");
+                let _ = tell.send(block);
             }));
-            buffer = told.recv().expect("it is done");
+            buffer = told.recv().expect("the job reports its end");
         } else {
             big.read_exact_at(&mut buffer, offset).expect("a read");
         }

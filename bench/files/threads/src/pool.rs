@@ -26,13 +26,13 @@ impl Pool {
     }
 
     fn work(&self) {
-        let (jobs, come) = &*self.0;
+        let (jobs, available) = &*self.0;
         loop {
-            let mut waiting = jobs.lock().expect("nothing panics with it");
+            let mut waiting = jobs.lock().expect("no panic while locked");
             let job = loop {
                 match waiting.pop_front() {
                     Some(job) => break job,
-                    None => waiting = come.wait(waiting).expect("nothing panics with it"),
+                    None => waiting = available.wait(waiting).expect("no panic while locked"),
                 }
             };
             drop(waiting);
@@ -42,9 +42,9 @@ impl Pool {
 
     /// Queues a job.
     pub(crate) fn submit(&self, job: Job) {
-        let (jobs, come) = &*self.0;
-        jobs.lock().expect("nothing panics with it").push_back(job);
-        come.notify_one();
+        let (jobs, available) = &*self.0;
+        jobs.lock().expect("no panic while locked").push_back(job);
+        available.notify_one();
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn drive(pool: &Pool, tasks: Vec<Task>) -> Times {
     let mut running = tasks.len();
     tasks.into_iter().for_each(start);
     while running > 0 {
-        let (task, began, more) = told.recv().expect("it is done");
+        let (task, began, more) = told.recv().expect("the job reports its end");
         if more {
             times.since(began);
         }

@@ -16,14 +16,14 @@ struct Tokio;
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> T {
-    let result = spawn_blocking(work).await.expect("it does not panic");
-    result.expect("a file")
+    let result = spawn_blocking(work).await.expect("work does not panic");
+    result.expect("file operation failed")
 }
 
 impl Host for Tokio {
     type File = Arc<std::fs::File>;
 
-    fn spawn(_late: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> {
+    fn spawn(_bulk: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> {
         let handle = spawn_local(task);
         async move { handle.await.expect("tasks do not panic") }
     }
@@ -33,7 +33,7 @@ impl Host for Tokio {
     }
 
     async fn whole(path: PathBuf) -> Vec<u8> {
-        tokio::fs::read(path).await.expect("a file")
+        tokio::fs::read(path).await.expect("read failed")
     }
 
     async fn read(file: &Self::File, mut buffer: Vec<u8>, offset: u64) -> Vec<u8> {
@@ -52,11 +52,11 @@ impl Host for Tokio {
     }
 
     async fn serve(stream: TcpStream, file: Self::File) {
-        stream.set_nonblocking(true).expect("a socket");
-        let mut stream = tokio::net::TcpStream::from_std(stream).expect("a socket");
+        stream.set_nonblocking(true).expect("cannot set flags");
+        let mut stream = tokio::net::TcpStream::from_std(stream).expect("registration failed");
         let mut buffer = vec![0; BLOCK];
-        while let Ok(number) = stream.read_u64_le().await {
-            buffer = Self::read(&file, buffer, number * BLOCK as u64).await;
+        while let Ok(block) = stream.read_u64_le().await {
+            buffer = Self::read(&file, buffer, block * BLOCK as u64).await;
             stream.write_all(&buffer).await.expect("the driver reads");
         }
     }

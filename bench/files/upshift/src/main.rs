@@ -1,4 +1,4 @@
-//! File benchmarks on Upshift: urgent tasks of level 0, the others of level 40.
+//! File benchmarks on Upshift: urgent tasks at level 0, bulk writes at level 40.
 
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -30,38 +30,38 @@ impl Host for Upshift {
     }
 
     async fn whole(path: PathBuf) -> Vec<u8> {
-        fs::read(path).await.expect("a file")
+        fs::read(path).await.expect("read failed")
     }
 
     async fn read(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
         let (count, buffer) = file.read_at(buffer, offset).await;
-        assert_eq!(count.expect("a read"), buffer.len());
+        assert_eq!(count.expect("read failed"), buffer.len());
         buffer
     }
 
     async fn write(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
         let (written, buffer) = file.write_all_at(buffer, offset).await;
-        written.expect("a write");
+        written.expect("write failed");
         buffer
     }
 
     async fn sync(file: &File) {
-        file.sync_data().await.expect("a device");
+        file.sync_data().await.expect("sync failed");
     }
 
     async fn serve(stream: TcpStream, file: File) {
-        let mut stream = upshift::net::TcpStream::from_std(stream).expect("a socket");
+        let mut stream = upshift::net::TcpStream::from_std(stream).expect("registration failed");
         let mut number = [0; 8];
-        let mut have = 0;
+        let mut length = 0;
         let mut buffer = vec![0; BLOCK];
         while let Ok(bytes) = stream.recv().await
             && !bytes.is_empty()
         {
             for &byte in bytes.iter() {
-                number[have] = byte;
-                have += 1;
-                if have == 8 {
-                    have = 0;
+                number[length] = byte;
+                length += 1;
+                if length == 8 {
+                    length = 0;
                     buffer =
                         Self::read(&file, buffer, u64::from_le_bytes(number) * BLOCK as u64).await;
                     let (sent, back) = stream.write_all(buffer).await;
@@ -78,6 +78,6 @@ fn main() {
     let runtime = runtime.expect("a runtime can be built");
     runtime.block_on(async {
         let all = upshift::spawn_local(run::<Upshift>(Plan::of_process()), Level::MOST_URGENT);
-        all.await.expect("it does not panic");
+        all.await.expect("the task does not panic");
     });
 }

@@ -1,4 +1,4 @@
-//! The section `files`: the same work on files for every peer, and its output.
+//! The section `files`: the work on files, which is the same for every peer, and its output.
 //!
 //! A program is called with a row and measures it:
 //! `PROGRAM ROW --dir DIR --seconds S --tasks N [--direct] [--once]`. The driver creates the files
@@ -90,7 +90,8 @@ pub fn small(dir: &Path, number: usize) -> PathBuf {
 #[must_use]
 pub fn aligned(length: usize) -> Vec<u8> {
     let layout = std::alloc::Layout::from_size_align(length, 4096).expect("a power of two");
-    // SAFETY: the layout is not empty; the vector is leaked by every caller.
+    // SAFETY: no caller passes length 0. Every caller leaks the vector, which would free the memory
+    // with another alignment.
     unsafe { Vec::from_raw_parts(std::alloc::alloc_zeroed(layout), length, length) }
 }
 

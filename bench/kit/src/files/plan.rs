@@ -1,4 +1,4 @@
-//! Command line of a program of the section `files`, and its ways to open files.
+//! The command line of the programs of the section `files`, and the modes in which they open files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,12 +24,12 @@ pub enum Row {
     Check,
 }
 
-/// Measures files
+/// Measures file operations
 #[derive(Clone, Debug, Parser)]
 pub struct Plan {
     /// Measured operation
     pub row: Row,
-    /// Flavour of the peer
+    /// Variant of the peer
     #[arg(long, default_value = "")]
     pub variant: String,
     /// Folder of the files
@@ -44,7 +44,7 @@ pub struct Plan {
     /// Bypass the page cache
     #[arg(long)]
     pub direct: bool,
-    /// Read nothing twice
+    /// Read each block at most once
     #[arg(long)]
     pub once: bool,
 }
@@ -57,13 +57,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Plan {
-    /// Parses the command line of this process; ends the process if it is wrong.
+    /// Parses the command line of this process. Exits with a message if it is invalid.
     #[must_use]
     pub fn of_process() -> Plan {
         Plan::parse()
     }
 
-    /// Returns the file that a row uses, and its mode; `open` uses none.
+    /// Returns the file that a task of the operation uses, and its mode. The result has no meaning
+    /// for [`Row::Open`], which opens the small files.
     #[must_use]
     pub fn file(&self, task: usize) -> (PathBuf, Mode) {
         let (name, mode) = match self.row {
@@ -83,7 +84,7 @@ impl Plan {
 pub enum Mode {
     /// Reading.
     Read,
-    /// Reading in random order: the kernel reads nothing ahead.
+    /// Reading in random order, without the kernel's read-ahead.
     Random,
     /// Reading past the page cache.
     Direct,
@@ -109,7 +110,7 @@ pub fn open_std(path: &Path, mode: Mode) -> std::fs::File {
         .open(path)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     if mode == Mode::Random {
-        // SAFETY: advice about an open file.
+        // SAFETY: `posix_fadvise` takes no pointers; `file` is open.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
     }
     file

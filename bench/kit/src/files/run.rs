@@ -1,4 +1,4 @@
-//! The rows, on any single-threaded runtime.
+//! The operations of the section `files`, on any single-threaded runtime.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -17,10 +17,10 @@ use super::{
 #[must_use]
 pub fn one_connection() -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").expect("an address of the loopback");
-    let address = listener.local_addr().expect("it is bound");
+    let address = listener.local_addr().expect("the socket is bound");
     println!("listening on {address}");
     let (stream, _) = listener.accept().expect("the driver connects");
-    stream.set_nodelay(true).expect("a socket");
+    stream.set_nodelay(true).expect("set_nodelay failed");
     stream
 }
 
@@ -46,14 +46,15 @@ impl Shared {
         }
     }
 
-    /// Returns the time at which an operation begins; `None` if the time is over. Each operation
-    /// reads the clock twice.
+    /// Returns the time at which an operation begins; `None` after the end of the measurement. Each
+    /// operation reads the clock twice.
     fn now(&self) -> Option<Instant> {
         let now = Instant::now();
         (!self.stopped.get() && now < self.until.get()).then_some(now)
     }
 
-    /// Returns the number of the next of `pieces` pieces; `None` when everything is done.
+    /// Returns the number of the next of `pieces` pieces, and the time at which its operation
+    /// begins; `None` after the last piece or after the end of the measurement.
     fn take(&self, pieces: u64) -> Option<(u64, Instant)> {
         let next = self.next.get();
         if self.plan.once && next >= pieces {
@@ -115,7 +116,7 @@ pub async fn run<H: Host>(plan: Plan) {
         return;
     }
     if !plan.once && plan.row != Row::Check {
-        all::<H>(&shared).await;
+        run_tasks::<H>(&shared).await;
     }
     let report = Report::start();
     shared.until.set(report.began() + plan.time);
@@ -124,25 +125,25 @@ pub async fn run<H: Host>(plan: Plan) {
     if plan.row == Row::Check {
         check::<H>(&shared).await;
     } else {
-        all::<H>(&shared).await;
+        run_tasks::<H>(&shared).await;
     }
     report.end(shared.times.take(), shared.sum.get());
 }
 
-async fn all<H: Host>(shared: &Rc<Shared>) {
+async fn run_tasks<H: Host>(shared: &Rc<Shared>) {
     let (path, mode) = shared.plan.file(0);
     let file = (shared.plan.row != Row::Open).then(|| H::file(open_std(&path, mode)));
     let mut tasks = Vec::new();
     for task in 0..shared.plan.tasks {
         let (shared, file) = (shared.clone(), file.clone());
-        tasks.push(H::spawn(false, one::<H>(shared, file, task)));
+        tasks.push(H::spawn(false, run_task::<H>(shared, file, task)));
     }
     for task in tasks {
         task.await;
     }
 }
 
-async fn one<H: Host>(shared: Rc<Shared>, file: Option<H::File>, task: usize) {
+async fn run_task<H: Host>(shared: Rc<Shared>, file: Option<H::File>, task: usize) {
     match (shared.plan.row, file) {
         (Row::Open, _) => opens::<H>(&shared).await,
         (Row::Random, Some(file)) => randoms::<H>(&shared, &file).await,
@@ -232,7 +233,7 @@ async fn mixed<H: Host>(shared: Rc<Shared>) {
     report.end(shared.times.take(), 0);
 }
 
-/// Upper limit; the driver ends the program earlier.
+/// Upper limit for the bulk writes; the driver ends the program earlier.
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
 /// Executes all kinds of operations; the driver knows the sum, and inspects the written data.

@@ -1,4 +1,5 @@
-//! Two executors: conservation. A task never leaves its executor, so the second one cannot help.
+//! Conservation of two executors. A task never leaves its executor, so the second executor cannot
+//! help.
 
 use std::future::{Future, pending};
 use std::os::fd::{FromRawFd, IntoRawFd};
@@ -15,18 +16,18 @@ use glommio::{LocalExecutorBuilder, Placement, spawn_local};
 struct Glommio;
 
 /// Marks a future of glommio as `Send`, for interfaces that require it.
-struct Stays<F>(F);
+struct AssertSend<F>(F);
 
 // SAFETY: `spawn_local` keeps a task on the thread that spawned it, and every future here is
 // created, polled and dropped by such a task.
-unsafe impl<F> Send for Stays<F> {}
+unsafe impl<F> Send for AssertSend<F> {}
 
-impl<F: Future> Future for Stays<F> {
+impl<F: Future> Future for AssertSend<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         // SAFETY: the field is pinned with the whole struct and never moved out.
-        unsafe { self.map_unchecked_mut(|stays| &mut stays.0) }.poll(cx)
+        unsafe { self.map_unchecked_mut(|this| &mut this.0) }.poll(cx)
     }
 }
 
@@ -40,11 +41,11 @@ impl Conserve for Glommio {
     }
 
     fn sleep(time: Duration) -> impl Future<Output = ()> + Send {
-        Stays(sleep(time))
+        AssertSend(sleep(time))
     }
 
     fn read(socket: UnixStream) -> impl Future<Output = ()> + Send {
-        Stays(async move {
+        AssertSend(async move {
             // SAFETY: the descriptor is a socket without another owner.
             let mut socket = unsafe { glommio::net::UnixStream::from_raw_fd(socket.into_raw_fd()) };
             let _ = pin!(socket.read(&mut [0])).await;

@@ -1,4 +1,4 @@
-//! Two threads that run one executor: conservation and speed. A channel of capacity 1 stands for a
+//! Conservation and speed of two threads that run one executor. A channel of capacity 1 replaces a
 //! oneshot channel.
 
 use std::future::{Future, pending};
@@ -32,7 +32,7 @@ impl Conserve for Smol {
     }
 
     async fn read(socket: UnixStream) {
-        let socket = Async::new(socket).expect("a socket");
+        let socket = Async::new(socket).expect("registration failed");
         let _ = socket.read_with(|mut socket| socket.read(&mut [0])).await;
     }
 }
@@ -75,8 +75,8 @@ impl Multi for Smol {
     }
 }
 
-/// Runs the benchmarks. With `conserve` the main task runs on one of the two threads, which polls
-/// tasks too.
+/// Runs the benchmarks. With `conserve` the main task runs on one of the two threads, which also
+/// polls other tasks.
 pub(crate) fn run(part: TwoWorkers) {
     let worker = || block_on(EXECUTOR.run(pending::<()>()));
     std::thread::spawn(worker);

@@ -1,4 +1,4 @@
-//! The same benchmarks with threads of the standard library: a thread per task.
+//! Microbenchmarks with threads of the standard library, one thread per task.
 
 mod workers;
 
@@ -49,7 +49,7 @@ fn one_cpu() {
         let _ = two.map(|thread| thread.join());
     }
     hops("channel-hop", 20_000);
-    // The kernel stack, 16 KiB or more, comes on top.
+    // The kernel stack, 16 KiB or more, is not included.
     let before = resident();
     for _ in 0..IDLE {
         spawn(std::thread::park);

@@ -42,7 +42,8 @@ fn samples(mut run: impl FnMut() -> Duration) -> Vec<u128> {
 }
 
 fn bind(cpu: usize) {
-    // SAFETY: an all-zero set is a valid empty set, and the call changes the calling thread only.
+    // SAFETY: an all-zero set is a valid empty set; the call only reads it and changes the calling
+    // thread only.
     let bound = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -51,8 +52,9 @@ fn bind(cpu: usize) {
     assert_eq!(bound, 0, "two CPUs are needed");
 }
 
-/// Runs `other` on CPU 1 and the neighbour on CPU 0, which calls `release` and computes. Either of
-/// them reports the instant of readiness. Returns the delay of the other thread after it.
+/// Runs `other` on CPU 1 and the neighbour on CPU 0, which calls `release` and computes. One of the
+/// two reports the instant of readiness. Returns the delay from this instant until the other thread
+/// runs.
 fn beside(
     other: impl FnOnce() -> Times + Send + 'static,
     release: impl FnOnce(&thread::Thread) -> Option<Instant> + Send + 'static,
@@ -72,9 +74,9 @@ fn beside(
         }
         ready
     });
-    let times = other.join().expect("it does not panic");
-    let ready = neighbour.join().expect("it does not panic");
-    let ready = ready.or(times.ready).expect("one of them knows");
+    let times = other.join().expect("the thread does not panic");
+    let ready = neighbour.join().expect("the thread does not panic");
+    let ready = ready.or(times.ready).expect("one thread reports it");
     times.ran.saturating_duration_since(ready)
 }
 
@@ -158,10 +160,11 @@ fn timerfd(time: Duration) -> std::fs::File {
     // SAFETY: the descriptor is fresh, and owned from here on.
     let timer = unsafe {
         let timer = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC);
-        assert!(timer >= 0, "a timerfd");
+        assert!(timer >= 0, "timerfd_create failed");
         std::fs::File::from_raw_fd(timer)
     };
-    // SAFETY: both structures are valid for the call.
+    // SAFETY: the call only reads `once`, an initialized local; with a null pointer it does not
+    // return the previous value.
     let set = unsafe {
         libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const once, std::ptr::null_mut())
     };
@@ -175,7 +178,7 @@ fn epoll_wait(fd: &impl AsRawFd) {
         events: libc::EPOLLIN as u32,
         u64: 0,
     };
-    // SAFETY: the descriptors are open, and the event is valid.
+    // SAFETY: `fd` is open, and the calls only access `event`, an initialized local.
     unsafe {
         let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
         libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event);

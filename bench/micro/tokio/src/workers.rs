@@ -1,4 +1,4 @@
-//! Two workers of the multi-thread runtime: conservation and speed.
+//! Conservation and speed of two workers of the multi-thread runtime.
 
 use std::future::Future;
 use std::os::unix::net::UnixStream;
@@ -29,8 +29,8 @@ impl Conserve for Tokio {
     }
 
     async fn read(socket: UnixStream) {
-        socket.set_nonblocking(true).expect("a socket");
-        let mut socket = tokio::net::UnixStream::from_std(socket).expect("a socket");
+        socket.set_nonblocking(true).expect("cannot set flags");
+        let mut socket = tokio::net::UnixStream::from_std(socket).expect("registration failed");
         let _ = socket.read_u8().await;
     }
 }

@@ -1,5 +1,5 @@
-//! Microbenchmarks of Upshift: those of every peer, and two that only Upshift has, `reprio` of a
-//! queued coroutine and `need_preempt`. Priorities are on, as always.
+//! Microbenchmarks of Upshift: the benchmarks of every peer, and two that only Upshift has,
+//! `reprio` of a queued coroutine and `need_preempt`. Priorities are on, as always.
 
 mod workers;
 

@@ -1,4 +1,4 @@
-//! Two vCPUs: conservation and speed. For conservation the other coroutine is as urgent as the
+//! Conservation and speed of two vCPUs. For conservation the other coroutine is as urgent as the
 //! neighbour, less urgent and more urgent, inline and with preemption. Speed is measured inline.
 
 use std::future::Future;
@@ -12,9 +12,9 @@ use upshift::sync::{mpsc, oneshot};
 use upshift::{Handle, Level, Preemption, Priority, Runtime};
 
 /// Conservation with the other coroutine at level `OTHER` and the neighbour at level 40.
-struct Beside<const OTHER: u8>;
+struct OtherLevel<const OTHER: u8>;
 
-impl<const OTHER: u8> Conserve for Beside<OTHER> {
+impl<const OTHER: u8> Conserve for OtherLevel<OTHER> {
     fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) {
         upshift::spawn(future, Level::at::<40>()).detach();
     }
@@ -28,14 +28,14 @@ impl<const OTHER: u8> Conserve for Beside<OTHER> {
     }
 
     async fn read(socket: UnixStream) {
-        let mut socket = upshift::net::UnixStream::from_std(socket).expect("a socket");
+        let mut socket = upshift::net::UnixStream::from_std(socket).expect("registration failed");
         let _ = socket.recv().await;
     }
 }
 
-struct Outside(Handle);
+struct Spawner(Handle);
 
-impl Multi for Outside {
+impl Multi for Spawner {
     type Sender = mpsc::Sender<usize>;
     type Receiver = mpsc::Receiver<usize>;
 
@@ -96,8 +96,8 @@ fn build(preemption: Preemption, parks: bool) -> Runtime {
     }
 }
 
-/// Runs the benchmarks; the variant `preempt` enables preemption, with `parked` idle vCPUs do not
-/// spin before they park.
+/// Runs the benchmarks. The variant `preempt` enables preemption; with the variant `parked` idle
+/// vCPUs do not spin before they park.
 pub(crate) fn run(part: TwoWorkers, variant: &str) {
     let (preemption, peer) = match variant {
         "preempt" => (Preemption::Required, "upshift-preempt"),
@@ -107,14 +107,14 @@ pub(crate) fn run(part: TwoWorkers, variant: &str) {
     let runtime = build(preemption, variant == "parked");
     match part {
         TwoWorkers::Conserve => runtime.block_on(async {
-            conserve::<Beside<40>>(peer).await;
-            conserve::<Beside<50>>(&format!("{peer}, less urgent")).await;
-            conserve::<Beside<10>>(&format!("{peer}, more urgent")).await;
+            conserve::<OtherLevel<40>>(peer).await;
+            conserve::<OtherLevel<50>>(&format!("{peer}, less urgent")).await;
+            conserve::<OtherLevel<10>>(&format!("{peer}, more urgent")).await;
         }),
         TwoWorkers::Multi => {
             let (done, over) = oneshot::channel();
             runtime.block_on(async {
-                let host = Outside(Handle::current().expect("in a coroutine"));
+                let host = Spawner(Handle::current().expect("in a coroutine"));
                 std::thread::spawn(move || {
                     multi(peer, &host);
                     let _ = done.send(());

@@ -20,7 +20,7 @@ use tokio::runtime::Builder;
 use upshift::Level;
 
 #[derive(Deserialize)]
-struct Who {
+struct Person {
     name: String,
 }
 
@@ -31,10 +31,10 @@ struct Greeting {
     tags: [&'static str; 3],
 }
 
-async fn json(Query(who): Query<Who>) -> Json<Greeting> {
+async fn json(Query(person): Query<Person>) -> Json<Greeting> {
     Json(Greeting {
-        length: who.name.len(),
-        message: format!("Hello, {}!", who.name),
+        length: person.name.len(),
+        message: format!("Hello, {}!", person.name),
         tags: ["a", "b", "c"],
     })
 }
@@ -167,7 +167,7 @@ fn on_upshift(args: &Args<()>) -> io::Result<()> {
     })
 }
 
-/// Serves urgent requests at one level, the others at another one.
+/// Serves urgent requests at one level, and all other requests at another.
 fn with_levels(args: &Args<()>) -> io::Result<()> {
     let runtime = upshift::Runtime::builder().vcpus(1).pin([0]).build()?;
     runtime.block_on(async {
@@ -194,7 +194,7 @@ fn on_tokio(args: &Args<()>, mut builder: Builder, app: Router) -> io::Result<()
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
-        // A task of its own, like Upshift's `Server`, and not the task of `block_on`.
+        // The server has its own task, like Upshift's `Server`, rather than that of `block_on`.
         let served = tokio::spawn(async move { axum::serve(listener, app).await });
         served.await.map_err(io::Error::other)?
     })
@@ -244,15 +244,15 @@ fn failed(_: tokio::task::JoinError) -> StatusCode {
 
 /// Gives the calling thread the least weight among ordinary threads.
 fn nice_19() {
-    // SAFETY: no pointers. On Linux, 0 means the calling thread.
+    // SAFETY: `setpriority` takes no pointers. On Linux, 0 means the calling thread.
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
     assert_eq!(result, 0, "a thread may always lower its priority");
 }
 
-/// Makes the calling thread run when no ordinary thread is ready, apart from a small share.
+/// Makes the calling thread run only when no ordinary thread is ready, apart from a small share.
 fn sched_idle() {
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `param` is a live local. 0 means the calling thread.
+    // SAFETY: the call only reads `param`, an initialized local. 0 means the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
     assert_eq!(result, 0, "a thread may always lower its priority");
 }

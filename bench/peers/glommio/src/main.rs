@@ -1,4 +1,4 @@
-//! Plaintext and matrix servers on glommio: one local executor, its defaults.
+//! Plaintext and matrix servers on glommio: one local executor, with its defaults.
 
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd};

@@ -9,7 +9,7 @@ use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
 use bench_kit::server::{QUEUE, READ, Work, args, listen};
 
-/// Bytes of a thread's stack.
+/// Size of a thread's stack in bytes.
 const STACK: usize = 128 * 1024;
 
 fn main() -> io::Result<()> {

@@ -17,7 +17,7 @@ struct Connection {
     stream: TcpStream,
     frames: Frames,
     /// Replies that the socket has not accepted yet.
-    owed: Vec<u8>,
+    output: Vec<u8>,
 }
 
 /// Serves forever.
@@ -37,7 +37,7 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
     let mut ready = Vec::with_capacity(256);
     loop {
         let idle = !shared.workers.iter().any(worker::Worker::is_busy)
-            && connections.iter().flatten().all(|c| c.owed.is_empty());
+            && connections.iter().flatten().all(|c| c.output.is_empty());
         let now = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -58,7 +58,7 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
                     connections.push(Some(Connection {
                         stream,
                         frames: Frames::default(),
-                        owed: Vec::new(),
+                        output: Vec::new(),
                     }));
                 }
             } else if let Some(slot) = connections.get_mut(name as usize)
@@ -72,7 +72,7 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
         let served = std::mem::take(&mut *lock(&shared.served));
         for (name, request) in served {
             if let Some(Some(connection)) = connections.get_mut(name) {
-                connection.owed.extend_from_slice(&request.bytes());
+                connection.output.extend_from_slice(&request.bytes());
             }
         }
         for connection in connections.iter_mut().flatten() {
@@ -126,12 +126,12 @@ fn turn(shared: &Shared) {
 
 /// Sends pending replies until the socket's buffer is full.
 fn send(connection: &mut Connection) {
-    while !connection.owed.is_empty() {
-        match connection.stream.write(&connection.owed) {
-            Ok(sent) => drop(connection.owed.drain(..sent)),
+    while !connection.output.is_empty() {
+        match connection.stream.write(&connection.output) {
+            Ok(sent) => drop(connection.output.drain(..sent)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             // The receiver discovers the failure.
-            Err(_) => connection.owed.clear(),
+            Err(_) => connection.output.clear(),
         }
     }
 }

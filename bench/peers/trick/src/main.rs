@@ -11,13 +11,14 @@
 //! Published properties: the numbers of workers and of queued requests, and the order of the
 //! dispatcher's turn.
 //!
-//! Differences: the slice is 100 µs, the published one 5. On a virtual machine a timer costs some
-//! 20 µs, so a worker with 5 µs computes nothing in it, and a request of 25 ms never ends. An idle
-//! worker sleeps in a futex where the published one yields. An idle dispatcher sleeps in
-//! `epoll_wait` where the published one polls its network card, so an idle server leaves the CPU
-//! alone. Starting an idle worker is therefore a wake-up instead of an elevation: one system call
-//! in either case. A full queue leaves requests in their socket. The queues have sleeping locks, so
-//! a worker that is demoted inside one damages nothing. The trick knows no levels; they are echoed.
+//! Differences: the slice is 100 µs, the published slice is 5 µs. On a virtual machine a timer
+//! costs about 20 µs, so a worker with a slice of 5 µs would compute nothing, and a request of
+//! 25 ms would never end. An idle worker sleeps in a futex; the published worker yields. An idle
+//! dispatcher sleeps in `epoll_wait`; the published dispatcher polls its network card. An idle
+//! server therefore leaves the CPU alone, and starting an idle worker is a wake-up instead of an
+//! elevation: one system call in either case. A full queue leaves requests in their socket. The
+//! queues have sleeping locks, so a worker may be demoted while it holds a lock. The trick has no
+//! levels; a reply repeats the level of its request.
 
 mod dispatcher;
 mod worker;
@@ -38,7 +39,7 @@ use upshift_load::spin::Request;
 
 use worker::Worker;
 
-/// Most requests that are preempted at a time, and most that wait for a worker.
+/// Largest number of preempted requests, and of requests that wait for a worker.
 const WORKERS: usize = 128;
 /// Time that a worker runs before the dispatcher gets the CPU again, in ns: five times the cost of
 /// a timer on a virtual machine.

@@ -1,4 +1,4 @@
-//! The figures as tables.
+//! Formats the figures as tables.
 
 use upshift_elevate::Calibration;
 

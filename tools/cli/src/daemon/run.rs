@@ -10,7 +10,7 @@ use upshift_daemon::{Assign, Config, Daemon, Fitting, default_socket};
 
 use super::args::DaemonArgs;
 
-/// Runs the daemon, or queries the running one.
+/// Runs the daemon, checks a configuration, or queries the running daemon.
 pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     if args.status {
         return status(args);

@@ -1,8 +1,8 @@
 //! Part 1: eight priority levels at overload.
 //!
 //! Eight addresses with levels 0, 8, …, 56 get equal shares of 130 % of the server's capacity, in
-//! open loop. With strict priorities the most urgent level must not notice. Its latency is compared
-//! with its latency alone, and with that of the same load at one level.
+//! open loop. With strict priorities the most urgent level must not be affected. Its latency is
+//! compared with its latency alone, and with the latency of the same load at one level.
 
 use anyhow::Result;
 use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
@@ -38,8 +38,8 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
         stage.measure(name, server, plan)
     };
     let mut capacity = 0.0;
-    // Queued requests on a connection are cheaper than those of a closed loop, but a flooding
-    // client that shares the server's CPU keeps it from its work.
+    // Queued requests on a connection are cheaper than requests of a closed loop, but a flooding
+    // client that shares the server's CPU keeps the server from its work.
     let flood = Pace::OpenRate {
         per_second: FLOOD_RATE,
     };

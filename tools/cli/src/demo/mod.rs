@@ -7,7 +7,7 @@
 //! | `stage` | placement on CPUs, child processes that never outlive the demo, one measurement |
 //! | `levels`, `preemption`, `processes` | the parts |
 //! | `part` | the result of a part: runs, lines with verdicts; on the terminal |
-//! | `page` | the same as HTML |
+//! | `page` | the report as HTML |
 
 mod args;
 mod levels;

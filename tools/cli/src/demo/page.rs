@@ -1,4 +1,4 @@
-//! The report as one HTML file.
+//! Formats the report as one HTML file.
 
 use upshift_report::Page;
 

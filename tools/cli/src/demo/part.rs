@@ -16,7 +16,7 @@ use crate::wrap::wrap;
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) group: GroupReport,
-    /// Colour in the plot; a row without one is left out of the plot.
+    /// Colour in the plot; a row without a colour is left out of the plot.
     pub(crate) colour: Option<usize>,
 }
 
@@ -31,12 +31,12 @@ impl Row {
     }
 }
 
-/// Outcome of the comparison of a figure with that of a reference run.
+/// Outcome of the comparison of a figure with the figure of a reference run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Verdict {
     Better,
     Worse,
-    /// The client's lateness, in µs, is at least the difference of the two.
+    /// The client's lateness, in µs, is at least the difference of the two figures.
     Inconclusive(f64),
     /// A run has no replies, or could not be made.
     Missing,
@@ -45,8 +45,8 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Compares a latency with that of another run, both in µs; `lag` is the client's lateness in
-    /// µs.
+    /// Compares a latency with the latency of another run, both in µs; `lag` is the client's
+    /// lateness in µs.
     fn of(this: f64, other: f64, lag: f64) -> Verdict {
         if !(this.is_finite() && other.is_finite()) {
             Verdict::Missing
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_fits_the_terminal() {
+    fn a_printed_part_fits_the_terminal() {
         let group = &sample(&[[1.0; 3]]).groups[0];
         let part = Part {
             title: "T".into(),

@@ -1,7 +1,7 @@
 //! Part 2: a few long requests among many short ones, preemption off and on.
 //!
 //! One vCPU; one request in 200 burns 25 ms of CPU, the others 25 µs, all at the same level.
-//! Without preemption a request that arrives during a long one waits for its end. A run without
+//! Without preemption a request that arrives during a long request waits for its end. A run without
 //! long requests shows the room for gains and the overhead of a request on this machine. The
 //! overhead determines the rate that loads the server to 70 %.
 
@@ -53,10 +53,10 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
 }
 
 /// Returns the requests per second that load a server to [`LOAD`], given the CPU time of a short
-/// one in µs.
+/// request in µs.
 fn rate(short_us: f64) -> f64 {
     let [short, long] = [SHORT, LONG].map(|time| time.as_secs_f64() * 1e6);
-    // An unknown time, or one below the service time, means no overhead.
+    // An unknown time, or a time below the service time, means no overhead.
     let short_us = short_us.max(short);
     let mean = short_us + LONG_SHARE * (long - short);
     (LOAD * 1e6 / mean).round()

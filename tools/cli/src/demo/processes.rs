@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_batch_share_is_of_the_remaining_cpu_time() {
+    fn the_share_of_the_batch_refers_to_the_remaining_cpu_time() {
         // 1,000 requests per second of 200 µs leave 1.8 CPUs.
         let share = run("batch", 50.0, 3.6).batch_share().unwrap();
         assert!((share - 1.0).abs() < 1e-9);

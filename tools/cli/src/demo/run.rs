@@ -1,8 +1,8 @@
-//! The parts in their order, the terminal, the report.
+//! Runs the parts in order, prints them, and writes the report.
 //!
 //! A part is disturbed if it fails, or if other programs use more than [`MAX_FOREIGN_SHARE`] of the
 //! CPUs meanwhile. It is repeated once, and the quieter run counts. The report appears under its
-//! name only when it is complete: Ctrl-C leaves an older one alone.
+//! name only when it is complete: Ctrl-C leaves an older report alone.
 
 use std::fs;
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! `upshift doctor`: features that work on this machine, and remedies for the rest, on one screen.
 //!
-//! Every line is tried, not derived from versions; the whole takes some milliseconds and changes
-//! nothing.
+//! Every feature is tried rather than derived from versions. The command takes a few milliseconds
+//! and changes nothing.
 
 mod args;
 mod run;

@@ -12,7 +12,7 @@ use upshift_elevate::{Priority, Rights, Throttling};
 use super::args::DoctorArgs;
 use super::show::{Finding, Health, print};
 
-/// Examines the machine and prints the findings.
+/// Runs `upshift doctor`. The exit code reports failure if no runtime can be created.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     let findings = examine();
     match print(args, &findings) {
@@ -45,8 +45,8 @@ fn examine() -> Vec<Finding> {
 }
 
 fn ring() -> Finding {
-    let with = |driver| upshift::Runtime::builder().vcpus(1).driver(driver).build();
-    let missing = match with(Driver::Ring) {
+    let build_with = |driver| upshift::Runtime::builder().vcpus(1).driver(driver).build();
+    let missing = match build_with(Driver::Ring) {
         Ok(runtime) => {
             let report = runtime.report();
             let health = report.gain().map_or(Health::Ok, |_| Health::Restricted);
@@ -56,7 +56,7 @@ fn ring() -> Finding {
         }
         Err(error) => error,
     };
-    match with(Driver::Readiness) {
+    match build_with(Driver::Readiness) {
         Ok(runtime) => {
             let gain = runtime.report().gain().unwrap_or_default();
             let text =

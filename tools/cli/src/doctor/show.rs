@@ -1,4 +1,4 @@
-//! The findings as text and as JSON, one line each.
+//! Formats the findings as text, one line each, and as JSON.
 
 use std::io::{self, Write};
 

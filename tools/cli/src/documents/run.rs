@@ -19,7 +19,7 @@ pub(crate) fn documents(args: &DocumentsArgs) -> Result<()> {
             .with_context(|| format!("cannot make {}", directory.display()))?;
     }
     let mut cli = visible_command();
-    // The page of `help` would repeat the others.
+    // The page of `help` would repeat the other pages.
     let main = cli.clone().disable_help_subcommand(true);
     page(main, "upshift", &man)?;
     for command in cli.get_subcommands() {

@@ -1,4 +1,4 @@
-//! The policy with its parameters, from the command line.
+//! Creates the policy with its parameters from the command line.
 
 use std::fs;
 use std::io::Write as _;

@@ -7,7 +7,7 @@
 //! | `tasks` | the scheduled processes: pids, commands to start, the policy's argument of each |
 //! | `choice` | the policy with its parameters |
 //! | `show` | live line, table, JSON |
-//! | `timeline` | the running times of each thread, as SVG |
+//! | `timeline` | the running times of each task, as SVG |
 
 mod args;
 mod choice;

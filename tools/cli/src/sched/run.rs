@@ -1,9 +1,9 @@
-//! Runs until all processes have ended, the time is over, or a signal arrives.
+//! Runs until all processes have ended, the duration has passed, or a signal arrives.
 //!
-//! The engine runs on its own thread, above the tasks. This thread waits for signals and prints. It
-//! is elevated meanwhile: otherwise a signal would wait until tasks that compute on every CPU let
-//! ordinary threads in. Dropping the engine demotes the threads that it has elevated; if this
-//! process dies, the guardian does so.
+//! The engine runs on its own thread, above the tasks. The main thread waits for signals and
+//! prints. It is elevated meanwhile: otherwise a signal would wait until tasks that compute on
+//! every CPU let ordinary threads in. Dropping the engine demotes the threads that it has elevated;
+//! if this process dies, the guardian does so.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
@@ -96,7 +96,8 @@ impl Files {
     }
 }
 
-/// Runs until all processes have ended, the time is over, or a signal arrives.
+/// Runs `upshift sched` until all processes have ended, the duration has passed, or a signal
+/// arrives.
 pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     if args.has_unread_file() {
         bail!("--config: name one file");
@@ -107,7 +108,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let priorities = FifoPriorities::permitted_by(&Rights::probe())?;
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM, SIGTSTP]).context("cannot handle signals")?;
-    // Built before anything else starts: the guardian inherits everything that exists when it is
+    // The guardian starts before anything else, since it inherits everything that exists when it is
     // forked.
     let elevator = Elevator::builder()
         .guardian(true)
@@ -140,13 +141,13 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let mut started = Tasks::start(&mut specs, !args.command.is_empty())?;
     let task = |spec: &tasks::Spec| (started.pid(spec), spec.label.clone(), spec.origin());
     let tasks: Vec<(i32, String, Origin)> = specs.iter().map(task).collect();
-    let (with, children) = (elevator.clone(), args.children);
+    let (handle, children) = (elevator.clone(), args.children);
     let (left_out, notes) = std::sync::mpsc::channel();
     let build = move || -> Result<Engine<Processes>> {
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessMonitor::start(&engine.control(), &with, priorities.scheduler)?;
+        let watch = ProcessMonitor::start(&engine.control(), &handle, priorities.scheduler)?;
         for (pid, label, origin) in &tasks {
-            match Processes::attach(&with, &watch, *pid, priorities.base, children) {
+            match Processes::attach(&handle, &watch, *pid, priorities.base, children) {
                 Ok(task) => engine.add(task.labelled(label))?,
                 Err(error) if origin.tolerates(&error) => {
                     let ended = matches!(error, SchedError::NoSuchProcess(_));
@@ -167,8 +168,8 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         }
         Ok(engine)
     };
-    // Elevated before the tasks, or this thread would not get that far. A missing privilege is
-    // reported by the scheduler.
+    // This thread is elevated before the tasks; otherwise they could keep it from running. The
+    // scheduler reports a missing privilege.
     let elevated = elevator.elevate_current(priorities.scheduler);
     let scheduler = Scheduler::start(&elevator, scheduler_cpu, priorities.scheduler, build)?;
     let matched = specs.iter().filter(|spec| spec.origin() == Origin::Matched);

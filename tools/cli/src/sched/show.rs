@@ -1,4 +1,4 @@
-//! Output of `upshift sched`: a live line, tables, JSON. Pure text.
+//! Formats the output of `upshift sched`: a live line, tables, JSON.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -11,7 +11,7 @@ use super::args::SchedArgs;
 use upshift_report::Table;
 use upshift_report::number::{grouped, micros};
 
-/// Columns of a live line, at most.
+/// Largest width of a live line, in columns.
 const WIDTH: usize = 100;
 
 /// Formats the progress as one line.

@@ -1,4 +1,4 @@
-//! The scheduled processes: those given by pid, and commands to start.
+//! The scheduled processes: processes named by pid or selected, and commands to start.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -13,7 +13,7 @@ use upshift_sched::SchedError;
 use super::args::SchedArgs;
 use crate::values;
 
-/// Time that started commands have to end when they are asked to.
+/// Time that started commands have to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A task of the command line.
@@ -193,11 +193,11 @@ fn command_spec(words: Vec<String>, arg: Option<String>) -> Result<Spec> {
     })
 }
 
-/// The started commands. Dropping ends them.
+/// The started commands, which are ended on drop.
 #[derive(Debug)]
 pub(super) struct Tasks {
     children: Vec<Child>,
-    /// Set if the last command is the one after `--`.
+    /// Set if the last command is the command after `--`.
     has_main: bool,
 }
 
@@ -235,7 +235,7 @@ impl Tasks {
         main?.try_wait().ok().flatten()
     }
 
-    /// Asks the running commands to end, and kills those that do not.
+    /// Asks the running commands to end, and kills commands that do not.
     pub(super) fn end(&mut self) {
         let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         for child in self

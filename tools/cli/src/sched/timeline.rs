@@ -1,14 +1,14 @@
-//! A trace as SVG: a row for each task, a bar for each time it was in front, pale stripes where the
-//! CPUs were open.
+//! Draws a trace as SVG: a row for each task, a bar for each time it was in front, pale stripes
+//! where the CPUs were open.
 //!
-//! Long runs show their last [`MAX_BARS`] bars. Pure text.
+//! Long runs show their last [`MAX_BARS`] bars.
 
 use std::fmt::Write as _;
 
 use upshift_sched::{EventKind, Report, Trace};
 use upshift_trace::escape;
 
-/// Number of bars at most: more cannot be told apart, and slow browsers down.
+/// Largest number of bars: more bars cannot be distinguished, and slow browsers down.
 const MAX_BARS: usize = 4000;
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 160.0;

@@ -199,7 +199,7 @@ fn endpoint(word: &str) -> Result<Option<Endpoint>, String> {
         .ok_or_else(|| format!("`{word}`: use healthz, metrics, plaintext, matrix or none"))
 }
 
-/// Overwrites a setting with the value of a flag, if it is given.
+/// Overwrites a setting with the value of a flag, if the flag is given.
 fn override_with<T: Clone>(setting: &mut T, flag: &Option<T>) {
     if let Some(value) = flag {
         setting.clone_from(value);

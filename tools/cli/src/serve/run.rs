@@ -130,7 +130,7 @@ fn inherited() -> Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
-/// Notifies the service manager, if there is one that expects it.
+/// Notifies the service manager, if there is one that expects notifications.
 fn notify_manager(states: &[NotifyState<'_>]) {
     // A lost notification is harmless.
     let _ = sd_notify::notify(states);
@@ -173,8 +173,8 @@ fn announce(urls: &[String], config: &Config) -> io::Result<()> {
     Ok(())
 }
 
-/// Installs the signal handlers: SIGHUP reloads; SIGTERM and Ctrl-C drain, the second one ends at
-/// once. Signals that arrive after this call count.
+/// Installs the signal handlers: SIGHUP reloads; SIGTERM and Ctrl-C drain, and a second signal ends
+/// the server at once. Signals that arrive after this call count.
 fn listen_to_signals(control: &Control) -> io::Result<()> {
     let mut hangups = Signal::new(SIGHUP)?;
     let reload = control.clone();

@@ -78,7 +78,7 @@ pub(super) fn run(
             upshift::spawn(accept(name, listener, level, serve), level).detach();
         }
         announce(bound)?;
-        any(&mut signals)
+        any_signal(&mut signals)
             .await
             .context("cannot wait for SIGTERM and Ctrl-C")
     })?;
@@ -114,7 +114,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Waits for the first of several signals.
-async fn any(signals: &mut [Signal]) -> io::Result<()> {
+async fn any_signal(signals: &mut [Signal]) -> io::Result<()> {
     let mut waits: Vec<_> = signals
         .iter_mut()
         .map(|signal| Box::pin(signal.recv()))
@@ -151,7 +151,7 @@ async fn accept(
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                // Reported once per kind of error: it lasts, and every iteration meets it again.
+                // The error is reported once per kind, since every iteration meets it again.
                 if trouble != Some(error.kind()) {
                     trouble = Some(error.kind());
                     eprintln!(

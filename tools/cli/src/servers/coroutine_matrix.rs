@@ -1,12 +1,13 @@
 //! The matrix server with three coroutines per connection: receive, compute, send.
 //!
-//! Two bounded queues of [`QUEUE`] frames connect them; they have the level of the connection. A
-//! client that never reads fills the outgoing queue, then the incoming one, then its own socket:
-//! memory is bounded by `2 * QUEUE` frames and those in processing. When one coroutine ends, its
-//! queue ends the next; frames received before the end of the input are still answered.
+//! Two bounded queues of [`QUEUE`] frames connect the coroutines, which have the level of the
+//! connection. A client that never reads fills the outgoing queue, then the incoming queue, then
+//! its own socket: memory is bounded by `2 * QUEUE` frames and the frames in processing. When one
+//! coroutine ends, its queue ends the next; frames received before the end of the input are still
+//! answered.
 //!
-//! A product is one poll: n = 20 takes some microseconds, n = 1024 most of a second, for which more
-//! urgent connections on the same vCPU wait.
+//! A product is one poll: n = 20 takes a few microseconds, n = 1024 most of a second, for which
+//! more urgent connections on the same vCPU wait.
 
 use anyhow::Result;
 use upshift::net::{OwnedReadHalf, OwnedWriteHalf};

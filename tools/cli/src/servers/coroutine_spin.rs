@@ -9,8 +9,8 @@
 //! waits.
 //!
 //! The level of a connection should be that of its most urgent requests: a request is received at
-//! the level of the connection before its own is known. A request of another level changes to that
-//! level before it burns; a less urgent one waits its turn there.
+//! the level of the connection before its own level is known. A request of another level changes to
+//! that level before it burns; a less urgent request joins the end of that level's queue.
 //!
 //! At most [`OUTSTANDING`] requests of a connection are in progress; the connection then stops
 //! receiving. A burn is one poll: without preemption everything else on the vCPU waits for it.
@@ -30,7 +30,7 @@ use upshift_load::spin::{Frames, Request};
 use super::args::ServerArgs;
 use super::coroutine::{self, Client};
 
-/// Requests of a connection in progress, at most.
+/// Largest number of requests in progress on a connection.
 const OUTSTANDING: usize = 256;
 
 /// Number of connections closed because of invalid input.
@@ -146,7 +146,8 @@ impl Receiver {
         }
     }
 
-    /// Sends the reason for which reception ends; earlier requests are still answered.
+    /// Reports the reason why reception ends and discards further input; earlier requests are still
+    /// answered.
     async fn refuse(mut self, why: &str) {
         let count = REFUSED.fetch_add(1, Ordering::Relaxed) + 1;
         eprintln!(

@@ -17,12 +17,12 @@ use upshift::trace::Timeline;
 pub(super) const NO_PROCESS: &str = "no process of yours is observable: start one with UPSHIFT_OBSERVE=1 \
      (a program on the Upshift runtime with its feature `observe`, or a server of this command)";
 
-/// Size of an answer in bytes, at most.
+/// Largest size of an answer in bytes.
 const MAX_ANSWER: u64 = 8 << 20;
 /// Time limit of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Size of a timeline in bytes, at most: a quarter of a million events take 12 MiB.
+/// Largest size of a timeline in bytes: a quarter of a million events take 12 MiB.
 const MAX_RECORDING: u64 = 64 << 20;
 const RECORDING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -30,7 +30,7 @@ const RECORDING_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) pid: u32,
-    /// Its command line.
+    /// Command line of the process.
     pub(super) command: String,
     stream: BufReader<UnixStream>,
 }

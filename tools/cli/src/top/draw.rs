@@ -1,6 +1,6 @@
-//! The page of a process, the help, and the message for a window that is too small.
+//! Draws the page of a process, the help, and the message for a window that is too small.
 //!
-//! Pure: figures in, cells out.
+//! The functions turn figures into cells and have no other effect.
 
 use ratatui::Frame as Canvas;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -432,7 +432,7 @@ mod tests {
         for width in [80, 100] {
             let page = page(width, Bottom::Polls);
             let shown = |row: &String| row.trim_end().ends_with("server.rs:191:17");
-            // The vCPU's current poll and the longest one.
+            // The vCPU's current poll and the longest poll.
             assert_eq!(page.iter().filter(|row| shown(row)).count(), 2, "{page:#?}");
             let keys = page.last().unwrap();
             assert!(

@@ -1,4 +1,4 @@
-//! The list of processes, and the page of the machine.
+//! Draws the list of processes, and the page of the machine.
 
 use ratatui::Frame as Canvas;
 use ratatui::layout::{Constraint, Layout};

@@ -112,11 +112,11 @@ pub(super) struct Poll {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Route {
     pub(super) name: String,
-    /// Level of its last poll.
+    /// Level of the last poll.
     pub(super) level: u8,
     pub(super) under_way: u64,
     pub(super) ended_per_s: f64,
-    /// Share of one CPU that its polls took.
+    /// Share of one CPU that the polls took.
     pub(super) cpu: f64,
     /// Median time from the first poll to the end, in this interval.
     pub(super) p50_ns: u64,
@@ -313,7 +313,7 @@ pub(super) fn end_of(text: &str, width: usize) -> String {
     format!("…{end}")
 }
 
-/// Formats a time as three figures and a unit; empty for 0.
+/// Formats a time with three digits and a unit; a dash for 0.
 pub(super) fn time(ns: u64) -> String {
     match ns {
         0 => "–".into(),
@@ -322,7 +322,7 @@ pub(super) fn time(ns: u64) -> String {
     }
 }
 
-/// Formats a rate with three figures.
+/// Formats a rate with up to three digits.
 pub(super) fn rate(per_second: f64) -> String {
     match per_second {
         r if r >= 99_950_000.0 => format!("{:.0} M", r / 1e6),

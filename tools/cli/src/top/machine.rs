@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::figures::{age, rate};
 use upshift_report::Table;
 
-/// Displayed parts of the census; docs/daemon.md describes all of it.
+/// Displayed parts of the census; docs/daemon.md describes the whole census.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Machine {
     pub(super) pid: u32,
@@ -77,7 +77,7 @@ fn parse(json: String) -> Result<Machine> {
     Ok(machine)
 }
 
-/// Titles of the columns of [`Machine::cpu_cells`]; `<` marks left-aligned ones.
+/// Titles of the columns of [`Machine::cpu_cells`]; `<` marks left-aligned columns.
 pub(super) const CPU_COLUMNS: [&str; 6] = [
     "CPU",
     "switches/s",
@@ -248,7 +248,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn another_form_is_an_error_that_says_so() {
+    fn a_census_in_another_form_is_an_error_with_advice() {
         let error = parse("{}".into()).unwrap_err().to_string();
         assert!(error.contains("one version"), "{error}");
     }

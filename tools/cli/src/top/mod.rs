@@ -5,7 +5,7 @@
 //! | `args`, `run` | the flags; the requested view |
 //! | `attach` | discovery of observable processes; requests over the socket |
 //! | `figures` | two snapshots become rates, shares and percentiles |
-//! | `plain` | these as text, for `--once` |
+//! | `plain` | the figures as text, for `--once` |
 //! | `record` | a timeline, for `--record` |
 //! | `machine` | the census of `upshift daemon` |
 //! | `screen` | the terminal, always restored |

@@ -1,4 +1,4 @@
-//! A [`Frame`] as text: the output of `--once`.
+//! Formats a [`Frame`] as text, the output of `--once`.
 
 use super::figures::{Frame, Level, Route, age, percent, rate, time};
 use upshift_report::Table;

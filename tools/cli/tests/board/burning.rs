@@ -7,7 +7,7 @@ use super::*;
 /// Total CPU time of both processes, in ns, after which they are compared.
 const TOTAL: u64 = 1_500_000_000;
 
-/// Time limit: a busy machine gives them a small part of the CPU.
+/// Time limit: a busy machine gives the processes a small part of the CPU.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// Runs two burning processes of levels 2 and 40 on CPU 0, and returns the CPU time of each while
@@ -28,7 +28,7 @@ fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
     loop {
         let now = used();
         let [other, urgent] = [0, 1].map(|at| now[at] - before[at]);
-        // The less urgent process eventually has its turn, too.
+        // The less urgent process eventually runs, too.
         if urgent + other >= TOTAL && other > 0 {
             return [urgent, other];
         }
@@ -38,19 +38,19 @@ fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
 }
 
 /// Checks that the more urgent process gets at least two thirds; equal parts would give it half.
-fn the_more_urgent_gets_twice_as_much(test: &str, daemon_args: &[&str]) {
+fn assert_the_more_urgent_gets_twice_as_much(test: &str, daemon_args: &[&str]) {
     let [urgent, other] = two_burn(test, daemon_args);
     println!("urgent {urgent}, other {other} ns of CPU");
     assert!(urgent > 2 * other, "ns of CPU: {urgent}, {other}");
 }
 
 #[test]
-fn the_less_urgent_yields_voluntarily_and_never_starves() {
-    the_more_urgent_gets_twice_as_much("cooperative", &["--cooperative"]);
+fn the_less_urgent_process_yields_voluntarily_and_never_starves() {
+    assert_the_more_urgent_gets_twice_as_much("cooperative", &["--cooperative"]);
 }
 
 #[test]
-fn the_more_urgent_is_elevated_and_the_other_never_starves() {
+fn the_more_urgent_process_is_elevated_and_the_other_never_starves() {
     let socket = socket("enforces");
     {
         let _daemon = daemon(&socket, &[]);
@@ -60,5 +60,5 @@ fn the_more_urgent_is_elevated_and_the_other_never_starves() {
             return;
         }
     }
-    the_more_urgent_gets_twice_as_much("elevated", &[]);
+    assert_the_more_urgent_gets_twice_as_much("elevated", &[]);
 }

@@ -119,7 +119,7 @@ fn wait_for(socket: &Path, count: usize) {
     while registered(socket).len() != count {
         assert!(
             Instant::now() < deadline,
-            "{count} processes were to be registered: {:?}",
+            "expected {count} registered processes: {:?}",
             registered(socket)
         );
         std::thread::sleep(Duration::from_millis(50));
@@ -141,7 +141,7 @@ fn is_answered(socket: &Path, address: &str) {
 }
 
 #[test]
-fn without_a_daemon_required_fails_and_says_what_to_do() {
+fn board_required_fails_without_a_daemon_and_names_the_remedy() {
     let socket = socket("nobody");
     let args = ["spin-server", "--listen", "127.0.0.1:0"];
     let output = upshift(&socket, &[&args[..], &["--board", "required"]].concat());
@@ -167,7 +167,7 @@ fn a_server_joins_serves_and_leaves() {
 }
 
 #[test]
-fn a_server_goes_on_when_the_daemon_is_killed_and_joins_the_next() {
+fn a_server_continues_when_the_daemon_is_killed_and_joins_the_next() {
     let socket = socket("rejoins");
     let first = daemon(&socket, &[]);
     let (server, address) = server(&socket);
@@ -275,23 +275,23 @@ fn a_daemon_continues_when_nobody_reads_its_standard_error() {
     // One connection too many: the command reports an error.
     let refused = upshift(&socket, &["daemon", "--status"]);
     assert!(!refused.status.success());
-    assert!(board.census().is_ok(), "it is still there");
+    assert!(board.census().is_ok(), "the daemon still answers");
     assert!(daemon.child.try_wait().unwrap().is_none());
     daemon.signal("TERM");
     daemon.end();
 }
 
 #[test]
-fn a_daemon_tells_its_service_manager_that_it_is_ready_lives_and_ends() {
+fn a_daemon_notifies_its_service_manager_of_start_life_and_end() {
     let path = socket("notify");
-    let ear = path.with_extension("notify");
-    let manager = std::os::unix::net::UnixDatagram::bind(&ear).unwrap();
+    let file = path.with_extension("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&file).unwrap();
     manager.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut command = Command::new(PROGRAM);
     command.args(["daemon", "--cooperative", "--socket"]);
     command.arg(&*path).stdout(Stdio::piped());
     command
-        .env("NOTIFY_SOCKET", &ear)
+        .env("NOTIFY_SOCKET", &file)
         .env("WATCHDOG_USEC", "4000000");
     let mut child = command.spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
@@ -311,7 +311,7 @@ fn a_daemon_tells_its_service_manager_that_it_is_ready_lives_and_ends() {
 }
 
 #[test]
-fn the_doctor_says_what_works_and_finds_the_daemon() {
+fn the_doctor_reports_features_and_finds_the_daemon() {
     let path = socket("doctor");
     let doctor = || {
         let output = upshift(&path, &["doctor", "--json"]);
@@ -335,7 +335,7 @@ fn the_doctor_says_what_works_and_finds_the_daemon() {
 }
 
 #[test]
-fn the_doctor_finds_a_capability_that_every_user_may_execute() {
+fn the_doctor_finds_a_capable_program_that_every_user_may_execute() {
     let path = socket("capable");
     let copy = path.with_file_name("upshift");
     // A separate process copies: a child that another test forks here would hold the file open for
@@ -440,17 +440,17 @@ fn a_configuration_is_checked_without_a_daemon() {
         (output.status.code(), String::from_utf8(text).unwrap())
     };
     let dist = "../../machine/daemon/dist/daemon.toml";
-    let (code, stderr_text) = check(&std::fs::read_to_string(dist).unwrap());
-    assert_eq!(code, Some(0), "{stderr_text}");
-    assert!(stderr_text.contains("valid"), "{stderr_text}");
-    let (code, stderr_text) = check("[[assign]]\nunit = \"redis.service\"\nlevel = 8\n");
+    let (code, output_text) = check(&std::fs::read_to_string(dist).unwrap());
+    assert_eq!(code, Some(0), "{output_text}");
+    assert!(output_text.contains("valid"), "{output_text}");
+    let (code, output_text) = check("[[assign]]\nunit = \"redis.service\"\nlevel = 8\n");
     let first = std::fs::read_to_string("/proc/1/comm").unwrap();
     let has_systemd = Path::new("/run/systemd/system").is_dir() || first == "systemd\n";
-    assert_eq!(code, Some(0), "{stderr_text}");
+    assert_eq!(code, Some(0), "{output_text}");
     assert_eq!(
-        stderr_text.contains("systemd does not run here"),
+        output_text.contains("systemd does not run here"),
         !has_systemd,
-        "{stderr_text}"
+        "{output_text}"
     );
     // The processes that each rule currently matches; each counts for its first rule.
     let name = format!("upc-{}", std::process::id());
@@ -465,19 +465,19 @@ fn a_configuration_is_checked_without_a_daemon() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let rule = |level: u8| format!("[[assign]]\ncomm = \"{name}\"\nlevel = {level}\n");
-    let (code, stderr_text) = check(&(rule(8) + &rule(9)));
-    assert_eq!(code, Some(0), "{stderr_text}");
+    let (code, output_text) = check(&(rule(8) + &rule(9)));
+    assert_eq!(code, Some(0), "{output_text}");
     for line in [
         format!("comm = \"{name}\", level = 8: 1 running process matches\n"),
         format!("\n  {} {name} (user ", sleeper.id()),
         format!("comm = \"{name}\", level = 9: no running process matches\n"),
     ] {
-        assert!(stderr_text.contains(&line), "{line} in {stderr_text}");
+        assert!(output_text.contains(&line), "{line} in {output_text}");
     }
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
-    let (code, stderr_text) = check("[[assign]]\nunit = \"redis\"\nlevel = 8\n");
-    assert_eq!(code, Some(1), "{stderr_text}");
-    assert!(stderr_text.contains("redis.service"), "{stderr_text}");
+    let (code, output_text) = check("[[assign]]\nunit = \"redis\"\nlevel = 8\n");
+    assert_eq!(code, Some(1), "{output_text}");
+    assert!(output_text.contains("redis.service"), "{output_text}");
     assert!(!socket.exists());
 }

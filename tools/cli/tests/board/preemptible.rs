@@ -36,11 +36,11 @@ fn threads(process: &serde_json::Value) -> Vec<(String, i64)> {
 fn process_of(socket: &Path, pid: u32) -> serde_json::Value {
     let mut all = registered(socket).into_iter();
     all.find(|process| process["pid"] == pid)
-        .expect("it is registered")
+        .expect("the process is registered")
 }
 
 #[test]
-fn threads_of_a_preemptible_server_are_elevated_together_and_given_back() {
+fn threads_of_a_preemptible_server_are_elevated_together_and_demoted_again() {
     const FIFO: u32 = 1;
     let socket = socket("set");
     let daemon = daemon(&socket, &[]);
@@ -106,7 +106,7 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_given_back() {
     let deadline = Instant::now() + TIMEOUT;
     let all = || threads(&process_of(&socket, pid)).into_iter();
     while all().any(|(_, tid)| policy(tid).is_some_and(|policy| policy.0 == FIFO)) {
-        assert!(Instant::now() < deadline, "something is left elevated");
+        assert!(Instant::now() < deadline, "a thread is still elevated");
         std::thread::sleep(Duration::from_millis(20));
     }
     is_answered(&socket, &address);
@@ -148,8 +148,8 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
                 .unwrap(),
         ),
     };
-    // Two equals would get half each of the CPU time that others leave, which on a busy machine is
-    // little in some of these seconds.
+    // Two equal processes would each get half of the CPU time that other programs leave, which is
+    // little in some of these seconds on a busy machine.
     let yields = |(urgent, other): &(f64, f64)| *urgent > 2.0 * other;
     let mut seen: Vec<(f64, f64)> = Vec::new();
     while seen.len() < 20 && !seen.last().is_some_and(yields) {
@@ -166,7 +166,7 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
     }
     assert!(
         flood.child.try_wait().unwrap().is_none(),
-        "the flood is over"
+        "the load has ended"
     );
     let _ = flood.child.kill();
     assert!(seen.last().is_some_and(yields), "seconds of work: {seen:?}");

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use crate::harness::{Folder, PROGRAM, Server, command, wait_until};
 
 #[test]
-fn with_board_auto_it_serves_without_a_daemon_and_joins_one_that_comes() {
+fn with_board_auto_a_server_serves_without_a_daemon_and_joins_a_later_daemon() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--board", "auto"]);
     assert!(server.get("/healthz", "").contains("ok"));
@@ -27,7 +27,7 @@ fn with_board_auto_it_serves_without_a_daemon_and_joins_one_that_comes() {
 }
 
 #[test]
-fn with_board_auto_it_reports_that_there_is_no_daemon() {
+fn with_board_auto_a_server_reports_a_missing_daemon() {
     if Path::new("/run/upshift/daemon.sock").exists() {
         println!("skipped: this machine has a daemon");
         return;

@@ -78,7 +78,7 @@ fn an_address_that_is_listed_twice_fails_the_check_as_it_fails_the_start() {
 }
 
 #[test]
-fn the_port_of_the_server_that_is_to_reload_is_no_fault() {
+fn the_port_of_the_running_server_is_not_a_fault() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let address = server.address().to_string();

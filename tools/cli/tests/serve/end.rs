@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::harness::{Folder, Server, TIMEOUT, all, output, wait_until};
 
 #[test]
-fn sigterm_answers_requests_under_way_refuses_new_ones_and_ends_with_0() {
+fn sigterm_answers_current_requests_refuses_new_connections_and_ends_with_0() {
     let folder = Folder::new();
     let patient = ["--drain-timeout", "60s", "--max-wait", "60s"];
     let server = Server::start(&folder, &patient);
@@ -17,7 +17,7 @@ fn sigterm_answers_requests_under_way_refuses_new_ones_and_ends_with_0() {
     let begun = TcpStream::connect(address).unwrap();
     begun.set_read_timeout(Some(TIMEOUT)).unwrap();
     let slow: Vec<_> = (0..4).map(|_| server.send("/matrix?n=400", "")).collect();
-    // All requests are accepted: an unaccepted one is not in progress.
+    // The test waits until all requests are accepted: an unaccepted request is not in progress.
     wait_until("requests under way", || {
         let metrics = server.get("/metrics", "");
         let count = |name: &str| {
@@ -114,7 +114,7 @@ fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
 }
 
 #[test]
-fn a_second_sigterm_ends_it_at_once() {
+fn a_second_sigterm_ends_the_server_at_once() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     // An unfinished request head keeps the drain waiting.
@@ -134,7 +134,7 @@ fn a_second_sigterm_ends_it_at_once() {
 }
 
 #[test]
-fn commands_reach_the_server_that_runs() {
+fn commands_reach_the_running_server() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--control", "control"]);
     let ask = |command| {

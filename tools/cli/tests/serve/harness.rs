@@ -87,8 +87,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server and waits for its first line. `None` if there is none; the error is then in
-    /// `FOLDER/stderr`.
+    /// Starts a server and waits for its first line. `None` if the server prints no line; the error
+    /// is then in `FOLDER/stderr`.
     pub(crate) fn try_start(folder: &Folder, args: &[&str]) -> Option<Server> {
         let errors = std::fs::File::create(folder.0.join("stderr")).unwrap();
         let mut command = command(folder, args);

@@ -112,7 +112,7 @@ fn clients_that_read_nothing_cost_little_memory_which_is_returned() {
 }
 
 /// Starts a server under a limit of the shell, with its messages in `FOLDER/stderr`.
-fn under(limit: &str, folder: &Folder, args: &[&str]) -> Server {
+fn start_under_limit(limit: &str, folder: &Folder, args: &[&str]) -> Server {
     let script = format!("ulimit {limit}; exec \"$@\"");
     let errors = std::fs::File::create(folder.0.join("stderr")).unwrap();
     let mut command = Command::new("sh");
@@ -128,10 +128,10 @@ fn under(limit: &str, folder: &Folder, args: &[&str]) -> Server {
 }
 
 #[test]
-fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
+fn connections_leave_descriptors_for_the_files_of_open_connections() {
     let folder = Folder::new();
     folder.write("page.txt", "a page");
-    let server = under("-n 100", &folder, &[]);
+    let server = start_under_limit("-n 100", &folder, &[]);
     // More connections than the server can have.
     let mut open: Vec<_> = (0..150)
         .map(|_| TcpStream::connect(server.address()).unwrap())
@@ -160,7 +160,7 @@ fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
         "{stderr_text}"
     );
     drop(open);
-    // Until the server has noticed the closed connections, it closes a new one, too.
+    // Until the server has noticed the closed connections, it closes new connections, too.
     wait_until("an answer", || {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -173,11 +173,11 @@ fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
 /// Opens a burst of connections, each of which is closed at once and holds a descriptor for a
 /// moment.
 #[test]
-fn a_burst_of_connections_takes_no_descriptor_from_those_that_are_open() {
+fn a_burst_of_connections_takes_no_descriptor_from_open_connections() {
     const OPEN: usize = 40;
     let folder = Folder::new();
     folder.write("page.txt", "a page");
-    let server = under("-n 256", &folder, &[]);
+    let server = start_under_limit("-n 256", &folder, &[]);
     let connect = || {
         let stream = TcpStream::connect(server.address()).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -222,7 +222,7 @@ fn a_burst_of_connections_takes_no_descriptor_from_those_that_are_open() {
 fn a_log_that_may_not_grow_loses_lines_and_nothing_else() {
     let folder = Folder::new();
     folder.write("page.txt", "a page");
-    let server = under("-f 0", &folder, &["--access-log", "log"]);
+    let server = start_under_limit("-f 0", &folder, &["--access-log", "log"]);
     for _ in 0..3 {
         assert!(server.get("/page.txt", "").contains("a page"));
         // A line is written ten times a second.

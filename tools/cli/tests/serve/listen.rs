@@ -83,7 +83,7 @@ fn a_port_without_an_address_does_not_depend_on_the_settings_of_ipv6() {
         ("net.ipv6.bindv6only=1", 2),
         ("net.ipv6.conf.all.disable_ipv6=1", 1),
     ] {
-        let Some(stderr_text) = in_namespace(&folder, &format!("sysctl -q {setting}")) else {
+        let Some(output_text) = in_namespace(&folder, &format!("sysctl -q {setting}")) else {
             println!(
                 "skipped: no namespace, or no sysctl: {}",
                 folder.read("stderr")
@@ -92,9 +92,9 @@ fn a_port_without_an_address_does_not_depend_on_the_settings_of_ipv6() {
         };
         let greeting = "Hello, World!";
         assert_eq!(
-            stderr_text.matches(greeting).count(),
+            output_text.matches(greeting).count(),
             answers,
-            "{setting}: {stderr_text}"
+            "{setting}: {output_text}"
         );
     }
 }

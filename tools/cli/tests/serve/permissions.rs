@@ -47,7 +47,7 @@ fn status(server: &Server, path: &str, more: &str) -> String {
 }
 
 #[test]
-fn an_unreadable_file_or_folder_is_403_and_a_line_names_it_and_the_user() {
+fn an_unreadable_file_or_folder_is_403_and_a_line_names_the_path_and_the_user() {
     let folder = Folder::new();
     fs::create_dir_all(folder.0.join("root/shut")).unwrap();
     fs::create_dir_all(folder.0.join("root/searched")).unwrap();
@@ -79,10 +79,10 @@ fn an_unreadable_file_or_folder_is_403_and_a_line_names_it_and_the_user() {
             let stderr_text = folder.read("stderr");
             let mut lines = stderr_text
                 .lines()
-                .filter(|stderr_text| stderr_text.starts_with(&line));
-            lines.any(|stderr_text| {
-                stderr_text.contains("Permission denied")
-                    && stderr_text.contains("the server runs as user ")
+                .filter(|stderr_line| stderr_line.starts_with(&line));
+            lines.any(|stderr_line| {
+                stderr_line.contains("Permission denied")
+                    && stderr_line.contains("the server runs as user ")
             })
         });
     }

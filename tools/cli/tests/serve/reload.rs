@@ -22,7 +22,7 @@ fn logged(folder: &Folder) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn sighup_reads_the_file_again_and_keeps_the_old_settings_if_it_is_wrong() {
+fn sighup_reloads_the_file_and_keeps_the_old_settings_if_the_file_is_invalid() {
     let folder = Folder::new();
     let rule = |level: u8| {
         let rule = format!("[[priority]]\npath = \"/a\"\nlevel = {level}\n");
@@ -58,7 +58,7 @@ fn sighup_reads_the_file_again_and_keeps_the_old_settings_if_it_is_wrong() {
 }
 
 #[test]
-fn hosts_have_their_sites_and_a_reload_takes_up_other_folders() {
+fn hosts_have_their_sites_and_a_reload_changes_their_folders() {
     let folder = Folder::new();
     std::fs::create_dir(folder.0.join("a")).unwrap();
     folder.write("who.txt", "rest");
@@ -123,7 +123,8 @@ fn a_closed_standard_error_does_not_end_the_server() {
         .collect();
     std::thread::sleep(Duration::from_millis(300));
     drop(many);
-    // While the closed connections are still open at the server, a new one exceeds its limit.
+    // While the closed connections are still open at the server, a new connection exceeds its
+    // limit.
     wait_until("a page", || {
         let mut answer = String::new();
         let read = server.send("/page.txt", "").read_to_string(&mut answer);
@@ -147,8 +148,8 @@ fn sighup_reopens_the_log_and_names_settings_that_need_a_restart() {
     std::fs::rename(folder.0.join("access.jsonl"), folder.0.join("old.jsonl")).unwrap();
     folder.write("serve.toml", "receive-level = 1\ncontrol = \"x\"\n");
     server.signal("HUP");
-    let stderr_text = "a restart makes it so: receive-level, control";
-    wait_until("the reload", || folder.read("stderr").contains(stderr_text));
+    let stderr_part = "a restart makes it so: receive-level, control";
+    wait_until("the reload", || folder.read("stderr").contains(stderr_part));
     server.get("/b", "");
     wait_until("a line of the new log", || logged(&folder).len() == 1);
     assert_eq!(logged(&folder)[0].0, "/b");

@@ -68,7 +68,7 @@ struct Load(Option<Child>);
 impl Load {
     /// Interrupts the client and returns its output.
     fn end(mut self) -> String {
-        let mut client = self.0.take().expect("it is ended once");
+        let mut client = self.0.take().expect("the client is ended once");
         assert!(
             client.try_wait().unwrap().is_none(),
             "the load ended before"
@@ -81,8 +81,8 @@ impl Load {
                 .unwrap()
                 .success()
         );
-        let stderr_text = client.wait_with_output().unwrap();
-        String::from_utf8_lossy(&[stderr_text.stdout, stderr_text.stderr].concat()).into_owned()
+        let exit_output = client.wait_with_output().unwrap();
+        String::from_utf8_lossy(&[exit_output.stdout, exit_output.stderr].concat()).into_owned()
     }
 }
 
@@ -111,13 +111,13 @@ fn a_restart_loses_no_request_of_http1() {
     };
     let load = Load(Some(client));
     let _last = site.restart(server);
-    let stderr_text = load.end();
-    assert!(stderr_text.contains("Requests/sec"), "{stderr_text}");
+    let output_text = load.end();
+    assert!(output_text.contains("Requests/sec"), "{output_text}");
     let failed = ["Socket errors", "Non-2xx"].iter();
     assert_eq!(
-        failed.filter(|line| stderr_text.contains(**line)).count(),
+        failed.filter(|line| output_text.contains(**line)).count(),
         0,
-        "{stderr_text}"
+        "{output_text}"
     );
 }
 
@@ -163,7 +163,7 @@ struct Seen {
 
 impl Seen {
     /// Sends eight requests at a time on one connection, until `over` or until the server has
-    /// announced its end and answered the accepted ones.
+    /// announced its end and answered the accepted requests.
     fn converse(&mut self, address: SocketAddr, over: &AtomicBool) {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -208,20 +208,20 @@ impl Seen {
                 }
                 RST_STREAM => panic!("stream {id} was reset: {payload:?}"),
                 GOAWAY => {
-                    let (stderr_text, code) = (number(&payload), number(&payload[4..]));
+                    let (last_stream, code) = (number(&payload), number(&payload[4..]));
                     assert_eq!(code, 0, "an error");
                     assert!(
-                        stderr_text <= last,
-                        "it said {last} before, and now {stderr_text}"
+                        last_stream <= last,
+                        "GOAWAY named {last} before, and now {last_stream}"
                     );
-                    // The first GOAWAY has the greatest number. The second one names the last
-                    // accepted stream, which is the last one requested: its PING has been answered
-                    // since.
+                    // The first GOAWAY has the greatest number. The second GOAWAY names the last
+                    // accepted stream, which is the last requested stream: the PING between them
+                    // has been answered.
                     assert!(
-                        stderr_text == u32::MAX >> 1 || stderr_text == next - 2,
-                        "{stderr_text}, {next}"
+                        last_stream == u32::MAX >> 1 || last_stream == next - 2,
+                        "{last_stream}, {next}"
                     );
-                    last = stderr_text;
+                    last = last_stream;
                     self.not_taken += open.split_off(&last.saturating_add(1)).len() as u64;
                 }
                 _ => {}
@@ -271,7 +271,7 @@ fn a_restart_loses_no_request_of_http2() {
 /// A slow reader that sends a window update meanwhile loses none of the data that the kernel holds
 /// for it.
 #[test]
-fn a_slow_client_of_http2_has_all_of_its_answer_when_the_server_ends() {
+fn a_slow_http2_client_gets_its_whole_answer_when_the_server_ends() {
     const LENGTH: usize = 1 << 20;
     const WINDOW: usize = 65535;
     let folder = Folder::new();

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::harness::{Folder, PROGRAM, Server, error, output};
 
 #[test]
-fn without_arguments_it_serves_the_current_folder_and_says_where() {
+fn without_arguments_the_current_folder_is_served_and_the_address_printed() {
     let folder = Folder::new();
     folder.write("page.txt", "a page");
     let Some(server) = Server::try_start(&folder, &[]) else {

@@ -15,7 +15,7 @@ pub(crate) struct Request {
     pub(crate) service: u64,
     pub(crate) class: u16,
     pub(crate) level: u8,
-    /// Set if the reply has overtaken that of an earlier request.
+    /// Set if the reply has overtaken the reply to an earlier request.
     pub(crate) answered: bool,
 }
 
@@ -45,8 +45,8 @@ struct Open {
     next: f64,
     step: f64,
     poisson: bool,
-    /// The connection (its index in the group) of the next request.
-    turn: usize,
+    /// Index in the group of the connection for the next request.
+    index: usize,
     connections: usize,
 }
 
@@ -71,7 +71,7 @@ impl Arrivals {
                 next: base as f64 + step * share,
                 step,
                 poisson: matches!(pace, Pace::Poisson { .. }),
-                turn: 0,
+                index: 0,
                 connections,
             }),
         }
@@ -81,13 +81,14 @@ impl Arrivals {
         self.open.is_some()
     }
 
-    /// Returns the time of the next request; never in a closed loop.
+    /// Returns the time of the next request; `u64::MAX` in a closed loop.
     pub(crate) fn next_due(&self) -> u64 {
         // A float that is too large saturates.
         self.open.as_ref().map_or(u64::MAX, |open| open.next as u64)
     }
 
-    /// Takes the next request of an open loop and its connection, and advances to the one after it.
+    /// Takes the next request of an open loop and its connection, and advances to the request after
+    /// it.
     pub(crate) fn take(&mut self, classes: &[Class]) -> (usize, Request) {
         let intended = self.next_due();
         let mut at = 0;
@@ -98,8 +99,8 @@ impl Arrivals {
                 1.0
             };
             open.next += gap * open.step;
-            at = open.turn;
-            open.turn = (at + 1) % open.connections;
+            at = open.index;
+            open.index = (at + 1) % open.connections;
         }
         (at, self.draw(intended, classes))
     }
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_that_of_the_group() {
+    fn a_rate_is_the_rate_of_the_whole_group() {
         for (pace, spread) in [
             (Pace::OpenRate { per_second: 1000.0 }, 1),
             (Pace::Poisson { per_second: 1000.0 }, 200_000_000),

@@ -1,7 +1,7 @@
-//! Establishing the connections of a plan, a few at a time so that no listen queue overflows.
+//! Establishes the connections of a plan, a few at a time so that no listen queue overflows.
 //!
-//! Bounded: the phase ends when no attempt has succeeded or failed for [`Plan::patience`], and
-//! within 20 ms when stopped. It is not measured and may allocate.
+//! The phase is bounded: it ends when no attempt has succeeded or failed for [`Plan::patience`],
+//! and within 20 ms when stopped. It is not measured and may allocate.
 
 use super::plan::Plan;
 use crate::os::{self, Epoll};

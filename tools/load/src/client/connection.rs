@@ -24,12 +24,12 @@ pub(crate) struct Connection {
     pub(crate) has_replied: bool,
     requests: VecDeque<Request>,
     started: usize,
-    /// Number of started requests that were answered before an older one.
+    /// Number of started requests that were answered before an older request.
     overtook: usize,
     /// Tag of the oldest request.
     tag: u64,
     /// Number of bytes that the socket has not taken, in the copies of the template or in `out`.
-    owed: usize,
+    unsent: usize,
     offset: usize,
     /// Frames of spin requests.
     out: Vec<u8>,
@@ -49,7 +49,7 @@ impl Connection {
             started: 0,
             overtook: 0,
             tag: 0,
-            owed: 0,
+            unsent: 0,
             offset: 0,
             out: Vec::new(),
         }
@@ -66,7 +66,7 @@ impl Connection {
 
     /// Tells whether another request could be written at once.
     pub(crate) fn is_free(&self, depth: usize) -> bool {
-        self.owed == 0 && self.in_flight() < depth
+        self.unsent == 0 && self.in_flight() < depth
     }
 
     /// Adds a request that is due.
@@ -81,7 +81,7 @@ impl Connection {
             if self.in_flight() == 0 {
                 self.since = now;
             }
-            self.owed += match template {
+            self.unsent += match template {
                 Some(template) => template.len,
                 None => {
                     let request = &self.requests[self.started];
@@ -103,12 +103,12 @@ impl Connection {
         let Some(mut stream) = self.stream.as_ref() else {
             return Ok(());
         };
-        while self.owed > 0 {
+        while self.unsent > 0 {
             let bytes = template.map_or(&self.out, |template| &template.bytes);
-            let end = bytes.len().min(self.offset + self.owed);
+            let end = bytes.len().min(self.offset + self.unsent);
             match stream.write(&bytes[self.offset..end]) {
                 Ok(n) => {
-                    self.owed -= n;
+                    self.unsent -= n;
                     self.offset += n;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

@@ -2,7 +2,8 @@
 //!
 //! All times are ns since the start of the run. Every socket is registered once, edge-triggered: a
 //! read that does not fill the buffer has emptied the socket; a write is tried at once and only
-//! then waits for the socket. A turn costs one `epoll_wait`; a request one `write` and one `read`.
+//! then waits for the socket. An iteration costs one `epoll_wait`, a request one `write` and one
+//! `read`.
 //! After connecting, the loop allocates only for HTTP heads cut by the end of a read, for error
 //! messages, and 24 bytes for each request that has no reply.
 
@@ -181,7 +182,7 @@ impl<'p> Engine<'p> {
         let from = self.meter.now();
         going = going && self.drive(self.until)?;
         while going && self.next_due < self.until {
-            // Requests that are due and late because of the client count.
+            // Due requests that the client has not sent in time count, too.
             self.send_due(self.meter.now());
         }
         let to = self.meter.now();
@@ -214,7 +215,8 @@ impl<'p> Engine<'p> {
         })
     }
 
-    /// Waits for one answer on every connection, so that load meets a server that serves them all.
+    /// Waits for one answer on every connection, so that load meets a server that serves all of
+    /// them.
     ///
     /// The kernel completes connections that the server has not accepted, and a server under load
     /// may not accept them for seconds: fewer connections than the plan says would be measured.
@@ -265,7 +267,7 @@ impl<'p> Engine<'p> {
         self.plan.hog.is_some() && self.stage != Stage::Priming && at + 1 == self.connections.len()
     }
 
-    /// Runs until `end`. Returns false if it ended early, by `stop` or for lack of work.
+    /// Runs until `end`. Returns false if the run ended early, by `stop` or for lack of work.
     fn drive(&mut self, end: u64) -> io::Result<bool> {
         loop {
             let now = self.meter.now();
@@ -300,7 +302,7 @@ impl<'p> Engine<'p> {
         }
     }
 
-    /// Fails the silent ones of the next [`SILENCE_CHECK_BATCH`] connections.
+    /// Fails the silent connections among the next [`SILENCE_CHECK_BATCH`].
     fn check_silence(&mut self, now: u64) {
         let mut patience = self.plan.patience;
         match self.stage {
@@ -428,7 +430,7 @@ impl<'p> Engine<'p> {
         now
     }
 
-    /// Takes the `n` bytes in the scratch buffer as the next ones of a connection.
+    /// Processes the `n` bytes in the scratch buffer as the next bytes of a connection.
     fn receive(&mut self, at: usize, n: usize, now: u64) -> Result<(), String> {
         let is_hog = self.is_hog(at);
         let is_counted = matches!(self.stage, Stage::Measuring | Stage::Draining);

@@ -1,5 +1,5 @@
-//! The measuring side of the loop (the clock of the run, CPU time, the request to end), and its
-//! waits.
+//! The measuring side of the client's loop: the clock of the run, CPU time, and the request to end.
+//! Also the time limits of the loop.
 
 use crate::cpu::{CpuUse, Reading};
 use crate::os;

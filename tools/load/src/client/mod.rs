@@ -28,10 +28,10 @@
 //! Requests that were due by the end of the time measured and have no reply when the drain is over
 //! are in no histogram; they are counted as `unanswered`, with the age of the oldest.
 //!
-//! In a closed loop, connections = rate × mean latency (Little's law) therefore holds. It does not
-//! for `wrk`, which reads a reply in one turn of its loop and starts the clock of the next request
-//! in a later one; the time between belongs to neither. If the client is busy, the percentiles of
-//! `wrk` are lower than these; with one connection they agree.
+//! In a closed loop, connections = rate × mean latency (Little's law) therefore holds. The law does
+//! not hold for `wrk`, which reads a reply in one iteration of its loop and starts the clock of the
+//! next request in a later iteration; the time between belongs to neither request. If the client is
+//! busy, the percentiles of `wrk` are lower than these; with one connection they agree.
 //!
 //! # Cost
 //!

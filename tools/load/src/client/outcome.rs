@@ -4,8 +4,8 @@ use crate::cpu::CpuUse;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// Longest latency that a histogram distinguishes, in ns (1000 s); longer ones are recorded as this
-/// value.
+/// Longest latency that a histogram distinguishes, in ns (1000 s); longer latencies are recorded as
+/// this value.
 const MAX_LATENCY: u64 = 1_000_000_000_000;
 
 /// The results of a run.
@@ -89,8 +89,7 @@ pub struct GroupOutcome {
     pub connections: usize,
     /// Number of correct replies completed in the measured time.
     pub requests: u64,
-    /// Number of connections that failed or were given up, and of wrong replies, over the whole
-    /// run.
+    /// Number of failed connections and of wrong replies, over the whole run.
     pub errors: u64,
     /// Message of the first error.
     pub first_error: Option<String>,
@@ -102,10 +101,10 @@ pub struct GroupOutcome {
     /// that the client, not the server, is at its limit.
     pub send_lag: Histogram<u64>,
     /// Open loop: number of requests that could not leave in time because their connection had the
-    /// most requests in flight.
+    /// largest permitted number of requests in flight.
     pub delayed: u64,
-    /// Number of requests without a reply at the end of the measured time. In a closed loop those
-    /// in flight; in an open loop also those that were due and had not left.
+    /// Number of requests without a reply at the end of the measured time: in a closed loop the
+    /// requests in flight, in an open loop also due requests that had not left.
     pub unanswered: u64,
     /// Age of the oldest of `unanswered`; no percentile of the latency can be trusted beyond it.
     pub oldest_unanswered: Duration,
@@ -185,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_of_one_label_are_counted_together() {
+    fn groups_of_one_label_are_merged() {
         let group = |label: &str, requests, latency| {
             let mut group = GroupOutcome::new(label.into());
             group.requests = requests;

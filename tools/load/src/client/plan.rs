@@ -1,4 +1,4 @@
-//! The plan of a run. Plain data; [`Plan::check`] is called before the run starts.
+//! The plan of a run: plain data, which [`Plan::check`] checks before the run starts.
 
 use crate::matrix;
 use crate::spin::MAX_SERVICE;
@@ -31,8 +31,8 @@ pub struct Plan {
     /// Time after measuring in which replies still count, so that a delay at the end is in the
     /// latencies; zero where the throughput of an overloaded server matters.
     pub drain: Duration,
-    /// Time after which a silent connection that owes a reply is given up as an error. Spin
-    /// requests, which take as long as they ask for, are waited for.
+    /// Time after which a silent connection with an unanswered request fails. Under load,
+    /// connections of spin requests do not fail, since these requests take as long as they ask for.
     ///
     /// Make it longer than the run if the server may starve connections on purpose (levels at
     /// overload).
@@ -83,7 +83,7 @@ impl Group {
 #[derive(Clone, Debug)]
 pub enum Work {
     /// The square of matrices of order `n`; one request at a time in a closed loop, up to
-    /// [`OPEN_DEPTH`](crate::OPEN_DEPTH) in an open one.
+    /// [`OPEN_DEPTH`](crate::OPEN_DEPTH) in an open loop.
     Matrix {
         /// The order.
         n: usize,

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_the_mean_they_should_and_repeat_by_seed() {
+    fn numbers_have_the_expected_mean_and_repeat_by_seed() {
         let mean = |draw: fn(&mut Random) -> f64| {
             let mut random = Random::new(7);
             (0..100_000).map(|_| draw(&mut random)).sum::<f64>() / 1e5

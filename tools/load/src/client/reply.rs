@@ -79,8 +79,8 @@ pub(crate) struct Found {
 /// The last reply head of HTTP that was parsed.
 ///
 /// A head ends at its own empty line, so bytes that begin with a head already parsed begin with
-/// that very head, which need not be parsed again. Correct for any server, and fast if it sends the
-/// same head twice.
+/// that very head, which need not be parsed again. This is correct for any server, and fast for a
+/// server that sends the same head twice.
 #[derive(Default)]
 pub(crate) struct HeadMemo {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! A timeline as one picture.
+//! Draws a timeline as one picture.
 //!
 //! ```text
 //!   name: 20 ms, 4,711 events                                          ■ 0 ■ 8 ■ 32   legend
@@ -413,7 +413,7 @@ fn stretch(from: u64, to: u64) -> String {
     format!("{} from {}", time(to - from), time(from))
 }
 
-/// Returns the spans without their overlaps, in order.
+/// Merges overlapping spans and returns them in order.
 fn union(mut stretches: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     stretches.sort_unstable();
     let mut out: Vec<(u64, u64)> = Vec::new();

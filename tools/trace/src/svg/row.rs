@@ -46,7 +46,7 @@ impl<'a, 'b> Row<'a, 'b> {
         }
     }
 
-    /// Adds a span, which begins no earlier than the last one.
+    /// Adds a span, which begins no earlier than the previous span.
     pub(super) fn add(&mut self, from: u64, to: u64, style: Style<'a>, name: impl Fn() -> String) {
         let (left, right) = (self.axis.x(from), self.axis.x(to));
         if right - left >= 1.0 {
@@ -86,7 +86,8 @@ impl<'a, 'b> Row<'a, 'b> {
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .map(|(style, _)| style);
         let Some(style) = most else { return };
-        // In fifths, so that neighbours can merge; any activity stays visible.
+        // The strength is rounded up to fifths, so that neighbours can merge and any activity stays
+        // visible.
         let strength = ((covered * 5.0).ceil() * 20.0).clamp(20.0, 100.0) as u8;
         let (left, right) = (self.column, self.column + 1.0);
         if let Some((_, end, known, shade)) = &mut self.last
@@ -136,7 +137,7 @@ mod tests {
     };
 
     #[test]
-    fn bars_are_bounded_and_as_pale_as_they_are_empty() {
+    fn bars_are_bounded_and_paler_the_less_they_are_covered() {
         let axis = Axis::new(10_000_000);
         let mut out = String::new();
         let mut row = Row::new(&mut out, &axis, 0.0, 20.0);

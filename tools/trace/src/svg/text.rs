@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_have_colours_of_their_own() {
+    fn levels_have_distinct_colours() {
         for used in [0, 1, 1 << 63, 0b1010, u64::MAX] {
             let palette = Palette::of(used);
             let mut colours = palette.colours.clone();

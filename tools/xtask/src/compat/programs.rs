@@ -1,4 +1,4 @@
-//! `compat/programs` against real servers.
+//! Runs `compat/programs` against real servers.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -107,7 +107,7 @@ fn build(
     Ok(target.join(profile.folder()).join("compat-programs"))
 }
 
-/// Runs the chosen operations against servers of their own and writes the table to the log, or to
+/// Starts servers, runs the chosen operations against them and writes the table to the log, or to
 /// standard output.
 fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> Result<(), String> {
     let chosen = |name: &str| only.is_empty() || only.iter().any(|only| only == name);

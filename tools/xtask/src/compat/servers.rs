@@ -7,16 +7,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// Levels of postgres and redis: they run before everything ordinary, including the service's
+/// Rules for postgres and redis, which run before all ordinary programs, including the service's
 /// vCPUs.
 const RULES: &str =
     "[[assign]]\ncomm = \"postgres\"\nlevel = 1\n[[assign]]\ncomm = \"redis-server\"\nlevel = 1\n";
 /// Time limit of RabbitMQ's start, which takes ten seconds on an idle machine.
 const RABBITMQ_LIMIT: Duration = Duration::from_secs(120);
 
-/// Running servers; dropping them ends each and removes their files.
+/// Running servers. On drop each server is ended, and the files are removed.
 pub(super) struct Servers {
-    /// The children, each with the signal that ends that server.
+    /// Child processes, each with the signal that ends the server.
     children: Vec<(Child, &'static str)>,
     folder: PathBuf,
     postgres: u16,
@@ -68,8 +68,8 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Starts a RabbitMQ node of its own, reachable on this machine alone, with a name daemon of
-    /// its own.
+    /// Starts a separate RabbitMQ node with a separate name daemon, reachable only from this
+    /// machine.
     pub(super) fn start_rabbitmq(&mut self) -> Result<(), String> {
         let (port, names) = (free_port()?, free_port()?);
         let home = self.folder.join("rabbitmq");
@@ -138,7 +138,7 @@ impl Servers {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.postgres)
     }
 
-    /// Starts a server; `signal` makes it end at once.
+    /// Starts a server and waits until `is_there` holds; `signal` makes the server end at once.
     fn begin(
         &mut self,
         mut command: Command,

@@ -5,8 +5,7 @@
 //! time limit.
 //!
 //! `compat/tokio-names/differences.txt` lists the tests that fail, each with its reason. The list
-//! is compared both ways: a test that fails without being listed, and one that is listed and
-//! passes, are errors.
+//! is compared both ways: an unlisted test that fails and a listed test that passes are errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,8 +19,8 @@ use crate::run::{Limits, Stop, run};
 use crate::setup;
 use crate::step::{Context, Done, Verdict};
 
-/// Test files that apply; left out are those that test no part of these modules, or nothing on this
-/// system.
+/// Test files that apply. Files that test no part of these modules, or nothing on this system, are
+/// left out.
 const FILES: [&str; 26] = [
     "sync_barrier",
     "sync_broadcast",
@@ -61,7 +60,7 @@ const DIFFERENCES: &str = "differences.txt";
 #[derive(Default)]
 struct Report {
     table: String,
-    /// The failed tests (`file::test`), each with the way it ended.
+    /// The failed tests (`file::test`), each with the reason.
     failed: BTreeMap<String, String>,
     /// The tests that ran.
     all: BTreeSet<String>,

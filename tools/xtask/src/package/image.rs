@@ -2,7 +2,7 @@
 //!
 //! The image has one layer: the command, its libraries, and the files that define its user.
 //! `docker load` and `podman load` accept the archive. As root the tree is tried: the command
-//! serves from it, as the image's user, with nothing else in sight.
+//! serves from it, as the image's user, with the tree as its root directory.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -125,15 +125,15 @@ fn trial(archive: &Path, place: &Path) -> io::Result<String> {
     let mut server = Command::new("unshare");
     server.args(["--mount", "sh", "-c", &inside]).arg(&tree);
     let child = server.stdout(Stdio::piped()).spawn()?;
-    let tried = Served(child).try_page();
+    let tried = TrialServer(child).try_page();
     let _ = fs::remove_dir_all(place);
     tried.map(|()| "image served a page and ended in its own tree".to_owned())
 }
 
 /// A server, killed when the trial ends early.
-struct Served(Child);
+struct TrialServer(Child);
 
-impl Served {
+impl TrialServer {
     fn try_page(mut self) -> io::Result<()> {
         let wrong = |text: String| io::Error::other(format!("the image fails its trial: {text}"));
         let mut line = String::new();
@@ -166,7 +166,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for TrialServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -161,7 +161,7 @@ pub(super) fn package(context: &Context<'_>) -> Verdict {
     Ok(Done::Passed(tried))
 }
 
-/// Returns the reason for which instructions cannot be counted here.
+/// Returns the reason why instructions cannot be counted here, if there is one.
 fn uncountable(context: &Context<'_>) -> Option<String> {
     if let Err(reason) = context.io_uring {
         return Some(reason.clone());

@@ -15,9 +15,9 @@ const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
 /// Models of the core that take less than a second.
 const SHORTEST_MODELS: [&str; 3] = ["loom_inbox", "loom_search", "loom_state"];
 
-/// Runs the loom models. Optimized, because the checker runs each model thousands of times; with
-/// assertions, because the checker verifies them. One command covers all crates, so that they share
-/// dependencies.
+/// Runs the loom models. They are optimized, because the checker runs each model thousands of
+/// times, and have assertions, because the checker verifies them. One command covers all crates, so
+/// that they share dependencies.
 pub(super) fn loom(context: &Context<'_>) -> Verdict {
     let mut command = cargo(context, ["test", "--release", "--no-fail-fast"]);
     if context.full {
@@ -90,7 +90,7 @@ pub(super) fn miri(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// Returns the target for AddressSanitizer, or the reason for which it cannot be used. With an
+/// Returns the target for AddressSanitizer, or the reason why it cannot be used. With an
 /// explicit target, procedural macros and build scripts are built without the sanitizer.
 fn asan_target(context: &Context<'_>) -> Result<String, String> {
     if !context.tools.has(Tool::Nightly) {

@@ -1,19 +1,19 @@
-//! [`check`]: no comment is wider than [`COLUMNS`]. rustfmt does not look at comments.
+//! Checks that no comment is wider than [`COLUMNS`], since rustfmt does not wrap comments.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The most columns of a comment's line, its indentation included.
+/// Largest number of columns of a comment's line, including its indentation.
 const COLUMNS: usize = 100;
 
-/// Names of files with comments in C's form.
+/// Extensions of files with comments in C's form.
 const EXTENSIONS: [&str; 6] = ["rs", "h", "hpp", "c", "cpp", "S"];
 
-/// Lines that an error names; a tree that was never checked has thousands.
+/// Number of lines that an error names; a tree that was never checked has thousands.
 const MAX_NAMED: usize = 10;
 
-/// Looks at each source file of the tree but those of build folders.
+/// Checks each source file of the tree except those in build folders.
 ///
 /// # Errors
 /// The places of the first wide comments and their number, or the file that cannot be read.

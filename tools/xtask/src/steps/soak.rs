@@ -69,7 +69,7 @@ pub(super) fn torture(context: &Context<'_>) -> Verdict {
 struct Burners(Vec<std::process::Child>);
 
 impl Burners {
-    /// Starts a program on each of these CPUs, with a time limit of its own.
+    /// Starts a program with its own time limit on each of these CPUs.
     fn start(cpus: &[&str]) -> Result<Burners, String> {
         let mut all = Burners(Vec::new());
         for cpu in cpus {
@@ -125,7 +125,6 @@ pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
     ] {
         default_env(&mut command, name, value);
     }
-    // Time beside concurrent builds.
     context.run(command)?;
     let mut command = cargo(context, ["test", "-p", "upshift-sched", "--test", "it"]);
     command.args(["unplugged", "--", "--show-output"]);

@@ -43,8 +43,8 @@ pub(super) fn doc_tests(context: &Context<'_>) -> Verdict {
     tests(context, &["--doc"])
 }
 
-/// Runs `cargo test` over the workspace. Without io_uring everything runs on readiness, which is
-/// then no pass.
+/// Runs `cargo test` over the workspace. Without io_uring everything runs on readiness, which does
+/// not count as a pass.
 pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
     let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
     command.args(which).args(SHOW_SKIPS);

@@ -29,8 +29,8 @@ struct Queue {
     taken: Vec<&'static str>,
 }
 
-/// Runs the jobs. Each starts in order as soon as a lane and its folder are free. `work` receives
-/// the job and its start time.
+/// Runs `work` for the jobs. Each job starts in order as soon as a lane and its folder are free.
+/// Returns the index, the result and the duration of each job.
 pub(super) fn run<T: Send>(
     jobs: Vec<Job>,
     lanes: Lanes,
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn two_run_at_once_but_not_in_one_folder() {
+    fn two_jobs_run_at_once_but_not_in_one_folder() {
         let (mut here, mut there) = (Mutex::new(0), Mutex::new(0));
         let (at_once, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let done = run(
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn one_lane_keeps_their_order() {
+    fn one_lane_keeps_the_order_of_jobs() {
         let done = run(jobs(&["a", "b", "a"]), Lanes::One, |job| job.index);
         let order: Vec<_> = done.iter().map(|(index, ..)| *index).collect();
         assert_eq!(order, [0, 1, 2]);

@@ -1,9 +1,9 @@
-//! Requests at fixed times over several connections, with a thread for each, in SCHED_FIFO above
-//! ordinary threads and below all other elevated ones.
+//! Sends requests at fixed times over several connections, with a thread for each, in SCHED_FIFO
+//! above ordinary threads and below all other elevated threads.
 //!
-//! A client above the server would displace it. The kernel wakes a real-time thread on another CPU
-//! if a more urgent one runs on its own, and that CPU may spend milliseconds in the kernel for an
-//! ordinary thread (if the kernel is not preemptible).
+//! A client above the server would displace the server: the kernel wakes a real-time thread on
+//! another CPU if a more urgent thread runs on its own CPU, and the other CPU may spend
+//! milliseconds in the kernel for an ordinary thread (if the kernel is not preemptible).
 //!
 //! A latency counts from the time at which the request was due, so waits behind a late answer
 //! count, too. A thread sleeps until its next request is due, and in `read`.
@@ -59,7 +59,7 @@ impl Connection {
             .set_nodelay(true)
             .and(stream.set_read_timeout(Some(ANSWER_TIMEOUT)));
         set.map_err(|e| e.to_string())?;
-        let mut it = Connection {
+        let mut connection = Connection {
             kind,
             stream,
             buffer: Vec::new(),
@@ -69,9 +69,9 @@ impl Connection {
             hello.extend(b"user\0postgres\0database\0postgres\0\0");
             let length = hello.len() as u32;
             hello[..4].copy_from_slice(&length.to_be_bytes());
-            it.ask(&hello)?;
+            connection.ask(&hello)?;
         }
-        Ok(it)
+        Ok(connection)
     }
 
     /// Creates the data that the requests ask for.
@@ -191,18 +191,18 @@ pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run,
         .enumerate()
         .map(|(index, connection)| {
             let first = begin + gap.mul_f64(index as f64 / count);
-            std::thread::spawn(move || one(connection, first, gap, begin + WARMUP, time))
+            std::thread::spawn(move || send(connection, first, gap, begin + WARMUP, time))
         })
         .collect();
     let (mut latencies, mut lag, mut error) = (histogram()?, histogram()?, None);
     let mut pieces: Vec<Vec<u64>> = Vec::new();
     for thread in threads {
-        let one = thread.join().map_err(|_| "a client's thread panicked")??;
-        latencies.add(&one.latencies).map_err(|e| e.to_string())?;
-        lag.add(&one.lag).map_err(|e| e.to_string())?;
-        error = error.or(one.error);
-        pieces.resize_with(pieces.len().max(one.pieces.len()), Vec::new);
-        for (all, own) in pieces.iter_mut().zip(one.pieces) {
+        let part = thread.join().map_err(|_| "a client's thread panicked")??;
+        latencies.add(&part.latencies).map_err(|e| e.to_string())?;
+        lag.add(&part.lag).map_err(|e| e.to_string())?;
+        error = error.or(part.error);
+        pieces.resize_with(pieces.len().max(part.pieces.len()), Vec::new);
+        for (all, own) in pieces.iter_mut().zip(part.pieces) {
             all.extend(own);
         }
     }
@@ -220,14 +220,16 @@ pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run,
     })
 }
 
-fn one(
+/// Sends the requests of one connection, the first at `first`; requests due before `counted` do not
+/// count.
+fn send(
     mut connection: Connection,
     first: Instant,
     gap: Duration,
     counted: Instant,
     time: Duration,
 ) -> Result<Latencies, String> {
-    rise()?;
+    elevate()?;
     let mut own = Latencies {
         latencies: histogram()?,
         lag: histogram()?,
@@ -263,11 +265,11 @@ fn one(
 }
 
 /// Elevates the calling thread above ordinary threads.
-fn rise() -> Result<(), String> {
+fn elevate() -> Result<(), String> {
     let parameters = libc::sched_param {
         sched_priority: PRIORITY,
     };
-    // SAFETY: a live structure; 0 is the calling thread.
+    // SAFETY: the call only reads `parameters`, an initialized local; 0 is the calling thread.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(format!(
@@ -282,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stops_everything_in_some_pieces_does_not_decide_their_median() {
+    fn a_stall_in_a_few_intervals_does_not_decide_the_median() {
         let quiet: Vec<u64> = (1..=100).map(|it| it * 1000).collect();
         let mut stalled = quiet.clone();
         stalled[..4].fill(5_000_000);
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_whole_at_their_end() {
+    fn an_answer_is_whole_only_at_its_end() {
         for (kind, bytes, says) in [
             (
                 Kind::Nginx,

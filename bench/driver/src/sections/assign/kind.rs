@@ -1,4 +1,4 @@
-//! The three servers, as Debian packages them.
+//! The measured servers: nginx, redis and postgres, from their Debian packages.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,12 +10,12 @@ pub(super) enum Kind {
     Nginx,
     /// redis, without persistence.
     Redis,
-    /// postgres, with a process for each connection; rows by key.
+    /// postgres, which has a process for each connection and looks up rows by their key.
     Postgres,
 }
 
 impl Kind {
-    /// Returns the name, the name of the processes, and the package.
+    /// Returns the name of the server, of its processes, and of its package.
     fn words(self) -> [&'static str; 3] {
         match self {
             Kind::Nginx => ["nginx", "nginx", "nginx-light"],
@@ -34,14 +34,14 @@ impl Kind {
     }
 
     pub(super) fn program(self) -> Option<PathBuf> {
-        let is_there = |path: &PathBuf| path.exists();
+        let exists = |path: &PathBuf| path.exists();
         match self {
-            Kind::Nginx => Some("/usr/sbin/nginx".into()).filter(is_there),
-            Kind::Redis => Some("/usr/bin/redis-server".into()).filter(is_there),
+            Kind::Nginx => Some("/usr/sbin/nginx".into()).filter(exists),
+            Kind::Redis => Some("/usr/bin/redis-server".into()).filter(exists),
             Kind::Postgres => {
                 let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
-                let mut programs = versions.map(|it| it.path().join("bin/postgres"));
-                programs.find(is_there)
+                let mut programs = versions.map(|version| version.path().join("bin/postgres"));
+                programs.find(exists)
             }
         }
     }
@@ -49,7 +49,7 @@ impl Kind {
     /// Returns the version that the program prints.
     ///
     /// # Errors
-    /// The program is not installed; the message says how to install it.
+    /// The program is not installed (the message says how to install it), or cannot be run.
     pub(super) fn version(self) -> Result<String, String> {
         let [name, _, package] = self.words();
         let program = self

@@ -2,7 +2,7 @@
 //! with two threads per CPU, under remedies of the kernel, under an `[[assign]]` rule of the
 //! daemon, and under `upshift sched`.
 //!
-//! 1,000 requests per second over four connections, at fixed times regardless of answers. The
+//! 1,000 requests per second over four connections, due at fixed times regardless of answers. The
 //! client runs in SCHED_FIFO, above the batch and below a server that is itself in SCHED_FIFO.
 //! Server and batch run on all CPUs. The work of the batch is a second row, `NAME: the batch`, in
 //! ms of CPU time per second. In the last case redis and the batch each have their own cgroup, as
@@ -11,7 +11,7 @@
 //! | file | concern |
 //! |---|---|
 //! | `kind` | the three servers |
-//! | `servers` | one of them: start, address, processes |
+//! | `servers` | a running server: start, address, processes |
 //! | `remedies` | means of preferring the server |
 //! | `client` | requests at fixed times, latencies |
 
@@ -233,9 +233,9 @@ fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
     pids.iter().map(|&pid| Reading::of(pid).ok()).collect()
 }
 
-/// Returns the case and the row of a server without a batch that has the shorter time, with or
-/// without halting CPUs: SCHED_IDLE threads compete with a server of another session. Grouped cases
-/// have no separate row.
+/// Returns the cell and the value of the case's server without a batch. Of the rows with and
+/// without halting CPUs, the smaller value counts: the SCHED_IDLE threads that keep CPUs from
+/// halting compete with a server of another session. Grouped cases use the rows of the other cases.
 fn alone<'a>(
     section: &'a SectionResults,
     case: &str,
@@ -277,7 +277,7 @@ pub(crate) fn table(section: &SectionResults, case: &str) -> String {
     cells(case, "", servers, &columns)
 }
 
-/// Returns the goals: with the daemon, p99 is at most one and a half times that alone.
+/// Returns the goals: with the daemon, p99 is at most one and a half times the p99 alone.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |case: Case, figure: &str, of: fn(&Run) -> f64| {
         let name = case.name();

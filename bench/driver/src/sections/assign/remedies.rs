@@ -14,7 +14,7 @@ use crate::sections::processes::Daemon;
 /// A remedy for a server beside a batch process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// None
+    /// No remedy.
     Nothing,
     /// The lowest nice value, for all processes and threads of the server.
     Nice,
@@ -25,7 +25,7 @@ pub(super) enum Remedy {
     /// SCHED_DEADLINE for the serving processes: a period of 10 ms, a runtime of at most 8 ms, 70 %
     /// of the CPUs together.
     Deadline,
-    /// A rule of the daemon: level 8, with other defaults.
+    /// A rule of the daemon for level 8; all other settings are the defaults.
     Daemon,
     /// `upshift sched priority` over all CPUs, with all processes of the server at level 0.
     Sched,
@@ -144,19 +144,19 @@ impl Cgroup {
             if std::fs::create_dir(&path).is_err() {
                 continue;
             }
-            let it = Cgroup(path);
+            let cgroup = Cgroup(path);
             if ["cpu.weight", "cpu.shares"]
                 .iter()
-                .any(|file| it.0.join(file).exists())
+                .any(|file| cgroup.0.join(file).exists())
             {
-                // If real-time is distributed by cgroup, the group also needs a share; otherwise
-                // the file does not exist.
-                let share = it.0.join("cpu.rt_runtime_us");
+                // If the kernel distributes real-time runtime by cgroup, the group also needs a
+                // share; otherwise the file does not exist.
+                let share = cgroup.0.join("cpu.rt_runtime_us");
                 if urgent && share.exists() {
                     std::fs::write(&share, "400000")
                         .map_err(|e| format!("{}: {e}", share.display()))?;
                 }
-                return Ok(it);
+                return Ok(cgroup);
             }
         }
         Err("no cgroup with the CPU controller can be made".into())
@@ -169,11 +169,11 @@ impl Cgroup {
 
     /// Sets 100 times the default weight, the maximum of version 2.
     pub(crate) fn set_heaviest(&self) -> Result<(), String> {
-        // The same factor for version 1.
+        // Version 1 gets the same factor.
         self.set_weight("10000", "102400")
     }
 
-    /// Sets the least weight: a hundredth of the default in version 2, 2 of 1024 in version 1.
+    /// Sets the smallest weight: a hundredth of the default in version 2, 2 of 1024 in version 1.
     pub(crate) fn set_lightest(&self) -> Result<(), String> {
         self.set_weight("1", "2")
     }

@@ -1,5 +1,4 @@
-//! nginx, redis and postgres as Debian packages them, each with its own files in a temporary
-//! folder.
+//! Starts nginx, redis and postgres, each with its own files in a temporary folder.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -14,12 +13,12 @@ use super::kind::Kind;
 /// Time within which a server must listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A running server; dropping it ends it.
+/// A running server, which is ended on drop.
 pub(super) struct Server {
     pub(super) kind: Kind,
     pub(super) address: SocketAddr,
     child: Child,
-    /// Processes right after the start.
+    /// Process ids right after the start.
     first: Vec<u32>,
     folder: PathBuf,
 }
@@ -72,7 +71,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Whether the server answers, and not only listens.
+    /// Whether the server answers; a listening server may not be ready yet.
     fn is_up(&self) -> bool {
         super::client::Connection::open(self.kind, self.address).is_ok()
     }

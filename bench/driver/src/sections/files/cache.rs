@@ -1,4 +1,5 @@
-//! The files that are read and written, and their presence in the page cache.
+//! Creates the files that the programs read and overwrite, and controls whether they are in the
+//! page cache.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -39,19 +40,19 @@ pub(super) fn make(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes the output of programs, and waits until the device is idle.
+/// Removes the output of programs, and writes all dirty pages back.
 pub(super) fn clean(dir: &Path) {
     for name in ["out", "log"] {
         let _ = std::fs::remove_file(dir.join(name));
     }
-    // SAFETY: no pointers.
+    // SAFETY: `sync` takes no arguments and cannot fail.
     unsafe { libc::sync() };
 }
 
-/// Empties the page cache. Returns false without the privilege to; then each file's data is
-/// evicted, but directory entries stay cached.
+/// Empties the page cache. Returns false if the process lacks the privilege; then the data of each
+/// file is evicted, but directory entries stay cached.
 pub(super) fn forget_all(dir: &Path) -> bool {
-    // SAFETY: no pointers.
+    // SAFETY: `sync` takes no arguments and cannot fail.
     unsafe { libc::sync() };
     if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
         return true;
@@ -61,7 +62,7 @@ pub(super) fn forget_all(dir: &Path) -> bool {
         .chain([dir.join("big")])
         .filter_map(|path| File::open(path).ok())
     {
-        // SAFETY: advice about an open file.
+        // SAFETY: `posix_fadvise` takes no pointers; `file` is open.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     }
     false
@@ -79,13 +80,13 @@ pub(super) fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
             while file.read(&mut buffer)? != 0 {}
             Ok(())
         }
-        // Written once, so that all blocks are allocated.
+        // The file is written once, so that all of its blocks are allocated.
         "write" => prepare(&dir.join("out")),
         _ => Ok(()),
     }
 }
 
-/// Creates a file that is overwritten.
+/// Creates a file for a program to overwrite.
 pub(super) fn prepare(path: &Path) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     for _ in 0..OUT / LONG_BYTES as u64 {

@@ -2,8 +2,8 @@
 //! and a cold page cache.
 //!
 //! The files are in `target/files` of the benchmarks, on the file system of the checkout. Every
-//! program is bound to CPU 0, with its threads and those that the kernel runs for its ring; the
-//! client of the mixed row is on CPU 1.
+//! program is bound to CPU 0, with its threads and the kernel's threads for its ring; the client of
+//! the mixed row is on CPU 1.
 
 mod cache;
 mod show;
@@ -92,7 +92,7 @@ const MIXED: [&str; 2] = [
 const TASKS: [&str; 2] = ["32", "4"];
 /// Time between two urgent reads.
 const PACE: Duration = Duration::from_millis(1);
-/// Target factor by which p99 of the urgent reads is below that of all others.
+/// Factor by which the p99 of the urgent reads is to be below the p99 of every other runtime.
 const AHEAD: f64 = 3.0;
 
 /// Output of a program.
@@ -269,8 +269,7 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
     Ok(vec![printed.run(&watch)])
 }
 
-/// Runs `mixed` once: an urgent read every [`PACE`], counted from its due time; and the writes
-/// beside the reads.
+/// Runs the mixed row once: an urgent read every [`PACE`] (see [`ask`]), beside bulk writes.
 fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
     clean(dir);
     let written = (0..BULK).map(|number| dir.join(format!("bulk-{number}")));
@@ -309,13 +308,14 @@ fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, S
     Ok(vec![urgent, writes])
 }
 
-/// Time in which reads are not counted.
+/// Time at the beginning, in which reads are not counted.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-/// Requests a block every [`PACE`] on CPU 1; returns the time until each arrived, in ns. A read
-/// that was due before the answer to the previous one counts from its due time.
+/// Requests a block every [`PACE`] on CPU 1; returns the time until each block arrived, in ns. A
+/// read that was due before the previous answer counts from its due time.
 fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
-    // SAFETY: plain data, for which zeros are valid; the call only reads it.
+    // SAFETY: a `cpu_set_t` is a bit array, for which zeros are valid; `sched_setaffinity` only
+    // reads it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(1, &mut set);

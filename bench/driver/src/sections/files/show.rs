@@ -1,4 +1,4 @@
-//! The rows and tables of the section.
+//! The goals and the tables of the section `files`.
 
 use super::{AHEAD, CASES, MIXED};
 use crate::goal::{Goal, at_least, at_most};
@@ -6,7 +6,7 @@ use crate::peers::{RAW_C, UPSHIFT};
 use crate::results::{Cell, Run, SectionResults};
 use crate::table::{Column, cells, plain, spread, text};
 
-/// Returns the known cause for which a row misses its goals.
+/// Returns the known cause of a missed goal.
 fn cause(case: &str) -> &'static str {
     if case.contains("writes") {
         "the kernel's copy; beside urgent reads one write at a time"
@@ -19,8 +19,8 @@ fn cause(case: &str) -> &'static str {
     }
 }
 
-/// Returns the goals: no peer is faster, raw C hardly so, and urgent reads take a third of the time
-/// of other runtimes.
+/// Returns the goals: Upshift is at least as fast as every other runtime and at least 0.95 times as
+/// fast as raw C, and its p99 of urgent reads is at most a third of the best other runtime's.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let is_other = |peer: &str| !peer.starts_with(UPSHIFT) && peer != RAW_C;
     let mut goals = Vec::new();
@@ -52,7 +52,7 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     goals
 }
 
-/// Formats the table of a row of the section, the best peer first.
+/// Formats the table of a case, the best peer first.
 pub(crate) fn table(found: &SectionResults, case: &str) -> String {
     let is_urgent = case == MIXED[0];
     let key = |run: &Run| if is_urgent { run.p99 } else { -run.per_second };
@@ -60,7 +60,7 @@ pub(crate) fn table(found: &SectionResults, case: &str) -> String {
     let mut all: Vec<&Cell> = found.of_case(case, |_| true).collect();
     all.sort_by(|a, b| value(a).total_cmp(&value(b)));
     let ours = found.cell(case, UPSHIFT).map(value);
-    let against = if is_urgent {
+    let ratio_head = if is_urgent {
         "p99 ÷ upshift's"
     } else {
         "op/s ÷ upshift's"
@@ -79,7 +79,7 @@ pub(crate) fn table(found: &SectionResults, case: &str) -> String {
         median("user", |run| run.user),
         median("kernel", |run| run.sys),
         median("CPU busy", |run| run.server_busy),
-        text(against, |cell| {
+        text(ratio_head, |cell| {
             plain(ours.map(|ours| value(cell) / ours), 2)
         }),
     ];

@@ -1,6 +1,6 @@
-//! The chart of the slides: plaintext servers by number of requests, for C connections and a server
-//! of L CPUs. It is measured under `ab` (a connection for each request, as published) and under our
-//! client (persistent connections, for the duration of a run).
+//! The throughput chart of the published slides: plaintext servers by number of requests, for C
+//! connections and a server on L CPUs. The load comes from `ab` (a connection for each request, as
+//! published) and from our client (persistent connections, for the duration of a run).
 
 use std::process::Command;
 
@@ -47,12 +47,12 @@ pub(super) fn names() -> Vec<String> {
     SHAPES.map(name).into()
 }
 
-/// Returns the name of the case of a number of requests under `ab`.
+/// Returns the name of the case in which `ab` sends `requests` requests.
 pub(super) fn ab_case((connections, cpus): (usize, usize), requests: usize) -> String {
     format!("C = {connections}, L = {cpus}, ab, {requests} requests")
 }
 
-fn own_case((connections, cpus): (usize, usize)) -> String {
+fn client_case((connections, cpus): (usize, usize)) -> String {
     format!("C = {connections}, L = {cpus}, our client")
 }
 
@@ -69,7 +69,7 @@ fn programs(built: &Built, servers: &Programs, cpus: usize) -> Programs {
             return Some(program.clone());
         }
         let count = cpus.to_string();
-        let with = |option: &str| {
+        let with_option = |option: &str| {
             let mut program = program.clone();
             program.args.extend([option.to_owned(), count.clone()]);
             program
@@ -77,13 +77,13 @@ fn programs(built: &Built, servers: &Programs, cpus: usize) -> Programs {
         Some(match name {
             UPSHIFT => built.upshift(&["plaintext-server", "--vcpus", &count, "--pin", "0,1"])?,
             UPSHIFT_CPP => Program::new(program.file.clone(), &["plaintext", "--vcpus", &count]),
-            KURO => with("--vcpus"),
+            KURO => with_option("--vcpus"),
             THREADS => program.clone(),
-            _ => with("--workers"),
+            _ => with_option("--workers"),
         })
     };
-    let of = |(server, _): (&str, &str)| Some((server.to_owned(), program(server)?));
-    SERVERS.into_iter().filter_map(of).collect()
+    let entry = |(server, _): (&str, &str)| Some((server.to_owned(), program(server)?));
+    SERVERS.into_iter().filter_map(entry).collect()
 }
 
 /// Measures the selected shapes.
@@ -131,11 +131,11 @@ pub(super) fn run(
         let mut load = Closed::closed(page("/", &[], 1), connections, options);
         load.pinned = cpus == 1;
         let entries = rounds::entries(&programs, |_| Some(load.clone()));
-        rounds::run(results, &own_case(shape), &entries, options);
+        rounds::run(results, &client_case(shape), &entries, options);
     }
 }
 
-/// A run of `ab`, on CPU 1 where the server has CPU 0.
+/// A run of `ab`. A server with one CPU is pinned to CPU 0, and `ab` to CPU 1.
 #[derive(Clone, Copy)]
 struct Ab {
     requests: usize,
@@ -164,15 +164,15 @@ impl Drive for Ab {
         if !status.success() {
             return Err(format!("ab ended with {status}"));
         }
-        let of_all = (of_ended_children().saturating_sub(own) + cpu.total()).as_secs_f64();
+        let own_time = (of_ended_children().saturating_sub(own) + cpu.total()).as_secs_f64();
         let each = |part: std::time::Duration| part.as_secs_f64() * 1e6 / self.requests as f64;
-        // A run of some milliseconds is shorter than the clock tick by which other programs' time
-        // is counted.
+        // A run of a few milliseconds is shorter than the clock tick by which the time of other
+        // programs is counted.
         let [foreign, steal] = if self.requests < 10_000 {
             [0.0; 2]
         } else {
             [
-                (busy[0] + busy[1] - of_all / time.as_secs_f64()) / 2.0,
+                (busy[0] + busy[1] - own_time / time.as_secs_f64()) / 2.0,
                 steal,
             ]
         };
@@ -246,7 +246,7 @@ fn table(section: &SectionResults, shape: (usize, usize)) -> String {
         let mut cells: Vec<String> = REQUESTS
             .map(|requests| rate(&ab_case(shape, requests)))
             .into();
-        cells.push(rate(&own_case(shape)));
+        cells.push(rate(&client_case(shape)));
         cells.push(plain(section.median(&last, server, Run::cpu), 1));
         if cells.iter().any(|cell| cell != "–") {
             table.row(std::iter::once(label.to_owned()).chain(cells));
@@ -262,12 +262,13 @@ fn table(section: &SectionResults, shape: (usize, usize)) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns rates of Kuro's design and of Go as multiples of that of all others.
+    /// Returns results in which the rates of Kuro's design and of Go are multiples of the rate of
+    /// all other servers.
     pub(in crate::sections::papers) fn measured(kuro: f64, go: f64) -> SectionResults {
         let mut section = SectionResults::default();
         for shape in SHAPES {
             let cases = REQUESTS.map(|requests| ab_case(shape, requests));
-            for case in cases.into_iter().chain([own_case(shape)]) {
+            for case in cases.into_iter().chain([client_case(shape)]) {
                 for (server, _) in SERVERS {
                     let factor = match server {
                         KURO => kuro,
@@ -285,7 +286,7 @@ pub(super) mod tests {
         section
     }
 
-    const PRINTED: &str = "\
+    const OUTPUT: &str = "\
 Concurrency Level:      100
 Time taken for tests:   0.100 seconds
 Complete requests:      2000
@@ -297,19 +298,19 @@ Percentage of the requests served within a certain time (ms)
 ";
 
     #[test]
-    fn ab_is_understood() {
-        let run = parse_ab(PRINTED, 2000).unwrap();
+    fn output_of_ab_is_parsed() {
+        let run = parse_ab(OUTPUT, 2000).unwrap();
         assert_eq!((run.per_second, run.p50, run.p99), (20012.21, 4e3, 11e3));
-        assert!(parse_ab(PRINTED, 2001).is_err());
-        let failed = PRINTED.replace("requests:        0", "requests:        3");
+        assert!(parse_ab(OUTPUT, 2001).is_err());
+        let failed = OUTPUT.replace("requests:        0", "requests:        3");
         assert!(parse_ab(&failed, 2000).unwrap_err().contains("3 failed"));
-        let refused = format!("{PRINTED}Non-2xx responses:      2000\n");
+        let refused = format!("{OUTPUT}Non-2xx responses:      2000\n");
         assert!(parse_ab(&refused, 2000).is_err());
         assert!(parse_ab("", 1).is_err());
     }
 
     #[test]
-    fn a_server_has_a_row_and_a_number_of_requests_a_column() {
+    fn the_table_has_a_row_per_server_and_a_column_per_number_of_requests() {
         let tables = tables(&measured(1.5, 0.5));
         assert!(
             tables.contains("| Kuro's design | 30.0 | 30.0 | 30.0 | 30.0 | 30.0 |"),

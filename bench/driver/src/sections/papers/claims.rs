@@ -1,6 +1,6 @@
 //! The published claims about these figures, each with our figure and a verdict.
 //!
-//! A claim is judged by its wording: the published numbers are those of other machines.
+//! A claim is judged by its wording, since the published numbers were measured on other machines.
 
 use upshift_load::scenario::LEVELS;
 
@@ -14,7 +14,8 @@ use crate::goal::NOISE;
 use crate::peers::{HEADER_ORDER_FREE, KURO, THREADS, TOKIO, UPSHIFT};
 use crate::results::{Run, SectionResults};
 
-/// The English paper, the Chinese one with the data of its repository, the slides.
+/// Sources of the claims: the English paper, the Chinese paper with the data of its repository, and
+/// the slides.
 const EN: &str = "SharedScheduler (en)";
 const ZH: &str = "SharedScheduler (zh)";
 const SLIDES: &str = "slides";
@@ -137,8 +138,8 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
     ]
 }
 
-/// Returns the numbers of connections from which threads, and coroutines, leave requests
-/// unanswered.
+/// Returns the text and the finding on the numbers of connections from which threads, and
+/// coroutines, leave requests unanswered.
 fn limit(section: &SectionResults, curve: Curve) -> Option<(String, Finding)> {
     let [threads, coroutines] = [THREADS, UPSHIFT].map(|peer| knee(section, curve, peer));
     let words = |[last, first]: [Option<usize>; 2]| match (last, first) {
@@ -204,8 +205,8 @@ fn idle(section: &SectionResults) -> Vec<Claim> {
     let most = idle::most(section, UPSHIFT);
     let beside = most.and_then(|most| Some((most, p99(most)?, p99(0)?)));
     let each = |peer| {
-        let some = IDLE[1];
-        idle::median(section, some, peer, |run| run.resident + run.kernel)
+        let count = IDLE[1];
+        idle::median(section, count, peer, |run| run.resident + run.kernel)
     };
     vec![
         Claim::new(
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_that_does_not_compare_says_why() {
+    fn a_claim_that_is_not_comparable_names_the_reason() {
         let table = table(&measured(200e3, 30e3, [1.2, 110.0, 1.8, 0.5]));
         assert!(table.contains(FASTER), "{table}");
     }

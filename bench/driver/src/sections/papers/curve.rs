@@ -20,7 +20,8 @@ const PERIODS: [usize; 2] = [100, 50];
 
 /// Published numbers of connections.
 pub(super) const PUBLISHED: [usize; 6] = [1, 8, 16, 32, 64, 128];
-/// Requests per second of the numbers beyond the published ones, up to more than a CPU can answer.
+/// Requests per second of the numbers of connections beyond the published ones, up to more than a
+/// CPU can answer.
 const BEYOND: [usize; 4] = [10_240, 40_960, 81_920, 163_840];
 
 /// Number of threads per connection.
@@ -53,8 +54,9 @@ impl Curve {
         PUBLISHED.into_iter().chain(beyond)
     }
 
-    /// Whether a run of all rows measures a number of connections: all of them for the curves that
-    /// the claims are about, the ends of the published numbers and those beyond for the others.
+    /// Whether a run of all rows measures a number of connections. For the curves of the claims all
+    /// numbers are measured; for the other curves the first and the last published number, and the
+    /// numbers beyond.
     fn is_measured(self, connections: usize) -> bool {
         let inner = PUBLISHED[1]..PUBLISHED[PUBLISHED.len() - 1];
         [CURVE, SMALL].contains(&self) || !inner.contains(&connections)
@@ -173,8 +175,8 @@ fn table(section: &SectionResults, curve: Curve) -> String {
     table.markdown()
 }
 
-/// Returns the most connections up to which a server answers 95 % of the requests, and the fewest
-/// at which it does not, if any.
+/// Returns the largest number of connections up to which a server answers 95 % of the requests, and
+/// the next measured number, if there is one.
 pub(super) fn knee(section: &SectionResults, curve: Curve, peer: &str) -> [Option<usize>; 2] {
     let mut last = None;
     for connections in curve.connections() {
@@ -209,8 +211,8 @@ pub(super) mod tests {
     use super::*;
     use crate::goal::Verdict;
 
-    /// Returns servers that answer everything up to a rate, and only this rate beyond; the mean
-    /// latency of one is `mean` times that of the other.
+    /// Returns results in which each server answers all requests up to its rate and only this rate
+    /// beyond. The mean latency of threads is `mean` times the mean latency of coroutines.
     pub(in crate::sections::papers) fn measured(
         coroutines: f64,
         threads: f64,

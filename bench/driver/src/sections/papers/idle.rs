@@ -1,5 +1,5 @@
-//! 100 busy connections beside tens of thousands of mostly idle ones, on both drivers, on tokio and
-//! on threads: the latency of the busy ones, and the memory of an idle one.
+//! Latency of 100 busy connections beside up to 50,000 mostly idle connections, and memory per idle
+//! connection, for Upshift with both drivers, for tokio, and for threads.
 
 use std::time::Duration;
 
@@ -16,16 +16,17 @@ use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::table::plain;
 
-/// Numbers of idle connections. Threads, three per connection, end below 5,500
-/// (`vm.max_map_count`); 18,000 stay below 20,000 open files, a common hard limit.
+/// Numbers of idle connections. The server with threads has three threads per connection and
+/// reaches `vm.max_map_count` before 5,500 connections; 18,000 connections stay below 20,000 open
+/// files, a common hard limit.
 pub(super) const IDLE: [usize; 5] = [0, 5_000, 18_000, 20_000, 50_000];
-/// Number of connections that send every [`PERIOD`].
+/// Number of connections that send a request every [`PERIOD`].
 const BUSY: usize = 100;
 const PERIOD: Duration = Duration::from_millis(10);
 /// Order of the matrices.
 const ORDER: usize = 8;
 /// Maximum number of a process's open files besides its connections.
-const FILES: usize = 1_000;
+const OTHER_FILES: usize = 1_000;
 
 pub(super) const SERVERS: [&str; 4] = [UPSHIFT, READINESS, TOKIO, THREADS];
 
@@ -57,8 +58,8 @@ pub(super) fn run(
             continue;
         }
         let case = case(idle);
-        if let Err(why) = allow_open_files((BUSY + idle + FILES) as u64) {
-            results.note(format!("{case}: {why}"));
+        if let Err(reason) = allow_open_files((BUSY + idle + OTHER_FILES) as u64) {
+            results.note(format!("{case}: {reason}"));
             continue;
         }
         let load = Load {
@@ -66,8 +67,8 @@ pub(super) fn run(
             ..Load::new(ORDER, BUSY, PERIOD, options)
         };
         let missing = missing_threads(3 * (BUSY + idle));
-        if let Some(why) = &missing {
-            results.note(format!("{case}, {THREADS}: {why}"));
+        if let Some(reason) = &missing {
+            results.note(format!("{case}, {THREADS}: {reason}"));
         }
         let entries = rounds::entries(servers, |name| {
             let runs = SERVERS.contains(&name) && (name != THREADS || missing.is_none());
@@ -134,7 +135,7 @@ pub(super) fn most(section: &SectionResults, peer: &str) -> Option<usize> {
     measured.find(|&idle| idle > 0 && section.cell(&case(idle), peer).is_some())
 }
 
-/// Returns the goals, each with the most idle connections that were measured.
+/// Returns the goals, each for the largest number of idle connections that was measured.
 pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goals = |peer: &str| {
         let most = most(section, peer).unwrap_or_default();
@@ -166,7 +167,8 @@ pub(super) mod tests {
     use super::*;
     use crate::goal::Verdict;
 
-    /// Returns equal servers; threads end at 5,000, and need three times the memory.
+    /// Returns results in which all servers are equal, except that threads have no results beyond
+    /// 5,000 idle connections and need three times the memory.
     pub(in crate::sections::papers) fn measured(p99_beside_idle: f64) -> SectionResults {
         let mut section = SectionResults::default();
         for idle in IDLE {
@@ -189,7 +191,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn idle_connections_are_held_against_none() {
+    fn goals_compare_many_idle_connections_with_none() {
         assert_eq!(names()[..2], ["idle-0", "idle-5k"]);
         let section = measured(120.0);
         assert!(

@@ -21,12 +21,12 @@ pub(super) const NAME: &str = "levels";
 const EACH: usize = 16;
 /// Published order and period.
 const PUBLISHED: (usize, Duration) = (20, Duration::from_millis(50));
-/// Order of large matrices. The period follows from the capacity of a CPU.
+/// Order of the large matrices. Their period follows from the capacity of a CPU.
 const LARGE: usize = 96;
 /// Case in which the capacity of a CPU is measured.
 const CAPACITY: &str = "eight levels, n = 96, closed loop on 1 CPU";
 
-/// Name of the load in the cases.
+/// Names of the loads in the cases.
 pub(super) const LIGHT: &str = "n = 20, every 50 ms";
 pub(super) const HEAVY: &str = "n = 96, 130 % of a CPU";
 
@@ -156,8 +156,8 @@ pub(super) mod tests {
     use super::*;
     use crate::goal::Verdict;
 
-    /// Returns latencies that grow with the level, at both loads; with two CPUs `two` times as
-    /// large.
+    /// Returns latencies that grow with the level, at both loads, and that are `two` times as large
+    /// with two CPUs.
     pub(in crate::sections::papers) fn measured(two: f64) -> SectionResults {
         let mut section = SectionResults::default();
         for load in [LIGHT, HEAVY] {

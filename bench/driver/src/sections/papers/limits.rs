@@ -1,4 +1,5 @@
-//! Kernel limits: memory of connections, and the limits on threads.
+//! Memory that connections take in the server and in the kernel, and the kernel's limits for
+//! threads.
 
 use std::fs;
 use std::sync::Arc;
@@ -105,8 +106,8 @@ impl MemoryWatch {
     }
 }
 
-/// Returns the reason for which the kernel cannot run this number of threads of one process beside
-/// the others, if any.
+/// Returns the reason why the kernel cannot run this number of threads in one process beside all
+/// other threads, if there is one.
 pub(super) fn missing_threads(threads: usize) -> Option<String> {
     let of = |name: &str| {
         let value = text(&format!("/proc/sys/{}", name.replace('.', "/")));
@@ -127,7 +128,7 @@ pub(super) fn missing_threads(threads: usize) -> Option<String> {
             of("vm.max_map_count").saturating_sub(OTHER_AREAS),
         ),
     ])
-    .map(|why| format!("no room for {threads} threads: {why}"))
+    .map(|limit| format!("no room for {threads} threads: {limit}"))
 }
 
 /// Returns the first insufficient limit: name, need, limit.
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_that_does_not_suffice_is_named() {
+    fn an_insufficient_limit_is_named() {
         let limits = |need| [("a", need, 40_000), ("b", 2 * need, 50_000), ("c", 0, 0)];
         assert_eq!(exceeded(limits(25_000)), None);
         let why = exceeded(limits(26_000)).unwrap();

@@ -20,7 +20,7 @@ const PER_ADDRESS: usize = 25_000;
 /// Time under load before measuring.
 const WARM_UP: Duration = Duration::from_millis(250);
 
-/// Row of all addresses together, where each has its own.
+/// Row of all addresses together, in cases with a row for each address.
 pub(super) const TOTAL: &str = "total";
 
 /// Returns the name of the row of a level.
@@ -37,7 +37,7 @@ pub(super) struct Load {
     pub(super) levels: &'static [u8],
     /// Number of connections to each address.
     pub(super) connections: usize,
-    /// Time between the requests of a connection; if `None`, the next one follows the reply.
+    /// Time between the requests of a connection; if `None`, the next request follows the reply.
     pub(super) period: Option<Duration>,
     /// Number of additional connections, which send a request every [`IDLE_PERIOD`].
     pub(super) idle: usize,
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_connections_are_spread_over_addresses_and_hardly_send() {
+    fn idle_connections_are_spread_over_addresses_and_have_their_own_pace() {
         let options = Options::for_tests(Duration::from_secs(1));
         let load = Load {
             idle: 60_000,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_that_of_the_busy_connections_or_of_a_level() {
+    fn rows_are_those_of_the_busy_connections_or_of_the_levels() {
         let options = Options::for_tests(Duration::from_secs(1));
         let run = |per_second| Run {
             per_second,

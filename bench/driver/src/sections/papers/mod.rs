@@ -5,12 +5,12 @@
 //! |---|---|
 //! | `curve` | coroutines against threads by number of connections, at fixed send times |
 //! | `levels` | 128 connections at eight levels, on one CPU and on two |
-//! | `idle` | 100 busy connections beside up to 50,000 idle ones, and the memory of an idle one |
+//! | `idle` | 100 busy connections beside up to 50,000 idle ones, and memory per idle connection |
 //! | `chart` | plaintext by number of requests, under `ab` and under our client |
 //! | `claims` | the published claims |
 //!
-//! `load` is the load of the first three. A row, for `--rows`, is a curve, or a number of idle or
-//! of busy connections.
+//! `load` is the load of the first three. `--rows` selects a curve (`n20-100`), `levels`, a number
+//! of idle connections (`idle-50k`), or the connections and CPUs of a chart (`c100-l1`).
 
 mod chart;
 mod claims;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_have_names_of_their_own() {
+    fn names_of_rows_are_distinct() {
         let names = names();
         for name in &names {
             assert_eq!(names.iter().filter(|other| *other == name).count(), 1);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn without_figures_there_are_no_tables_but_that_of_the_claims() {
+    fn without_figures_there_is_only_the_table_of_the_claims() {
         let empty = SectionResults::default();
         let all = tables(&empty);
         assert_eq!(all, claims::table(&empty));

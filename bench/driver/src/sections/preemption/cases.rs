@@ -1,4 +1,4 @@
-//! The rows of the section: each a load and the servers under it.
+//! The rows of the section, each with a load and the servers under this load.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// Title on the page.
     pub(crate) title: &'static str,
-    /// Upshift's server, measured off, on, and on as root.
+    /// Upshift's server, measured without preemption, with preemption, and with preemption as root.
     pub(super) server: Server,
     /// Servers of other runtimes.
     pub(super) others: &'static [&'static str],
@@ -36,13 +36,13 @@ pub(crate) struct Case {
 pub(super) enum Server {
     /// The spin server on CPU 0.
     Spin,
-    /// Spin server on both CPUs; the client takes the time that it needs from CPU 1.
+    /// The spin server on both CPUs; the client takes the time that it needs from CPU 1.
     TwoVcpus,
     /// The spin server without io_uring.
     Readiness,
     /// The spin server that receives at level 0.
     Urgent,
-    /// Server of one page.
+    /// The server of one page.
     Plaintext,
     /// `upshift serve`.
     Files,
@@ -56,7 +56,7 @@ pub(super) enum Load {
     Beside(Requests),
     /// Pings of level 0, beside a request of [`BATCH_LEVEL`] that outlasts them.
     Pings,
-    /// Closed loop of a number of connections, each of which requests the page at a path.
+    /// A closed loop: the path of the requested page, and the number of connections.
     Pages(&'static str, usize),
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Requests {
     per_second: f64,
     short: Duration,
     distribution: Distribution,
-    /// Set if some requests are long; these take a thousand times as much.
+    /// Set if a share of the requests is long: these take a thousand times as long.
     has_long: bool,
     /// Levels of short and of long requests.
     levels: [u8; 2],
@@ -150,8 +150,7 @@ pub(crate) const CASES: [Case; 15] = {
 pub(super) const FILE: &str = "/six";
 
 impl Case {
-    /// Returns the length of a run, given `time`: four fifths of it where that includes enough long
-    /// requests.
+    /// Returns the length of a run: `time`, or four fifths of it unless long requests are rare.
     fn duration(&self, time: Duration) -> Duration {
         match &self.load {
             Load::Requests(of) | Load::Beside(of) if of.per_second < MIXED_RATE && of.has_long => {
@@ -209,7 +208,7 @@ mod tests {
     use upshift_load::scenario::NOWHERE;
 
     #[test]
-    fn every_row_is_a_load_that_can_be_driven() {
+    fn every_row_has_its_own_name_and_a_plan() {
         for case in &CASES {
             let plan = case.plan(NOWHERE, Duration::from_secs(1));
             let shares: f64 = plan.classes.iter().map(|class| class.share).sum();
@@ -226,7 +225,7 @@ mod tests {
         let of = |class: &upshift_load::Class| class.share * class.service.as_secs_f64();
         let mean: f64 = plan.classes.iter().map(of).sum();
         let upshift_load::Pace::Poisson { per_second } = plan.pace else {
-            panic!("independent clients");
+            panic!("not independent clients");
         };
         assert!((per_second * mean - 0.7).abs() < 1e-9);
         assert!((4_600.0..4_800.0).contains(&per_second));

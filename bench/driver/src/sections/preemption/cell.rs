@@ -1,4 +1,4 @@
-//! A run of one server of a row.
+//! A run of one server in a row.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //! without privileges, next to a server in C, to Go and to the published technique.
 //!
 //! Server on CPU 0, client on CPU 1; with two vCPUs the server has both. Cells are named after a
-//! server and a class of requests: `SERVER: short`, `SERVER: long`. A figure is the median over the
-//! rounds of the ratio of two servers in the same round.
+//! server and a class of requests: `SERVER: short`, `SERVER: long`. A ratio is that of the medians
+//! over the rounds in which both servers were measured.
 
 mod cases;
 mod cell;
@@ -30,7 +30,7 @@ pub(crate) use targets::goals;
 
 /// Upshift without preemption.
 const OFF: &str = "off";
-/// The same once more: its ratio to [`OFF`] is that of equal servers.
+/// The same server once more: its ratio to [`OFF`] shows the difference of equal servers.
 const OFF_AGAIN: &str = "off again";
 /// Upshift with preemption, run by an ordinary user.
 const ON: &str = "on";
@@ -105,14 +105,15 @@ fn measure(
 }
 
 fn is_root() -> bool {
-    // SAFETY: no arguments, and it cannot fail.
+    // SAFETY: `geteuid` takes no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The command `upshift`: off, on, and on as root.
+/// The programs of Upshift: without preemption, with preemption, and with preemption as root.
 struct Fleet {
-    /// Program for the driver's own user, and a copy that everybody may run.
+    /// Program for the driver's own user.
     program: Program,
+    /// Copy of the program that every user may run.
     copy: PathBuf,
     is_root: bool,
     /// Folder that `upshift serve` serves.

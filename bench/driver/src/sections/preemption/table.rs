@@ -1,4 +1,4 @@
-//! A table for each row: medians, and the medians of their per-round ratios to *off* and to *c*.
+//! A table for each row: medians, and their ratios to *off* and to *c* over common rounds.
 
 use upshift_report::Table;
 
@@ -67,7 +67,7 @@ mod tests {
     use crate::sections::preemption::ON;
 
     #[test]
-    fn ratios_are_those_of_the_same_round() {
+    fn ratios_use_the_rounds_that_both_servers_have() {
         let mut section = SectionResults::default();
         // The machine becomes slower from round to round; the ratio stays.
         for (round, drift) in [(0, 1.0), (1, 2.0), (2, 8.0)] {

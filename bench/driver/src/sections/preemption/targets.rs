@@ -1,4 +1,4 @@
-//! The goals of preemption, each judged for each of its rows.
+//! The goals of preemption: limits for single rows, and a limit for all rows together.
 
 use super::cases::{CASES, Case};
 use super::cell::{LONG, SHORT, row};
@@ -15,10 +15,11 @@ const P99: Figure = ("p99", SHORT, Run::p99);
 const CPU: Figure = ("CPU", SHORT, Run::cpu);
 const LONG_P50: Figure = ("p50", LONG, Run::p50);
 
-/// A limit on the ratio of figures of a class to those of another server, in some rows.
+/// A limit: in each of `rows`, each of `figures` is at most `limit` times the figure of the server
+/// `base`.
 struct Target {
     rows: &'static [&'static str],
-    words: &'static str,
+    label: &'static str,
     base: &'static str,
     figures: &'static [Figure],
     limit: f64,
@@ -29,12 +30,12 @@ struct Target {
 /// Rows in which short requests wait behind long ones.
 const BEHIND_LONG: &[&str] = &["long-70", "long-85", "long-90"];
 /// Rows in which preemption has little to gain.
-const HARMLESS: &[&str] = &["micros", "exp-9", "exp-14", "plaintext", "serve"];
+const NO_GAIN: &[&str] = &["micros", "exp-9", "exp-14", "plaintext", "serve"];
 
 const TARGETS: [Target; 4] = [
     Target {
         rows: BEHIND_LONG,
-        words: "short p50, p95, p99",
+        label: "short p50, p95, p99",
         base: C,
         figures: &[P50, P95, P99],
         limit: 1.15,
@@ -42,7 +43,7 @@ const TARGETS: [Target; 4] = [
     },
     Target {
         rows: BEHIND_LONG,
-        words: "long p50",
+        label: "long p50",
         base: C,
         figures: &[LONG_P50],
         limit: 1.4,
@@ -50,15 +51,15 @@ const TARGETS: [Target; 4] = [
     },
     Target {
         rows: BEHIND_LONG,
-        words: "CPU per request",
+        label: "CPU per request",
         base: C,
         figures: &[CPU],
         limit: 1.05,
         cause: "not known",
     },
     Target {
-        rows: HARMLESS,
-        words: "p50, p99, CPU per request",
+        rows: NO_GAIN,
+        label: "p50, p99, CPU per request",
         base: OFF,
         figures: &[P50, P99, CPU],
         limit: 1.05,
@@ -66,10 +67,10 @@ const TARGETS: [Target; 4] = [
     },
 ];
 
-/// Ratio of two equal servers above which a row tells nothing about small differences.
+/// Ratio of two equal servers above which a row cannot show small differences.
 const EQUAL: f64 = 1.0 + crate::goal::NOISE;
 
-/// Limit, in every row, of the p99 of short requests as a multiple of that without preemption.
+/// Largest permitted p99 of short requests in any row, as a multiple of the p99 without preemption.
 const HARM: f64 = 1.1;
 
 /// Returns all goals of the section.
@@ -82,10 +83,10 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
         let rows = CASES.iter().filter(|case| target.rows.contains(&case.name));
         for case in rows {
             let Target {
-                words, base, limit, ..
+                label, base, limit, ..
             } = target;
             let goal = at_most(
-                format!("{}: {words} ≤ {limit} × {base}", case.title),
+                format!("{}: {label} ≤ {limit} × {base}", case.title),
                 *limit,
                 "µs",
             );
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
     use crate::goal::Verdict;
 
-    /// Returns latencies of 100 µs, except for the server that is on: `of` gives its latency.
+    /// Returns latencies of 100 µs for all servers but [`ON`], whose latency `of` gives per case.
     fn measured(of: impl Fn(&str) -> f64) -> SectionResults {
         let mut section = SectionResults::default();
         for case in &CASES {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_worse_misses_its_goal_and_that_of_any_row() {
+    fn a_slow_row_misses_its_own_goal_and_the_goal_for_any_row() {
         let missed = |section: &SectionResults| -> Vec<String> {
             let goals = goals(section).into_iter();
             let missed = goals.filter(|goal| goal.verdict() == Verdict::Missed);
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_in_which_equal_servers_differ_reaches_no_goal() {
+    fn a_row_in_which_equal_servers_differ_is_unmeasured() {
         let mut section = measured(|_| 90.0);
         let title = CASES
             .iter()
@@ -197,8 +198,8 @@ mod tests {
         let goals = goals(&section);
         let unmeasured = goals
             .iter()
-            .filter(|it| it.verdict() == Verdict::Unmeasured);
-        // Nine goals need C, and one is that of root.
+            .filter(|goal| goal.verdict() == Verdict::Unmeasured);
+        // Nine goals compare with C, and one is about the server that runs as root.
         assert_eq!((goals.len(), unmeasured.count()), (16, 10));
     }
 }

@@ -13,7 +13,7 @@ use crate::server::Server;
 /// Ports outside the range that Linux assigns to clients.
 const PORTS: std::ops::Range<u16> = 20_000..32_768;
 
-/// Difference between the process for urgent requests and that for the others.
+/// Means by which urgent requests are preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
     /// The second process has nice 19.
