@@ -1,5 +1,5 @@
-//! A test whether io_uring works here. It exercises the features rather than reads the kernel's
-//! version, so that missing and forbidden ones both show.
+//! A test of whether io_uring works here. The test uses the features instead of reading the
+//! kernel's version, so it detects both missing and forbidden features.
 
 use crate::config::Config;
 use crate::pool::Pool;
