@@ -1,6 +1,6 @@
-// A server that squares matrices. Each connection has a coroutine that receives, one that computes
-// and one that sends, connected by two bounded queues. The protocol is that of
-// `upshift matrix-server`, byte for byte.
+// A server that squares matrices. Each connection has three coroutines, which receive, compute and
+// send, connected by two bounded queues. The protocol is, byte for byte, the protocol of
+// `upshift matrix-server`.
 //
 //     matrix_server --listen 127.0.0.1:8080 --vcpus 1 --level 4
 #include <upshift/upshift.hpp>

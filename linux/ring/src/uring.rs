@@ -1,5 +1,5 @@
-//! The two queues shared with the kernel, and the one system call. Owner only; knows nothing of
-//! slots.
+//! The two queues that the ring shares with the kernel, and the one system call. Only the owner
+//! uses them. This module does not know slots.
 //!
 //! The views of the queues live as long as the instance, so pushing an entry is a copy of 64 bytes
 //! and two additions, and the tail is published once per [`enter`](Uring::enter). Only

@@ -71,7 +71,7 @@ struct Pauses<'a> {
 }
 
 impl Pauses<'_> {
-    /// Pauses if the piece is over. The worker continues with its mode.
+    /// Pauses if the piece has ended. The worker continues with its mode.
     fn pause_if_due(&mut self) {
         if self.last.elapsed() < PIECE {
             return;

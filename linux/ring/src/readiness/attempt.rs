@@ -340,7 +340,7 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
 }
 
 /// Accepts one connection or, for a stream, all waiting connections. Makes the listening socket
-/// nonblocking for good, since another thread may accept on it and be faster.
+/// nonblocking permanently, since another thread may accept on it and be faster.
 fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
     if first && set_nonblocking(sqe.fd) < 0 {
         return Done(-errno());

@@ -19,7 +19,7 @@
 //! | NOP | completes at once |
 //! | SEND, SENDMSG, RECV, RECVMSG | `MSG_DONTWAIT`; repeated until complete with `MSG_WAITALL` |
 //! | RECV and RECVMSG multishot | when readable, into the buffers of the pool, up to 32 at a time |
-//! | ACCEPT multishot | `accept4`; the listening socket becomes nonblocking for good |
+//! | ACCEPT multishot | `accept4`; the listening socket becomes nonblocking permanently |
 //! | CONNECT | nonblocking for the length of the call; see below for local sockets |
 //! | POLL_ADD | `poll`, then epoll |
 //! | READ, WRITE, READV, WRITEV | `RWF_NOWAIT` (page cache, pipes); other files on a thread |
