@@ -1,4 +1,5 @@
-# Whether COMPILER refuses the NUMBERth case of FILE in cpp/tests with a message that SAYS; then TRIED is touched.
+# Checks that COMPILER refuses case NUMBER of FILE in cpp/tests with a message that matches SAYS,
+# and then touches TRIED.
 get_filename_component(here "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
 execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I${here}/include -DREFUSED=${NUMBER} ${here}/tests/${FILE}
   RESULT_VARIABLE code ERROR_VARIABLE said)

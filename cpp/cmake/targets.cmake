@@ -1,4 +1,6 @@
-# upshift::upshift (static) and upshift::shared, from UPSHIFT_INCLUDE, UPSHIFT_LIB, UPSHIFT_ABI, the number of the ABI, and UPSHIFT_SHARED, the shared library by its name for the linker of programs.
+# Defines upshift::upshift (static) and upshift::shared from UPSHIFT_INCLUDE, UPSHIFT_LIB,
+# UPSHIFT_ABI (the version of the ABI) and UPSHIFT_SHARED (the shared library, by the name that
+# programs look for).
 add_library(upshift::upshift STATIC IMPORTED)
 set_target_properties(upshift::upshift PROPERTIES
   IMPORTED_LOCATION "${UPSHIFT_LIB}/libupshift_c.a"

@@ -1,4 +1,4 @@
-// An HTTP file server, like that in the slides on io_uring and coroutines: a coroutine per
+// An HTTP file server, like the server in the slides on io_uring and coroutines: a coroutine per
 // connection, and a co_await for every wait. Differences from the slides' server: an error ends one
 // connection and not the process, a path cannot leave the root, and a file may be longer than a
 // buffer.
@@ -40,8 +40,8 @@ task<bool> answer(stream& peer, const file& root, const server::request& asked) 
     co_return false;
   }
   const std::string path = path_of(asked.target);
-  // A request without a path has the empty path, which is not found. (The conditional expression
-  // contains no co_await: g++ 12 miscompiles it.)
+  // An invalid target has the empty path, which is not found. (No conditional expression contains a
+  // co_await: g++ 12 miscompiles it.)
   auto opened = co_await root.open_beneath(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, as_result);
   auto size = result<std::size_t>::failure(-ENOENT);
   if (opened) size = co_await opened->size(as_result);
@@ -59,7 +59,7 @@ task<bool> answer(stream& peer, const file& root, const server::request& asked) 
   buffer piece(chunk);
   for (std::size_t at = 0; at < *size;) {
     auto read = co_await opened->read_at(std::move(piece), at, as_result);
-    // The file has shrunk: the promised length is out of reach.
+    // The file has shrunk, so the promised length cannot be sent.
     if (!read.count || *read.count == 0) co_return false;
     const std::size_t rest = *size - at;
     if (read.buf.size() > rest) read.buf.resize(rest);

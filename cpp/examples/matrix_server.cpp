@@ -1,5 +1,6 @@
-// Squares of matrices. Receive, compute and send are a coroutine each, joined by two bounded
-// queues. The protocol equals that of `upshift matrix-server`, byte for byte.
+// A server that squares matrices. Each connection has three coroutines, which receive, compute and
+// send, connected by two bounded queues. The protocol is, byte for byte, the protocol of
+// `upshift matrix-server`.
 //
 //     matrix_server --listen 127.0.0.1:8080 --vcpus 1 --level 4
 #include <upshift/upshift.hpp>

@@ -1,6 +1,6 @@
-// Rust and C++ coroutines of one process in one order. Sixteen of each language, at alternating
-// levels, are spawned least urgent first. They run by level, and within a level in the order of
-// their spawns. The exit status is 1 otherwise.
+// Rust and C++ coroutines of one process in one order. Sixteen coroutines of each language, at
+// alternating levels, are spawned, the least urgent first. They must run by level and, within a
+// level, in the order of their spawns; otherwise the exit status is 1.
 #include <cstdio>
 #include <upshift/upshift.hpp>
 #include <vector>
@@ -25,7 +25,7 @@ task<bool> mix() {
   std::vector<event> events;
   for (int at = 60; at > 28; at -= 2) {
     spawn(note_twice(events, at), level{at}).detach();
-    // One level of the next C++ coroutine, and one level of its own.
+    // The Rust coroutine alternately has the level of this C++ coroutine and a level of its own.
     const auto note = [](void* to, int level) { static_cast<std::vector<event>*>(to)->push_back({'R', level}); };
     mixed_spawn(at % 4 == 0 ? at : at + 1, note, &events);
   }
@@ -36,7 +36,7 @@ task<bool> mix() {
     if (i == 0) continue;
     in_order &= events[i - 1].level <= events[i].level;
   }
-  // Equals take turns: C R C R at each level that both languages use.
+  // Coroutines of one level alternate: C R C R at each level that both languages use.
   for (std::size_t i = 0; i + 3 < events.size(); ++i) {
     const bool begins = i == 0 || events[i - 1].level != events[i].level;
     if (begins && events[i + 3].level == events[i].level)

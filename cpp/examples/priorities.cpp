@@ -1,6 +1,6 @@
-// Urgent work beside batch work on one vCPU: coroutines of level 2 that wake every millisecond,
-// while others of level 40 compute. Prints the delay of each level's wakes; the urgent ones wait at
-// most until the batch's next yield_if_needed().
+// Urgent work beside batch work on one vCPU: coroutines of level 2 wake every millisecond while
+// coroutines of level 40 compute. Prints the delay of the urgent wakes, which last at most until
+// the batch's next yield_if_needed(), and the work of the batch.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -57,7 +57,7 @@ task<> compare() {
 int main() {
   config settings;
   settings.vcpus = 1;
-  // The main coroutine waits for the others, and must be able to cancel them.
+  // The main coroutine waits for the other coroutines, and must be able to cancel them.
   settings.main_level = 0;
   runtime(settings).block_on(compare());
 }

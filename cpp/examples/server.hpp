@@ -192,7 +192,8 @@ inline bool is_token(std::string_view text) {
   return !text.empty();
 }
 
-/// Returns the length of the head at the front of `input`; 0: incomplete; -status: refused.
+/// Returns the length of the head at the front of `input`; 0 if the head is incomplete, the
+/// negative status if it is refused.
 inline int scan(std::string_view input, request& into) {
   const std::string_view window = input.substr(0, max_head);
   const auto incomplete = [&] { return window.size() == max_head ? -431 : 0; };
@@ -259,7 +260,7 @@ inline std::string refusal(int status) {
 /// Answers requests with the text, however their bytes are split; one object per connection.
 class plaintext {
  public:
-  /// Appends replies to `out`. False: send the replies, then close.
+  /// Appends replies to `out`. Returns false if the connection must be closed after the replies.
   bool feed(std::string_view chunk, std::string& out) {
     std::string_view input = chunk;
     if (!rest_.empty()) input = rest_.append(chunk);

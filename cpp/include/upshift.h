@@ -7,12 +7,12 @@
 #include <stdint.h>
 
 /*
- The error of a host name without an address, for which the kernel has no errno.
+ The error for a host name without an address, for which the kernel has no errno.
  */
 #define UPSHIFT_ENAME 65536
 
 /*
- Words of state of an operation.
+ Number of words of an operation's state.
  */
 #define UPSHIFT_OP_WORDS 32
 
@@ -85,7 +85,7 @@ typedef struct upshift_mutex upshift_mutex;
 
 /*
  The receiving direction of a connection. One thread at a time, one operation at a time: a second
- one is -EBUSY.
+ operation fails with -EBUSY.
  */
 typedef struct upshift_reader upshift_reader;
 
@@ -111,7 +111,7 @@ typedef struct upshift_udp upshift_udp;
 
 /*
  The sending direction of a connection. One thread at a time, one operation at a time: a second
- one is -EBUSY.
+ operation fails with -EBUSY.
  */
 typedef struct upshift_writer upshift_writer;
 
@@ -125,8 +125,8 @@ typedef struct upshift_task {
    */
   void *data;
   /*
-   Continues until the task waits (0; it has polled an operation with `cx`, which wakes it) or
-   has finished (1). After 1 it is not called again.
+   Continues the task. Returns 0 if the task waits (it has polled an operation with `cx`, which
+   wakes it), or 1 if it has finished. After 1 the function is not called again.
    */
   int (*poll)(void *data, struct upshift_cx *cx);
   /*
@@ -136,8 +136,8 @@ typedef struct upshift_task {
 } upshift_task;
 
 /*
- The right to the result of a coroutine. Owned; it may be moved by copying its words. All words
- 0: no right, as after its use. One thread at a time.
+ The right to the result of a coroutine. The holder owns it, and may move it by copying its
+ words. If all words are 0, there is no right, as after its use. One thread at a time.
  */
 typedef struct upshift_join {
   size_t words[4];
@@ -145,8 +145,8 @@ typedef struct upshift_join {
 
 /*
  Received bytes, in a buffer of the runtime. `upshift_bytes_free` returns the buffer, on any
- thread. Do not hoard them. The struct may be moved by copying its words. All words 0: no bytes,
- and nothing to free.
+ thread; call it soon, because buffers are limited. The struct may be moved by copying its words.
+ If all words are 0, there are no bytes and nothing to free.
  */
 typedef struct upshift_bytes {
   /*
@@ -163,7 +163,7 @@ typedef struct upshift_bytes {
 /*
  A buffer of the caller. An operation owns it from its start to its end, and returns it with the
  result. If the operation is dropped, `release` is called after the kernel's terminal completion,
- on some thread of the runtime, in a coroutine or while the runtime shuts down. Until then `data`
+ on a thread of the runtime, in a coroutine or while the runtime shuts down. Until then `data`
  must be valid for `capacity` bytes, from any thread. A null `data` with a capacity, or a `len`
  beyond the capacity, is -EINVAL.
  */
@@ -177,7 +177,7 @@ typedef struct upshift_buf {
    */
   size_t len;
   /*
-   Number of bytes of room, which a read may fill.
+   Number of bytes that a read may fill.
    */
   size_t capacity;
   /*
@@ -207,7 +207,7 @@ typedef union upshift_out {
    */
   size_t words[8];
   /*
-   Handles, one or two.
+   One or two handles.
    */
   void *handles[2];
 } upshift_out;
@@ -232,8 +232,8 @@ typedef struct upshift_op {
 } upshift_op;
 
 /*
- The right to wake a task, from any thread, also after its poll. Owned; it may be moved by
- copying its words. All words 0: no waker.
+ The right to wake a task, from any thread, also after its poll. The holder owns the waker, and
+ may move it by copying its words. If all words are 0, there is no waker.
  */
 typedef struct upshift_waker {
   size_t words[2];
@@ -302,13 +302,13 @@ typedef struct upshift_level_metrics {
    */
   uint64_t wait_p50_ns;
   /*
-   99th percentile of that time, in ns.
+   99th percentile of the same time, in ns.
    */
   uint64_t wait_p99_ns;
 } upshift_level_metrics;
 
 /*
- Settings of a runtime. Initialise them with `upshift_config_init`, then change some.
+ Settings of a runtime. Initialise all with `upshift_config_init`, then change single settings.
  */
 typedef struct upshift_config {
   /*
@@ -354,7 +354,7 @@ typedef struct upshift_config {
    */
   uint32_t buffer_size;
   /*
-   Longest time of a poll while an equal waits, ns; 0: the default.
+   Longest time of a poll while a coroutine of equal level waits, ns; 0: the default.
    */
   uint64_t quantum_ns;
   /*
@@ -366,8 +366,8 @@ typedef struct upshift_config {
    */
   uint64_t reap_interval_ns;
   /*
-   Seed of the test mode that shuffles equals and makes every other poll yield, by chance; 0:
-   off.
+   Seed of the test mode that shuffles coroutines of equal level and makes every other poll
+   yield, at random; 0: off.
    */
   uint64_t chaos;
   /*
@@ -412,10 +412,10 @@ extern "C" {
 
 /*
  Polls a task once, on a thread for blocking functions, at the level of the caller. The task must
- finish in that poll, and `cx` is null. The handle is awaited like that of a coroutine. A running
- task is not ended early. Owns the task, also on failure: -EAGAIN (no thread can be started),
- -EINVAL (no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). In a
- coroutine.
+ finish in that poll, and `cx` is null. The handle is awaited like the handle of a coroutine. A
+ running task is not ended early. The function owns the task, also on failure. Returns 0, -EAGAIN
+ (no thread can be started), -EINVAL (no poll function), -ENOMEM, -ESHUTDOWN, or -ENXIO (no
+ runtime on this thread). Called in a coroutine.
  */
 int upshift_spawn_blocking(struct upshift_task task, struct upshift_join *join);
 
@@ -425,14 +425,15 @@ int upshift_spawn_blocking(struct upshift_task task, struct upshift_join *join);
 void upshift_bytes_free(struct upshift_bytes *bytes);
 
 /*
- Allocates a buffer of `capacity` bytes with `malloc`. 0, -ENOMEM, or -EINVAL for null. Any
- thread.
+ Allocates a buffer of `capacity` bytes with `malloc`. Returns 0, -ENOMEM, or -EINVAL for null.
+ Any thread.
  */
 int upshift_buf_alloc(size_t capacity, struct upshift_buf *buf);
 
 /*
  Creates a channel for `capacity` messages. `drop` destroys messages that are never received; it
- may be null. Messages move from thread to thread. -EINVAL for a capacity of 0, and for null.
+ may be null. Messages move from thread to thread. Returns 0, or -EINVAL for a capacity of 0 or a
+ null pointer.
  */
 int upshift_channel(size_t capacity,
                     void (*drop)(void *data),
@@ -445,7 +446,7 @@ int upshift_channel(size_t capacity,
 struct upshift_sender *upshift_sender_clone(const struct upshift_sender *sender);
 
 /*
- Frees a sender; after the last one the channel ends when it is empty. Does nothing for null.
+ Frees a sender. Without senders, the channel ends when it is empty. Does nothing for null.
  */
 void upshift_sender_free(struct upshift_sender *sender);
 
@@ -456,9 +457,9 @@ void upshift_sender_free(struct upshift_sender *sender);
 void upshift_receiver_free(struct upshift_receiver *receiver);
 
 /*
- Waits for room and sends a message, which the channel owns from the call on. Result 0, or -EPIPE
- if the receiver is gone, -EINVAL for null; then `out.handles[0]` is the message. If the
- operation is dropped earlier, so is the message.
+ Waits for room and sends a message, which the channel owns from the call on. The result is 0;
+ -EPIPE if the receiver is gone, or -EINVAL for null, and then `out.handles[0]` is the message.
+ Dropping the operation earlier drops the message, too.
  */
 int upshift_send(struct upshift_op *op,
                  struct upshift_cx *cx,
@@ -466,27 +467,28 @@ int upshift_send(struct upshift_op *op,
                  void *data);
 
 /*
- Sends a message without waiting: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL
- (null). On an error the caller still owns the message. Any thread.
+ Sends a message without waiting. Returns 0, -EAGAIN (no room), -EPIPE (the receiver is gone), or
+ -EINVAL (null). On an error the caller still owns the message. Any thread.
  */
 int upshift_try_send(const struct upshift_sender *sender, void *data);
 
 /*
- Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended;
- -EBUSY: another operation waits; -EINVAL for null.
+ Waits for a message. The result is 1, and `out.handles[0]` is the message; 0 if the channel has
+ ended; -EBUSY if another operation waits; -EINVAL for null.
  */
 int upshift_receive(struct upshift_op *op,
                     struct upshift_cx *cx,
                     struct upshift_receiver *receiver);
 
 /*
- Receives the next message if there is one: 1, with the message in `*data`; 0: the channel has
- ended; -EAGAIN: empty; -EBUSY: an operation waits for a message; -EINVAL for null.
+ Receives the next message without waiting. Returns 1, with the message in `*data`; 0 if the
+ channel has ended; -EAGAIN if it is empty; -EBUSY if an operation waits for a message; -EINVAL
+ for null.
  */
 int upshift_try_receive(struct upshift_receiver *receiver, void **data);
 
 /*
- Creates a waker of the task that is being polled; an empty one if `cx` is null.
+ Creates a waker of the task that is being polled; an empty waker if `cx` is null.
  */
 void upshift_waker_new(struct upshift_cx *cx, struct upshift_waker *waker);
 
@@ -501,20 +503,20 @@ void upshift_waker_wake(const struct upshift_waker *waker);
 void upshift_waker_free(struct upshift_waker *waker);
 
 /*
- Wakes the task that is being polled, which is then polled again, behind its equals. For a task
- that yields by returning 0.
+ Wakes the task that is being polled, which is then polled again, behind the ready tasks of its
+ level. Called by a task that yields by returning 0.
  */
 void upshift_yield_now(struct upshift_cx *cx);
 
 /*
  Returns 1 if work at least as urgent waits, and the task should yield (`upshift_yield_now`, and
- return 0); 0 if it may continue. In a poll.
+ return 0); 0 if it may continue. Called in a poll.
  */
 int upshift_should_yield(void);
 
 /*
- Opens a file like `open(2)`: `out.handles[0]` is an upshift_file. With `beneath`, a directory,
- the path is relative to it and leads to nothing outside it.
+ Opens a file like `open(2)`: `out.handles[0]` is an upshift_file. If `beneath` is not null, the
+ path is relative to that directory and cannot lead outside of it.
  */
 int upshift_open(struct upshift_op *op,
                  struct upshift_cx *cx,
@@ -524,8 +526,8 @@ int upshift_open(struct upshift_op *op,
                  uint32_t mode);
 
 /*
- Adopts an open file, which owns the descriptor from the call on. Null for a descriptor that is
- not open. Any thread.
+ Adopts an open file, which owns the descriptor from the call on. Returns null for a descriptor
+ that is not open. Any thread.
  */
 struct upshift_file *upshift_file_from_fd(int fd);
 
@@ -569,7 +571,8 @@ int upshift_write_all_at(struct upshift_op *op,
                          uint64_t offset);
 
 /*
- Waits until written data is on the device; `data_only` not 0: without the metadata. Result 0.
+ Waits until written data, and unless `data_only` is set also the metadata, is on the device.
+ Result 0.
  */
 int upshift_file_sync(struct upshift_op *op,
                       struct upshift_cx *cx,
@@ -577,12 +580,12 @@ int upshift_file_sync(struct upshift_op *op,
                       int data_only);
 
 /*
- The result is the length in bytes; -EISDIR for a directory.
+ Reads the length of a file. The result is the length in bytes, or -EISDIR for a directory.
  */
 int upshift_file_len(struct upshift_op *op, struct upshift_cx *cx, const struct upshift_file *file);
 
 /*
- Cuts a file off, or lengthens it by a hole. Result 0.
+ Truncates a file, or extends it by a hole. Result 0.
  */
 int upshift_file_set_len(struct upshift_op *op,
                          struct upshift_cx *cx,
@@ -590,13 +593,13 @@ int upshift_file_set_len(struct upshift_op *op,
                          uint64_t len);
 
 /*
- Returns the metrics of the runtime of `handle`, or of the caller's if it is null; zeros if there
- is none. Takes some microseconds. Any thread.
+ Returns the metrics of the runtime of `handle`, or of the caller's runtime if it is null; zeros
+ if there is no runtime. Takes a few microseconds. Any thread.
  */
 void upshift_metrics_get(const struct upshift_handle *handle, struct upshift_metrics *metrics);
 
 /*
- Returns the metrics of a level; zeros for an unused level. `handle` like in
+ Returns the metrics of a level; zeros for an unused level. `handle` is that of
  `upshift_metrics_get`. Any thread.
  */
 void upshift_metrics_level(const struct upshift_handle *handle,
@@ -604,8 +607,8 @@ void upshift_metrics_level(const struct upshift_handle *handle,
                            struct upshift_level_metrics *metrics);
 
 /*
- Returns all metrics in the text format of Prometheus; free it with `upshift_string_free`. Null
- if there is no runtime. `handle` like in `upshift_metrics_get`. Any thread.
+ Returns all metrics in the text format of Prometheus, or null if there is no runtime. Free the
+ string with `upshift_string_free`. `handle` is that of `upshift_metrics_get`. Any thread.
  */
 char *upshift_metrics_prometheus(const struct upshift_handle *handle);
 
@@ -625,33 +628,34 @@ struct upshift_mutex *upshift_mutex_new(void);
 void upshift_mutex_free(struct upshift_mutex *mutex);
 
 /*
- Waits for the mutex and locks it; the most urgent waiter is first. Result 0. A ready operation
- holds the mutex: unlock it.
+ Waits for the mutex and locks it; the most urgent waiter is first. Result 0. When the operation
+ is ready, the caller holds the mutex and must unlock it.
  */
 int upshift_mutex_lock(struct upshift_op *op,
                        struct upshift_cx *cx,
                        const struct upshift_mutex *mutex);
 
 /*
- Tries to lock the mutex: 1: locked; 0: another coroutine holds it; -EINVAL for null. Any thread.
+ Tries to lock the mutex. Returns 1 if the caller now holds it, 0 if another coroutine holds it,
+ or -EINVAL for null. Any thread.
  */
 int upshift_mutex_try_lock(const struct upshift_mutex *mutex);
 
 /*
- Unlocks the mutex and hands it to the most urgent waiter. Called by its holder. 0; -EPERM: the
- mutex is not locked; -EINVAL for null.
+ Unlocks the mutex and hands it to the most urgent waiter. Called by the holder. Returns 0,
+ -EPERM if the mutex is not locked, or -EINVAL for null.
  */
 int upshift_mutex_unlock(const struct upshift_mutex *mutex);
 
 /*
- Binds `host:port` and listens, with SO_REUSEADDR. `reuseport` not 0: with SO_REUSEPORT too, and
- then `address` is numeric. 0 or a negative errno. Any thread.
+ Binds `host:port` and listens, with SO_REUSEADDR. If `reuseport` is not 0, also sets
+ SO_REUSEPORT; then `address` must be numeric. Returns 0 or a negative errno. Any thread.
  */
 int upshift_listen_tcp(const char *address, int reuseport, struct upshift_listener **listener);
 
 /*
- Binds a path and listens. 0 or a negative errno; -EINVAL: the path is empty, or has more than
- 107 bytes. Any thread.
+ Binds a path and listens. Returns 0 or a negative errno; -EINVAL if the path is empty or has
+ more than 107 bytes. Any thread.
  */
 int upshift_listen_unix(const char *path, struct upshift_listener **listener);
 
@@ -684,15 +688,15 @@ int upshift_connect_unix(struct upshift_op *op, struct upshift_cx *cx, const cha
 
 /*
  Adopts a connected stream socket, TCP or Unix: the connection owns the descriptor from the call
- on, also on failure. 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK, -EPROTOTYPE
- (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (a listening socket). Any
- thread.
+ on, also on failure. Returns 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK,
+ -EPROTOTYPE (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (a listening
+ socket). Any thread.
  */
 int upshift_stream_from_fd(int fd, struct upshift_reader **reader, struct upshift_writer **writer);
 
 /*
- Waits for data, in a buffer of the runtime: the result is its length, out.bytes the data; length
- 0: the peer has ended its direction. Dropping the operation early loses no data.
+ Waits for data, in a buffer of the runtime. The result is its length, or 0 if the peer has ended
+ its direction; out.bytes is the data. Dropping the operation early loses no data.
  */
 int upshift_recv(struct upshift_op *op, struct upshift_cx *cx, struct upshift_reader *reader);
 
@@ -707,7 +711,8 @@ int upshift_recv_into(struct upshift_op *op,
 
 /*
  Copies received bytes to `data`, at most `len`. The kernel never sees that memory, which must
- live until the operation ends. The result is the count; 0: the peer has ended its direction.
+ live until the operation ends. The result is the count, or 0 if the peer has ended its
+ direction.
  */
 int upshift_recv_copy(struct upshift_op *op,
                       struct upshift_cx *cx,
@@ -717,8 +722,8 @@ int upshift_recv_copy(struct upshift_op *op,
 
 /*
  Receives like `upshift_recv_copy` until `data` is full: the result is `len`, or less if the peer
- has ended its direction. Dropped early, the operation has consumed the bytes that had arrived by
- then.
+ has ended its direction. An operation that is dropped early has consumed the bytes that had
+ arrived by then.
  */
 int upshift_recv_exact(struct upshift_op *op,
                        struct upshift_cx *cx,
@@ -736,7 +741,7 @@ int upshift_write_all(struct upshift_op *op,
                       const struct upshift_buf *buf);
 
 /*
- Writes all of received bytes, which are the operation's from the call on: result 0.
+ Writes all of the received bytes, which the operation owns from the call on: result 0.
  */
 int upshift_write_bytes(struct upshift_op *op,
                         struct upshift_cx *cx,
@@ -744,8 +749,8 @@ int upshift_write_bytes(struct upshift_op *op,
                         const struct upshift_bytes *bytes);
 
 /*
- Sends all of `len` bytes by system calls that do not wait. The kernel has copied them when the
- operation ends, so they need only live until then. The result is `len`.
+ Sends all of `len` bytes by system calls that do not wait. The kernel has copied the bytes when
+ the operation ends, so they need only live until then. The result is `len`.
  */
 int upshift_write_copy(struct upshift_op *op,
                        struct upshift_cx *cx,
@@ -754,7 +759,7 @@ int upshift_write_copy(struct upshift_op *op,
                        size_t len);
 
 /*
- The connection's descriptor, which stays its own; -EBADF for null.
+ Returns the connection's descriptor, which the connection still owns; -EBADF for null.
  */
 int upshift_reader_fd(const struct upshift_reader *reader);
 
@@ -764,20 +769,19 @@ int upshift_reader_fd(const struct upshift_reader *reader);
 void upshift_reader_free(struct upshift_reader *reader);
 
 /*
- Tells the peer that nothing more will come. 0 or a negative errno; -EBADF for null.
+ Tells the peer that no more data follows. Returns 0 or a negative errno; -EBADF for null.
  */
 int upshift_writer_shutdown(const struct upshift_writer *writer);
 
 /*
- Frees the sending direction, after the operation that is under way, and ends it for the
- peer. Does
- nothing for null.
+ Frees the sending direction, after the operation that is under way, and ends it for the peer.
+ Does nothing for null.
  */
 void upshift_writer_free(struct upshift_writer *writer);
 
 /*
- Polls an operation that was not ready. Returns 1 if it is ready, else 0; -EINVAL for null. In a
- poll of the task.
+ Polls an operation that was not ready. Returns 1 if it is ready, else 0; -EINVAL for null.
+ Called in a poll of the task.
  */
 int upshift_op_poll(struct upshift_op *op, struct upshift_cx *cx);
 
@@ -793,17 +797,18 @@ void upshift_op_drop(struct upshift_op *op);
 void upshift_config_init(struct upshift_config *config);
 
 /*
- Creates a runtime with these settings, or the defaults if `config` is null. 0, or a negative
- errno, whose reason is printed on standard error. -EINVAL: an invalid setting, or one without
- the setting that it depends on.
+ Creates a runtime with these settings, or with the defaults if `config` is null. Returns 0, or a
+ negative errno, whose reason is printed on standard error; -EINVAL for an invalid setting, or
+ for a setting without another setting that it depends on.
  */
 int upshift_runtime_new(const struct upshift_config *config, struct upshift_runtime **runtime);
 
 /*
- Runs a task as the main coroutine on the calling thread until it finishes. 0: the caller must
- destroy the finished task's data. Owns the task: on a negative errno it has been dropped
- (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has created the
- runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
+ Runs a task as the main coroutine on the calling thread until it finishes. If the function
+ returns 0, the caller must destroy the finished task's data. If it returns a negative errno, the
+ task has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another
+ thread has created the runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has
+ panicked).
  */
 int upshift_runtime_block_on(struct upshift_runtime *runtime,
                              struct upshift_task task,
@@ -848,22 +853,22 @@ int upshift_alloc_cpu(void);
 int upshift_release_cpu(void);
 
 /*
- Calls `read(2)` into `buf` up to its capacity, at the file's own position: blocks the thread.
- Returns the count, which then is the buffer's length, or a negative errno. Any thread.
+ Calls `read(2)` into `buf` up to its capacity, at the file's own position, and blocks the
+ thread. Returns the count, which then is the buffer's length, or a negative errno. Any thread.
  */
 int64_t upshift_read(int fd, struct upshift_buf *buf);
 
 /*
- Calls `write(2)` with the buffer's bytes, at the file's own position: blocks the thread. Returns
- the count or a negative errno. Any thread.
+ Calls `write(2)` with the buffer's bytes, at the file's own position, and blocks the thread.
+ Returns the count or a negative errno. Any thread.
  */
 int64_t upshift_write(int fd, const struct upshift_buf *buf);
 
 /*
- Starts a read at once, which wakes the coroutine `cid` when it is done: the second form of the
- call. Poll `op` for the result (the count; out.buf is the buffer). In a poll. 0; or a negative
- errno, and the buffer is still the caller's, except for -ENOTRECOVERABLE: then it has been
- released.
+ Starts a read at once: the asynchronous form of `upshift_read`. The read wakes the coroutine
+ `cid` when it is done. Poll `op` for the result (the count; out.buf is the buffer). Called in a
+ poll. Returns 0, or a negative errno, and then the caller still owns the buffer, except after
+ -ENOTRECOVERABLE, which has released it.
  */
 int upshift_read_async(struct upshift_op *op, int fd, const struct upshift_buf *buf, uint64_t cid);
 
@@ -874,9 +879,9 @@ int upshift_write_async(struct upshift_op *op, int fd, const struct upshift_buf 
 
 /*
  Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of
- the caller if it is null. `join` null: the coroutine is detached. Owns the task, also on
- failure: -EINVAL (level, or no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this
- thread). Any thread.
+ the caller if `handle` is null. If `join` is null, the coroutine is detached. The function owns
+ the task, also on failure. Returns 0, -EINVAL (level, or no poll function), -ENOMEM, -ESHUTDOWN,
+ or -ENXIO (no runtime on this thread). Any thread.
  */
 int upshift_spawn(const struct upshift_handle *handle,
                   struct upshift_task task,
@@ -884,10 +889,11 @@ int upshift_spawn(const struct upshift_handle *handle,
                   struct upshift_join *join);
 
 /*
- Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1:
- finished, and `*data` is the data of its task, which the caller must destroy; -ECANCELED:
- cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a
- pointer is null. The handle is used up unless the result was 0.
+ Waits for a coroutine, in a poll of a task, and lends it the waiter's level. Returns 0 if the
+ coroutine has not finished; 1 if it has, and `*data` is the data of its task, which the caller
+ must destroy; -ECANCELED if it was cancelled; -ENOTRECOVERABLE if Rust code in it has panicked;
+ -EINVAL if there is no handle, or a pointer is null. The handle is used up unless the result is
+ 0.
  */
 int upshift_join_poll(struct upshift_join *join, struct upshift_cx *cx, void **data);
 
@@ -923,20 +929,20 @@ uint64_t upshift_get_cid(void);
 int upshift_current_level(void);
 
 /*
- Wakes a coroutine of the runtime of `handle`, or of the caller's if it is null. -ESRCH if it has
- exited. Any thread with a handle.
+ Wakes a coroutine of the runtime of `handle`, or of the caller's runtime if `handle` is null.
+ Returns 0, or -ESRCH if the coroutine has exited. Any thread with a handle.
  */
 int upshift_wake(const struct upshift_handle *handle, uint64_t cid);
 
 /*
- Changes the level of a coroutine, in any state, in constant time. -ESRCH, or -EINVAL for a level
- beyond 63. Any thread with a handle.
+ Changes the level of a coroutine, in any state, in constant time. Returns 0, -ESRCH if the
+ coroutine has exited, or -EINVAL for a level beyond 63. Any thread with a handle.
  */
 int upshift_reprio(const struct upshift_handle *handle, uint64_t cid, int level);
 
 /*
- Cancels a coroutine: its task is dropped when it is next due. -ESRCH if it has exited, -EIO
- outside a runtime without a handle. Any thread with a handle.
+ Cancels a coroutine: its task is dropped when it is next due. Returns 0, -ESRCH if the coroutine
+ has exited, or -EIO outside a runtime without a handle. Any thread with a handle.
  */
 int upshift_cancel(const struct upshift_handle *handle, uint64_t cid);
 
@@ -946,7 +952,7 @@ int upshift_cancel(const struct upshift_handle *handle, uint64_t cid);
 int upshift_sleep(struct upshift_op *op, struct upshift_cx *cx, uint64_t nanoseconds);
 
 /*
- Binds `host:port`. 0 or a negative errno. Any thread.
+ Binds `host:port`. Returns 0 or a negative errno. Any thread.
  */
 int upshift_udp_bind(const char *address, struct upshift_udp **socket);
 
@@ -956,7 +962,7 @@ int upshift_udp_bind(const char *address, struct upshift_udp **socket);
 int upshift_udp_fd(const struct upshift_udp *socket);
 
 /*
- Returns the address to which the socket is bound. 0 or a negative errno.
+ Stores the address to which the socket is bound. Returns 0 or a negative errno.
  */
 int upshift_udp_local(const struct upshift_udp *socket, struct upshift_addr *address);
 

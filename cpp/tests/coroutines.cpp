@@ -34,7 +34,8 @@ TEST(an_exception_reaches_the_handle) {
       caught = error.what();
     }
     CHECK(caught == "out");
-    // Also through tasks, and in a result: the exception is not an error of the runtime.
+    // An exception also passes through tasks, and leaves a join that returns a result, because it
+    // is not an error of the runtime.
     try {
       (void)co_await [](void) -> u::task<int> { co_return co_await failing("in"); }();
     } catch (const std::runtime_error& error) {
@@ -65,7 +66,7 @@ TEST(an_exception_leaves_block_on) {
   CHECK(caught);
 }
 
-TEST(levels_make_the_order) {
+TEST(coroutines_run_in_the_order_of_their_levels) {
   on_one_vcpu(
       []() -> u::task<> {
         std::vector<int> order;
@@ -75,7 +76,8 @@ TEST(levels_make_the_order) {
           co_return;
         };
         for (const int n : {40, 3, 63, 10, 3, 20, 1}) all.push_back(u::spawn(note(n), u::level{n}));
-        // The main coroutine is more urgent than the others, and cancels them repeatedly.
+        // The main coroutine is more urgent than the other coroutines, and interrupts them
+        // repeatedly.
         while (order.size() < all.size()) co_await u::sleep(1ms);
         CHECK((order == std::vector<int>{1, 3, 3, 10, 20, 40, 63}));
         for (auto& one : all) co_await one;
@@ -174,7 +176,7 @@ TEST(a_stop_request_cancels) {
   }());
 }
 
-TEST(a_stop_request_ends_what_a_function_makes) {
+TEST(a_stop_request_cancels_the_task_of_a_function) {
   on_two_vcpus([]() -> u::task<> {
     std::stop_source source;
     const std::string text(100, 's');
@@ -204,7 +206,7 @@ TEST(a_task_is_awaited_once) {
   }());
 }
 
-TEST(a_detached_coroutine_goes_on) {
+TEST(a_detached_coroutine_continues) {
   on_one_vcpu([]() -> u::task<> {
     bool done = false;
     u::spawn([&done]() -> u::task<> {
@@ -222,7 +224,7 @@ TEST(a_level_beyond_63_is_an_error) {
   }());
 }
 
-TEST(urgent_coroutines_pass_one_that_yields_if_needed) {
+TEST(an_urgent_coroutine_overtakes_a_coroutine_that_yields_if_needed) {
   on_one_vcpu([]() -> u::task<> {
     bool stop = false;
     auto urgent = u::spawn(
@@ -246,7 +248,7 @@ TEST(urgent_coroutines_pass_one_that_yields_if_needed) {
   }());
 }
 
-TEST(with_chaos_everything_that_is_waited_for_ends) {
+TEST(with_chaos_all_waits_end) {
   for (const std::uint64_t seed : {1, 7, 12345}) {
     u::config settings;
     settings.vcpus = 1;

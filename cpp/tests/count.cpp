@@ -1,4 +1,5 @@
-// Operations for counts under callgrind, like those of scheduler/counts: `count OPERATION TIMES`.
+// Operations whose instructions callgrind counts, like the operations of scheduler/counts:
+// `count OPERATION TIMES`.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

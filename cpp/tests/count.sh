@@ -1,5 +1,6 @@
 #!/bin/sh
-# Instructions per operation of C++ under callgrind: count.sh PROGRAM. Those of Rust: scheduler/counts/table.txt.
+# Counts the instructions per operation of C++ under callgrind: count.sh PROGRAM. The counts of Rust
+# are in scheduler/counts/table.txt.
 set -e
 total() {
   valgrind --tool=callgrind --callgrind-out-file=/dev/null "$1" "$2" "$3" 2>&1 | awk '/Collected :/ { print $4 }'

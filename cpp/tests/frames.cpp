@@ -30,7 +30,7 @@ TEST(a_task_that_is_never_begun_is_destroyed) {
   CHECK(counted::alive == 0);
 }
 
-TEST(what_a_lambda_captures_lives_as_long_as_its_coroutine) {
+TEST(the_captures_of_a_lambda_live_as_long_as_its_coroutine) {
   on_one_vcpu([]() -> u::task<> {
     std::string text(100, 'c');
     auto handle = u::spawn([text]() -> u::task<std::size_t> {
@@ -120,7 +120,7 @@ struct with_members {
 
 }  // namespace
 
-TEST(frames_come_from_the_allocator_that_is_given) {
+TEST(frames_come_from_the_given_allocator) {
   counting memory;
   on_one_vcpu([](counting& memory) -> u::task<> {
     CHECK(co_await from(std::allocator_arg, &memory, 3) == 3);
@@ -134,7 +134,7 @@ TEST(frames_come_from_the_allocator_that_is_given) {
   CHECK(memory.given == 4 && memory.live == 0);
 }
 
-TEST(no_memory_for_a_frame_is_an_error) {
+TEST(a_lack_of_memory_for_a_frame_is_an_error) {
   on_one_vcpu([]() -> u::task<> {
     auto empty = from(std::allocator_arg, std::pmr::null_memory_resource(), 1);
     CHECK(!empty);
@@ -172,7 +172,7 @@ template <std::size_t Size>
 
 }  // namespace
 
-TEST(memory_of_an_ended_frame_is_used_for_the_next_one) {
+TEST(memory_of_an_ended_frame_is_used_for_the_next_frame) {
   on_one_vcpu([]() -> u::task<> {
     const void* first = co_await here();
     for (int i = 0; i < 10; ++i) CHECK(co_await here() == first);
@@ -203,7 +203,7 @@ TEST(a_thread_keeps_few_frames_and_none_when_it_ends) {
 }
 #endif
 
-TEST(frames_end_on_other_threads_than_they_began) {
+TEST(frames_may_end_on_another_thread) {
   const long before = blocks;
   for (int i = 0; i < 20; ++i) {
     std::vector<u::task<>> many;

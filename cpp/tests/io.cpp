@@ -60,7 +60,7 @@ TEST(tcp_carries_bytes_both_ways) {
   }());
 }
 
-TEST(exactly_so_many_bytes_are_read) {
+TEST(read_exact_reads_the_requested_number_of_bytes) {
   on_two_vcpus([]() -> u::task<> {
     auto [one, other] = connected();
     auto sending = u::spawn([](u::stream from) -> u::task<> {
@@ -78,10 +78,10 @@ TEST(exactly_so_many_bytes_are_read) {
   }());
 }
 
-/// Every kind of empty buffer, with one driver.
-static u::task<> nothing_at_all(std::string path) {
+/// Uses every kind of empty buffer.
+static u::task<> empty_buffers(std::string path) {
   auto [one, other] = connected();
-  // Created empty, moved away, moved back.
+  // The buffers are created empty, moved from, or reset.
   co_await one.write_all(u::bytes());
   CHECK(co_await u::timeout(30s, one.write_all(u::bytes())));
   co_await other.write_all(std::string_view("hello"));
@@ -100,7 +100,7 @@ static u::task<> nothing_at_all(std::string path) {
   CHECK(back.empty());
   co_await one.write_all(std::string_view());
   co_await one.write_all(u::buffer(""));
-  // No room.
+  // The reads have no room.
   CHECK(co_await one.read(std::span<std::byte>()) == 0);
   CHECK(co_await one.read_exact(std::span<std::byte>()) == 0);
   auto read = co_await one.read(u::buffer());
@@ -124,7 +124,7 @@ static u::task<> nothing_at_all(std::string path) {
   CHECK(co_await file.size() == 0);
 }
 
-TEST(what_is_empty_ends_at_once) {
+TEST(operations_on_empty_buffers_end_at_once) {
   for (const std::uint32_t driver : {1, 2}) {
     u::config settings;
     settings.vcpus = 1;
@@ -132,12 +132,12 @@ TEST(what_is_empty_ends_at_once) {
     auto made = u::runtime::make(settings);
     if (!made) continue;
     const std::string path = scratch("empty");
-    made->block_on(nothing_at_all(path));
+    made->block_on(empty_buffers(path));
     std::filesystem::remove(path);
   }
 }
 
-TEST(addresses) {
+TEST(addresses_are_reported_and_parsed) {
   on_one_vcpu([]() -> u::task<> {
     auto listening = u::listener::tcp("127.0.0.1:0");
     const auto at = *listening.local_address();
@@ -155,7 +155,7 @@ TEST(addresses) {
   }());
 }
 
-TEST(unix_sockets_and_halves) {
+TEST(a_unix_connection_is_split_into_two_halves) {
   on_two_vcpus([]() -> u::task<> {
     const std::string path = scratch("socket");
     auto listening = u::listener::unix_path(path);
@@ -177,7 +177,7 @@ TEST(unix_sockets_and_halves) {
   }());
 }
 
-TEST(an_empty_path_is_none) {
+TEST(a_path_that_is_empty_or_too_long_is_an_error) {
   for (const std::string& path : {std::string(), std::string(108, 'x')}) CHECK(u::listener::unix_path(path, u::as_result).error() == std::errc::invalid_argument);
   on_one_vcpu([]() -> u::task<> {
     CHECK((co_await u::connect_unix("", u::as_result)).error() == std::errc::invalid_argument);
@@ -193,7 +193,7 @@ TEST(an_empty_path_is_none) {
 }
 
 // C would end the name at the NUL.
-TEST(a_name_with_a_nul_within_is_none) {
+TEST(a_name_that_contains_a_nul_is_an_error) {
   using namespace std::string_literals;
   const auto none = [](const auto& made) { return made.error() == std::errc::invalid_argument; };
   const std::string path = scratch("nul");
@@ -224,7 +224,7 @@ TEST(a_path_need_not_be_text) {
   }());
 }
 
-TEST(what_is_no_stream_is_not_taken_over) {
+TEST(a_descriptor_that_is_no_stream_is_refused) {
   const auto taken = [](int fd) { return u::stream::from_fd(fd, u::as_result).error().value(); };
   // The descriptor is closed on failure, too.
   const auto refused = [&](int fd) {
@@ -248,7 +248,7 @@ TEST(what_is_no_stream_is_not_taken_over) {
   }(u::stream::from_fd(socket(AF_INET, SOCK_STREAM, 0))));
 }
 
-TEST(what_is_not_open_is_no_file) {
+TEST(a_descriptor_that_is_not_open_is_no_file) {
   CHECK(upshift_file_from_fd(-1) == nullptr);
   CHECK(upshift_file_from_fd(1 << 20) == nullptr);
   on_one_vcpu([]() -> u::task<> {
@@ -258,7 +258,7 @@ TEST(what_is_not_open_is_no_file) {
   }());
 }
 
-TEST(datagrams) {
+TEST(datagrams_arrive_with_their_sender) {
   on_one_vcpu([]() -> u::task<> {
     auto one = u::udp_socket::bind("127.0.0.1:0");
     auto other = u::udp_socket::bind("127.0.0.1:0");
@@ -273,7 +273,7 @@ TEST(datagrams) {
   }());
 }
 
-TEST(files_by_position) {
+TEST(files_are_read_and_written_by_position) {
   on_one_vcpu([]() -> u::task<> {
     const std::string path = scratch("file");
     auto file = co_await u::file::open(path, O_RDWR | O_CREAT | O_TRUNC);
@@ -293,7 +293,7 @@ TEST(files_by_position) {
   }());
 }
 
-TEST(the_papers_calls_in_two_forms) {
+TEST(the_system_calls_of_the_papers_have_two_forms) {
   on_one_vcpu([]() -> u::task<> {
     const std::string path = scratch("sys");
     const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -309,7 +309,7 @@ TEST(the_papers_calls_in_two_forms) {
     CHECK(*tail.count == 6 && tail.buf.view() == "+async");
     CHECK((co_await u::read(-1, u::buffer(1), u::get_cid())).count.error().value() == EBADF);
     CHECK(u::read(-1, u::buffer(1)).count.error().value() == EBADF);
-    // The call wakes the coroutine of the given id, whether or not that awaits the call.
+    // The call wakes the coroutine of the given id, whether or not the coroutine awaits the call.
     int fds[2];
     CHECK(pipe(fds) == 0);
     {
@@ -400,7 +400,7 @@ TEST(a_runtime_that_ends_with_io_in_flight_frees_all_buffers) {
   CHECK(tracked::alive == 0);
 }
 
-TEST(channels_hand_over_and_end) {
+TEST(channels_deliver_messages_and_end) {
   on_two_vcpus([]() -> u::task<> {
     auto [to, from] = u::channel<std::unique_ptr<int>>(2);
     auto sending = u::spawn([](u::sender<std::unique_ptr<int>> to) -> u::task<> {
@@ -430,7 +430,7 @@ TEST(channels_hand_over_and_end) {
   }());
 }
 
-TEST(a_mutex_excludes_and_lends) {
+TEST(a_mutex_excludes_other_coroutines_and_lends_a_level) {
   on_one_vcpu([]() -> u::task<> {
     u::mutex mutex;
     int lent = -1;
@@ -458,7 +458,7 @@ TEST(a_mutex_excludes_and_lends) {
   }());
 }
 
-TEST(a_name_without_an_address_is_an_error_with_a_name) {
+TEST(a_host_name_without_an_address_is_an_error_of_its_own_category) {
   on_one_vcpu([]() -> u::task<> {
     auto tried = co_await u::connect_tcp("no such host:80", u::as_result);
     CHECK(!tried && tried.error().category() == u::name_category());
@@ -487,7 +487,7 @@ TEST(a_timeout_tells_the_end_of_a_channel_from_the_end_of_the_time) {
   }());
 }
 
-TEST(a_timeout_cancels_what_it_limits) {
+TEST(a_timeout_cancels_its_operation) {
   on_one_vcpu([]() -> u::task<> {
     auto [one, other] = connected();
     CHECK(!co_await u::timeout(1ms, one.recv()));
@@ -506,7 +506,7 @@ TEST(a_timeout_cancels_what_it_limits) {
 
 namespace {
 
-/// An awaitable of each kind, over shared objects or its own.
+/// The objects that the coroutines of the random test share.
 struct playground {
   u::mutex mutex;
   std::pair<u::sender<std::unique_ptr<counted>>, u::receiver<std::unique_ptr<counted>>> channel = u::channel<std::unique_ptr<counted>>(1);

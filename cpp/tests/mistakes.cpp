@@ -28,14 +28,14 @@ struct foreign_of_any_promise {
   awaiter operator co_await() const noexcept { return {}; }
 };
 
-/// An awaitable of the program that wraps one of Upshift's.
+/// An awaitable of the program that wraps an awaitable of Upshift.
 struct gives_way {
   auto operator co_await() const noexcept { return u::detail::yield_awaiter{true}; }
 };
 
 u::task<int> number() { co_return 1; }
 
-u::task<> right(foreign_of_any_promise, std::future<int> later) {
+u::task<> correct_uses(foreign_of_any_promise, std::future<int> later) {
   auto named = number();
   co_await std::move(named);
   co_await u::spawn(number(), u::level{4});

@@ -21,7 +21,7 @@ u::task<int> thrown_by(F make) {
   co_return 0;
 }
 
-/// A pipe with a read of the second form in progress, into a tracked buffer.
+/// A pipe for asynchronous reads into a tracked buffer.
 struct piped {
   int fds[2];
   piped() { CHECK(pipe(fds) == 0); }
@@ -35,7 +35,7 @@ struct piped {
 };
 
 /// Waits until every tracked buffer has been released.
-u::task<> released() {
+u::task<> wait_for_release() {
   for (int n = 0; tracked::alive != 0; ++n) {
     CHECK(n < 5000);
     co_await u::sleep(1ms);
@@ -44,7 +44,7 @@ u::task<> released() {
 
 }  // namespace
 
-TEST(a_call_that_is_stopped_is_an_error_before_during_and_after_its_await) {
+TEST(a_stopped_call_fails_before_during_and_after_its_await) {
   on_two_vcpus([]() -> u::task<> {
     {
       piped pipe;
@@ -64,7 +64,7 @@ TEST(a_call_that_is_stopped_is_an_error_before_during_and_after_its_await) {
       CHECK(*co_await u::timeout(30s, waits) == ECANCELED);
     }
     {
-      // By a foreign thread.
+      // A thread outside of the runtime stops the call.
       piped pipe;
       auto during = pipe.read();
       auto waits = u::spawn([&during]() -> u::task<int> { co_return (co_await during).count.error().value(); });
@@ -82,7 +82,7 @@ TEST(a_call_that_is_stopped_is_an_error_before_during_and_after_its_await) {
       CHECK((co_await after).count.error().value() == EINVAL);
     }
     {
-      // Completed, and then dropped.
+      // The call has completed when it is stopped.
       piped pipe;
       auto done = pipe.read();
       pipe.write();
@@ -95,7 +95,7 @@ TEST(a_call_that_is_stopped_is_an_error_before_during_and_after_its_await) {
       refused.stop();
       CHECK((co_await refused).count.error().value() == ECANCELED);
     }
-    co_await released();
+    co_await wait_for_release();
   }());
 }
 
@@ -112,7 +112,7 @@ TEST(a_call_is_awaited_once) {
     auto refused = u::read(-1, tracked::make(8), u::get_cid());
     CHECK((co_await refused).count.error().value() == EBADF);
     CHECK((co_await refused).count.error().value() == EINVAL);
-    // By two coroutines at once: one waits.
+    // Two coroutines await the call at once: the first one waits.
     auto shared = pipe.read();
     auto waits = u::spawn([&shared]() -> u::task<std::size_t> { co_return *(co_await shared).count; });
     co_await u::sleep(2ms);
@@ -120,7 +120,7 @@ TEST(a_call_is_awaited_once) {
     CHECK((*co_await u::timeout(30s, std::move(shared))).count.error().value() == EBUSY);
     pipe.write();
     CHECK(*co_await u::timeout(30s, waits) == 1);
-    // A cancelled waiter leaves the call to the next one.
+    // A cancelled waiter leaves the call to the next waiter.
     auto left = pipe.read();
     auto cancelled = u::spawn([&left]() -> u::task<> { (void)co_await left; });
     co_await u::sleep(2ms);
@@ -128,11 +128,11 @@ TEST(a_call_is_awaited_once) {
     CHECK(!co_await cancelled.join(u::as_result));
     pipe.write();
     CHECK(*(*co_await u::timeout(30s, std::move(left))).count == 1);
-    co_await released();
+    co_await wait_for_release();
   }());
 }
 
-TEST(a_call_that_is_late_is_stopped) {
+TEST(a_call_that_exceeds_its_time_limit_is_stopped) {
   on_two_vcpus([]() -> u::task<> {
     piped pipe;
     CHECK(!co_await u::timeout(1ms, pipe.read()));
@@ -146,11 +146,11 @@ TEST(a_call_that_is_late_is_stopped) {
     auto early = other.read();
     other.write();
     CHECK(*(*co_await u::timeout(30s, std::move(early))).count == 1);
-    co_await released();
+    co_await wait_for_release();
   }());
 }
 
-TEST(calls_are_stopped_at_random_while_others_await_them) {
+TEST(calls_are_stopped_at_random_while_coroutines_await_them) {
   on_two_vcpus([]() -> u::task<> {
     for (int i = 0; i < 300; ++i) {
       piped pipe;
@@ -165,7 +165,7 @@ TEST(calls_are_stopped_at_random_while_others_await_them) {
       other.join();
       CHECK(code && (*code == 0 || *code == ECANCELED));
     }
-    co_await released();
+    co_await wait_for_release();
   }());
 }
 
@@ -181,7 +181,7 @@ TEST(a_call_outside_a_runtime_is_an_error) {
 
 TEST(a_task_begins_once) {
   on_two_vcpus([]() -> u::task<> {
-    // Awaited, and then passed to every function that starts a task.
+    // A task that was awaited is passed to every function that starts a task.
     const auto ended = []() -> u::task<u::task<int>> {
       auto made = twice(1);
       CHECK(co_await std::move(made) == 2);
@@ -199,19 +199,19 @@ TEST(a_task_begins_once) {
     CHECK(co_await thrown_by([] { return u::when_all(twice(1), u::task<int>()); }) == EINVAL);
     CHECK(co_await thrown_by([] { return u::when_any(u::task<>(), u::sleep(1h)); }) == EINVAL);
     CHECK(co_await thrown_by([] { return u::with_stop(std::stop_token(), u::task<int>()); }) == EINVAL);
-    // Moved from.
+    // A task that was moved from is empty.
     auto from = twice(3);
     auto to = std::move(from);
     CHECK(co_await thrown_by([&] { return std::move(from); }) == EINVAL);
     auto& self = to;
     to = std::move(self);
     CHECK(to && co_await std::move(to) == 6);
-    // Spawned.
+    // A task that was spawned is empty.
     auto spawned = twice(4);
     auto handle = u::spawn(std::move(spawned));
     CHECK(u::spawn(std::move(spawned), u::inherit, u::as_result).error() == std::errc::invalid_argument);
     CHECK(co_await handle == 8);
-    // The other form of the same await.
+    // An awaiter is awaited twice.
     auto once = twice(5);
     auto awaiter = std::move(once).operator co_await();
     CHECK(co_await awaiter == 10);
@@ -226,7 +226,7 @@ TEST(a_task_begins_once) {
   CHECK(u::runtime().block_on(u::task<int>(), u::as_result).error() == std::errc::invalid_argument);
 }
 
-TEST(a_task_that_runs_is_its_awaiters) {
+TEST(a_running_task_belongs_to_its_awaiter) {
   on_one_vcpu([]() -> u::task<> {
     // Another coroutine that uses the task meanwhile finds it empty.
     auto shared = []() -> u::task<int> {
@@ -287,7 +287,7 @@ TEST(an_operation_is_awaited_once) {
     CHECK(co_await send);
     CHECK((co_await send).error().value() == EINVAL);
     CHECK(from.try_recv() && !from.try_recv());
-    // During the wait.
+    // The second await is made during the first.
     auto waiting = other.recv(u::as_result);
     auto waits = u::spawn([](auto& waiting) -> u::task<std::string> {
       auto data = co_await waiting;
@@ -326,7 +326,7 @@ TEST(a_coroutine_is_joined_once) {
     auto once = handle.join(u::as_result);
     CHECK(*co_await once == 7);
     CHECK((co_await once).error().value() == EINVAL);
-    // Moved, detached, assigned and destroyed during a wait.
+    // The handle is moved, detached, assigned or destroyed during a wait.
     for (int kind = 0; kind < 4; ++kind) {
       auto left = std::make_unique<u::join_handle<int>>(u::spawn(after(20ms)));
       auto waiter = u::spawn(joins(*left));
@@ -390,7 +390,7 @@ struct clock_at {
 
 }  // namespace
 
-TEST(far_points_of_time_are_for_ever_and_past_ones_now) {
+TEST(a_distant_time_point_never_ends_a_wait_and_a_past_time_point_ends_it_at_once) {
   on_one_vcpu([]() -> u::task<> {
     const auto waits = [](auto when) -> u::task<bool> { co_return !co_await u::timeout(3ms, u::sleep_until(when)); };
     using steady = std::chrono::steady_clock;

@@ -11,7 +11,7 @@
 namespace {
 
 /// Runs a function in a poll of a task of the ABI.
-void in_a_poll(std::function<void(upshift_cx*)> body) {
+void run_in_a_poll(std::function<void(upshift_cx*)> body) {
   upshift_config config;
   upshift_config_init(&config);
   config.vcpus = 1;
@@ -32,12 +32,12 @@ int dropped = 0;
 const upshift_task finished{nullptr, [](void*, upshift_cx*) { return 1; }, [](void*) { ++dropped; }};
 const upshift_task without_poll{nullptr, nullptr, [](void*) { ++dropped; }};
 
-/// A tracked buffer.
+/// Returns a tracked buffer of the ABI.
 upshift_buf tracked_buf() { return tracked::make(8).release(); }
 
 }  // namespace
 
-TEST(to_free_null_does_nothing) {
+TEST(freeing_null_does_nothing) {
   upshift_runtime_free(nullptr);
   upshift_handle_free(nullptr);
   upshift_file_free(nullptr);
@@ -55,8 +55,8 @@ TEST(to_free_null_does_nothing) {
   upshift_op_drop(nullptr);
 }
 
-TEST(what_has_been_freed_is_none) {
-  in_a_poll([](upshift_cx* cx) {
+TEST(freed_objects_are_empty) {
+  run_in_a_poll([](upshift_cx* cx) {
     upshift_waker waker;
     upshift_waker_new(cx, &waker);
     upshift_waker_wake(&waker);
@@ -123,7 +123,7 @@ TEST(null_for_an_object_is_an_error) {
 }
 
 TEST(an_operation_with_null_is_ready_with_an_error) {
-  in_a_poll([](upshift_cx* cx) {
+  run_in_a_poll([](upshift_cx* cx) {
     upshift_op op;
     op.vtable = nullptr;
     const auto refused = [&op](int ready) { return ready == 1 && op.vtable == nullptr && std::exchange(op.result, 0) == -EINVAL; };
@@ -168,7 +168,7 @@ TEST(an_operation_with_null_is_ready_with_an_error) {
     CHECK(refused(upshift_udp_send_to(&op, cx, udp, nullptr, 4, &address)) && refused(upshift_udp_send_to(&op, cx, udp, to, 4, nullptr)));
     CHECK(refused(upshift_udp_recv_from(&op, cx, udp, nullptr, 4)) && upshift_udp_local(udp, nullptr) == -EINVAL);
     upshift_udp_free(udp);
-    // Without a token, as in a blocking function; without memory.
+    // There is no token, as in a blocking function, or no memory for the operation.
     CHECK(refused(upshift_sleep(&op, nullptr, 1)));
     CHECK(upshift_sleep(nullptr, cx, 1) == -EINVAL && upshift_recv(nullptr, cx, nullptr) == -EINVAL);
     dropped = 0;
@@ -179,7 +179,7 @@ TEST(an_operation_with_null_is_ready_with_an_error) {
   CHECK(tracked::alive == 0);
 }
 
-TEST(one_operation_at_a_time) {
+TEST(a_second_operation_at_the_same_time_is_refused) {
   on_two_vcpus([]() -> u::task<> {
     auto [one, other] = connected();
     auto waits = u::spawn([](u::stream& from) -> u::task<std::string> {
@@ -212,7 +212,7 @@ TEST(one_operation_at_a_time) {
   CHECK(tracked::alive == 0);
 }
 
-TEST(what_is_closed_while_an_operation_uses_it_ends_with_that) {
+TEST(an_object_that_is_closed_during_an_operation_ends_with_the_operation) {
   on_two_vcpus([]() -> u::task<> {
     auto [one, other] = connected();
     auto [input, output] = std::move(one).split();
@@ -238,7 +238,7 @@ TEST(what_is_closed_while_an_operation_uses_it_ends_with_that) {
   CHECK(counted::alive == 0);
 }
 
-TEST(what_was_moved_from_is_an_error) {
+TEST(using_a_moved_from_object_is_an_error) {
   on_two_vcpus([]() -> u::task<> {
     const auto bad = [](const auto& made) { return made.error().value() == EINVAL; };
     std::byte room[4];
@@ -289,7 +289,7 @@ TEST(what_was_moved_from_is_an_error) {
   CHECK(other.block_on(twice(1)) == 2);
 }
 
-TEST(a_runtime_is_its_threads) {
+TEST(a_runtime_belongs_to_its_thread) {
   u::runtime runtime;
   std::thread([&runtime] { CHECK(runtime.block_on(twice(1), u::as_result).error().value() == EPERM); }).join();
   CHECK(runtime.block_on(twice(1)) == 2);
@@ -298,7 +298,7 @@ TEST(a_runtime_is_its_threads) {
   }(runtime)) == ENOTRECOVERABLE);
 }
 
-TEST(a_runtime_that_is_freed_elsewhere_goes_on) {
+TEST(a_runtime_that_is_freed_on_another_thread_continues) {
   static upshift_runtime* runtime;
   CHECK(upshift_runtime_new(nullptr, &runtime) == 0);
   std::thread([] { upshift_runtime_free(runtime); }).join();
@@ -329,7 +329,7 @@ TEST(a_handle_outlives_its_runtime) {
   (void)handle.prometheus();
 }
 
-TEST(settings_that_belong_together) {
+TEST(settings_that_depend_on_each_other_are_checked) {
   const auto tried = [](auto change) {
     u::config settings;
     settings.vcpus = 1;

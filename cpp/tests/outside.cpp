@@ -40,7 +40,7 @@ TEST(a_waker_goes_to_another_thread) {
   }());
 }
 
-TEST(a_callback_that_cannot_be_left_behind_throws) {
+TEST(an_exception_of_the_function_of_suspend_is_thrown) {
   on_one_vcpu([]() -> u::task<> {
     bool caught = false;
     try {
@@ -49,12 +49,12 @@ TEST(a_callback_that_cannot_be_left_behind_throws) {
       caught = true;
     }
     CHECK(caught);
-    // The coroutine does not wait then.
+    // The coroutine does not wait after the exception.
     CHECK(co_await twice(1) == 2);
   }());
 }
 
-TEST(a_function_that_blocks_runs_elsewhere) {
+TEST(a_blocking_function_runs_on_another_thread) {
   on_one_vcpu([]() -> u::task<> {
     const auto here = std::this_thread::get_id();
     auto there = u::blocking([] { return std::this_thread::get_id(); });
@@ -120,7 +120,7 @@ TEST(the_runtime_ends_with_coroutines_that_wait) {
   CHECK(counted::alive == 0);
 }
 
-TEST(settings_that_are_none_are_an_error) {
+TEST(invalid_settings_are_an_error) {
   for (const auto field : {&u::config::main_level, &u::config::preemption, &u::config::board, &u::config::driver}) {
     u::config settings;
     settings.*field = 77;
@@ -128,7 +128,7 @@ TEST(settings_that_are_none_are_an_error) {
   }
 }
 
-TEST(without_io_uring_coroutines_do_the_same) {
+TEST(coroutines_work_without_io_uring) {
   u::config settings;
   settings.vcpus = 1;
   settings.driver = 2;
@@ -142,9 +142,9 @@ TEST(without_io_uring_coroutines_do_the_same) {
   }());
 }
 
-TEST(without_a_thread_a_function_that_blocks_is_an_error) {
+TEST(a_blocking_function_without_a_thread_is_an_error) {
   if (!can_refuse()) return;
-  // A thread of its own, because the filter cannot be removed.
+  // The test uses a thread of its own, because the filter cannot be removed.
   std::thread([] {
     on_one_vcpu([]() -> u::task<> {
       refuse({SYS_clone, SYS_clone3}, EAGAIN);
@@ -166,7 +166,7 @@ TEST(without_a_thread_a_function_that_blocks_is_an_error) {
   CHECK(counted::alive == 0);
 }
 
-TEST(without_a_thread_a_file_without_io_uring_is_an_error) {
+TEST(opening_a_file_without_io_uring_and_threads_is_an_error) {
   if (!can_refuse()) return;
   std::thread([] {
     u::config settings;
@@ -176,7 +176,7 @@ TEST(without_a_thread_a_file_without_io_uring_is_an_error) {
     CHECK(made);
     made->block_on([]() -> u::task<> {
       refuse({SYS_clone, SYS_clone3}, EAGAIN);
-      // Opened at once, because the name is cached.
+      // This file may open at once, because its name is cached.
       const auto here = co_await u::file::open("/", O_RDONLY | O_DIRECTORY, u::as_result);
       const auto file = co_await u::file::open("/tmp/upshift-never-made", O_WRONLY | O_CREAT, u::as_result);
       CHECK(file.error().value() == EAGAIN);
@@ -185,11 +185,11 @@ TEST(without_a_thread_a_file_without_io_uring_is_an_error) {
   }).join();
 }
 
-TEST(a_function_that_blocks_outside_a_runtime_is_an_error) {
+TEST(a_blocking_function_outside_a_runtime_is_an_error) {
   CHECK(u::blocking([] { return 1; }, u::as_result).error().value() == ENXIO);
 }
 
-TEST(a_runtime_that_cannot_be_built_says_why) {
+TEST(a_runtime_that_cannot_be_built_returns_the_reason) {
   if (!can_refuse()) return;
   struct case_t {
     long call;
@@ -223,7 +223,7 @@ TEST(a_runtime_that_cannot_be_built_says_why) {
   }
 }
 
-TEST(without_descriptors_a_runtime_says_so) {
+TEST(a_runtime_without_descriptors_returns_emfile) {
   struct rlimit before;
   CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
   const int first = dup(0);
@@ -249,7 +249,7 @@ TEST(without_descriptors_a_runtime_says_so) {
   }
 }
 
-TEST(a_main_coroutine_that_is_cancelled_is_an_error) {
+TEST(a_cancelled_main_coroutine_is_an_error) {
   u::config settings;
   settings.vcpus = 1;
   u::runtime runtime(settings);

@@ -47,7 +47,7 @@ u::task<long> busy(shared& with, watch::time_point until) {
       }
       if (i % 10 == 0) with.put(i, static_cast<std::size_t>(i));
     }
-    // 100 + i for each.
+    // Each `i` adds 100 + i.
     CHECK(sum == 599'500);
     ++rounds;
     co_await u::yield_if_needed();
@@ -74,7 +74,7 @@ void all_end(unsigned vcpus) {
   u::runtime runtime(preemptible(vcpus));
   runtime.block_on([]() -> u::task<> {
     // ThreadSanitizer defers signals while a thread waits for a lock, so a waiting poll would never
-    // be suspended for the holder. With it, each coroutine has its own lock.
+    // be suspended for the holder. Under ThreadSanitizer, each coroutine has its own lock.
     std::array<shared, 5> tables;
     const auto table = [&](std::size_t i) -> shared& { return tables[THREAD_SANITIZED ? i : 0]; };
     const auto until = watch::now() + 400ms;
@@ -118,6 +118,6 @@ TEST(preemption_suspends_a_coroutine_of_cpp) {
 
 TEST(polls_that_lock_allocate_and_throw_end_when_they_are_suspended) { all_end(1); }
 
-TEST(so_they_do_on_two_vcpus) { all_end(2); }
+TEST(polls_that_lock_allocate_and_throw_end_on_two_vcpus) { all_end(2); }
 
 int main(int argc, char** argv) { return run_tests(argc, argv); }

@@ -46,8 +46,7 @@ struct counted {
   ~counted() { --alive; }
 };
 
-/// Buffers that count their instances. Freed buffers are filled with a pattern, so that a later
-/// write of the kernel shows under AddressSanitizer.
+/// Buffers that count their instances. Their release frees the memory.
 struct tracked {
   static inline std::atomic<int> alive = 0;
   static u::buffer make(std::size_t capacity) {

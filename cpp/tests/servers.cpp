@@ -1,5 +1,5 @@
-// The example servers send the same bytes as those of the command `upshift`, for any input of a
-// client.
+// The example servers send the same bytes as the servers of the command `upshift`, for any input of
+// a client.
 //
 //     servers DIRECTORY-OF-EXAMPLES [PATH-OF-UPSHIFT]
 //
@@ -114,8 +114,8 @@ std::string frame(std::size_t n, std::mt19937_64& random) {
 }
 
 void matrices(const std::string& examples, const std::string& upshift) {
-  const server ours({examples + "/matrix_server", "--listen", "127.0.0.1:0"});
-  const server theirs({upshift, "matrix-server", "--listen", "127.0.0.1:0", "--vcpus", "1"});
+  const server example({examples + "/matrix_server", "--listen", "127.0.0.1:0"});
+  const server reference({upshift, "matrix-server", "--listen", "127.0.0.1:0", "--vcpus", "1"});
   std::mt19937_64 random(7);
   std::size_t bytes = 0;
   for (unsigned round = 0; round < 12; ++round) {
@@ -125,8 +125,8 @@ void matrices(const std::string& examples, const std::string& upshift) {
     // Invalid bytes end the connection after the replies to earlier frames.
     const bool broken = round % 4 == 3;
     if (broken) asked += std::string("\x07\x00\x00\x00", 4);
-    const std::string expected = theirs.answer(asked, round);
-    const std::string got = ours.answer(asked, round);
+    const std::string expected = reference.answer(asked, round);
+    const std::string got = example.answer(asked, round);
     CHECK(got == expected);
     CHECK(got.size() == (broken ? asked.size() - 4 : asked.size()));
     bytes += got.size();
@@ -135,8 +135,8 @@ void matrices(const std::string& examples, const std::string& upshift) {
 }
 
 void plaintext(const std::string& examples, const std::string& upshift) {
-  const server ours({examples + "/plaintext_server", "--listen", "127.0.0.1:0"});
-  const server theirs({upshift, "plaintext-server", "--listen", "127.0.0.1:0", "--vcpus", "1"});
+  const server example({examples + "/plaintext_server", "--listen", "127.0.0.1:0"});
+  const server reference({upshift, "plaintext-server", "--listen", "127.0.0.1:0", "--vcpus", "1"});
   std::string many;
   for (int i = 0; i < 200; ++i) many += "GET /" + std::to_string(i) + " HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
   const std::string requests[] = {
@@ -153,8 +153,8 @@ void plaintext(const std::string& examples, const std::string& upshift) {
       "GET / HT",
   };
   for (const auto& asked : requests) {
-    const std::string expected = theirs.answer(asked, 3);
-    const std::string got = ours.answer(asked, 3);
+    const std::string expected = reference.answer(asked, 3);
+    const std::string got = example.answer(asked, 3);
     if (got != expected) std::fprintf(stderr, "asked %.60s\nexpected %.200s\ngot %.200s\n", asked.c_str(), expected.c_str(), got.c_str());
     CHECK(got == expected);
   }

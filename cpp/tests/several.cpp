@@ -35,7 +35,7 @@ u::task<std::string> thrown_by(F make) {
 
 }  // namespace
 
-TEST(a_task_that_is_late_ends_with_its_frames) {
+TEST(a_timeout_ends_a_task_and_its_frames) {
   on_one_vcpu([]() -> u::task<> {
     const auto outer = []() -> u::task<int> {
       counted frame;
@@ -48,7 +48,7 @@ TEST(a_task_that_is_late_ends_with_its_frames) {
     CHECK(co_await u::timeout(1h, []() -> u::task<> { co_return; }()));
     CHECK(!co_await u::timeout(1ms, forever()));
     CHECK(co_await thrown_by([] { return u::timeout(1h, failing(1ms, "early")); }) == "early");
-    // Nested limits: the outer one ends both.
+    // Nested limits: the outer limit ends both waits.
     const auto nested = []() -> u::task<> {
       counted frame;
       CHECK(!co_await u::timeout(1ms, forever()));
@@ -59,7 +59,7 @@ TEST(a_task_that_is_late_ends_with_its_frames) {
   }());
 }
 
-TEST(a_coroutine_that_is_late_goes_on) {
+TEST(a_coroutine_continues_after_a_timeout) {
   on_one_vcpu([]() -> u::task<> {
     auto handle = u::spawn(after(300ms, 3));
     CHECK(!co_await u::timeout(1ms, handle));
@@ -73,12 +73,12 @@ TEST(a_coroutine_that_is_late_goes_on) {
     auto ended = u::spawn(after(0ns, 4));
     co_await u::sleep(1ms);
     CHECK(*co_await u::timeout(1h, ended.join()) == 4);
-    // The result has been taken: an error, not a wait.
+    // The result has been taken, so the join is an error and not a wait.
     CHECK((co_await u::timeout(1h, ended.join(u::as_result)))->error() == std::errc::invalid_argument);
   }());
 }
 
-TEST(a_wait_for_a_coroutine_that_is_given_up_lends_no_longer) {
+TEST(an_abandoned_wait_for_a_coroutine_no_longer_lends_a_level) {
   on_one_vcpu([]() -> u::task<> {
     int level = -1;
     bool ends = false;
@@ -118,7 +118,7 @@ TEST(a_cancelled_wait_for_a_coroutine_does_not_cancel_it) {
   }());
 }
 
-TEST(all_are_waited_for_and_run_at_once) {
+TEST(when_all_runs_its_branches_concurrently) {
   on_one_vcpu([]() -> u::task<> {
     const auto begun = std::chrono::steady_clock::now();
     auto [a, b, nothing, c] = co_await u::when_all(after(300ms, 1), after(200ms, 2), u::sleep(250ms), after(10ms, 3));
@@ -134,7 +134,7 @@ TEST(all_are_waited_for_and_run_at_once) {
   }());
 }
 
-TEST(of_several_exceptions_the_first_is_thrown_when_all_have_ended) {
+TEST(when_all_throws_the_first_exception_after_all_branches_have_ended) {
   on_one_vcpu([]() -> u::task<> {
     bool ended = false;
     const auto slow = [&ended]() -> u::task<> {
@@ -146,7 +146,7 @@ TEST(of_several_exceptions_the_first_is_thrown_when_all_have_ended) {
   }());
 }
 
-TEST(the_first_of_several_ends_the_others) {
+TEST(when_any_ends_the_other_branches) {
   on_one_vcpu([]() -> u::task<> {
     auto first = co_await u::when_any(forever(), after(1ms, 5), after(1h, 6));
     CHECK(first.index() == 1 && std::get<1>(first) == 5);
@@ -173,7 +173,7 @@ TEST(the_first_of_several_ends_the_others) {
   }());
 }
 
-TEST(a_result_that_is_there_is_not_lost_with_a_coroutine_that_is_cancelled) {
+TEST(a_ready_result_is_released_when_its_coroutine_is_cancelled) {
   on_one_vcpu([]() -> u::task<> {
     // Bytes, a connection, an object: the first branch is ready, the second never is.
     auto [one, other] = connected();
@@ -193,7 +193,7 @@ TEST(a_result_that_is_there_is_not_lost_with_a_coroutine_that_is_cancelled) {
   }());
 }
 
-TEST(a_point_of_time_is_waited_for) {
+TEST(sleep_until_waits_for_a_time_point) {
   on_one_vcpu([]() -> u::task<> {
     const auto when = std::chrono::steady_clock::now() + 3ms;
     co_await u::sleep_until(when);

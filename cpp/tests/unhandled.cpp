@@ -25,9 +25,9 @@ u::task<int> throws(std::chrono::nanoseconds delay = 0ns) {
   throw std::runtime_error("lost");
 }
 
-/// Waits until `many` exceptions have been counted.
-u::task<> handled(int many) {
-  for (int n = 0; lost != many; ++n) {
+/// Waits until `number` exceptions have been counted.
+u::task<> wait_until_lost(int number) {
+  for (int n = 0; lost != number; ++n) {
     CHECK(n < 5000);
     co_await u::sleep(1ms);
   }
@@ -72,23 +72,23 @@ TEST(an_exception_of_a_detached_coroutine_ends_the_program) {
 TEST(a_hook_gets_each_exception_that_no_join_takes) {
   const auto before = u::set_unhandled_exception(count);
   on_two_vcpus([]() -> u::task<> {
-    // Detached before and after the throw; a destroyed handle, and an assigned one.
+    // A handle is detached before the throw, detached after it, destroyed, or assigned to.
     u::spawn(throws(2ms)).detach();
-    co_await handled(1);
+    co_await wait_until_lost(1);
     auto late = u::spawn(throws());
     while (!late.is_finished()) co_await u::sleep(1ms);
     CHECK(lost == 1);
     late.detach();
-    co_await handled(2);
+    co_await wait_until_lost(2);
     { auto dropped = u::spawn(throws(1ms)); }
-    co_await handled(3);
+    co_await wait_until_lost(3);
     auto assigned = u::spawn(throws(1ms));
     assigned = u::spawn([]() -> u::task<int> { co_return 5; });
-    co_await handled(4);
+    co_await wait_until_lost(4);
     CHECK(co_await assigned == 5);
     // A function on a thread for blocking calls.
     u::blocking([] { throw std::runtime_error("lost"); }).detach();
-    co_await handled(5);
+    co_await wait_until_lost(5);
   }());
   CHECK(u::set_unhandled_exception(before) == count);
   CHECK(lost == 5);

@@ -1,4 +1,4 @@
-// The half of no_exceptions.cpp that has exceptions.
+// The part of the test no_exceptions.cpp that is compiled with exceptions.
 #include <upshift/upshift.hpp>
 
 static_assert(UPSHIFT_EXCEPTIONS == 1);

@@ -15,7 +15,8 @@ UPSHIFT_BEGIN
 
 namespace detail {
 
-/// Returns the string for C: null, which is EINVAL, if it contains a NUL, where C would end it.
+/// Returns the string for C; null, which leads to EINVAL, if it contains a NUL, at which C would
+/// end the string.
 inline const char* c_string(const std::string& text) noexcept { return text.find('\0') == std::string::npos ? text.c_str() : nullptr; }
 
 }  // namespace detail
@@ -63,8 +64,8 @@ struct address : upshift_addr {
 
 namespace detail {
 
-/// Queries an address by getsockname or getpeername. The error EAFNOSUPPORT: not an internet
-/// socket.
+/// Queries an address by getsockname or getpeername. Fails with EAFNOSUPPORT if the socket is not
+/// an internet socket.
 template <class Ask>
 result<address> address_of(int fd, Ask ask) {
   sockaddr_storage found{};

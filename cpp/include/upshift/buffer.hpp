@@ -12,7 +12,8 @@
 
 UPSHIFT_BEGIN
 
-/// Bytes that an operation can own: from malloc, of a container, or constant. Moved, not copied.
+/// Bytes that an operation can own: from malloc, of a container, or constant. A buffer can be moved
+/// but not copied.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -81,7 +82,7 @@ class buffer {
   void resize(std::size_t len) noexcept { raw_.len = len < raw_.capacity ? len : raw_.capacity; }
   void clear() noexcept { raw_.len = 0; }
 
-  /// Appends bytes; false: there is no room, and nothing was copied.
+  /// Appends bytes. Returns false, and copies nothing, if there is no room.
   [[nodiscard]] bool append(std::string_view bytes) noexcept {
     if (raw_.capacity - raw_.len < bytes.size()) return false;
     if (!bytes.empty()) std::memcpy(raw_.data + raw_.len, bytes.data(), bytes.size());
@@ -114,7 +115,8 @@ class buffer {
   upshift_buf raw_{};
 };
 
-/// Received bytes in a buffer of the runtime, which the destructor returns. Do not hoard them.
+/// Received bytes in a buffer of the runtime, which the destructor returns. Do not keep many: the
+/// runtime has a limited number of buffers.
 class bytes {
  public:
   bytes() noexcept = default;

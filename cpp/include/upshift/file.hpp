@@ -1,4 +1,4 @@
-// Files with positional reads and writes, and the papers' system calls in two forms.
+// Files with positional reads and writes, and the system calls of the papers in two forms.
 #pragma once
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ class file {
     return opening<M>(raw_.get(), std::move(path), flags, mode);
   }
 
-  /// Reads at a position, up to the buffer's capacity. 0: the end of the file.
+  /// Reads at a position, up to the buffer's capacity. A count of 0 is the end of the file.
   template <error_mode M = throwing_t>
   auto read_at(buffer to, std::uint64_t offset, M = {}) const noexcept {
     return detail::operation(
@@ -110,8 +110,8 @@ inline tried_transfer write(int fd, buffer from) {
   return {detail::checked<as_result_t>(count, [&] { return static_cast<std::size_t>(count); }), std::move(from)};
 }
 
-/// A running call of the second form. The call starts at once, and wakes its coroutine when it is
-/// done. It is awaited once, or stopped.
+/// A running call of the asynchronous form. The call starts at once, and wakes its coroutine when
+/// it is done. It is awaited once, or stopped.
 ///
 ///     in progress ──▶ done ──▶ taken, by an await
 ///         └────────────┴────▶ stopped
@@ -210,17 +210,17 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
   awaiter operator co_await() noexcept { return awaiter(*this); }
 
  private:
-  /// Guards the members below: a thread that stops the call is not the one that polls it.
+  /// Guards the members below, because one thread may stop the call while another polls it.
   std::mutex lock_;
   upshift_op op_;
-  /// Errno of the reason why the result cannot be taken; 0: it can, now or later.
+  /// Negative errno if the result cannot be taken; 0 if it can be taken, now or later.
   int over_ = 0;
   awaiter* waits_ = nullptr;
 };
 
 namespace detail {
 
-/// Access to a call, which is stopped when its branch is abandoned.
+/// A call as a branch. The call is stopped when the branch is abandoned.
 template <>
 struct branch<async_call> : branch_base<branch<async_call>, tried_transfer> {
   explicit branch(async_call&& from) noexcept : call(from), of(std::move(call)) {}

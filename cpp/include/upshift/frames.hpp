@@ -34,12 +34,12 @@ struct frame_cache {
   };
   static constexpr std::size_t step = 64;
   static constexpr std::size_t sizes = 16;
-  /// 8 KiB.
+  /// Maximum number of cached steps per size: 8 KiB.
   static constexpr std::size_t steps_of_a_size = 128;
 
   frame* first[sizes];
   std::size_t count[sizes];
-  /// State of the cache; a closed one has been freed, because its thread ends.
+  /// State of the cache; a closed cache has been freed, because its thread ends.
   enum : std::uint8_t { unseen, open, closed } state;
 };
 

@@ -113,15 +113,15 @@ class reader {
   reader() noexcept = default;
   explicit reader(upshift_reader* raw) noexcept : raw_(raw) {}
 
-  /// Waits for data, in a buffer of the runtime: no copy, and no memory while no data arrives.
-  /// Empty: the peer has ended its direction.
+  /// Waits for data, in a buffer of the runtime: without a copy, and without memory while no data
+  /// arrives. Empty bytes mean that the peer has ended its direction.
   template <error_mode M = throwing_t>
   auto recv(M = {}) noexcept {
     return detail::operation([r = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_recv(op, cx, r); }, detail::give_bytes<M>());
   }
 
-  /// Copies received bytes to memory that the kernel never sees, waiting if there are none. 0: the
-  /// peer has ended its direction.
+  /// Copies received bytes to memory that the kernel never sees, waiting if there are none. A count
+  /// of 0 means that the peer has ended its direction.
   template <error_mode M = throwing_t>
   auto read(std::span<std::byte> to, M = {}) noexcept {
     return detail::operation(
@@ -131,7 +131,7 @@ class reader {
         detail::give_count<M>());
   }
 
-  /// Reads until the memory is full; a smaller count: the peer has ended its direction.
+  /// Reads until the memory is full; a smaller count means that the peer has ended its direction.
   template <error_mode M = throwing_t>
   auto read_exact(std::span<std::byte> to, M = {}) noexcept {
     return detail::operation(
@@ -166,8 +166,8 @@ class writer {
   writer() noexcept = default;
   explicit writer(upshift_writer* raw) noexcept : raw_(raw) {}
 
-  /// Writes a whole buffer through the ring, with the other operations of the turn, and returns the
-  /// buffer.
+  /// Writes a whole buffer through the ring, submitted together with other operations, and returns
+  /// the buffer.
   template <error_mode M = throwing_t>
   auto write_all(buffer from, M = {}) noexcept {
     return detail::operation(
@@ -178,7 +178,7 @@ class writer {
         detail::give_written<M>());
   }
 
-  /// Writes all of received bytes, without a copy.
+  /// Writes all of the received bytes, without a copy.
   template <error_mode M = throwing_t>
   auto write_all(bytes from, M = {}) noexcept {
     return detail::operation(

@@ -1,11 +1,11 @@
-// Waiting for several awaitables in one coroutine: all of them, or the first.
+// Waits for several awaitables in one coroutine: for all of them, or for the first.
 //
 //     auto [user, orders] = co_await upshift::when_all(find_user(id), find_orders(id));
 //     auto first = co_await upshift::when_any(stream.recv(), upshift::sleep(1s));
 //     // first is a std::variant; first.index() says which
 //
-// The awaitables take turns on the vCPU of their coroutine and cost no allocation beyond their
-// frames. Spawn work that should run on other vCPUs, or at other levels.
+// The awaitables run alternately on the vCPU of their coroutine, and cost no allocation beyond
+// their frames. Spawn work that should run on other vCPUs, or at other levels.
 #pragma once
 
 #include <tuple>
@@ -28,8 +28,8 @@ concept operation_like = requires(Of& of, upshift_cx* cx) {
   of.await_resume();
 };
 
-/// An awaitable that may be a branch: an operation, a call of the papers' second form, a task, or
-/// the end of a coroutine.
+/// An awaitable that may be a branch: an operation, an asynchronous system call, a task, or the end
+/// of a coroutine.
 template <class Of>
 concept branchable = std::is_rvalue_reference_v<Of&&> && (operation_like<Of> || is_task<Of> || std::same_as<Of, async_call>);
 
@@ -216,7 +216,7 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
 
 }  // namespace detail
 
-/// Waits for all of several operations, tasks and joins, which run in turn. Returns a tuple of
+/// Waits for all of several operations, tasks and joins, which run alternately. Returns a tuple of
 /// their results, with std::monostate for a branch without a value. All branches end; then the
 /// first exception, in the order of the parameters, is thrown.
 template <detail::branchable... Of>
@@ -226,8 +226,8 @@ auto when_all(Of&&... of) {
 }
 
 /// Waits for the first of several operations, tasks and joins. Returns a variant whose index
-/// identifies it; of two ready branches the first parameter wins. The others are cancelled like by
-/// timeout().
+/// identifies the branch; of two ready branches the first parameter wins. The other branches are
+/// cancelled as by timeout().
 template <detail::branchable... Of>
   requires(sizeof...(Of) > 0)
 auto when_any(Of&&... of) {

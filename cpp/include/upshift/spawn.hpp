@@ -30,7 +30,7 @@ inline constexpr level inherit{UPSHIFT_INHERIT};
 /// The id of a coroutine, which is never reused.
 enum class cid : std::uint64_t { none = UPSHIFT_NO_CID };
 
-/// Thrown by an await of the handle of a cancelled coroutine.
+/// The exception of an await of a coroutine that was cancelled.
 class cancelled : public std::system_error {
  public:
   cancelled() : std::system_error(ECANCELED, std::system_category(), "the coroutine was cancelled") {}
@@ -181,10 +181,10 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
       });
     }
 
-    /// Begins the wait, as part of a wait for several. Cancellation leaves the handle unchanged.
+    /// Begins the wait, as part of a wait for several awaitables. Cancellation leaves the handle
+    /// unchanged.
     bool begin(upshift_cx* cx) noexcept {
-      // On the second call, for an ended coroutine or one with another waiter, `code` has the
-      // error.
+      // On the second call, if the coroutine has ended or has another waiter, `code` has the error.
       if (std::exchange(has_begun, true)) return true;
       if (!handle->held_) return true;
       if (handle->waits_ != nullptr) {
@@ -233,7 +233,7 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
 
 // g++ 12 destroys a closure twice that is created within the awaited expression: once in the
 // called function, or in the object that takes it over, and once more in the coroutine's frame.
-// The function cannot prevent that; so its result must be given a name there, which this demands.
+// The function cannot prevent this, so these checks demand that its result is given a name.
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
 #define UPSHIFT_CLOSURES_DIE_TWICE 1
 #define UPSHIFT_NAME_IT                                                                                           \
@@ -248,8 +248,8 @@ namespace detail {
 template <class>
 inline constexpr bool never = false;
 
-/// True if F, the parameter of `F&& f`, is a closure that owns something and has no name. Closures,
-/// and aggregates, have no constructor of their own; std::function has.
+/// True if F, the parameter of `F&& f`, is a closure that owns an object and has no name. Closures
+/// and aggregates have no constructor of their own; std::function has one.
 template <class F>
 inline constexpr bool dies_twice = UPSHIFT_CLOSURES_DIE_TWICE && !std::is_reference_v<F> && !std::is_trivially_destructible_v<F> &&
                                    (std::is_aggregate_v<F> || !std::is_default_constructible_v<F>);
@@ -279,7 +279,7 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
 };
 #endif
 
-/// The handle of a coroutine that was given a closure of type F.
+/// Returns the handle of a coroutine that was started with a closure of type F.
 template <class F, class T>
 auto handle_for(join_handle<T>&& handle) noexcept {
 #if UPSHIFT_CLOSURES_DIE_TWICE
@@ -392,13 +392,14 @@ inline cid get_cid() noexcept { return cid{upshift_get_cid()}; }
 /// Returns the effective level of the calling coroutine, or a negative errno outside a coroutine.
 inline int current_level() noexcept { return upshift_current_level(); }
 
-/// Wakes a coroutine of the caller's runtime; false: it has exited.
+/// Wakes a coroutine of the caller's runtime. Returns false if it has exited.
 inline bool wake(cid id) noexcept { return upshift_wake(nullptr, static_cast<std::uint64_t>(id)) == 0; }
 
-/// Changes the level of a coroutine, in any state. False: it has exited, or the level is invalid.
+/// Changes the level of a coroutine, in any state. Returns false if it has exited, or if the level
+/// is invalid.
 inline bool reprio(cid id, level to) noexcept { return upshift_reprio(nullptr, static_cast<std::uint64_t>(id), to.value) == 0; }
 
-/// Cancels a coroutine; false: it has exited.
+/// Cancels a coroutine. Returns false if it has exited.
 inline bool cancel(cid id) noexcept { return upshift_cancel(nullptr, static_cast<std::uint64_t>(id)) == 0; }
 
 namespace detail {
@@ -425,7 +426,7 @@ struct park_awaiter {
 
 }  // namespace detail
 
-/// Lets the coroutine's equals run first.
+/// Lets ready coroutines of the same level run first.
 [[nodiscard("co_await it")]] inline auto yield_now() noexcept { return detail::yield_awaiter{true}; }
 
 /// Yields if work at least as urgent waits. Meant for loops that compute.
@@ -488,8 +489,8 @@ class suspend_to_name {
 
 }  // namespace detail
 
-/// Passes a waker to `leave` and waits for it: the bridge to callbacks. It may return early, like
-/// park().
+/// Passes a waker to `leave` and waits until it is used, which connects callbacks to coroutines.
+/// The wait may return early, like park().
 template <std::invocable<waker> F>
 [[nodiscard("co_await it")]] auto suspend(F&& leave) {
   using awaiter = detail::suspend_awaiter<std::decay_t<F>>;

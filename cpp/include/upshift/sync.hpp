@@ -85,7 +85,7 @@ struct as_pointer<std::unique_ptr<U>> {
 
 }  // namespace detail
 
-/// The sending side of a channel. Copies are further senders; any thread.
+/// The sending side of a channel. Copies are further senders, and may be used on any thread.
 template <class T>
 class sender {
   using form = detail::as_pointer<T>;
@@ -97,7 +97,7 @@ class sender {
   sender(const sender& other) : raw_(upshift_sender_clone(other.raw_.get())) {}
   sender& operator=(const sender& other) { return *this = sender(other); }
 
-  /// Waits for room and sends. The error EPIPE: the receiver is gone, and the message is dropped.
+  /// Waits for room and sends. Fails with EPIPE, and drops the message, if the receiver is gone.
   template <error_mode M = throwing_t>
   auto send(T value, M = {}) {
     return detail::operation(
@@ -110,7 +110,7 @@ class sender {
         });
   }
 
-  /// Sends without waiting; false: there is no room, or no receiver.
+  /// Sends without waiting. Returns false if there is no room, or no receiver.
   bool try_send(T value) {
     void* data = form::from(std::move(value));
     if (upshift_try_send(raw_.get(), data) == 0) return true;
@@ -132,7 +132,8 @@ class receiver {
  public:
   explicit receiver(upshift_receiver* raw) noexcept : raw_(raw) {}
 
-  /// Waits for a message; empty: the channel has ended. Cancellation loses no message.
+  /// Waits for a message; returns an empty optional if the channel has ended. Cancellation loses no
+  /// message.
   [[nodiscard("co_await it")]] auto recv() noexcept {
     return detail::operation([r = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_receive(op, cx, r); },
                              [](upshift_op& op) {
@@ -150,7 +151,7 @@ class receiver {
   detail::owned<upshift_receiver, upshift_receiver_free> raw_;
 };
 
-/// Creates a channel for a number of messages, at least one.
+/// Creates a channel with room for `capacity` messages, at least one.
 template <class T>
 std::pair<sender<T>, receiver<T>> channel(std::size_t capacity) {
   upshift_sender* s = nullptr;

@@ -1,7 +1,7 @@
-// task<T>: a coroutine, and how one becomes a coroutine of the runtime.
+// task<T>: a C++ coroutine, and its conversion to a coroutine of the runtime.
 //
-// A tree of tasks (one that awaits another, and so on) is one coroutine of the runtime, whose
-// control block points to a `root_base`. A poll of it runs `root_base::poll`:
+// A tree of tasks (a task, the task that it awaits, and so on) is one coroutine of the runtime,
+// whose control block points to a `root_base`. A poll of this coroutine runs `root_base::poll`:
 //
 //     poll ─▶ does the tree wait for something? ── yes, and it is not ready ──▶ return 0
 //               │ no, or it is ready now
@@ -12,8 +12,8 @@
 //               ├─ it ends: its parent is innermost now ─────────┘
 //               └─ it ends and is the first ──▶ return 1: the join handle gets the result
 //
-// So nothing nests on the stack however deep or long the tree runs, with every compiler and at
-// every level of optimization.
+// So nothing nests on the stack, however deep the tree is and however long it runs, with every
+// compiler and at every level of optimization.
 #pragma once
 
 #include <atomic>
@@ -93,7 +93,7 @@ concept suspends = requires(Awaiter& awaiter, std::coroutine_handle<Promise> her
 /// The promise type that stands for coroutines of other libraries.
 struct foreign_promise {};
 
-/// Awaits through a reference. A reference returned by `await_transform` would do, but g++ 12
+/// Awaits through a reference. A reference returned by `await_transform` would suffice, but g++ 12
 /// copies the awaiter behind it.
 template <class Awaiter>
 struct by_reference {
@@ -376,8 +376,8 @@ struct tree;
 /// or of the function of `blocking`, was detached or destroyed. Called on any thread.
 using unhandled_exception_handler = void (*)(std::exception_ptr) noexcept;
 
-/// Sets the handler of the whole program and returns the previous one. Null stands for the default,
-/// std::terminate.
+/// Sets the handler of the whole program and returns the previous handler. Null stands for the
+/// default, std::terminate.
 ///
 ///     upshift::set_unhandled_exception([](std::exception_ptr) noexcept { lost.fetch_add(1); });
 inline unhandled_exception_handler set_unhandled_exception(unhandled_exception_handler handler) noexcept {
@@ -387,7 +387,7 @@ inline unhandled_exception_handler set_unhandled_exception(unhandled_exception_h
 
 /// A coroutine that has not begun. It begins when it is awaited, spawned or passed to
 /// runtime::block_on, which empties the task. A task that is destroyed earlier never begins. A
-/// moved-from task is empty too. To await or spawn an empty task is the error EINVAL. A task whose
+/// moved-from task is empty too. Awaiting or spawning an empty task fails with EINVAL. A task whose
 /// frame could not be allocated is empty as well; its error is ENOMEM, thrown as std::bad_alloc.
 template <class T = void>
 class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task {
@@ -453,7 +453,7 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
 
   explicit task(detail::promise_base& promise) noexcept : promise_(&promise) {}
 
-  /// Returns the reason why the task cannot begin; 0: it can.
+  /// Returns a negative errno if the task cannot begin; 0 if it can.
   int code() const noexcept {
     if (promise_ == nullptr) return -EINVAL;
     return promise_ == &detail::no_frame ? -ENOMEM : 0;
@@ -517,8 +517,8 @@ struct tree final : rooted<T> {
   task_promise<T>* first;
 };
 
-/// A task for the ABI, which owns it. If the task cannot begin, `data` is null and `code` has the
-/// reason.
+/// Converts a task for the ABI, which then owns it. If the task cannot begin, `data` is null and
+/// `code` has the reason.
 template <class T>
 upshift_task as_root(task<T> what, int& code) noexcept {
   root_base* root = nullptr;
@@ -532,8 +532,8 @@ upshift_task as_root(task<T> what, int& code) noexcept {
 
 /// Awaits an operation of the ABI. `Start(op, cx)` starts it and returns 1 if it is ready;
 /// `Finish(op)` returns the result. The object lives in the frame of the awaiting coroutine and
-/// does not move; its destructor cancels the operation. A second await, even during the first, is
-/// the error EINVAL.
+/// does not move; its destructor cancels the operation. A second await, even during the first,
+/// fails with EINVAL.
 template <class Start, class Finish>
 class [[nodiscard("co_await it")]] operation : public waiting {
  public:
@@ -563,7 +563,7 @@ class [[nodiscard("co_await it")]] operation : public waiting {
     return finish_(op_);
   }
 
-  /// Begins the operation, as part of a wait for several.
+  /// Begins the operation, as part of a wait for several awaitables.
   bool begin(upshift_cx* cx) noexcept {
     if (std::exchange(state_, state_ == fresh ? begun : state_) != fresh) return true;
     return start_(&op_, cx) != 0;

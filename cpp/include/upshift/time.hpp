@@ -1,4 +1,4 @@
-// Waits for a time, and time limits.
+// Sleeping, and waits with a time limit.
 #pragma once
 
 #include <chrono>
@@ -55,15 +55,15 @@ inline auto sleep_for(std::uint64_t ns) {
 
 }  // namespace detail
 
-/// Waits for a duration of any unit. A duration that is not positive ends at once, and one of 584
-/// years never.
+/// Waits for a duration of any unit. A duration that is not positive ends at once; a duration of
+/// 584 years never ends.
 template <class Rep, class Period>
 [[nodiscard("co_await it")]] auto sleep(std::chrono::duration<Rep, Period> duration) {
   return detail::sleep_for(detail::abi_duration(detail::nanoseconds_of(duration)));
 }
 
 /// Waits until a time point of any clock, which is read at the call. A past time point ends the
-/// wait at once, and one that is 584 years away never does.
+/// wait at once; a time point that is 584 years away never ends it.
 template <class Clock, class Duration>
 [[nodiscard("co_await it")]] auto sleep_until(std::chrono::time_point<Clock, Duration> when) {
   const detail::int128 now = detail::nanoseconds_of(Clock::now().time_since_epoch());

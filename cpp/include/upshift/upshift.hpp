@@ -1,4 +1,4 @@
-// Everything of Upshift for C++20.
+// All headers of Upshift for C++20.
 #pragma once
 
 #include "buffer.hpp"

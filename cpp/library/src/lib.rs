@@ -1,5 +1,5 @@
-//! The C ABI as libraries, `libupshift_c.a` and `libupshift_c.so`. A package of its own, because
-//! cargo optimizes across crates only in packages that are not Rust libraries too. That makes the
-//! static library less than half as large.
+//! The C ABI as libraries, `libupshift_c.a` and `libupshift_c.so`. They have a package of their
+//! own, because cargo optimizes across crates only in packages that are not also Rust libraries.
+//! The optimization makes the static library less than half as large.
 
 pub use capi::*;

@@ -36,7 +36,7 @@ static int cancel_itself(void* data, struct upshift_cx* cx) {
   return 0;
 }
 
-// No memory for the stack of a thread.
+// Checks the error of a blocking function when there is no memory for the stack of a thread.
 static int block_without_threads(void* data, struct upshift_cx* cx) {
   (void)cx;
   struct rlimit before, none;

@@ -11,7 +11,7 @@ use crate::error::catch_panic;
 
 /// A buffer of the caller. An operation owns it from its start to its end, and returns it with the
 /// result. If the operation is dropped, `release` is called after the kernel's terminal completion,
-/// on some thread of the runtime, in a coroutine or while the runtime shuts down. Until then `data`
+/// on a thread of the runtime, in a coroutine or while the runtime shuts down. Until then `data`
 /// must be valid for `capacity` bytes, from any thread. A null `data` with a capacity, or a `len`
 /// beyond the capacity, is -EINVAL.
 #[repr(C)]
@@ -20,7 +20,7 @@ pub struct upshift_buf {
     pub data: *mut u8,
     /// Number of initialised bytes, which a write sends.
     pub len: usize,
-    /// Number of bytes of room, which a read may fill.
+    /// Number of bytes that a read may fill.
     pub capacity: usize,
     /// Frees `data`; null: nothing is freed, because the bytes live forever.
     pub release: Option<unsafe extern "C" fn(context: *mut c_void, data: *mut u8, capacity: usize)>,
@@ -35,11 +35,12 @@ pub(crate) struct Buf(upshift_buf);
 unsafe impl Send for Buf {}
 
 impl Buf {
-    /// Checks the buffer of a call. Returns the buffer or, with the error, the part to give back:
-    /// bytes at null, more bytes than room, or no buffer at all.
+    /// Checks the buffer of a call. An error is the buffer to give back: its bytes are null or
+    /// exceed the capacity, or the caller passed no buffer.
     ///
     /// # Safety
-    /// The contract of [`upshift_buf`], which is given away; or null.
+    /// The pointer is null, or its buffer fulfils the contract of [`upshift_buf`] and is given
+    /// away.
     #[inline]
     pub(crate) unsafe fn given(buf: *const upshift_buf) -> Result<Buf, Buf> {
         if buf.is_null() {
@@ -51,7 +52,7 @@ impl Buf {
                 context: null_mut(),
             }));
         }
-        // SAFETY: by contract.
+        // SAFETY: the pointer is not null, and by contract the buffer is given away.
         let buf = Buf(unsafe { buf.read() });
         if buf.0.len > buf.0.capacity || (buf.0.data.is_null() && buf.0.capacity != 0) {
             return Err(buf);
@@ -71,7 +72,7 @@ impl Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         if let Some(release) = self.0.release {
-            // SAFETY: by contract; `release` is called once.
+            // SAFETY: by contract `release` accepts these arguments; it is called once.
             unsafe { release(self.0.context, self.0.data, self.0.capacity) };
         }
     }
@@ -112,8 +113,8 @@ unsafe impl IoBufMut for Buf {
 }
 
 /// Received bytes, in a buffer of the runtime. `upshift_bytes_free` returns the buffer, on any
-/// thread. Do not hoard them. The struct may be moved by copying its words. All words 0: no bytes,
-/// and nothing to free.
+/// thread; call it soon, because buffers are limited. The struct may be moved by copying its words.
+/// If all words are 0, there are no bytes and nothing to free.
 #[repr(C)]
 pub struct upshift_bytes {
     /// The first byte.
@@ -146,7 +147,7 @@ impl upshift_bytes {
         }
     }
 
-    /// Returns the buffer; an empty one if all words are 0.
+    /// Returns the buffer; an empty buffer if all words are 0.
     pub(crate) fn into_inner(self) -> RecvBuf {
         if self.data.is_null() {
             return RecvBuf::empty();
@@ -180,7 +181,7 @@ pub(crate) unsafe fn lent<'a>(data: *const u8, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: by contract.
+    // SAFETY: by contract the memory is valid for `len` bytes.
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
@@ -193,7 +194,7 @@ pub(crate) unsafe fn lent_mut<'a>(data: *mut u8, len: usize) -> &'a mut [u8] {
     if len == 0 {
         return &mut [];
     }
-    // SAFETY: by contract.
+    // SAFETY: by contract the memory is valid for `len` bytes.
     unsafe { std::slice::from_raw_parts_mut(data, len) }
 }
 
@@ -202,8 +203,8 @@ unsafe extern "C" fn free_allocated(_: *mut c_void, data: *mut u8, _: usize) {
     unsafe { libc::free(data.cast()) };
 }
 
-/// Allocates a buffer of `capacity` bytes with `malloc`. 0, -ENOMEM, or -EINVAL for null. Any
-/// thread.
+/// Allocates a buffer of `capacity` bytes with `malloc`. Returns 0, -ENOMEM, or -EINVAL for null.
+/// Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_buf_alloc(capacity: usize, buf: *mut upshift_buf) -> c_int {
     if buf.is_null() {
@@ -214,14 +215,14 @@ pub unsafe extern "C" fn upshift_buf_alloc(capacity: usize, buf: *mut upshift_bu
     if data.is_null() {
         return -libc::ENOMEM;
     }
-    let made = upshift_buf {
+    let buffer = upshift_buf {
         data,
         len: 0,
         capacity,
         release: Some(free_allocated),
         context: null_mut(),
     };
-    // SAFETY: by contract room for one.
-    unsafe { buf.write(made) };
+    // SAFETY: by contract `buf` has room for a buffer.
+    unsafe { buf.write(buffer) };
     0
 }

@@ -27,7 +27,7 @@ impl Message {
 impl Drop for Message {
     fn drop(&mut self) {
         if let Some(drop) = self.drop {
-            // SAFETY: by contract; once.
+            // SAFETY: by contract the function accepts the message; it is called once.
             unsafe { drop(self.data) };
         }
     }
@@ -45,7 +45,8 @@ pub struct upshift_receiver {
 }
 
 /// Creates a channel for `capacity` messages. `drop` destroys messages that are never received; it
-/// may be null. Messages move from thread to thread. -EINVAL for a capacity of 0, and for null.
+/// may be null. Messages move from thread to thread. Returns 0, or -EINVAL for a capacity of 0 or a
+/// null pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_channel(
     capacity: usize,
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn upshift_channel(
         }
         let (send, receive) = mpsc::channel(capacity);
         let send = upshift_sender { sender: send, drop };
-        // SAFETY: by contract room for both.
+        // SAFETY: by contract `sender` and `receiver` have room for a pointer.
         unsafe {
             sender.write(Box::into_raw(Box::new(send)));
             receiver.write(Turns::boxed(receive).cast());
@@ -83,7 +84,7 @@ pub unsafe extern "C" fn upshift_sender_clone(
     }))
 }
 
-/// Frees a sender; after the last one the channel ends when it is empty. Does nothing for null.
+/// Frees a sender. Without senders, the channel ends when it is empty. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_sender_free(sender: *mut upshift_sender) {
     // SAFETY: the caller owns the sender and gives it away once.
@@ -133,9 +134,9 @@ impl Outcome for Option<Message> {
     }
 }
 
-/// Waits for room and sends a message, which the channel owns from the call on. Result 0, or -EPIPE
-/// if the receiver is gone, -EINVAL for null; then `out.handles[0]` is the message. If the
-/// operation is dropped earlier, so is the message.
+/// Waits for room and sends a message, which the channel owns from the call on. The result is 0;
+/// -EPIPE if the receiver is gone, or -EINVAL for null, and then `out.handles[0]` is the message.
+/// Dropping the operation earlier drops the message, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_send(
     op: *mut upshift_op,
@@ -143,7 +144,7 @@ pub unsafe extern "C" fn upshift_send(
     sender: *const upshift_sender,
     data: *mut c_void,
 ) -> c_int {
-    // SAFETY: null, or by contract it outlives the operation.
+    // SAFETY: the pointer is null, or by contract the sender outlives the operation.
     let Some(sender): Option<&'static upshift_sender> = (unsafe { sender.as_ref() }) else {
         // SAFETY: passed on.
         return unsafe { finish(op, Refused(data)) };
@@ -152,12 +153,12 @@ pub unsafe extern "C" fn upshift_send(
         data,
         drop: sender.drop,
     };
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, sender.sender.send(message)) }
 }
 
-/// Sends a message without waiting: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL
-/// (null). On an error the caller still owns the message. Any thread.
+/// Sends a message without waiting. Returns 0, -EAGAIN (no room), -EPIPE (the receiver is gone), or
+/// -EINVAL (null). On an error the caller still owns the message. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_send(
     sender: *const upshift_sender,
@@ -186,8 +187,8 @@ pub unsafe extern "C" fn upshift_try_send(
     })
 }
 
-/// Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended;
-/// -EBUSY: another operation waits; -EINVAL for null.
+/// Waits for a message. The result is 1, and `out.handles[0]` is the message; 0 if the channel has
+/// ended; -EBUSY if another operation waits; -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_receive(
     op: *mut upshift_op,
@@ -195,7 +196,7 @@ pub unsafe extern "C" fn upshift_receive(
     receiver: *mut upshift_receiver,
 ) -> c_int {
     let receiver = receiver.cast::<Turns<Receiver<Message>>>();
-    // SAFETY: by contract; the future is dropped before its turn.
+    // SAFETY: by contract the receiver and `op` are valid; the future is dropped before its turn.
     unsafe {
         match turn(receiver) {
             Ok(mut turn) => start(op, cx, InTurn::new(turn.lend().recv(), turn)),
@@ -204,8 +205,9 @@ pub unsafe extern "C" fn upshift_receive(
     }
 }
 
-/// Receives the next message if there is one: 1, with the message in `*data`; 0: the channel has
-/// ended; -EAGAIN: empty; -EBUSY: an operation waits for a message; -EINVAL for null.
+/// Receives the next message without waiting. Returns 1, with the message in `*data`; 0 if the
+/// channel has ended; -EAGAIN if it is empty; -EBUSY if an operation waits for a message; -EINVAL
+/// for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_receive(
     receiver: *mut upshift_receiver,
@@ -215,14 +217,14 @@ pub unsafe extern "C" fn upshift_try_receive(
         if data.is_null() {
             return -libc::EINVAL;
         }
-        // SAFETY: by contract.
+        // SAFETY: by contract the receiver is null, or has not been freed.
         let mut turn = match unsafe { turn(receiver.cast::<Turns<Receiver<Message>>>()) } {
             Ok(turn) => turn,
             Err(error) => return errno(&error),
         };
         match turn.try_recv() {
             Ok(message) => {
-                // SAFETY: by contract room for it.
+                // SAFETY: by contract `data` has room for a pointer.
                 unsafe { data.write(message.into_data()) };
                 1
             }

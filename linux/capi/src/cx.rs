@@ -27,8 +27,8 @@ pub(crate) fn token(cx: &mut Context<'_>) -> *mut upshift_cx {
     std::ptr::from_mut(cx).cast()
 }
 
-/// The right to wake a task, from any thread, also after its poll. Owned; it may be moved by
-/// copying its words. All words 0: no waker.
+/// The right to wake a task, from any thread, also after its poll. The holder owns the waker, and
+/// may move it by copying its words. If all words are 0, there is no waker.
 #[repr(C)]
 pub struct upshift_waker {
     words: [usize; 2],
@@ -36,7 +36,7 @@ pub struct upshift_waker {
 
 const _: () = assert!(size_of::<Waker>() <= size_of::<upshift_waker>());
 
-/// Creates a waker of the task that is being polled; an empty one if `cx` is null.
+/// Creates a waker of the task that is being polled; an empty waker if `cx` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_waker_new(cx: *mut upshift_cx, waker: *mut upshift_waker) {
     if waker.is_null() {
@@ -51,9 +51,11 @@ pub unsafe extern "C" fn upshift_waker_new(cx: *mut upshift_cx, waker: *mut upsh
     });
 }
 
+/// Returns the waker, if there is one.
+///
 /// # Safety
 /// The pointer is null, or its waker is empty or valid.
-unsafe fn held<'a>(waker: *const upshift_waker) -> Option<&'a Waker> {
+unsafe fn as_waker<'a>(waker: *const upshift_waker) -> Option<&'a Waker> {
     // SAFETY: by contract; a waker has a table, so its words are not both 0.
     unsafe {
         let words = waker.as_ref()?.words;
@@ -64,8 +66,8 @@ unsafe fn held<'a>(waker: *const upshift_waker) -> Option<&'a Waker> {
 /// Wakes the task without consuming the waker. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_waker_wake(waker: *const upshift_waker) {
-    // SAFETY: by contract.
-    if let Some(waker) = unsafe { held(waker) } {
+    // SAFETY: by contract the waker is empty or valid.
+    if let Some(waker) = unsafe { as_waker(waker) } {
         catch_panic(|| waker.wake_by_ref());
     }
 }
@@ -73,8 +75,8 @@ pub unsafe extern "C" fn upshift_waker_wake(waker: *const upshift_waker) {
 /// Frees a waker and sets its words to 0. Does nothing for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_waker_free(waker: *mut upshift_waker) {
-    // SAFETY: by contract.
-    if unsafe { held(waker) }.is_some() {
+    // SAFETY: by contract the waker is empty or valid.
+    if unsafe { as_waker(waker) }.is_some() {
         // SAFETY: the caller owns the waker; the words are cleared first, so that it is freed once.
         let waker = unsafe { waker.replace(upshift_waker { words: [0; 2] }) };
         // SAFETY: as above.
@@ -82,18 +84,18 @@ pub unsafe extern "C" fn upshift_waker_free(waker: *mut upshift_waker) {
     }
 }
 
-/// Wakes the task that is being polled, which is then polled again, behind its equals. For a task
-/// that yields by returning 0.
+/// Wakes the task that is being polled, which is then polled again, behind the ready tasks of its
+/// level. Called by a task that yields by returning 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_yield_now(cx: *mut upshift_cx) {
     if !cx.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: by contract the token belongs to the current poll.
         catch_panic(|| unsafe { context(cx).waker().wake_by_ref() });
     }
 }
 
 /// Returns 1 if work at least as urgent waits, and the task should yield (`upshift_yield_now`, and
-/// return 0); 0 if it may continue. In a poll.
+/// return 0); 0 if it may continue. Called in a poll.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_should_yield() -> c_int {
     wall(|| {

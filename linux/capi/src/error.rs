@@ -12,7 +12,7 @@ pub(crate) use upshift_ring::catch_panic;
 /// The result for a panic below the ABI.
 pub(crate) const PANICKED: c_int = -libc::ENOTRECOVERABLE;
 
-/// The error of a host name without an address, for which the kernel has no errno.
+/// The error for a host name without an address, for which the kernel has no errno.
 pub const UPSHIFT_ENAME: c_int = 0x10000;
 
 /// A host name that the resolver of the C library rejects.
@@ -31,7 +31,7 @@ impl std::error::Error for NoAddress {}
 pub(crate) fn look_up(text: &str) -> io::Result<Vec<SocketAddr>> {
     match text.to_socket_addrs() {
         Ok(addresses) => Ok(addresses.collect()),
-        // The resolver's errors are none of the kernel's, and no kind of Rust's stands for them.
+        // The resolver's errors have neither an errno of the kernel nor their own `ErrorKind`.
         Err(error) if error.raw_os_error().is_none() && error.kind() != ErrorKind::InvalidInput => {
             Err(Error::other(NoAddress))
         }
@@ -100,7 +100,7 @@ pub(crate) fn invalid() -> Error {
 /// The caller owns the value and gives it away once.
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: by contract `Box::into_raw` made the pointer, and it is given away.
         catch_panic(|| drop(unsafe { Box::from_raw(object) }));
     }
 }

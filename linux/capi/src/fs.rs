@@ -43,8 +43,8 @@ fn options(flags: c_int, mode: u32) -> OpenOptions {
     options
 }
 
-/// Opens a file like `open(2)`: `out.handles[0]` is an upshift_file. With `beneath`, a directory,
-/// the path is relative to it and leads to nothing outside it.
+/// Opens a file like `open(2)`: `out.handles[0]` is an upshift_file. If `beneath` is not null, the
+/// path is relative to that directory and cannot lead outside of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_open(
     op: *mut upshift_op,
@@ -54,7 +54,8 @@ pub unsafe extern "C" fn upshift_open(
     flags: c_int,
     mode: u32,
 ) -> c_int {
-    // SAFETY: by contract a string, and null or a file that outlives the operation.
+    // SAFETY: by contract `path` is null or a string, and `beneath` is null or a file that outlives
+    // the operation.
     let (path, beneath): (_, Option<&'static upshift_file>) =
         unsafe { (net::path(path), beneath.as_ref()) };
     let open: Boxed<io::Result<Handles>> = Box::pin(async move {
@@ -64,12 +65,12 @@ pub unsafe extern "C" fn upshift_open(
             None => options.open(path?).await?,
         }))
     });
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, open) }
 }
 
-/// Adopts an open file, which owns the descriptor from the call on. Null for a descriptor that is
-/// not open. Any thread.
+/// Adopts an open file, which owns the descriptor from the call on. Returns null for a descriptor
+/// that is not open. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_from_fd(fd: c_int) -> *mut upshift_file {
     // SAFETY: the caller gives the descriptor away.
@@ -98,24 +99,24 @@ pub unsafe extern "C" fn upshift_file_free(file: *mut upshift_file) {
 /// # Safety
 /// The pointer is null, or the file outlives the operation.
 #[inline]
-unsafe fn there(file: *const upshift_file) -> io::Result<&'static File> {
-    // SAFETY: by contract.
+unsafe fn file_ref(file: *const upshift_file) -> io::Result<&'static File> {
+    // SAFETY: by contract the pointer is null, or the file outlives the operation.
     let file: Option<&'static upshift_file> = unsafe { file.as_ref() };
     file.map(|file| &file.0).ok_or_else(invalid)
 }
 
-/// Checks the file and the buffer of a call. Returns both or, with the error, the part to give
+/// Checks the file and the buffer of a call. Returns both, or the error and the buffer to give
 /// back.
 ///
 /// # Safety
-/// Those of [`there`] and [`Buf::given`].
+/// The contracts of [`file_ref`] and [`Buf::given`].
 #[inline]
-unsafe fn given(
+unsafe fn check_arguments(
     file: *const upshift_file,
     buf: *const upshift_buf,
 ) -> Result<(&'static File, Buf), (io::Result<usize>, Buf)> {
     // SAFETY: passed on.
-    match unsafe { (there(file), Buf::given(buf)) } {
+    match unsafe { (file_ref(file), Buf::given(buf)) } {
         (Ok(file), Ok(buf)) => Ok((file, buf)),
         (_, Ok(buf) | Err(buf)) => Err((Err(invalid()), buf)),
     }
@@ -124,7 +125,7 @@ unsafe fn given(
 /// Starts an operation on a file and a buffer, or hands the buffer back with the error.
 ///
 /// # Safety
-/// Those of [`given`] and [`start`].
+/// The contracts of [`check_arguments`] and [`start`].
 #[inline]
 unsafe fn start_with<F: Future<Output: Outcome>>(
     op: *mut upshift_op,
@@ -134,7 +135,7 @@ unsafe fn start_with<F: Future<Output: Outcome>>(
     operation: impl FnOnce(&'static File, Buf) -> F,
 ) -> c_int {
     // SAFETY: passed on.
-    match unsafe { given(file, buf) } {
+    match unsafe { check_arguments(file, buf) } {
         // SAFETY: passed on.
         Ok((file, buf)) => unsafe { start(op, cx, operation(file, buf)) },
         // SAFETY: passed on.
@@ -186,7 +187,8 @@ pub unsafe extern "C" fn upshift_write_all_at(
     unsafe { start_with(op, cx, file, buf, write) }
 }
 
-/// Waits until written data is on the device; `data_only` not 0: without the metadata. Result 0.
+/// Waits until written data, and unless `data_only` is set also the metadata, is on the device.
+/// Result 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_sync(
     op: *mut upshift_op,
@@ -195,7 +197,7 @@ pub unsafe extern "C" fn upshift_file_sync(
     data_only: c_int,
 ) -> c_int {
     // SAFETY: passed on.
-    let file = match unsafe { there(file) } {
+    let file = match unsafe { file_ref(file) } {
         Ok(file) => file,
         // SAFETY: passed on.
         Err(refused) => return unsafe { finish(op, Err::<(), _>(refused)) },
@@ -207,11 +209,11 @@ pub unsafe extern "C" fn upshift_file_sync(
             file.sync_data().await
         }
     });
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, sync) }
 }
 
-/// The result is the length in bytes; -EISDIR for a directory.
+/// Reads the length of a file. The result is the length in bytes, or -EISDIR for a directory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_len(
     op: *mut upshift_op,
@@ -219,7 +221,7 @@ pub unsafe extern "C" fn upshift_file_len(
     file: *const upshift_file,
 ) -> c_int {
     // SAFETY: passed on.
-    let file = match unsafe { there(file) } {
+    let file = match unsafe { file_ref(file) } {
         Ok(file) => file,
         // SAFETY: passed on.
         Err(refused) => return unsafe { finish(op, Err::<(), _>(refused)) },
@@ -231,11 +233,11 @@ pub unsafe extern "C" fn upshift_file_len(
         }
         Ok(metadata.len() as usize)
     });
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, len) }
 }
 
-/// Cuts a file off, or lengthens it by a hole. Result 0.
+/// Truncates a file, or extends it by a hole. Result 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_set_len(
     op: *mut upshift_op,
@@ -244,12 +246,12 @@ pub unsafe extern "C" fn upshift_file_set_len(
     len: u64,
 ) -> c_int {
     // SAFETY: passed on.
-    let file = match unsafe { there(file) } {
+    let file = match unsafe { file_ref(file) } {
         Ok(file) => file,
         // SAFETY: passed on.
         Err(refused) => return unsafe { finish(op, Err::<(), _>(refused)) },
     };
     let set: Boxed<io::Result<()>> = Box::pin(file.set_len(len));
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, set) }
 }

@@ -1,6 +1,6 @@
-//! The C ABI of Upshift: declared in `cpp/include/upshift.h`, the base of C++ coroutines.
+//! The C ABI of Upshift, declared in `cpp/include/upshift.h`. The C++ coroutines are built on it.
 //!
-//! # The shape
+//! # Structure
 //!
 //! * A coroutine of another language is an [`upshift_task`](task::upshift_task): data, a function
 //!   that polls it, a function that drops it. It becomes a Rust future in the same ready queues as
@@ -13,14 +13,14 @@
 //!
 //! # Rules
 //!
-//! * Errors are negative errno values. A panic below the ABI becomes `-ENOTRECOVERABLE`; nothing
-//!   unwinds across in either direction: a foreign function that throws ends the process.
-//! * Each handle has one owner. The function that creates it says which threads may use it, and
-//!   how.
+//! * Errors are negative errno values. A panic below the ABI becomes `-ENOTRECOVERABLE`. Nothing
+//!   unwinds across the ABI in either direction: a foreign function that throws ends the process.
+//! * Each handle has one owner. The comment of its type says which threads may use it, and how.
+//!   Functions whose comment ends with "Any thread" may be called on any thread.
 //! * A buffer of an operation ([`upshift_buf`](buf::upshift_buf)) comes back with its result, or is
 //!   released after the kernel's terminal completion, even if the task and the operation are gone.
 //! * A null pointer where an object is needed is `-EINVAL`, as the result of an operation that was
-//!   started with it (of a descriptor `-EBADF`). To free null does nothing.
+//!   started with it (of a descriptor `-EBADF`). Freeing null does nothing.
 //! * A task is dropped exactly once, on failure too: a function that takes a task owns it from the
 //!   call on.
 //!

@@ -44,22 +44,24 @@ pub struct upshift_level_metrics {
     pub run_ns: u64,
     /// Median time between ready and polled, in ns.
     pub wait_p50_ns: u64,
-    /// 99th percentile of that time, in ns.
+    /// 99th percentile of the same time, in ns.
     pub wait_p99_ns: u64,
 }
 
+/// Returns the metrics of the runtime of `handle`, or of the caller's runtime if it is null.
+///
 /// # Safety
 /// The pointer is null or a valid handle.
-unsafe fn taken(handle: *const upshift_handle) -> Option<Metrics> {
-    // SAFETY: by contract.
+unsafe fn metrics_of(handle: *const upshift_handle) -> Option<Metrics> {
+    // SAFETY: by contract the pointer is null or a valid handle.
     match unsafe { handle.as_ref() } {
         Some(handle) => Some(handle.0.metrics()),
         None => Some(Handle::current().ok()?.metrics()),
     }
 }
 
-/// Returns the metrics of the runtime of `handle`, or of the caller's if it is null; zeros if there
-/// is none. Takes some microseconds. Any thread.
+/// Returns the metrics of the runtime of `handle`, or of the caller's runtime if it is null; zeros
+/// if there is no runtime. Takes a few microseconds. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_get(
     handle: *const upshift_handle,
@@ -68,33 +70,33 @@ pub unsafe extern "C" fn upshift_metrics_get(
     if metrics.is_null() {
         return;
     }
-    // SAFETY: by contract room for it.
+    // SAFETY: by contract `metrics` has room for the metrics.
     unsafe { metrics.write(upshift_metrics::default()) };
     catch_panic(|| {
-        // SAFETY: by contract.
-        let Some(taken) = (unsafe { taken(handle) }) else {
+        // SAFETY: by contract the handle is null or valid.
+        let Some(stats) = (unsafe { metrics_of(handle) }) else {
             return;
         };
-        let mut made = upshift_metrics {
-            live: taken.coroutines.live,
-            ready: taken.coroutines.ready,
-            spawned: taken.coroutines.spawned,
-            exited: taken.coroutines.exited,
+        let mut sums = upshift_metrics {
+            live: stats.coroutines.live,
+            ready: stats.coroutines.ready,
+            spawned: stats.coroutines.spawned,
+            exited: stats.coroutines.exited,
             ..upshift_metrics::default()
         };
-        for vcpu in &taken.vcpus {
-            made.polls += vcpu.polls;
-            made.suspensions += vcpu.suspensions;
-            made.in_flight += vcpu.ring.in_flight;
-            made.submitted += vcpu.ring.submitted;
-            made.enters += vcpu.ring.enters;
+        for vcpu in &stats.vcpus {
+            sums.polls += vcpu.polls;
+            sums.suspensions += vcpu.suspensions;
+            sums.in_flight += vcpu.ring.in_flight;
+            sums.submitted += vcpu.ring.submitted;
+            sums.enters += vcpu.ring.enters;
         }
-        // SAFETY: by contract room for it.
-        unsafe { metrics.write(made) };
+        // SAFETY: by contract `metrics` has room for the metrics.
+        unsafe { metrics.write(sums) };
     });
 }
 
-/// Returns the metrics of a level; zeros for an unused level. `handle` like in
+/// Returns the metrics of a level; zeros for an unused level. `handle` is that of
 /// `upshift_metrics_get`. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_level(
@@ -105,15 +107,15 @@ pub unsafe extern "C" fn upshift_metrics_level(
     if metrics.is_null() {
         return;
     }
-    // SAFETY: by contract room for it.
+    // SAFETY: by contract `metrics` has room for the metrics.
     unsafe { metrics.write(upshift_level_metrics::default()) };
     catch_panic(|| {
-        // SAFETY: by contract.
-        let Some(taken) = (unsafe { taken(handle) }) else {
+        // SAFETY: by contract the handle is null or valid.
+        let Some(stats) = (unsafe { metrics_of(handle) }) else {
             return;
         };
         let level = u8::try_from(level).ok().and_then(|n| Level::new(n).ok());
-        let made = level.and_then(|level| taken.level(level)).map(|level| {
+        let data = level.and_then(|level| stats.level(level)).map(|level| {
             let nanos = |q| u64::try_from(level.wait.quantile(q).as_nanos()).unwrap_or(u64::MAX);
             upshift_level_metrics {
                 polls: level.polls,
@@ -123,25 +125,25 @@ pub unsafe extern "C" fn upshift_metrics_level(
                 wait_p99_ns: nanos(0.99),
             }
         });
-        // SAFETY: by contract room for it.
-        unsafe { metrics.write(made.unwrap_or_default()) };
+        // SAFETY: by contract `metrics` has room for the metrics.
+        unsafe { metrics.write(data.unwrap_or_default()) };
     });
 }
 
-/// Returns all metrics in the text format of Prometheus; free it with `upshift_string_free`. Null
-/// if there is no runtime. `handle` like in `upshift_metrics_get`. Any thread.
+/// Returns all metrics in the text format of Prometheus, or null if there is no runtime. Free the
+/// string with `upshift_string_free`. `handle` is that of `upshift_metrics_get`. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handle) -> *mut c_char {
-    let mut made = std::ptr::null_mut();
+    let mut string = std::ptr::null_mut();
     catch_panic(|| {
-        // SAFETY: by contract.
-        let Some(taken) = (unsafe { taken(handle) }) else {
+        // SAFETY: by contract the handle is null or valid.
+        let Some(stats) = (unsafe { metrics_of(handle) }) else {
             return;
         };
-        let text = taken.prometheus().to_string();
-        made = CString::new(text).map_or(std::ptr::null_mut(), CString::into_raw);
+        let text = stats.prometheus().to_string();
+        string = CString::new(text).map_or(std::ptr::null_mut(), CString::into_raw);
     });
-    made
+    string
 }
 
 /// Frees a string. Does nothing for null. Any thread.

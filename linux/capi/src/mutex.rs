@@ -22,6 +22,8 @@ pub struct upshift_mutex {
 }
 
 impl upshift_mutex {
+    /// Stores the guard of the holder, the caller.
+    ///
     /// # Safety
     /// The mutex outlives the guard: the contract of `upshift_mutex_free`.
     unsafe fn keep(&self, guard: MutexGuard<'_, ()>) {
@@ -58,31 +60,32 @@ struct Locked(&'static upshift_mutex, MutexGuard<'static, ()>);
 
 impl Outcome for Locked {
     fn store(self, op: &mut upshift_op) {
-        // SAFETY: the mutex was just locked.
+        // SAFETY: the mutex was just locked, and by contract outlives its guard.
         unsafe { self.0.keep(self.1) };
         op.result = 0;
     }
 }
 
-/// Waits for the mutex and locks it; the most urgent waiter is first. Result 0. A ready operation
-/// holds the mutex: unlock it.
+/// Waits for the mutex and locks it; the most urgent waiter is first. Result 0. When the operation
+/// is ready, the caller holds the mutex and must unlock it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_lock(
     op: *mut upshift_op,
     cx: *mut upshift_cx,
     mutex: *const upshift_mutex,
 ) -> c_int {
-    // SAFETY: null, or by contract it outlives the operation.
+    // SAFETY: the pointer is null, or by contract the mutex outlives the operation.
     let Some(mutex): Option<&'static upshift_mutex> = (unsafe { mutex.as_ref() }) else {
         // SAFETY: passed on.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     };
     let lock = async move { Locked(mutex, mutex.mutex.lock().await) };
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, lock) }
 }
 
-/// Tries to lock the mutex: 1: locked; 0: another coroutine holds it; -EINVAL for null. Any thread.
+/// Tries to lock the mutex. Returns 1 if the caller now holds it, 0 if another coroutine holds it,
+/// or -EINVAL for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> c_int {
     wall(|| {
@@ -92,7 +95,7 @@ pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> 
         };
         match mutex.mutex.try_lock() {
             Ok(guard) => {
-                // SAFETY: the mutex was just locked.
+                // SAFETY: the mutex was just locked, and by contract outlives its guard.
                 unsafe { mutex.keep(guard) };
                 1
             }
@@ -101,8 +104,8 @@ pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> 
     })
 }
 
-/// Unlocks the mutex and hands it to the most urgent waiter. Called by its holder. 0; -EPERM: the
-/// mutex is not locked; -EINVAL for null.
+/// Unlocks the mutex and hands it to the most urgent waiter. Called by the holder. Returns 0,
+/// -EPERM if the mutex is not locked, or -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_unlock(mutex: *const upshift_mutex) -> c_int {
     wall(|| {

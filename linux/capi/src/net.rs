@@ -51,6 +51,8 @@ pub(crate) unsafe fn path(string: *const c_char) -> io::Result<PathBuf> {
     unsafe { bytes(string) }.map(|bytes| OsString::from_vec(bytes).into())
 }
 
+/// Copies the bytes of a C string; `InvalidInput` for null.
+///
 /// # Safety
 /// The contract of [`text`].
 unsafe fn bytes(string: *const c_char) -> io::Result<Vec<u8>> {
@@ -61,8 +63,8 @@ unsafe fn bytes(string: *const c_char) -> io::Result<Vec<u8>> {
     Ok(unsafe { CStr::from_ptr(string) }.to_bytes().to_vec())
 }
 
-/// Binds `host:port` and listens, with SO_REUSEADDR. `reuseport` not 0: with SO_REUSEPORT too, and
-/// then `address` is numeric. 0 or a negative errno. Any thread.
+/// Binds `host:port` and listens, with SO_REUSEADDR. If `reuseport` is not 0, also sets
+/// SO_REUSEPORT; then `address` must be numeric. Returns 0 or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listen_tcp(
     address: *const c_char,
@@ -73,7 +75,7 @@ pub unsafe extern "C" fn upshift_listen_tcp(
         return -libc::EINVAL;
     }
     wall(|| {
-        // SAFETY: by contract.
+        // SAFETY: by contract `address` is null or a C string.
         let bound = unsafe { text(address) }.and_then(|address| {
             if reuseport == 0 {
                 return TcpListener::bind(&*look_up(&address)?);
@@ -94,7 +96,7 @@ pub unsafe extern "C" fn upshift_listen_tcp(
         match bound {
             Ok(bound) => {
                 let bound = Box::into_raw(Box::new(upshift_listener(Listener::Tcp(bound))));
-                // SAFETY: by contract room for it.
+                // SAFETY: by contract `listener` has room for a pointer.
                 unsafe { listener.write(bound) };
                 0
             }
@@ -103,8 +105,8 @@ pub unsafe extern "C" fn upshift_listen_tcp(
     })
 }
 
-/// Binds a path and listens. 0 or a negative errno; -EINVAL: the path is empty, or has more than
-/// 107 bytes. Any thread.
+/// Binds a path and listens. Returns 0 or a negative errno; -EINVAL if the path is empty or has
+/// more than 107 bytes. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listen_unix(
     path: *const c_char,
@@ -114,11 +116,11 @@ pub unsafe extern "C" fn upshift_listen_unix(
         return -libc::EINVAL;
     }
     wall(|| {
-        // SAFETY: by contract.
+        // SAFETY: by contract `path` is null or a C string.
         match unsafe { self::path(path) }.and_then(bind_unix) {
             Ok(bound) => {
                 let bound = Box::into_raw(Box::new(upshift_listener(Listener::Unix(bound))));
-                // SAFETY: by contract room for it.
+                // SAFETY: by contract `listener` has room for a pointer.
                 unsafe { listener.write(bound) };
                 0
             }
@@ -162,19 +164,19 @@ pub unsafe extern "C" fn upshift_accept(
     cx: *mut upshift_cx,
     listener: *const upshift_listener,
 ) -> c_int {
-    // SAFETY: null, or by contract it outlives the operation.
+    // SAFETY: the pointer is null, or by contract the listener outlives the operation.
     let Some(listener): Option<&'static upshift_listener> = (unsafe { listener.as_ref() }) else {
         // SAFETY: passed on.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     };
-    // An accept is rare and long: its state does not deserve room in every operation.
+    // Accepts are rare, and their state is large: a box keeps every operation small.
     let accept = Box::pin(async move {
         Ok(match &listener.0 {
             Listener::Tcp(listener) => of_tcp(listener.accept().await?.0),
             Listener::Unix(listener) => of_unix(listener.accept().await?.0),
         })
     });
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, accept) }
 }
 
@@ -185,10 +187,10 @@ pub unsafe extern "C" fn upshift_connect_tcp(
     cx: *mut upshift_cx,
     address: *const c_char,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: by contract `address` is null or a C string.
     let address = unsafe { text(address) };
     let connect = Box::pin(async move { Ok(of_tcp(TcpStream::connect(address?).await?)) });
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }
 }
 
@@ -199,17 +201,17 @@ pub unsafe extern "C" fn upshift_connect_unix(
     cx: *mut upshift_cx,
     path: *const c_char,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: by contract `path` is null or a C string.
     let path = unsafe { self::path(path) };
     let connect = Box::pin(async move { Ok(of_unix(UnixStream::connect(path?).await?)) });
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }
 }
 
 /// Adopts a connected stream socket, TCP or Unix: the connection owns the descriptor from the call
-/// on, also on failure. 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK, -EPROTOTYPE
-/// (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (a listening socket). Any
-/// thread.
+/// on, also on failure. Returns 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK,
+/// -EPROTOTYPE (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (a listening
+/// socket). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_stream_from_fd(
     fd: c_int,
@@ -224,7 +226,7 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
         }
         match taken.and_then(stream_of) {
             Ok(Handles(read, write)) => {
-                // SAFETY: by contract room for both.
+                // SAFETY: by contract `reader` and `writer` have room for a pointer.
                 unsafe {
                     reader.write(read.cast());
                     writer.write(write.cast());
@@ -251,13 +253,13 @@ pub(crate) unsafe fn owned(fd: c_int) -> io::Result<OwnedFd> {
 
 fn stream_of(fd: OwnedFd) -> io::Result<Handles> {
     let refused = |code| Err(io::Error::from_raw_os_error(code));
-    if asked(&fd, libc::SO_TYPE)? != libc::SOCK_STREAM {
+    if socket_option(&fd, libc::SO_TYPE)? != libc::SOCK_STREAM {
         return refused(libc::EPROTOTYPE);
     }
-    if asked(&fd, libc::SO_ACCEPTCONN)? != 0 {
+    if socket_option(&fd, libc::SO_ACCEPTCONN)? != 0 {
         return refused(libc::EINVAL);
     }
-    match asked(&fd, libc::SO_DOMAIN)? {
+    match socket_option(&fd, libc::SO_DOMAIN)? {
         libc::AF_UNIX => UnixStream::from_std(fd.into()).map(of_unix),
         libc::AF_INET | libc::AF_INET6 => TcpStream::from_std(fd.into()).map(of_tcp),
         _ => refused(libc::EAFNOSUPPORT),
@@ -265,7 +267,7 @@ fn stream_of(fd: OwnedFd) -> io::Result<Handles> {
 }
 
 /// Returns a socket option.
-fn asked(socket: &OwnedFd, option: c_int) -> io::Result<c_int> {
+fn socket_option(socket: &OwnedFd, option: c_int) -> io::Result<c_int> {
     let (mut value, mut length): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as _);
     // SAFETY: both buffers have room for the answer.
     let answer = unsafe {

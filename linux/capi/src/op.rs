@@ -13,11 +13,11 @@
 //! 2. `upshift_op_poll`, in a later poll of the task, with that poll's token.
 //! 3. `upshift_op_drop` cancels; the kernel may still have buffers, which the ring keeps.
 //!
-//! An operation with a null pointer is ready at once, with `-EINVAL`; without memory for it (`op`
-//! null) the call returns that.
+//! An operation with a null pointer is ready at once, with `-EINVAL`; if `op` itself is null, the
+//! call returns `-EINVAL`.
 //!
-//! The memory does not move between start and end. When it is ready, `result` is set, and `out` has
-//! the operation's other results, which the caller owns.
+//! The memory does not move between start and end. When the operation is ready, `result` is set,
+//! and `out` has the other results, which the caller owns.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -30,7 +30,7 @@ use crate::buf::{Buf, upshift_buf, upshift_bytes};
 use crate::cx::{context, upshift_cx};
 use crate::error::{PANICKED, catch_panic, errno, invalid, wall};
 
-/// Words of state of an operation.
+/// Number of words of an operation's state.
 pub const UPSHIFT_OP_WORDS: usize = 32;
 
 /// The results of an operation besides `result`.
@@ -42,7 +42,7 @@ pub union upshift_out {
     pub bytes: std::mem::ManuallyDrop<upshift_bytes>,
     /// Handles, or plain words.
     pub words: [usize; 8],
-    /// Handles, one or two.
+    /// One or two handles.
     pub handles: [*mut c_void; 2],
 }
 
@@ -82,6 +82,8 @@ where
     };
 }
 
+/// Polls the future in `op`. If it is ready, drops it and stores its output.
+///
 /// # Safety
 /// `op` holds a future of this type.
 #[inline]
@@ -103,10 +105,13 @@ where
     }
 }
 
+/// Drops the future in `op`.
+///
 /// # Safety
 /// `op` holds a future of this type, which is gone afterwards.
 unsafe fn drop_op<F>(op: *mut upshift_op) {
-    // SAFETY: by contract. The table goes first, so that a value that panics is not dropped twice.
+    // SAFETY: by contract `op` holds an `F`. The table is cleared first, so that a value whose drop
+    // panics is not dropped twice.
     unsafe {
         (*op).vtable = null();
         (&raw mut (*op).state).cast::<F>().drop_in_place();
@@ -153,11 +158,11 @@ where
     // SAFETY: passed on.
     unsafe {
         put(op, future);
-        polled(op, || poll_op::<F>(op, context(cx)))
+        run_poll(op, || poll_op::<F>(op, context(cx)))
     }
 }
 
-/// Makes an operation ready that has not begun. Returns 1, or -EINVAL without memory for it.
+/// Completes an operation that has not begun. Returns 1, or -EINVAL if `op` is null.
 ///
 /// # Safety
 /// `op` is null, or room for an operation, and no operation is in progress in it.
@@ -166,7 +171,7 @@ pub(crate) unsafe fn finish(op: *mut upshift_op, outcome: impl Outcome) -> c_int
     if op.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: by contract.
+    // SAFETY: `op` is not null, so by contract it is room for an operation.
     unsafe {
         (*op).vtable = null();
         (*op).out.words = [0; 8];
@@ -175,9 +180,12 @@ pub(crate) unsafe fn finish(op: *mut upshift_op, outcome: impl Outcome) -> c_int
     1
 }
 
-/// Returns 1 or 0 for a poll; a panic in it becomes the result of the operation.
+/// Calls `poll`. Returns 1 if the operation is ready, else 0; a panic becomes its result.
+///
+/// # Safety
+/// The caller owns `op`.
 #[inline]
-unsafe fn polled(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int {
+unsafe fn run_poll(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int {
     let ready = wall(|| c_int::from(poll().is_ready()));
     if ready != PANICKED {
         return ready;
@@ -191,8 +199,8 @@ unsafe fn polled(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int 
     1
 }
 
-/// Polls an operation that was not ready. Returns 1 if it is ready, else 0; -EINVAL for null. In a
-/// poll of the task.
+/// Polls an operation that was not ready. Returns 1 if it is ready, else 0; -EINVAL for null.
+/// Called in a poll of the task.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_cx) -> c_int {
     if op.is_null() || cx.is_null() {
@@ -203,7 +211,7 @@ pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_c
         let Some(vtable) = (*op).vtable.cast::<Vtable>().as_ref() else {
             return 1;
         };
-        polled(op, || (vtable.poll)(op, context(cx)))
+        run_poll(op, || (vtable.poll)(op, context(cx)))
     }
 }
 
@@ -289,9 +297,9 @@ pub(crate) struct Handles(pub(crate) *mut c_void, pub(crate) *mut c_void);
 impl Outcome for io::Result<Handles> {
     fn store(self, op: &mut upshift_op) {
         match self {
-            Ok(Handles(one, other)) => {
+            Ok(Handles(first, second)) => {
                 op.result = 0;
-                op.out.handles = [one, other];
+                op.out.handles = [first, second];
             }
             Err(error) => op.result = i64::from(errno(&error)),
         }

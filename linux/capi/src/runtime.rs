@@ -25,7 +25,7 @@ impl upshift_runtime {
 /// A handle to a runtime. Any thread, several at once.
 pub struct upshift_handle(pub(crate) Handle);
 
-/// Settings of a runtime. Initialise them with `upshift_config_init`, then change some.
+/// Settings of a runtime. Initialise all with `upshift_config_init`, then change single settings.
 #[repr(C)]
 pub struct upshift_config {
     /// Number of vCPUs; 0: one per CPU.
@@ -50,14 +50,14 @@ pub struct upshift_config {
     pub buffers: u32,
     /// Bytes of a receive buffer; see `buffers`.
     pub buffer_size: u32,
-    /// Longest time of a poll while an equal waits, ns; 0: the default.
+    /// Longest time of a poll while a coroutine of equal level waits, ns; 0: the default.
     pub quantum_ns: u64,
     /// Time that a vCPU spins before it sleeps, ns; UINT64_MAX: the default.
     pub spin_ns: u64,
     /// Longest time that completions wait while coroutines are ready, ns; 0: the default.
     pub reap_interval_ns: u64,
-    /// Seed of the test mode that shuffles equals and makes every other poll yield, by chance; 0:
-    /// off.
+    /// Seed of the test mode that shuffles coroutines of equal level and makes every other poll
+    /// yield, at random; 0: off.
     pub chaos: u64,
     /// CPUs to pin the vCPUs to; `pins_len` entries.
     pub pins: *const u32,
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
         name: null(),
     };
     if !config.is_null() {
-        // SAFETY: by contract room for it.
+        // SAFETY: by contract `config` has room for the settings.
         unsafe { config.write(defaults) };
     }
 }
@@ -100,6 +100,8 @@ fn level_of(number: u32) -> Result<Level, c_int> {
     Level::new(number).map_err(|_| -libc::EINVAL)
 }
 
+/// Builds a runtime with these settings.
+///
 /// # Safety
 /// `config` is filled as its comments say.
 unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
@@ -172,9 +174,9 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
     })
 }
 
-/// Creates a runtime with these settings, or the defaults if `config` is null. 0, or a negative
-/// errno, whose reason is printed on standard error. -EINVAL: an invalid setting, or one without
-/// the setting that it depends on.
+/// Creates a runtime with these settings, or with the defaults if `config` is null. Returns 0, or a
+/// negative errno, whose reason is printed on standard error; -EINVAL for an invalid setting, or
+/// for a setting without another setting that it depends on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_new(
     config: *const upshift_config,
@@ -185,7 +187,7 @@ pub unsafe extern "C" fn upshift_runtime_new(
     }
     wall(|| {
         let mut defaults = std::mem::MaybeUninit::uninit();
-        // SAFETY: null, or filled as its comments say.
+        // SAFETY: by contract `config` is null, or filled as its comments say.
         let built = unsafe {
             let config = config.as_ref().unwrap_or_else(|| {
                 upshift_config_init(defaults.as_mut_ptr());
@@ -199,7 +201,7 @@ pub unsafe extern "C" fn upshift_runtime_new(
                     runtime: built,
                     thread: std::thread::current().id(),
                 }));
-                // SAFETY: by contract room for it.
+                // SAFETY: by contract `runtime` has room for a pointer.
                 unsafe { runtime.write(built) };
                 0
             }
@@ -208,10 +210,11 @@ pub unsafe extern "C" fn upshift_runtime_new(
     })
 }
 
-/// Runs a task as the main coroutine on the calling thread until it finishes. 0: the caller must
-/// destroy the finished task's data. Owns the task: on a negative errno it has been dropped
-/// (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has created the
-/// runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
+/// Runs a task as the main coroutine on the calling thread until it finishes. If the function
+/// returns 0, the caller must destroy the finished task's data. If it returns a negative errno, the
+/// task has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another
+/// thread has created the runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has
+/// panicked).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_block_on(
     runtime: *mut upshift_runtime,
@@ -230,7 +233,7 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
         let Ok(frame) = runtime.runtime.try_block_on(future) else {
             return -libc::ECANCELED;
         };
-        // SAFETY: by contract room for it.
+        // SAFETY: by contract `data` has room for a pointer.
         unsafe { data.write(frame.into_data()) };
         0
     })
@@ -241,7 +244,7 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
 /// an error on standard error and does not end the runtime.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
-    // SAFETY: null, or the caller's.
+    // SAFETY: the pointer is null, or by contract a runtime of the caller.
     let Some(freed) = (unsafe { runtime.as_ref() }) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! The papers' system calls, each in two forms.
+//! The system calls of the papers, each in a synchronous and an asynchronous form.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
@@ -19,15 +19,15 @@ unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Calls `read(2)` into `buf` up to its capacity, at the file's own position: blocks the thread.
-/// Returns the count, which then is the buffer's length, or a negative errno. Any thread.
+/// Calls `read(2)` into `buf` up to its capacity, at the file's own position, and blocks the
+/// thread. Returns the count, which then is the buffer's length, or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
-    // SAFETY: null, or by contract a buffer that the caller keeps.
+    // SAFETY: the pointer is null, or by contract a buffer that the caller keeps.
     let Some(buf) = (unsafe { buf.as_mut() }) else {
         return i64::from(-libc::EINVAL);
     };
-    // SAFETY: by contract valid for that many bytes.
+    // SAFETY: by contract the buffer is valid for that many bytes.
     let count = until_done(|| unsafe { libc::read(fd, buf.data.cast::<c_void>(), buf.capacity) });
     if let Ok(count) = usize::try_from(count) {
         buf.len = count;
@@ -35,19 +35,19 @@ pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
     count
 }
 
-/// Calls `write(2)` with the buffer's bytes, at the file's own position: blocks the thread. Returns
-/// the count or a negative errno. Any thread.
+/// Calls `write(2)` with the buffer's bytes, at the file's own position, and blocks the thread.
+/// Returns the count or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write(fd: c_int, buf: *const upshift_buf) -> i64 {
-    // SAFETY: null, or by contract the caller's.
+    // SAFETY: the pointer is null, or by contract a buffer of the caller.
     let Some(buf) = (unsafe { buf.as_ref() }) else {
         return i64::from(-libc::EINVAL);
     };
-    // SAFETY: by contract valid for that many bytes.
+    // SAFETY: by contract the buffer is valid for that many bytes.
     until_done(|| unsafe { libc::write(fd, buf.data.cast::<c_void>(), buf.len) })
 }
 
-/// Makes a system call until no signal interrupts it. Returns its count, or a negative errno.
+/// Repeats a system call while signals interrupt it. Returns its count, or a negative errno.
 fn until_done(call: impl Fn() -> isize) -> i64 {
     loop {
         let done = call();
@@ -61,7 +61,7 @@ fn until_done(call: impl Fn() -> isize) -> i64 {
     }
 }
 
-/// Starts an operation on a descriptor and a buffer, in its second form.
+/// Starts the asynchronous form of a call with a descriptor and a buffer.
 ///
 /// # Safety
 /// The contracts of [`borrow`], [`Buf::given`] and [`put`].
@@ -72,7 +72,7 @@ unsafe fn start<F: Future<Output: Outcome>>(
     operation: impl FnOnce(BorrowedFd<'_>, Buf) -> F,
 ) -> c_int {
     wall(|| {
-        // SAFETY: by contract.
+        // SAFETY: by contract the descriptor stays open for the duration of the call.
         let Some(fd) = (unsafe { borrow(fd) }) else {
             return -libc::EBADF;
         };
@@ -82,7 +82,7 @@ unsafe fn start<F: Future<Output: Outcome>>(
         // SAFETY: the caller gives the buffer away.
         match unsafe { Buf::given(buf) } {
             Ok(buf) => {
-                // SAFETY: by contract.
+                // SAFETY: `op` is not null, so by contract it is room for an operation.
                 unsafe { put(op, operation(fd, buf)) };
                 0
             }
@@ -94,10 +94,10 @@ unsafe fn start<F: Future<Output: Outcome>>(
     })
 }
 
-/// Starts a read at once, which wakes the coroutine `cid` when it is done: the second form of the
-/// call. Poll `op` for the result (the count; out.buf is the buffer). In a poll. 0; or a negative
-/// errno, and the buffer is still the caller's, except for -ENOTRECOVERABLE: then it has been
-/// released.
+/// Starts a read at once: the asynchronous form of `upshift_read`. The read wakes the coroutine
+/// `cid` when it is done. Poll `op` for the result (the count; out.buf is the buffer). Called in a
+/// poll. Returns 0, or a negative errno, and then the caller still owns the buffer, except after
+/// -ENOTRECOVERABLE, which has released it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read_async(
     op: *mut upshift_op,

@@ -1,11 +1,11 @@
-//! Foreign tasks as coroutines: spawn, join, names, levels.
+//! Foreign tasks as coroutines: spawn, join, wake, levels, cancellation.
 //!
 //! # Ownership of a task
 //!
-//! A `Frame` owns a task: it drops the task once. It begins in the future of the coroutine; when
-//! the task has finished it becomes the coroutine's output, and the join handle returns it to the
-//! caller, which takes the task's result out of it. A coroutine that is cancelled, or whose handle
-//! is gone, drops it, and with it everything that the task holds.
+//! A `Frame` owns a task: it drops the task once. The frame is first in the future of the
+//! coroutine; when the task has finished, it becomes the coroutine's output, and the join handle
+//! returns it to the caller, which takes the task's result out of it. A coroutine that is
+//! cancelled, or whose handle is gone, drops the frame, and with it everything that the task holds.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, align_of, size_of};
@@ -39,14 +39,14 @@ pub const UPSHIFT_NO_CID: u64 = u64::MAX;
 pub struct upshift_task {
     /// Argument of the functions.
     pub data: *mut c_void,
-    /// Continues until the task waits (0; it has polled an operation with `cx`, which wakes it) or
-    /// has finished (1). After 1 it is not called again.
+    /// Continues the task. Returns 0 if the task waits (it has polled an operation with `cx`, which
+    /// wakes it), or 1 if it has finished. After 1 the function is not called again.
     pub poll: Option<unsafe extern "C" fn(data: *mut c_void, cx: *mut upshift_cx) -> c_int>,
     /// Destroys the task, finished or not.
     pub drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
 }
 
-/// The ownership of a task.
+/// An owned task. Dropping the frame destroys the task.
 pub(crate) struct Frame(upshift_task);
 
 // SAFETY: the contract of `upshift_task` allows any thread, one at a time.
@@ -62,7 +62,7 @@ impl Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         if let Some(drop) = self.0.drop {
-            // SAFETY: by contract; called once.
+            // SAFETY: by contract the function accepts the data; it is called once.
             unsafe { drop(self.0.data) };
         }
     }
@@ -72,6 +72,8 @@ impl Drop for Frame {
 pub(crate) struct Foreign(Option<Frame>);
 
 impl Foreign {
+    /// Takes ownership of a task.
+    ///
     /// # Safety
     /// The contract of [`upshift_task`].
     pub(crate) unsafe fn new(task: upshift_task) -> Foreign {
@@ -86,7 +88,7 @@ impl Foreign {
     pub(crate) fn run_once(mut self) -> Frame {
         let frame = self.0.take().expect("not polled before");
         let poll = frame.0.poll.expect("a task has a function that polls it");
-        // SAFETY: by contract.
+        // SAFETY: by contract the function accepts the data, and the task needs no token.
         unsafe { poll(frame.0.data, std::ptr::null_mut()) };
         frame
     }
@@ -99,25 +101,25 @@ impl Future for Foreign {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Frame> {
         let frame = self.0.as_ref().expect("not polled after its end");
         let poll = frame.0.poll.expect("a task has a function that polls it");
-        // SAFETY: by contract; polls do not overlap.
+        // SAFETY: by contract the function accepts the data; polls do not overlap.
         if unsafe { poll(frame.0.data, token(cx)) } == 0 {
             return Poll::Pending;
         }
-        Poll::Ready(self.0.take().expect("looked at above"))
+        Poll::Ready(self.0.take().expect("checked above"))
     }
 }
 
-/// The right to the result of a coroutine. Owned; it may be moved by copying its words. All words
-/// 0: no right, as after its use. One thread at a time.
+/// The right to the result of a coroutine. The holder owns it, and may move it by copying its
+/// words. If all words are 0, there is no right, as after its use. One thread at a time.
 #[repr(C)]
 pub struct upshift_join {
     words: [usize; 4],
 }
 
-/// Index of the word that says whether the others contain a handle.
+/// Index of the word that says whether the other words contain a handle.
 const HELD: usize = 3;
 
-// cbindgen wants literals.
+// cbindgen needs literals, so these checks compare the constants above with the levels.
 const _: () = {
     assert!(UPSHIFT_LEVEL_URGENT == Level::URGENT.get() as c_int);
     assert!(UPSHIFT_LEVEL_HIGH == Level::HIGH.get() as c_int);
@@ -144,7 +146,7 @@ pub(crate) fn priority(level: c_int) -> Option<Priority> {
 pub(crate) unsafe fn give(join: *mut upshift_join, spawned: Result<Join, SpawnError>) -> c_int {
     match spawned {
         Ok(handle) if join.is_null() => handle.detach(),
-        // SAFETY: by contract room for one.
+        // SAFETY: the pointer is not null, so by contract it has room for a handle.
         Ok(handle) => unsafe {
             join.write(upshift_join {
                 words: [0, 0, 0, 1],
@@ -156,18 +158,20 @@ pub(crate) unsafe fn give(join: *mut upshift_join, spawned: Result<Join, SpawnEr
     0
 }
 
+/// Returns the handle, if there is one.
+///
 /// # Safety
 /// The pointer is null, or its handle is empty or valid.
 #[inline]
-unsafe fn held<'a>(join: *const upshift_join) -> Option<&'a Join> {
-    // SAFETY: by contract.
+unsafe fn as_join<'a>(join: *const upshift_join) -> Option<&'a Join> {
+    // SAFETY: by contract the words are all 0, or contain a handle.
     unsafe { (join.as_ref()?.words[HELD] != 0).then(|| &*join.cast::<Join>()) }
 }
 
 /// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of
-/// the caller if it is null. `join` null: the coroutine is detached. Owns the task, also on
-/// failure: -EINVAL (level, or no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this
-/// thread). Any thread.
+/// the caller if `handle` is null. If `join` is null, the coroutine is detached. The function owns
+/// the task, also on failure. Returns 0, -EINVAL (level, or no poll function), -ENOMEM, -ESHUTDOWN,
+/// or -ENXIO (no runtime on this thread). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn(
     handle: *const upshift_handle,
@@ -176,7 +180,7 @@ pub unsafe extern "C" fn upshift_spawn(
     join: *mut upshift_join,
 ) -> c_int {
     wall(|| {
-        // SAFETY: by contract.
+        // SAFETY: by contract the task is valid, and the caller gives it away.
         let future = unsafe { Foreign::new(task) };
         let (Some(priority), true) = (priority(level), future.can_be_polled()) else {
             return -libc::EINVAL;
@@ -191,10 +195,11 @@ pub unsafe extern "C" fn upshift_spawn(
     })
 }
 
-/// Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1:
-/// finished, and `*data` is the data of its task, which the caller must destroy; -ECANCELED:
-/// cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a
-/// pointer is null. The handle is used up unless the result was 0.
+/// Waits for a coroutine, in a poll of a task, and lends it the waiter's level. Returns 0 if the
+/// coroutine has not finished; 1 if it has, and `*data` is the data of its task, which the caller
+/// must destroy; -ECANCELED if it was cancelled; -ENOTRECOVERABLE if Rust code in it has panicked;
+/// -EINVAL if there is no handle, or a pointer is null. The handle is used up unless the result is
+/// 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_poll(
     join: *mut upshift_join,
@@ -202,8 +207,8 @@ pub unsafe extern "C" fn upshift_join_poll(
     data: *mut *mut c_void,
 ) -> c_int {
     wall(|| {
-        // SAFETY: by contract.
-        if unsafe { held(join) }.is_none() || cx.is_null() || data.is_null() {
+        // SAFETY: by contract the handle is empty or valid.
+        if unsafe { as_join(join) }.is_none() || cx.is_null() || data.is_null() {
             return -libc::EINVAL;
         }
         // SAFETY: `join` contains a handle.
@@ -217,7 +222,7 @@ pub unsafe extern "C" fn upshift_join_poll(
         unsafe { give_back(join) };
         match result {
             Ok(frame) => {
-                // SAFETY: by contract room for it.
+                // SAFETY: by contract `data` has room for a pointer.
                 unsafe { data.write(frame.into_data()) };
                 1
             }
@@ -227,10 +232,12 @@ pub unsafe extern "C" fn upshift_join_poll(
     })
 }
 
+/// Frees the handle and sets its words to 0.
+///
 /// # Safety
 /// `join` contains a handle, which the caller owns.
 unsafe fn give_back(join: *mut upshift_join) {
-    // SAFETY: by contract; the word is cleared first, so that the handle is freed once.
+    // SAFETY: by contract there is a handle; its word is cleared first, so that it is freed once.
     unsafe {
         (*join).words[HELD] = 0;
         join.cast::<Join>().drop_in_place();
@@ -241,22 +248,22 @@ unsafe fn give_back(join: *mut upshift_join) {
 /// Returns the id of a coroutine, or UPSHIFT_NO_CID.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_cid(join: *const upshift_join) -> u64 {
-    // SAFETY: by contract.
-    unsafe { held(join) }.map_or(UPSHIFT_NO_CID, |join| join.id().to_u64())
+    // SAFETY: by contract the handle is empty or valid.
+    unsafe { as_join(join) }.map_or(UPSHIFT_NO_CID, |join| join.id().to_u64())
 }
 
 /// Returns 1 if the coroutine has exited, or if there is no handle; else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_is_finished(join: *const upshift_join) -> c_int {
-    // SAFETY: by contract.
-    c_int::from(unsafe { held(join) }.is_none_or(Join::is_finished))
+    // SAFETY: by contract the handle is empty or valid.
+    c_int::from(unsafe { as_join(join) }.is_none_or(Join::is_finished))
 }
 
 /// Cancels the coroutine: its task is dropped when it is next due, not within a poll.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_cancel(join: *const upshift_join) {
-    // SAFETY: by contract.
-    if let Some(join) = unsafe { held(join) } {
+    // SAFETY: by contract the handle is empty or valid.
+    if let Some(join) = unsafe { as_join(join) } {
         catch_panic(|| join.cancel());
     }
 }
@@ -265,8 +272,8 @@ pub unsafe extern "C" fn upshift_join_cancel(join: *const upshift_join) {
 /// Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_free(join: *mut upshift_join) {
-    // SAFETY: by contract.
-    if unsafe { held(join) }.is_some() {
+    // SAFETY: by contract the handle is empty or valid.
+    if unsafe { as_join(join) }.is_some() {
         // SAFETY: the caller owns the handle.
         catch_panic(|| unsafe { give_back(join) });
     }
@@ -284,8 +291,8 @@ pub extern "C" fn upshift_current_level() -> c_int {
     upshift::current_level().map_or(-libc::ENXIO, |level| c_int::from(level.get()))
 }
 
-/// Wakes a coroutine of the runtime of `handle`, or of the caller's if it is null. -ESRCH if it has
-/// exited. Any thread with a handle.
+/// Wakes a coroutine of the runtime of `handle`, or of the caller's runtime if `handle` is null.
+/// Returns 0, or -ESRCH if the coroutine has exited. Any thread with a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_wake(handle: *const upshift_handle, cid: u64) -> c_int {
     wall(|| {
@@ -299,8 +306,8 @@ pub unsafe extern "C" fn upshift_wake(handle: *const upshift_handle, cid: u64) -
     })
 }
 
-/// Changes the level of a coroutine, in any state, in constant time. -ESRCH, or -EINVAL for a level
-/// beyond 63. Any thread with a handle.
+/// Changes the level of a coroutine, in any state, in constant time. Returns 0, -ESRCH if the
+/// coroutine has exited, or -EINVAL for a level beyond 63. Any thread with a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reprio(
     handle: *const upshift_handle,
@@ -321,8 +328,8 @@ pub unsafe extern "C" fn upshift_reprio(
     })
 }
 
-/// Cancels a coroutine: its task is dropped when it is next due. -ESRCH if it has exited, -EIO
-/// outside a runtime without a handle. Any thread with a handle.
+/// Cancels a coroutine: its task is dropped when it is next due. Returns 0, -ESRCH if the coroutine
+/// has exited, or -EIO outside a runtime without a handle. Any thread with a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_cancel(handle: *const upshift_handle, cid: u64) -> c_int {
     wall(|| {

@@ -1,4 +1,4 @@
-//! Waiting for a time.
+//! Timers.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -14,6 +14,6 @@ pub unsafe extern "C" fn upshift_sleep(
     nanoseconds: u64,
 ) -> c_int {
     let sleep = upshift::time::sleep(Duration::from_nanos(nanoseconds));
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, sleep) }
 }

@@ -1,5 +1,6 @@
 //! Values that one operation at a time uses, behind the handles of readers, writers and receivers.
-//! A second operation is refused; a handle that is freed meanwhile ends with the operation.
+//! A *turn* is the use of a value by one operation. A second operation is refused; a handle that is
+//! freed during a turn ends with the turn.
 //!
 //! ```text
 //!   Idle ──1 take──▶ Busy ──2 drop of the turn──▶ Idle
@@ -45,7 +46,7 @@ impl<T> Turns<T> {
         taken.is_ok().then(|| Turn(this))
     }
 
-    /// Returns the value, for questions that are allowed during a turn.
+    /// Returns the value, for reads that are allowed during a turn.
     pub(crate) fn peek(&self) -> *const T {
         self.inner.get()
     }
@@ -69,12 +70,12 @@ impl<T> Turns<T> {
 /// # Safety
 /// The pointer is null, or the contract of [`Turns::take`] holds.
 #[inline]
-pub(crate) unsafe fn turn<T>(of: *mut Turns<T>) -> io::Result<Turn<T>> {
-    if of.is_null() {
+pub(crate) unsafe fn turn<T>(turns: *mut Turns<T>) -> io::Result<Turn<T>> {
+    if turns.is_null() {
         return Err(invalid());
     }
     // SAFETY: passed on.
-    unsafe { Turns::take(of) }.ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))
+    unsafe { Turns::take(turns) }.ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))
 }
 
 /// The right to use the value.

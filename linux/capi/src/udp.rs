@@ -33,37 +33,37 @@ pub struct upshift_addr {
 
 impl From<SocketAddr> for upshift_addr {
     fn from(address: SocketAddr) -> upshift_addr {
-        let mut made = upshift_addr {
+        let mut result = upshift_addr {
             version: 4,
             port: address.port(),
             scope: 0,
             ip: [0; 16],
         };
         match address {
-            SocketAddr::V4(address) => made.ip[..4].copy_from_slice(&address.ip().octets()),
+            SocketAddr::V4(address) => result.ip[..4].copy_from_slice(&address.ip().octets()),
             SocketAddr::V6(address) => {
-                made.version = 6;
-                made.scope = address.scope_id();
-                made.ip = address.ip().octets();
+                result.version = 6;
+                result.scope = address.scope_id();
+                result.ip = address.ip().octets();
             }
         }
-        made
+        result
     }
 }
 
 impl From<upshift_addr> for SocketAddr {
     fn from(address: upshift_addr) -> SocketAddr {
         if address.version == 6 {
-            let mut made = std::net::SocketAddrV6::new(address.ip.into(), address.port, 0, 0);
-            made.set_scope_id(address.scope);
-            return made.into();
+            let mut v6 = std::net::SocketAddrV6::new(address.ip.into(), address.port, 0, 0);
+            v6.set_scope_id(address.scope);
+            return v6.into();
         }
         let [a, b, c, d, ..] = address.ip;
         (IpAddr::from([a, b, c, d]), address.port).into()
     }
 }
 
-/// Binds `host:port`. 0 or a negative errno. Any thread.
+/// Binds `host:port`. Returns 0 or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_bind(
     address: *const c_char,
@@ -73,12 +73,12 @@ pub unsafe extern "C" fn upshift_udp_bind(
         return -libc::EINVAL;
     }
     wall(|| {
-        // SAFETY: by contract.
+        // SAFETY: by contract `address` is null or a C string.
         let address = unsafe { text(address) }.and_then(|address| look_up(&address));
         match address.and_then(|addresses| UdpSocket::bind(&*addresses)) {
             Ok(bound) => {
                 let bound = Box::into_raw(Box::new(upshift_udp(bound)));
-                // SAFETY: by contract room for it.
+                // SAFETY: by contract `socket` has room for a pointer.
                 unsafe { socket.write(bound) };
                 0
             }
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn upshift_udp_fd(socket: *const upshift_udp) -> c_int {
     unsafe { socket.as_ref() }.map_or(-libc::EBADF, |socket| socket.0.as_raw_fd())
 }
 
-/// Returns the address to which the socket is bound. 0 or a negative errno.
+/// Stores the address to which the socket is bound. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_local(
     socket: *const upshift_udp,
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn upshift_udp_local(
         };
         match socket.0.local_addr() {
             Ok(bound) => {
-                // SAFETY: by contract room for it.
+                // SAFETY: by contract `address` has room for an address.
                 unsafe { address.write(bound.into()) };
                 0
             }
@@ -138,11 +138,11 @@ pub unsafe extern "C" fn upshift_udp_send_to(
         // SAFETY: passed on.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
-    // SAFETY: by contract all three outlive the operation.
+    // SAFETY: by contract the socket and the data outlive the operation; the address is copied.
     let (socket, data, to): (&'static upshift_udp, &'static [u8], _) =
         unsafe { (&*socket, lent(data, len), *to) };
     let send = Box::pin(async move { socket.0.send_to(data, SocketAddr::from(to)).await });
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<usize>> + Send>>>(op, cx, send) }
 }
 
@@ -175,13 +175,13 @@ pub unsafe extern "C" fn upshift_udp_recv_from(
         // SAFETY: passed on.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
-    // SAFETY: by contract both outlive the operation.
+    // SAFETY: by contract the socket and the memory outlive the operation.
     let (socket, data): (&'static upshift_udp, &'static mut [u8]) =
         unsafe { (&*socket, lent_mut(data, len)) };
     let recv = Box::pin(async move {
         let (count, from) = socket.0.recv_from(data).await?;
         Ok(Datagram(count, from))
     });
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Datagram>> + Send>>>(op, cx, recv) }
 }

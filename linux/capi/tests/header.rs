@@ -1,5 +1,5 @@
 //! Compares the C header in the repository with the sources.
-//! `UPSHIFT_BLESS=1 cargo test -p upshift-c --test header` generates it again.
+//! `UPSHIFT_BLESS=1 cargo test -p upshift-c --test header` regenerates the header.
 
 use std::path::Path;
 

@@ -38,7 +38,7 @@ impl Builder {
     }
 
     /// Sets the number of threads that the set can hold at once: 1 … [`MAX_CAPACITY`], by default
-    /// [`DEFAULT_CAPACITY`]. 256 bytes each.
+    /// [`DEFAULT_CAPACITY`]. Each takes 256 bytes.
     pub fn capacity(mut self, threads: usize) -> Builder {
         self.capacity = threads.clamp(1, MAX_CAPACITY);
         self
@@ -70,9 +70,9 @@ impl Builder {
     /// Builds the set, and the guardian if one is requested.
     ///
     /// # Errors
-    /// The kernel's: no memory, no processes left, no `/proc`.
+    /// The kernel's error: no memory, no processes left, no `/proc`.
     pub fn build(self) -> io::Result<Elevator> {
-        // SAFETY: cannot fail.
+        // SAFETY: `getpid` has no arguments and cannot fail.
         let owner = unsafe { libc::getpid() };
         let leader = retrying(|| self.sys.sched_getattr(owner))?;
         let table = Table::new(self.capacity, leader)?;

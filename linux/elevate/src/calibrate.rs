@@ -1,10 +1,10 @@
 //! Calibration: the cost of a switch and of a timer on this machine, and the shortest sensible
 //! quantum.
 //!
-//! Two threads are pinned to one CPU and elevated: a *measurer*, and a *worker* that it switches
-//! to. All loops are bounded by a count and by a deadline, under 1 s in all; both threads end
-//! afterwards, so nothing is left elevated. Ordinary threads get this CPU in a pause of 5 ms after
-//! each piece of 20 ms.
+//! Two threads are pinned to one CPU and elevated: a *measurer*, and a *worker* that the measurer
+//! switches to. All loops are bounded by a count and by a deadline, under 1 s in all; both threads
+//! end afterwards, so no thread is left elevated. Ordinary threads get this CPU in a pause of 5 ms
+//! after each piece of 20 ms.
 
 mod bench;
 mod worker;
@@ -29,8 +29,8 @@ pub const LONGEST_CALIBRATION: Duration = Duration::from_millis(800);
 pub const DELAYS_US: [u64; 6] = [5, 10, 20, 50, 100, 200];
 
 /// Bounds of the quantum, in microseconds.
-const LEAST_QUANTUM_US: u64 = 5;
-const MOST_QUANTUM_US: u64 = 4000;
+const MIN_QUANTUM_US: u64 = 5;
+const MAX_QUANTUM_US: u64 = 4000;
 
 /// Median and 99th percentile of one measurement, ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,10 +72,10 @@ pub struct TimerFloor {
 /// The result of [`Calibration::measure`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Calibration {
-    /// The CPU measured.
+    /// The measured CPU.
     pub cpu: usize,
-    /// A thread is elevated, runs, demotes itself, and the first one runs again: two calls and two
-    /// switches.
+    /// A thread is elevated, runs, demotes itself, and the first thread runs again: two calls and
+    /// two switches.
     pub switch: Quantiles,
     /// A change of priority without a switch.
     pub change: Quantiles,
@@ -90,7 +90,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Measures on `cpu`, or on the first CPU this thread may use, for some 200 ms.
+    /// Measures on `cpu`, or on the first CPU this thread may use, for about 200 ms.
     ///
     /// # Errors
     /// [`CalibrateError`]: a missing right, with its remedy; a CPU that this thread may not use; an
@@ -99,11 +99,11 @@ impl Calibration {
         Calibration::measure_with(cpu, SampleCounts::FULL)
     }
 
-    /// Measures on the first CPU this thread may use, for some 20 ms: enough for medians and the
+    /// Measures on the first CPU this thread may use, for about 20 ms: enough for medians and the
     /// values derived from them, not for the 99th percentiles.
     ///
     /// # Errors
-    /// As [`Calibration::measure`].
+    /// Those of [`Calibration::measure`].
     pub fn measure_briefly() -> Result<Calibration, CalibrateError> {
         Calibration::measure_with(None, SampleCounts::BRIEF)
     }
@@ -126,9 +126,9 @@ impl Calibration {
         };
         let bands = bands(&Rights::probe())?;
         let elevator = Elevator::new()?;
-        let mut found = bench::run(&elevator, bands, cpu, samples, began + LONGEST_CALIBRATION)?;
-        found.took = began.elapsed();
-        Ok(found)
+        let mut result = bench::run(&elevator, bands, cpu, samples, began + LONGEST_CALIBRATION)?;
+        result.took = began.elapsed();
+        Ok(result)
     }
 
     /// Returns the cost of a dispatcher's look for the running thread: the interrupt, arming a
@@ -151,21 +151,21 @@ impl Calibration {
     ///    requests costs more than preemption gains. A third is much, but this is a bound, not
     ///    advice, and it is paid only while long requests are being interrupted.
     ///
-    /// The result is in whole µs, at least 5 µs and at most 4 ms. Delays between two measured ones
-    /// are interpolated.
+    /// The result is in whole µs, at least 5 µs and at most 4 ms. Delays between two measured
+    /// delays are interpolated.
     pub fn quantum_floor(&self) -> Duration {
         let sensible = |quantum: &Duration| {
             let late = self.lateness(*quantum);
             late <= *quantum && self.look * 2 <= *quantum + late
         };
-        (LEAST_QUANTUM_US..MOST_QUANTUM_US)
+        (MIN_QUANTUM_US..MAX_QUANTUM_US)
             .map(Duration::from_micros)
             .find(sensible)
-            .unwrap_or(Duration::from_micros(MOST_QUANTUM_US))
+            .unwrap_or(Duration::from_micros(MAX_QUANTUM_US))
     }
 
-    /// Returns a figure of the timers for a delay of `requested`, on the straight line between the
-    /// two delays measured around it.
+    /// Returns `figure` for a delay of `requested`, interpolated linearly between the two measured
+    /// delays around it.
     fn interpolate(&self, requested: Duration, figure: impl Fn(&TimerFloor) -> u64) -> u64 {
         let requested = nanos(requested);
         let above = self
@@ -206,7 +206,7 @@ fn bands(rights: &Rights) -> Result<Bands, CalibrateError> {
     Ok(lowest.unwrap_or(default))
 }
 
-/// The reason why nothing was measured.
+/// The reason why a calibration failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CalibrateError {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_has_a_floor_and_a_ceiling() {
+    fn the_quantum_floor_is_bounded_on_both_sides() {
         let lowest = Duration::from_micros(5);
         assert_eq!(calibration(0, &[(5, 0)]).quantum_floor(), lowest);
         assert_eq!(calibration(0, &[]).quantum_floor(), lowest);

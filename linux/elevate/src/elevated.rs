@@ -1,8 +1,8 @@
 //! [`Elevated`]: the guard of one elevated thread.
 //!
 //! A guard owns one use of a slot of its set's table, named by index and generation. Once the
-//! generation is past, the guard acts on no thread. All methods but [`Elevated::set`] and the like
-//! take the set's lock.
+//! generation is past, the guard acts on no thread. All methods but [`Elevated::set`] and the other
+//! setters take the set's lock.
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ pub struct Elevated {
     ceiling: Priority,
     /// Set while the thread may be in SCHED_DEADLINE.
     may_be_deadline: AtomicBool,
-    /// Set when [`restore_living`](Self::restore_living) failed: the record is the set's.
+    /// Set when [`restore_living`](Self::restore_living) failed: the record then belongs to the
+    /// set.
     abandoned: AtomicBool,
 }
 
@@ -54,7 +55,7 @@ impl Elevated {
         }
     }
 
-    /// Performs `call`, which puts the thread in a class other than SCHED_DEADLINE.
+    /// Makes `call`, which puts the thread in a class other than SCHED_DEADLINE.
     #[inline]
     fn leave_deadline(&self, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         if !self.may_be_deadline.load(Relaxed) {
@@ -65,7 +66,7 @@ impl Elevated {
         Ok(())
     }
 
-    /// Returns the thread.
+    /// Returns the thread's id.
     pub fn tid(&self) -> Tid {
         self.tid
     }
@@ -144,19 +145,19 @@ impl Elevated {
         })
     }
 
-    /// Restores the thread now, and returns to which extent. Dropping the guard does the same and
+    /// Restores the thread now, and returns the extent. Dropping the guard does the same and
     /// ignores errors.
     ///
     /// # Errors
-    /// The kernel's. The record then stays: the end of the set, the exit of the process and the
-    /// guardian try again, and the thread can be elevated again.
+    /// The kernel's error. The record then stays: the end of the set, the exit of the process and
+    /// the guardian try again, and the thread can be elevated again.
     pub fn release(self) -> io::Result<Restored> {
         self.restore_and_free()
     }
 
-    /// Takes the thread out of SCHED_FIFO temporarily, to `SCHED_OTHER` at its nice value. It stays
-    /// recorded, and [`set`](Elevated::set) brings it back. One system call, a few more out of
-    /// SCHED_DEADLINE; no lock, no allocation.
+    /// Takes the thread out of SCHED_FIFO temporarily, to `SCHED_OTHER` at its nice value. The
+    /// thread stays recorded, and [`set`](Elevated::set) brings it back. One system call, a few
+    /// more out of SCHED_DEADLINE; no lock, no allocation.
     ///
     /// # Errors
     /// `ESRCH` if the thread has ended or has been restored.
@@ -174,8 +175,8 @@ impl Elevated {
     /// [`set_fair`](Elevated::set_fair).
     ///
     /// # Errors
-    /// As [`set_fair`](Elevated::set_fair); `EPERM` if a nice value below the thread's own is not
-    /// permitted.
+    /// Those of [`set_fair`](Elevated::set_fair); `EPERM` if a nice value below the thread's own is
+    /// not permitted.
     pub fn set_nice(&self, nice: i32) -> io::Result<()> {
         if self.inner.table.is_current(self.index, self.generation) {
             self.inner.table.record_nice(self.index, nice);
@@ -187,7 +188,7 @@ impl Elevated {
     /// Otherwise as [`set_fair`](Elevated::set_fair).
     ///
     /// # Errors
-    /// As [`set_fair`](Elevated::set_fair).
+    /// Those of [`set_fair`](Elevated::set_fair).
     pub fn set_idle(&self) -> io::Result<()> {
         self.set_ordinary(libc::SCHED_IDLE, 0)
     }
@@ -198,13 +199,13 @@ impl Elevated {
     ///
     /// The kernel enforces the runtime: beyond it the thread waits for the next period.
     /// (`SCHED_FLAG_RECLAIM`, which is not set, would let it use up to 95 % of a CPU above all
-    /// other threads.) Children are `SCHED_OTHER`. Linux 6.18 sometimes keeps a thread from the CPU
-    /// that was throttled when it left this class and comes back: check that it runs.
+    /// other threads.) Children are `SCHED_OTHER`. In Linux 6.18, a thread that was throttled when
+    /// it left this class sometimes gets no CPU when it comes back: check that it runs.
     ///
     /// # Errors
-    /// As [`set_fair`](Elevated::set_fair). `EBUSY` if the reservations exceed the kernel's bound,
-    /// `EPERM` if the thread may not run on every CPU of its scheduling domain, `EINVAL` unless 1
-    /// µs < runtime ≤ deadline ≤ period.
+    /// Those of [`set_fair`](Elevated::set_fair). `EBUSY` if the reservations exceed the kernel's
+    /// bound, `EPERM` if the thread may not run on every CPU of its scheduling domain, `EINVAL`
+    /// unless 1 µs < runtime ≤ deadline ≤ period.
     pub fn set_deadline(
         &self,
         runtime: Duration,
@@ -223,7 +224,8 @@ impl Elevated {
             period: ns(period),
             ..SchedAttr::normal()
         };
-        // Set first: a thread that leaves the class meanwhile then only checks once too often.
+        // The flag is set first: if the thread leaves the class meanwhile, the next change only
+        // makes a needless check.
         self.may_be_deadline.store(true, Relaxed);
         self.inner.sys.sched_setattr(self.tid, &attr)
     }
@@ -258,7 +260,7 @@ impl Elevated {
     /// afterwards.
     ///
     /// # Errors
-    /// As [`Elevated::release`].
+    /// Those of [`Elevated::release`].
     pub fn restore(&self) -> io::Result<Restored> {
         self.restore_and_free()
     }
@@ -267,8 +269,8 @@ impl Elevated {
     /// If the kernel reports that the thread has ended, the report is ignored and the record stays.
     ///
     /// # Errors
-    /// As [`Elevated::release`]; `ESRCH` if the kernel reports that the thread has ended. Dropping
-    /// the guard then does nothing.
+    /// Those of [`Elevated::release`]; `ESRCH` if the kernel reports that the thread has ended.
+    /// Dropping the guard then does nothing.
     pub fn restore_living(&self) -> io::Result<Restored> {
         let restored = self.try_restore_and_free(true);
         self.abandoned.store(restored.is_err(), Relaxed);

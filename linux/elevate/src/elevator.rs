@@ -9,7 +9,7 @@
 //! * A thread of another process is elevated only under a living guardian and at most at
 //!   [`Priority::FOREIGN_MAX`].
 //! * A thread that another elevator elevates is refused: its elevated policy would be recorded as
-//!   the former one, and stay.
+//!   the former policy, and would stay.
 //! * Only the process that made an elevator acts on it; a fork of it is inert.
 //! * A thread that waits for the set's lock lends its priority to the holder (`lock.rs`), which may
 //!   have become ordinary.
@@ -49,7 +49,7 @@ pub struct Elevator {
 
 /// The state that handles and guards share. Dropping the last of them restores everything before
 /// the drop returns. A caller that only checks whether a set holds a thread ([`exit`]) shares the
-/// [`Inner`] and cannot delay that.
+/// [`Inner`] and cannot delay the restoration.
 #[derive(Debug)]
 pub(crate) struct Set(pub(crate) Arc<Inner>);
 
@@ -87,7 +87,7 @@ impl Elevator {
     /// Creates a set for threads of this process, without a guardian.
     ///
     /// # Errors
-    /// The kernel's, if there is no memory.
+    /// The kernel's error if there is no memory.
     pub fn new() -> io::Result<Elevator> {
         Elevator::builder().build()
     }
@@ -96,7 +96,7 @@ impl Elevator {
     /// dies.
     ///
     /// # Errors
-    /// The kernel's, if no process can be forked.
+    /// The kernel's error if no process can be forked.
     pub fn with_guardian() -> io::Result<Elevator> {
         Elevator::builder().guardian(true).build()
     }
@@ -118,7 +118,7 @@ impl Elevator {
     }
 
     /// Records thread `tid`, of this or another process, without changing its policy. The returned
-    /// guard changes it by [`Elevated::set`] and the like, and restores it.
+    /// guard changes the policy by [`Elevated::set`] and the like, and restores it.
     ///
     /// # Errors
     /// [`ElevateError`], as [`Elevator::elevate`], except that no rights are needed yet.
@@ -130,9 +130,9 @@ impl Elevator {
     }
 
     /// Elevates a thread that was born while `like`, a thread of its process, was elevated. The
-    /// kernel gave it `SCHED_OTHER` and the CPU that `like` was pinned to. It is recorded with the
-    /// former policy and CPUs of `like`, which it would have inherited otherwise. If it has chosen
-    /// a policy or CPUs itself, those are recorded.
+    /// kernel gave the new thread `SCHED_OTHER` and the CPU that `like` was pinned to. The new
+    /// thread is recorded with the former policy and CPUs of `like`, which it would have inherited
+    /// otherwise. If it has chosen a policy or CPUs itself, that choice is recorded.
     ///
     /// # Errors
     /// [`ElevateError`]; the thread is then unchanged.
@@ -217,7 +217,7 @@ impl Inner {
 
     /// Returns whether the caller is the process that made the set, and not a fork of it.
     pub(crate) fn is_owner(&self) -> bool {
-        // SAFETY: cannot fail.
+        // SAFETY: `getpid` has no arguments and cannot fail.
         unsafe { libc::getpid() == self.owner }
     }
 
@@ -232,8 +232,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Records a thread, and elevates it if there is a `priority`. `parent`: the record of a thread
-    /// of the same process that was elevated when this one was born.
+    /// Records a thread, and elevates it if there is a `priority`. `parent` is the record of a
+    /// thread of the same process that was elevated when this thread was born.
     fn elevate(
         inner: &Arc<Set>,
         tid: Tid,
@@ -298,7 +298,7 @@ impl Inner {
         Ok(Elevated::new(inner, tid, (index, generation), ceiling))
     }
 
-    /// Returns the slot of an orphan of this thread, or of a new record. Caller holds the lock.
+    /// Returns the slot of the thread's orphan, or of a new record. The caller holds the lock.
     fn find_or_record(
         &self,
         tid: Tid,
@@ -364,8 +364,8 @@ impl Inner {
         Ok(Some((leader, retrying(|| self.sys.birth(leader))?)))
     }
 
-    /// Records the CPUs that an inherited pin has replaced, if the thread still has the pin. Caller
-    /// holds the lock.
+    /// Records the CPUs that an inherited pin has replaced, if the thread still has the pin. The
+    /// caller holds the lock.
     fn record_inherited_pin(&self, index: usize, tid: Tid, pin: &Pin) {
         // CPUs that cannot be read are not touched either.
         let Ok(now) = retrying(|| self.sys.sched_getaffinity(tid)) else {
@@ -378,7 +378,8 @@ impl Inner {
         }
     }
 
-    /// Records a thread, if need be after removing threads that have ended. Caller holds the lock.
+    /// Records a thread, if necessary after removing threads that have ended. The caller holds the
+    /// lock.
     fn record(&self, record: &Record) -> Result<(usize, u64), ElevateError> {
         if let Some(slot) = self.table.record(record) {
             return Ok(slot);
@@ -405,7 +406,8 @@ impl Inner {
     }
 
     /// Restores the thread of slot `index` and frees the slot, or leaves the record as an orphan.
-    /// `lives`: the thread has not ended, even if the kernel reports so. Caller holds the lock.
+    /// `lives` says that the thread has not ended, even if the kernel reports its end. The caller
+    /// holds the lock.
     pub(crate) fn restore_and_free(
         &self,
         index: usize,
@@ -431,15 +433,15 @@ impl Inner {
         let _lock = self.lock();
         for (index, record) in self.table.records() {
             if record.own && record.tid == tid {
-                // A failure ends with the thread a moment later.
+                // After a failure, the elevation ends with the thread a moment later.
                 let _ = self.restore_and_free(index, &record, false);
             }
         }
     }
 
-    /// Restores everything at the exit of the process. Records stay if there is a guardian, which
-    /// checks again once no other thread of this process can raise anything. `attempts` is the
-    /// number of attempts to take the lock.
+    /// Restores all threads at the exit of the process. If there is a guardian, the records stay:
+    /// it checks again once no other thread of this process can elevate a thread. `attempts` is
+    /// the number of attempts to take the lock.
     pub(crate) fn restore_at_exit(&self, attempts: usize) {
         if !self.is_owner() {
             return;
@@ -462,7 +464,7 @@ impl Inner {
 
 impl Drop for Set {
     fn drop(&mut self) {
-        // Every guard holds the set, so the table is empty but for leaked guards of ended threads.
+        // Every guard holds the set, so only orphans are left in the table.
         if self.is_owner() {
             let mut lock = self.lock();
             for (_, record) in self.table.records() {

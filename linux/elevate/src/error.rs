@@ -24,8 +24,8 @@ pub enum ElevateError {
     },
     /// The thread is elevated already by this process; use the guard that exists.
     AlreadyElevated(Tid),
-    /// The thread's policy suggests that another process elevates it: that policy must not be
-    /// recorded as the former one.
+    /// The thread's policy suggests that another process elevates it, so the policy must not be
+    /// recorded as the former policy.
     ElevatedByOthers {
         /// The thread.
         tid: Tid,
@@ -46,7 +46,7 @@ pub enum ElevateError {
         /// The requested priority.
         asked: Priority,
     },
-    /// This process is a fork of the one that made the elevator.
+    /// This process is a fork of the process that made the elevator.
     Forked,
     /// The kernel refused.
     Refused {
@@ -137,7 +137,7 @@ impl fmt::Display for ElevateError {
     }
 }
 
-// The texts hold the kernel's word already: no `source`, or it would be printed twice.
+// The texts contain the kernel's error already. A `source` would print it twice.
 impl Error for ElevateError {}
 
 impl From<ElevateError> for io::Error {

@@ -37,7 +37,7 @@ pub enum Event {
     Lost,
 }
 
-/// A subscription to events. Dropping it ends it.
+/// A subscription to events, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Events {
     socket: OwnedFd,
@@ -62,7 +62,7 @@ const EXIT: u32 = 0x8000_0000;
 pub enum Interest {
     /// All of [`Event`].
     All,
-    /// Births and ends: the kernel drops the others, and wakes no thread for them.
+    /// Births and ends: the kernel drops all other events, and wakes no thread for them.
     Threads,
 }
 
@@ -70,7 +70,7 @@ impl Events {
     /// Subscribes to events from now on.
     ///
     /// # Errors
-    /// The kernel's if a right is missing; EOPNOTSUPP if there is no such connector here.
+    /// The kernel's error if a right is missing; EOPNOTSUPP if there is no such connector here.
     pub fn subscribe(interest: Interest) -> io::Result<Events> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: integers only.
@@ -84,7 +84,7 @@ impl Events {
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
         address.nl_groups = PROC;
-        // SAFETY: a live address of the length stated.
+        // SAFETY: `address` is valid for the length given.
         let bound = unsafe {
             let length = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
             libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length)
@@ -102,7 +102,7 @@ impl Events {
         message.extend(4u16.to_ne_bytes());
         message.extend([0; 2]);
         message.extend(LISTEN.to_ne_bytes());
-        // SAFETY: a live buffer of the length stated.
+        // SAFETY: `message` is valid for the length given.
         let sent = unsafe {
             libc::send(
                 socket.as_raw_fd(),
@@ -122,18 +122,18 @@ impl Events {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         if interest == Interest::Threads {
-            only_threads(events.as_fd())?;
+            attach_filter(events.as_fd())?;
         }
         Ok(events)
     }
 
     /// Receives the next message: `Ok(None)` is the kernel's answer to the subscription, `None`
-    /// that there is none now.
+    /// means that there is no message now.
     fn receive(&self) -> Option<io::Result<Option<Event>>> {
         loop {
             let mut message = [0u8; 256];
-            // SAFETY: the kernel writes at most as many bytes as the live buffer has.
-            let got = unsafe {
+            // SAFETY: the kernel writes at most as many bytes as the buffer has.
+            let received = unsafe {
                 libc::recv(
                     self.socket.as_raw_fd(),
                     message.as_mut_ptr().cast(),
@@ -141,12 +141,12 @@ impl Events {
                     libc::MSG_DONTWAIT,
                 )
             };
-            if got < 0 {
+            if received < 0 {
                 let error = io::Error::last_os_error();
                 let lost = error.raw_os_error() == Some(libc::ENOBUFS);
                 return lost.then_some(Err(error));
             }
-            let event = message[..usize::try_from(got).unwrap_or(0)].get(HEADERS..);
+            let event = message[..usize::try_from(received).unwrap_or(0)].get(HEADERS..);
             match event {
                 Some([0, 0, 0, 0, ..]) => return Some(Ok(None)),
                 event => {
@@ -176,9 +176,9 @@ impl AsFd for Events {
     }
 }
 
-/// Lets the kernel drop all events but births and ends: a filter of four instructions for each
-/// message.
-fn only_threads(socket: BorrowedFd<'_>) -> io::Result<()> {
+/// Lets the kernel drop all events but births and ends, by a filter that executes at most four
+/// instructions for each message.
+fn attach_filter(socket: BorrowedFd<'_>) -> io::Result<()> {
     let code = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
         code: code as u16,
         jt,
@@ -204,7 +204,7 @@ fn only_threads(socket: BorrowedFd<'_>) -> io::Result<()> {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: a live structure that names live instructions; the kernel copies and checks them.
+    // SAFETY: `program` and its instructions outlive the call; the kernel copies and checks them.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

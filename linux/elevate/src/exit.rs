@@ -1,4 +1,4 @@
-//! Restoring threads at the end of a thread, and of the process by `exit`.
+//! The restoration of threads when a thread ends, and when the process ends by `exit`.
 //!
 //! A list of the sets of this process serves three readers: an `atexit` handler, the destructor of
 //! a thread-local value in each thread that elevated itself, and the search for threads that
@@ -6,7 +6,7 @@
 //! is taken afterwards, never the other way round.
 //!
 //! Deaths without `exit` (`_exit`, `abort`, signals) run nothing here: this process's threads end
-//! with it, and the guardian restores those of other processes.
+//! with it, and the guardian restores the threads of other processes.
 
 use std::sync::{Arc, Once, Weak};
 

@@ -1,4 +1,4 @@
-//! Sleeping until a word changes: futexes private to one process. Async-signal-safe.
+//! Futexes private to one process, for waits until a word changes. Async-signal-safe.
 
 use std::ptr::null;
 use std::sync::atomic::AtomicU32;

@@ -28,9 +28,10 @@
 //!   [`ensure_guardian`](crate::Elevator::ensure_guardian), starts a new one over the same records.
 //!
 //! A guardian that is killed together with its owner restores nothing (`cgroup.kill`, `systemctl
-//! kill -s KILL`, a memory cgroup with `oom.group`). It asks the OOM killer to spare it, if it may.
+//! kill -s KILL`, a memory cgroup with `oom.group`). If permitted, it asks the OOM killer to spare
+//! it.
 //!
-//! It keeps the memory of the moment of its fork, copy-on-write: start it early.
+//! The guardian keeps the process's memory as of the fork, copy-on-write: start it early.
 
 mod child;
 
@@ -51,13 +52,13 @@ const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Guardian {
     pid: libc::pid_t,
-    /// Its end of file wakes the guardian.
+    /// Closing this end of the pair wakes the guardian.
     socket: OwnedFd,
 }
 
 impl Guardian {
     /// Forks a guardian over `table` and waits until it watches `owner`, which is the caller.
-    /// `heartbeat`: the longest time between two signs of life of the owner.
+    /// `heartbeat` is the longest time between two signs of life of the owner.
     pub(crate) fn start(
         table: &Table,
         sys: &dyn Sys,
@@ -82,15 +83,14 @@ impl Guardian {
         // SAFETY: both were opened above and have no other owner.
         let [socket, child_socket] = sockets.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let signals = SignalsBlocked::new();
-        // SAFETY: the child only calls `child::run`, which is safe after a fork and
-        // never returns.
+        // SAFETY: the child only calls `child::run`, which is safe after a fork and never returns.
         let pid = unsafe { sys.fork_without_sigchld() }?;
         if pid == 0 {
             child::run(table, child_socket.as_raw_fd(), owner, heartbeat);
         }
         drop(signals);
         drop(child_socket);
-        // The guardian also raises itself; but it would get no CPU for that if elevated threads
+        // The guardian also raises itself, but it would get no CPU to do so if elevated threads
         // already burn every CPU.
         let fifo = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
         let _ = sys.sched_setscheduler(pid, fifo, i32::from(Priority::MAX.get()));
@@ -108,7 +108,7 @@ impl Guardian {
         let deadline = Instant::now() + GUARDIAN_TIMEOUT;
         loop {
             let mut byte = 0u8;
-            // SAFETY: one byte is received into a live byte.
+            // SAFETY: at most one byte is written to `byte`.
             let received = unsafe {
                 libc::recv(
                     self.socket.as_raw_fd(),
@@ -136,7 +136,7 @@ impl Guardian {
                 events: libc::POLLIN,
                 revents: 0,
             };
-            // SAFETY: one live `pollfd`.
+            // SAFETY: `poll` is an array of one `pollfd`.
             unsafe { libc::poll(&raw mut poll, 1, 50) };
         }
     }
@@ -154,12 +154,12 @@ impl Guardian {
     /// Announces that a thread of another process has been recorded, so that the guardian checks
     /// the heartbeat. One system call if it was not armed, otherwise none.
     ///
-    /// No record is missed: the guardian disarms itself, and only then checks whether any is
-    /// recorded; the caller has recorded, and only then checks whether the guardian is armed.
+    /// No record is missed: the guardian disarms itself, and only then checks whether a thread is
+    /// recorded; the caller records a thread, and only then checks whether the guardian is armed.
     pub(crate) fn arm(&self, table: &Table) {
         fence(SeqCst);
         if table.header().armed.swap(1, SeqCst) == 0 {
-            // SAFETY: one byte of a live array. A full socket wakes the guardian all the same.
+            // SAFETY: the array has one byte. A full socket wakes the guardian all the same.
             unsafe {
                 let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
                 libc::send(self.socket.as_raw_fd(), [1u8].as_ptr().cast(), 1, flags)

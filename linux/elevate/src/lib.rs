@@ -1,7 +1,7 @@
 //! SCHED_FIFO bands for threads, with a guarantee that every thread is restored.
 //!
 //! Linux lets a program decide which of its threads, or of another program's, runs on a CPU: put
-//! all candidates into SCHED_FIFO on that CPU and raise the one that is to run. The kernel switches
+//! all candidates into SCHED_FIFO on that CPU and raise the chosen thread. The kernel switches
 //! at once, at the cost of one system call and the switch, and every thread keeps its own stack, so
 //! code is interrupted at any instruction. This is the *priority elevation trick* (Yasukata and
 //! Ishiguro, "Developing Process Scheduling Policies in User Space with Common OS Features", APSys
@@ -26,7 +26,7 @@
 //! | part | concern |
 //! |---|---|
 //! | [`Elevator`], [`Elevated`] | threads that are elevated and restored |
-//! | [`Rights`] | the rights of this process, and the remedy for missing ones |
+//! | [`Rights`] | the rights of this process, and the remedies for missing rights |
 //! | [`Calibration`] | the cost of switches and timers here, and the smallest sensible quantum |
 //! | [`dispatch`] | permits: a revocable right of a thread to use shared state |
 //! | [`events`] | births and ends of threads, as the kernel reports them |
@@ -41,8 +41,8 @@
 //!    that they start are `SCHED_OTHER`.
 //! 4. **Never above 49.** Interrupt threads of the kernel run at 50; threads at 50 and above, and
 //!    deadline threads, are left alone.
-//! 5. **Rights may be withdrawn.** Restoring a thread needs none if the thread has the same user
-//!    and no more capabilities. Where it does, the guardian, which keeps the rights of its start,
+//! 5. **Rights may be withdrawn.** Restoring a thread needs no rights if the thread has the same
+//!    user and no more capabilities. Otherwise the guardian, which keeps the rights of its start,
 //!    restores the thread in the end.
 //!
 //! | end of | restored by |
@@ -63,7 +63,7 @@
 //!   on its CPU waits forever. Locks that sleep are safe if the holder gets the CPU in the end.
 //! * A process that is stopped or frozen is not dead: its elevated threads stay elevated until it
 //!   continues or dies.
-//! * Two processes that elevate the same thread each take the other's policy for the former one.
+//! * Two processes that elevate the same thread each take the other's policy for the former policy.
 //! * Without CAP_SYS_NICE, `SCHED_RESET_ON_FORK` cannot be cleared again: the thread's policy comes
 //!   back, but its *children* are still reset ([`Restored::ExceptResetOnFork`]).
 //!

@@ -21,7 +21,7 @@ use crate::sys::current_tid;
 /// A mutex with priority inheritance; see the module.
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
-    /// The kernel's format: 0, or the holder's tid and a bit that is set while others wait.
+    /// The kernel's format: 0, or the holder's tid and a bit that is set while other threads wait.
     word: AtomicU32,
     value: UnsafeCell<T>,
 }
@@ -52,7 +52,7 @@ impl<T> Lock<T> {
                 return locked;
             }
             match self.futex(libc::FUTEX_LOCK_PI) {
-                Ok(()) => return self.taken(current_tid() as u32),
+                Ok(()) => return self.guard(current_tid() as u32),
                 // The holder is unlocking at this moment, or a signal interrupted the call.
                 Err(libc::EAGAIN | libc::EINTR) => {}
                 Err(_) => std::thread::sleep(Duration::from_micros(50)),
@@ -61,12 +61,12 @@ impl<T> Lock<T> {
     }
 
     pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
-        let own = current_tid() as u32;
-        let free = self.word.compare_exchange(0, own, Acquire, Relaxed);
-        free.is_ok().then(|| self.taken(own))
+        let tid = current_tid() as u32;
+        let exchange = self.word.compare_exchange(0, tid, Acquire, Relaxed);
+        exchange.is_ok().then(|| self.guard(tid))
     }
 
-    fn taken(&self, tid: u32) -> Locked<'_, T> {
+    fn guard(&self, tid: u32) -> Locked<'_, T> {
         Locked {
             lock: self,
             tid,
@@ -112,11 +112,11 @@ impl<T> DerefMut for Locked<'_, T> {
 impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
         let word = &self.lock.word;
-        let alone = word.compare_exchange(self.tid, 0, Release, Relaxed);
-        if alone.is_err() {
-            // Others wait: the kernel passes the lock to the most urgent of them.
-            let handed_on = self.lock.futex(libc::FUTEX_UNLOCK_PI);
-            debug_assert_eq!(handed_on, Ok(()));
+        let exchange = word.compare_exchange(self.tid, 0, Release, Relaxed);
+        if exchange.is_err() {
+            // Other threads wait: the kernel passes the lock to the most urgent waiter.
+            let result = self.lock.futex(libc::FUTEX_UNLOCK_PI);
+            debug_assert_eq!(result, Ok(()));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A thread's scheduling: policy, nice value or priority, reset-on-fork.
+//! The scheduling policy of a thread: class, nice value or priority, reset-on-fork.
 //!
-//! Plain values; reading one costs one system call.
+//! Policies are plain values. Reading the policy of a thread costs one system call.
 
 use std::fmt;
 use std::io;
@@ -19,12 +19,12 @@ pub struct Policy {
 pub enum Class {
     /// `SCHED_OTHER` with its nice value.
     Other {
-        /// −20 (most) … 19 (least).
+        /// −20 (most CPU time) … 19 (least).
         nice: i32,
     },
     /// `SCHED_BATCH` with its nice value.
     Batch {
-        /// −20 (most) … 19 (least).
+        /// −20 (most CPU time) … 19 (least).
         nice: i32,
     },
     /// `SCHED_IDLE`.

@@ -100,7 +100,7 @@ pub struct Bands {
 }
 
 impl Default for Bands {
-    /// 10, 20 and 30.
+    /// Returns the bands 10, 20 and 30.
     fn default() -> Bands {
         Bands::DEFAULT
     }
@@ -137,7 +137,7 @@ impl Bands {
         self.elevated
     }
 
-    /// Returns the priority of the dispatcher, which interrupts the others when it wakes.
+    /// Returns the priority of the dispatcher, which interrupts the other threads when it wakes.
     pub const fn dispatcher(self) -> Priority {
         self.dispatcher
     }

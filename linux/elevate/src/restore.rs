@@ -1,23 +1,24 @@
-//! Restoring one thread: the routine that guards, exit handlers and the guardian share.
+//! The routine that restores one thread, shared by guards, exit handlers and the guardian.
 //!
-//! Idempotent, allocates nothing, takes no lock. Lowering a thread of the same user needs no rights
-//! in Linux, so it works after rights were lost, unless the thread kept capabilities that the
-//! caller has lost (then the record stays, and the guardian or the next attempt restores it). Steps
-//! that need rights are done as far as possible, and reported ([`Restored`]):
+//! The routine is idempotent, allocates nothing and takes no lock. Lowering a thread of the same
+//! user needs no rights in Linux, so it works after rights were lost, unless the thread kept
+//! capabilities that the caller has lost (then the record stays, and the guardian or the next
+//! attempt restores the thread). Steps that need rights are done as far as possible, and the
+//! result is reported ([`Restored`]):
 //!
 //! 1. the exact former policy;
-//! 2. the same, keeping the reset-on-fork flag, which only the privileged may clear;
+//! 2. the former policy with the reset-on-fork flag, which only the privileged may clear;
 //! 3. at least nothing above the former policy: the former priority as SCHED_FIFO, or the former
 //!    class at the thread's present nice value.
 //!
-//! A value is restored only if it still is one that this crate has set: all of its policies reset
-//! on fork, and the last nice values and CPUs are recorded. A value that another program has set
-//! since stands ([`Restored::Superseded`]). No thread without CAP_SYS_NICE can leave a policy that
-//! resets on fork for another.
+//! A value is restored only if this crate has set the present value: all policies of this crate
+//! reset on fork, and the last nice values and CPUs are recorded. A value that another program has
+//! set since stands ([`Restored::Superseded`]). A thread without CAP_SYS_NICE cannot leave a policy
+//! that resets on fork for a policy that does not.
 //!
-//! A thread is restored only if tid *and* birth match. If the birth cannot be read (for want of a
-//! descriptor, for one), the thread is touched only if its policy looks like one that this crate
-//! sets.
+//! A thread is restored only if tid *and* birth match. If the birth cannot be read (for example for
+//! want of a descriptor), the thread is touched only if its policy looks like a policy of this
+//! crate.
 
 use std::io;
 
@@ -29,7 +30,7 @@ use crate::table::{Pin, Record, Table};
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restored {
-    /// Policy and CPUs are the former ones.
+    /// The former policy and CPUs are restored.
     Exactly,
     /// All is restored but `SCHED_RESET_ON_FORK`, which needs CAP_SYS_NICE to be cleared. Children
     /// of the thread get `SCHED_OTHER`, nice ≥ 0.
@@ -63,10 +64,10 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 /// The smallest reservation, runtime and period in nanoseconds: less than the kernel's unit of
-/// bandwidth, so that it counts as nothing.
+/// bandwidth, so that the kernel counts it as zero.
 const MIN_RESERVATION: (u64, u64) = (1 << 10, 2_000_000_000);
 
-/// Makes `leave`, which takes the thread out of SCHED_DEADLINE if it is in it.
+/// Calls `leave`, which takes the thread out of SCHED_DEADLINE if it is in that class.
 ///
 /// The reservation of a thread that *sleeps* while it leaves is not returned (seen with Linux
 /// 6.18): the timer that would return it fired when the thread fell asleep, and neither its next
@@ -76,8 +77,8 @@ const MIN_RESERVATION: (u64, u64) = (1 << 10, 2_000_000_000);
 ///
 /// The reservation of a running thread stays as it is, and is returned when the thread leaves. The
 /// small reservation would throttle such a thread, and a thread that was throttled when it left may
-/// stay so when it comes back (seen for most threads with the small reservation, and rarely
-/// without). A thread in that state took minutes to end when killed.
+/// stay throttled when it comes back (seen for most threads with the small reservation, and rarely
+/// without it). A thread in that state took minutes to end when killed.
 pub(crate) fn leaving_deadline<T>(
     sys: &dyn Sys,
     tid: Tid,
@@ -207,8 +208,8 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     Err(first)
 }
 
-/// Restores the nice value of a thread whose policy, `now`, another program has set: that choice
-/// leaves the nice value alone, so the thread still has the last one that this crate has set.
+/// Restores the nice value of a thread whose policy, `now`, another program has set: that change
+/// leaves the nice value alone, so the thread still has the last value that this crate has set.
 fn restore_nice(sys: &dyn Sys, record: &Record, now: &SchedAttr) {
     let nice = record.former.nice;
     let ours = nice != now.nice && record.nices.contains(&Some(now.nice));
@@ -219,7 +220,7 @@ fn restore_nice(sys: &dyn Sys, record: &Record, now: &SchedAttr) {
     }
 }
 
-/// Returns the former nice value, or the present one if another program has set it.
+/// Returns the former nice value, or the present value if another program has set it.
 fn nice_to_restore(sys: &dyn Sys, record: &Record) -> i32 {
     match retrying(|| sys.nice(record.tid)) {
         Ok(now) if !record.nices.contains(&Some(now)) && has_nice(&record.former) => now,

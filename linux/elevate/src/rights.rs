@@ -1,7 +1,7 @@
-//! Rights: the use of SCHED_FIFO that this process is permitted, and the remedy for missing rights.
+//! The rights of this process to use SCHED_FIFO, and the remedies for missing rights.
 //!
-//! [`Rights::probe`] asks the kernel by trying: a temporary thread raises itself for some µs. Files
-//! of `/proc` and `/sys` only explain a refusal. Costs one thread and some ten small files.
+//! [`Rights::probe`] makes an attempt: a temporary thread raises itself for a few µs. Files of
+//! `/proc` and `/sys` only explain a refusal. The probe costs one thread and about ten small files.
 
 mod facts;
 mod obstacle;
@@ -16,7 +16,7 @@ pub use obstacle::Obstacle;
 use crate::priority::Priority;
 use crate::sys::{Kernel, Limit, Sys};
 
-/// The rights of this process, the reasons for missing ones, and other limits.
+/// The rights of this process, the reasons for missing rights, and other limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
     /// The highest priority that the kernel let a thread have; `None`: no SCHED_FIFO at all.
@@ -49,7 +49,7 @@ impl Rights {
         Rights::probe_with(&Kernel)
     }
 
-    /// Probes this process through other system calls.
+    /// Probes this process through the system calls `sys`.
     pub fn probe_with(sys: &dyn Sys) -> Rights {
         let attempt = |priority: Priority| try_on_a_thread(sys, priority);
         let limit = sys.getrlimit(Limit::RtPrio).unwrap_or((0, 0));

@@ -38,7 +38,8 @@ pub struct SchedAttr {
     pub nice: i32,
     /// Priority of `SCHED_FIFO` and `SCHED_RR`, 1 … 99.
     pub priority: u32,
-    /// `SCHED_DEADLINE`: budget in ns. Others: the slice in ns, if the kernel has one per thread.
+    /// `SCHED_DEADLINE`: budget in ns. Other policies: the slice in ns, if the kernel has one per
+    /// thread.
     pub runtime: u64,
     /// `SCHED_DEADLINE`: deadline in ns.
     pub deadline: u64,
@@ -90,7 +91,7 @@ impl CpuSet {
         }
     }
 
-    /// Returns the set of all CPUs; the kernel keeps those that exist and are allowed.
+    /// Returns the set of all CPUs; the kernel ignores CPUs that do not exist or are not allowed.
     pub const fn all() -> CpuSet {
         CpuSet {
             bits: [u64::MAX; CpuSet::WORDS],
@@ -168,8 +169,8 @@ pub unsafe trait Sys: Send + Sync + fmt::Debug {
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet>;
     /// Sets the CPUs a thread may run on.
     fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()>;
-    /// Returns a number that no later thread with this tid has: together they identify a thread for
-    /// all time.
+    /// Returns a number that no later thread with this tid has: tid and number together identify a
+    /// thread for all time.
     fn birth(&self, tid: Tid) -> io::Result<u64>;
     /// Returns the main thread of the thread's process.
     fn leader(&self, tid: Tid) -> io::Result<Tid>;
@@ -222,7 +223,7 @@ fn check(result: c_long) -> io::Result<c_long> {
 unsafe impl Sys for Kernel {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         let mut attr = SchedAttr::normal();
-        // SAFETY: the kernel writes at most `SIZE` bytes into a live structure of integers.
+        // SAFETY: the kernel writes at most `SIZE` bytes into `attr`, a structure of integers.
         check(unsafe {
             libc::syscall(
                 libc::SYS_sched_getattr,
@@ -240,7 +241,7 @@ unsafe impl Sys for Kernel {
         if attr.size > SchedAttr::SIZE {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        // SAFETY: `attr` is live and at least as long as its `size` says.
+        // SAFETY: `attr` is at least as long as its `size` says.
         check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const *attr, 0) })?;
         Ok(())
     }
@@ -262,7 +263,7 @@ unsafe impl Sys for Kernel {
 
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet> {
         let mut cpus = CpuSet::empty();
-        // SAFETY: the kernel writes at most the given number of bytes into a live structure of
+        // SAFETY: the kernel writes at most the given number of bytes into `cpus`, a structure of
         // integers.
         check(unsafe {
             libc::syscall(
@@ -276,7 +277,7 @@ unsafe impl Sys for Kernel {
     }
 
     fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
-        // SAFETY: the kernel reads the given number of bytes of a live structure.
+        // SAFETY: the kernel reads the size of `cpus` from it.
         check(unsafe {
             libc::syscall(
                 libc::SYS_sched_setaffinity,
@@ -314,7 +315,7 @@ unsafe impl Sys for Kernel {
             Limit::RtPrio => libc::RLIMIT_RTPRIO,
             Limit::RtTime => libc::RLIMIT_RTTIME,
         };
-        // SAFETY: `limit` is live and of the type the call writes.
+        // SAFETY: `limit` has the type that the call writes.
         check(c_long::from(unsafe {
             libc::getrlimit(resource, &raw mut limit)
         }))?;
@@ -391,7 +392,7 @@ pub fn process_time(pid: pid_t) -> io::Result<u64> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: a live structure of the type the call writes.
+    // SAFETY: `time` has the type that the call writes.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -403,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_knows_its_process() {
+    fn only_threads_of_this_process_are_its_own() {
         assert!(Kernel.is_own(current_tid()).unwrap());
         assert!(!Kernel.is_own(1).unwrap());
     }

@@ -1,4 +1,4 @@
-//! The record of every thread that was touched, in memory shared with the guardian.
+//! The records of the threads of a set, in memory shared with the guardian.
 //!
 //! One slot for each thread:
 //!
@@ -21,9 +21,10 @@
 //! A record whose thread could not be restored when its guard was dropped stays, as an *orphan*:
 //! the end of the set tries again, and the next guard of the same thread takes the record over.
 //!
-//! Only the owner writes; the guardian reads once the owner is dead. A table is a fixed number of
-//! slots of 256 bytes in one anonymous shared mapping, touched only as far as it is used. Recording
-//! scans for a free slot: O(slots ever used).
+//! Only the owner writes slots. The guardian reads them once the owner is dead, and before that if
+//! the owner misses its heartbeat. A table is a fixed number of slots of 256 bytes in one anonymous
+//! shared mapping, touched only as far as it is used. Recording scans for a free slot: O(slots ever
+//! used).
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -52,11 +53,11 @@ pub(crate) struct Record {
     pub(crate) birth: u64,
     /// Whether the thread belongs to the owner.
     pub(crate) own: bool,
-    /// The main thread of another process, and its birth: the thread that this one becomes if it
-    /// calls `exec`.
+    /// The main thread of another process, and its birth: the thread that the recorded thread
+    /// becomes if it calls `exec`.
     pub(crate) leader: Option<(Tid, u64)>,
     pub(crate) former: SchedAttr,
-    /// The last two nice values that were set: the owner may die between recording and setting one.
+    /// The last two nice values: the owner may die between recording a value and setting it.
     pub(crate) nices: [Option<i32>; 2],
     /// The former CPUs and the last two pins, if the thread was ever pinned.
     pub(crate) pin: Option<Pin>,
@@ -99,7 +100,7 @@ impl Slot {
 pub(crate) struct Header {
     /// 1: the owner ends the guardian in good order.
     pub(crate) closing: AtomicU32,
-    /// 1: the guardian checks the heartbeat, or has been woken to. 0: it sleeps until woken.
+    /// 1: the guardian checks the heartbeat, or has been woken to do so. 0: it sleeps until woken.
     pub(crate) armed: AtomicU32,
     /// Number of signs of life of the owner.
     pub(crate) beats: AtomicU64,
@@ -159,7 +160,7 @@ impl Table {
     }
 
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: mapped, initialised, and alive as long as `self`.
+        // SAFETY: `new` mapped and initialised the header, which lives as long as `self`.
         unsafe { self.header.as_ref() }
     }
 
@@ -182,8 +183,8 @@ impl Table {
         }
     }
 
-    /// Records a thread (step 1). Returns index and generation; `None` if every slot is taken.
-    /// Caller holds the owner's lock.
+    /// Records a thread (step 1). Returns index and generation; `None` if every slot is taken. The
+    /// caller holds the owner's lock.
     pub(crate) fn record(&self, record: &Record) -> Option<(usize, u64)> {
         let free = self.used().iter().position(|slot| !slot.is_recorded());
         let index = match free {
@@ -218,7 +219,7 @@ impl Table {
     }
 
     /// Records that the thread at `index` is about to be pinned to `cpu` (step 2, and every later
-    /// pin). `former` is called only the first time. Caller holds the owner's lock.
+    /// pin). `former` is called only the first time. The caller holds the owner's lock.
     pub(crate) fn record_pin(
         &self,
         index: usize,
@@ -240,7 +241,7 @@ impl Table {
     }
 
     /// Reverts [`Table::record_pin`] after a pin that was refused: the thread still is where
-    /// `former_pins` says, and both must stay recorded. Caller holds the owner's lock.
+    /// `former_pins` says, and both must stay recorded. The caller holds the owner's lock.
     pub(crate) fn revert_pin(&self, index: usize, former_pins: [Option<usize>; 2]) {
         let slot = &self.slots()[index];
         let word = |cpu: Option<usize>| cpu.map_or(NO_CPU, |cpu| cpu as i32);
@@ -259,7 +260,7 @@ impl Table {
         }
     }
 
-    /// Frees a record (step 3). Caller holds the owner's lock and has restored the thread.
+    /// Frees a record (step 3). The caller holds the owner's lock and has restored the thread.
     pub(crate) fn free(&self, index: usize) {
         let slot = &self.slots()[index];
         let generation = slot.state.load(Relaxed) & !FLAGS;
@@ -267,8 +268,7 @@ impl Table {
             .store(generation.wrapping_add(GENERATION), Release);
     }
 
-    /// Marks or unmarks the record at `index` as one without a guard. Caller holds the owner's
-    /// lock.
+    /// Sets whether the record at `index` is an orphan. The caller holds the owner's lock.
     pub(crate) fn set_orphan(&self, index: usize, orphan: bool) {
         let slot = &self.slots()[index];
         let state = slot.state.load(Relaxed) & !ORPHAN;
@@ -276,20 +276,20 @@ impl Table {
         slot.state.store(state | flag, Release);
     }
 
-    /// Returns the generation of the record at `index` if it has no guard. Caller holds the owner's
-    /// lock.
+    /// Returns the generation of the record at `index` if it is an orphan. The caller holds the
+    /// owner's lock.
     pub(crate) fn orphan(&self, index: usize) -> Option<u64> {
         let state = self.slots()[index].state.load(Relaxed);
         (state & ORPHAN != 0).then_some(state & !FLAGS)
     }
 
-    /// Returns whether slot `index` still is in the use named `generation`. One load.
+    /// Returns whether slot `index` is still in the use of this `generation`. One load.
     pub(crate) fn is_current(&self, index: usize, generation: u64) -> bool {
         let state = self.slots()[index].state.load(Acquire);
         state & RECORDED != 0 && state & !FLAGS == generation
     }
 
-    /// Returns a copy of the record at `index`. Caller holds the owner's lock, or the owner is
+    /// Returns a copy of the record at `index`. The caller holds the owner's lock, or the owner is
     /// dead.
     pub(crate) fn get(&self, index: usize) -> Option<Record> {
         let slot = self.slots().get(index)?;
@@ -319,8 +319,8 @@ impl Table {
         })
     }
 
-    /// Returns the index of the record of this thread. One load for each slot ever used. Caller as
-    /// for [`Table::get`].
+    /// Returns the index of the thread's record. One load for each slot ever used. The requirement
+    /// of [`Table::get`] applies.
     pub(crate) fn find(&self, tid: Tid, birth: u64) -> Option<usize> {
         let matches = |slot: &Slot| {
             slot.tid.load(Relaxed) == tid && slot.is_recorded() && slot.birth.load(Relaxed) == birth
@@ -335,7 +335,7 @@ impl Table {
             .any(|slot| slot.state.load(Acquire) & (RECORDED | OWN) == RECORDED)
     }
 
-    /// Returns index and copy of every record. Caller as for [`Table::get`].
+    /// Returns index and copy of every record. The requirement of [`Table::get`] applies.
     pub(crate) fn records(&self) -> impl Iterator<Item = (usize, Record)> + '_ {
         (0..self.used().len()).filter_map(|index| Some((index, self.get(index)?)))
     }
@@ -427,14 +427,14 @@ mod tests {
         let former = CpuSet::only(5).unwrap();
         table.record_pin(index, 1, || Ok(former)).unwrap();
         table
-            .record_pin(index, 2, || panic!("asked for once"))
+            .record_pin(index, 2, || panic!("read only once"))
             .unwrap();
         let pin = table.get(index).unwrap().pin.unwrap();
         assert_eq!(pin.former, former);
         assert_eq!(pin.cpus, [Some(2), Some(1)]);
         let recorded = pin.cpus;
         table
-            .record_pin(index, 3, || panic!("asked for once"))
+            .record_pin(index, 3, || panic!("read only once"))
             .unwrap();
         table.revert_pin(index, recorded);
         assert_eq!(table.get(index).unwrap().pin.unwrap().cpus, recorded);

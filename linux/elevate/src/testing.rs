@@ -1,4 +1,4 @@
-//! Helpers for tests: real system calls of which chosen ones fail, a list of elevated threads, and
+//! Helpers for tests: real system calls with planned faults, a list of elevated threads, and
 //! repeatable random numbers.
 //!
 //! [`Faulty`] is not a mock. It makes every call, except that the n-th call of the chosen function
@@ -41,18 +41,18 @@ pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
 pub struct HeartbeatState {
     /// Whether the guardian checks the heartbeat.
     pub armed: bool,
-    /// Signs of life of its owner.
+    /// Number of signs of life of the owner.
     pub beats: u64,
-    /// Times that the guardian has demoted all threads for want of a sign of life.
+    /// Number of times that the guardian has demoted all threads for want of a sign of life.
     pub demotions: u64,
-    /// Recorded threads of other processes.
+    /// Number of recorded threads of other processes.
     pub foreign: usize,
 }
 
 /// Reads the table of the guardian `pid`. Needs the right to trace it.
 ///
 /// # Errors
-/// The kernel's; `NotFound` if that process has no table.
+/// The kernel's error; `NotFound` if that process has no table.
 pub fn heartbeat_state(pid: Tid) -> io::Result<HeartbeatState> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let shared = maps.lines().filter(|line| line.contains(" rw-s "));
@@ -64,7 +64,7 @@ pub fn heartbeat_state(pid: Tid) -> io::Result<HeartbeatState> {
         // No other shared anonymous mapping is as large.
         (line.ends_with("/dev/zero (deleted)") && to - from > 64 * 1024).then_some((from, to))
     });
-    // The largest mapping, since a guardian has copies of its owner's other tables.
+    // The largest mapping is the guardian's own table; it may have smaller ones of its owner, too.
     let table = tables.max_by_key(|&(from, to)| to - from);
     let (from, to) = table.ok_or(io::ErrorKind::NotFound)?;
     let mut table = vec![0; to - from];
@@ -106,7 +106,7 @@ impl Random {
     }
 }
 
-/// A function of [`Sys`], or all of them.
+/// A function of [`Sys`], or any function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// Any function.
@@ -143,9 +143,9 @@ pub enum Call {
 #[derive(Debug)]
 struct Fault {
     call: Call,
-    /// Calls that succeed first.
+    /// Number of calls that succeed first.
     skip: u64,
-    /// Calls that fail after those.
+    /// Number of calls that fail afterwards.
     times: u64,
     errno: i32,
 }
@@ -163,7 +163,7 @@ impl Faulty {
         Faulty::default()
     }
 
-    /// Plans a fault: after `skip` more calls of `call`, the next `times` fail with `errno`.
+    /// Plans a fault: after `skip` more calls of `call`, the next `times` calls fail with `errno`.
     pub fn fail(&self, call: Call, skip: u64, times: u64, errno: i32) {
         self.plan().push(Fault {
             call,
@@ -178,7 +178,7 @@ impl Faulty {
         self.plan().clear();
     }
 
-    /// Returns the number of calls, failed ones included.
+    /// Returns the number of calls, including failed calls.
     pub fn calls(&self) -> u64 {
         *self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }

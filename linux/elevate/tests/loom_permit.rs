@@ -11,8 +11,8 @@ use loom::sync::atomic::Ordering::SeqCst;
 use loom::sync::atomic::fence;
 use upshift_elevate::dispatch::Permit;
 
-/// The thread and the supervisor never use the shared value at the same time, and neither waits for
-/// ever.
+/// The thread and the supervisor never use the shared value at the same time, and neither waits
+/// forever.
 #[test]
 fn a_revoked_permit_keeps_its_thread_out() {
     loom::model(|| {

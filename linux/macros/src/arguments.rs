@@ -1,4 +1,4 @@
-//! Arguments of the attributes, as calls of `upshift::Builder`.
+//! Arguments of the attributes, converted to calls of `upshift::Builder`.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
@@ -10,7 +10,7 @@ use syn::{Error, Expr, ExprLit, Ident, Lit, LitInt, Token};
 const KNOWN: &str = "`vcpus = N`, `level = N`, `preemption`, `driver = \"readiness\"` and `tokio = false` \
                      are known; other settings need `upshift::Runtime::builder()`";
 
-/// The most vCPUs of a runtime: `upshift_core::MAX_VCPUS`.
+/// Maximum number of vCPUs of a runtime: `upshift_core::MAX_VCPUS`.
 const MAX_VCPUS: u64 = 256;
 
 /// The highest number of a level.
@@ -38,9 +38,9 @@ impl ToTokens for Arguments {
 
 impl Parse for Arguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Arguments> {
-        let given = Punctuated::<Argument, Token![,]>::parse_terminated(input)?;
+        let list = Punctuated::<Argument, Token![,]>::parse_terminated(input)?;
         let mut arguments = Arguments(Vec::new());
-        for argument in given {
+        for argument in list {
             let name = &argument.name;
             if arguments.has(&name.to_string()) {
                 return Err(Error::new(name.span(), format!("`{name}` is given twice")));
@@ -65,7 +65,7 @@ impl Parse for Argument {
     }
 }
 
-/// The call of the builder for an argument.
+/// Returns the builder's method call for an argument.
 fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
     let span = value.map_or(name.span(), Spanned::span);
     let needs =
@@ -73,7 +73,7 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
     Ok(match name.to_string().as_str() {
         "vcpus" => {
             let value = value.ok_or_else(|| needs("vcpus = 2"))?;
-            within(
+            check(
                 value,
                 1..=MAX_VCPUS,
                 "`vcpus` is a number from 1 to 256, without quotes",
@@ -82,7 +82,7 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
         }
         "level" => {
             let value = value.ok_or_else(|| needs("level = 4"))?;
-            within(
+            check(
                 value,
                 0..=MAX_LEVEL,
                 "`level` is a number from 0 (the most urgent) to 63, without quotes",
@@ -100,7 +100,7 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
                 Some(value) => match literal(value) {
                     Some(Lit::Bool(on)) if on.value => Ident::new("Preferred", span),
                     Some(Lit::Bool(_)) => Ident::new("Off", span),
-                    _ => named(value, &names)?,
+                    _ => find_variant(value, &names)?,
                 },
             };
             quote!(.preemption(::upshift::Preemption::#variant))
@@ -112,7 +112,7 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
                 ("ring", "Ring"),
                 ("readiness", "Readiness"),
             ];
-            let variant = named(value, &names)?;
+            let variant = find_variant(value, &names)?;
             quote!(.driver(::upshift::Driver::#variant))
         }
         "tokio" => {
@@ -126,8 +126,8 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
             return Err(Error::new(name.span(), "`worker_threads` is `vcpus` here"));
         }
         "flavor" => {
-            let says = "there is no `flavor`: remove it; `vcpus = 1` has one thread";
-            return Err(Error::new(name.span(), says));
+            let message = "there is no `flavor`: remove it; `vcpus = 1` has one thread";
+            return Err(Error::new(name.span(), message));
         }
         _ => {
             return Err(Error::new(
@@ -145,30 +145,30 @@ fn literal(value: &Expr) -> Option<&Lit> {
     }
 }
 
-/// Checks a literal; the compiler checks the type of other expressions.
-fn within(value: &Expr, range: std::ops::RangeInclusive<u64>, says: &str) -> syn::Result<()> {
+/// Checks that a literal is in `range`; the compiler checks the type of other expressions.
+fn check(value: &Expr, range: std::ops::RangeInclusive<u64>, message: &str) -> syn::Result<()> {
     let is_right = |number: &LitInt| number.base10_parse().is_ok_and(|n| range.contains(&n));
     match value {
-        Expr::Unary(_) => Err(Error::new(value.span(), says)),
+        Expr::Unary(_) => Err(Error::new(value.span(), message)),
         _ => match literal(value) {
             None => Ok(()),
             Some(Lit::Int(number)) if is_right(number) => Ok(()),
-            Some(other) => Err(Error::new(other.span(), says)),
+            Some(other) => Err(Error::new(other.span(), message)),
         },
     }
 }
 
-/// The variant with the name that is given as a string.
-fn named(value: &Expr, names: &[(&str, &str)]) -> syn::Result<Ident> {
-    let given = match literal(value) {
-        Some(Lit::Str(given)) => given.value(),
+/// Returns the variant whose name is the string literal `value`.
+fn find_variant(value: &Expr, names: &[(&str, &str)]) -> syn::Result<Ident> {
+    let text = match literal(value) {
+        Some(Lit::Str(text)) => text.value(),
         _ => String::new(),
     };
-    let found = names.iter().find(|(name, _)| *name == given);
-    let Some((_, variant)) = found else {
+    let entry = names.iter().find(|(name, _)| *name == text);
+    let Some((_, variant)) = entry else {
         let names: Vec<String> = names.iter().map(|(name, _)| format!("{name:?}")).collect();
-        let says = format!("use one of {}", names.join(", "));
-        return Err(Error::new(value.span(), says));
+        let message = format!("use one of {}", names.join(", "));
+        return Err(Error::new(value.span(), message));
     };
     Ok(Ident::new(variant, value.span()))
 }

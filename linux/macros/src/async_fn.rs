@@ -1,4 +1,4 @@
-//! `#[async_fn]`: both forms of a call from one declaration.
+//! The expansion of `#[async_fn]`: both forms of a call from one declaration.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};
@@ -8,7 +8,7 @@ use syn::{
     Visibility,
 };
 
-/// Suffix of a synchronous function that the names of the other forms leave out.
+/// Suffix of the name of a synchronous function, which the names of the other items omit.
 const BLOCKING: &str = "_blocking";
 
 /// The argument of the attribute: `TYPE = CALL`.
@@ -58,7 +58,7 @@ impl Parse for Declaration {
 struct Parameter {
     name: Ident,
     declared: PatType,
-    /// The asynchronous form owns it.
+    /// Set if the asynchronous form owns the parameter.
     is_buffer: bool,
 }
 
@@ -98,7 +98,7 @@ impl Parameter {
         })
     }
 
-    /// The parameter of the asynchronous form.
+    /// Returns the parameter as the asynchronous form declares it.
     fn owned(&self) -> TokenStream {
         let (name, declared) = (&self.name, &self.declared);
         match &*declared.ty {
@@ -111,8 +111,8 @@ impl Parameter {
     }
 }
 
-/// Documentation with a paragraph behind the first one.
-fn documented(attributes: &[Attribute], paragraph: &str) -> TokenStream {
+/// Inserts a paragraph after the first paragraph of the documentation.
+fn insert_paragraph(attributes: &[Attribute], paragraph: &str) -> TokenStream {
     let (docs, others): (Vec<_>, Vec<_>) = attributes
         .iter()
         .partition(|attribute| attribute.path().is_ident("doc"));
@@ -133,7 +133,7 @@ fn documented(attributes: &[Attribute], paragraph: &str) -> TokenStream {
     }
 }
 
-/// The three items of a declaration.
+/// Returns the three items of a declaration.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
     if arguments.is_empty() {
         return Err(Error::new(
@@ -184,15 +184,15 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
         "" => "cid".to_owned(),
         listed => format!("{listed}, cid"),
     };
-    let of_blocking = documented(
+    let blocking_docs = insert_paragraph(
         &attributes,
         &format!("Blocks the thread: the synchronous form of [`{base}!`](macro@{base})."),
     );
-    let of_async = documented(
+    let async_docs = insert_paragraph(
         &attributes,
         &format!(
             "Returns at once: the asynchronous form of [`{base}!`](macro@{base}). The coroutine \
-             `cid` is woken when the call is over, and the result is that of the future."
+             `cid` is woken when the call has completed, and the future returns its result."
         ),
     );
     let docs: Vec<_> = attributes
@@ -200,7 +200,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
         .filter(|attribute| attribute.path().is_ident("doc"))
         .cloned()
         .collect();
-    let of_macro = documented(
+    let macro_docs = insert_paragraph(
         &docs,
         &format!(
             "`{base}!({listed})` blocks the thread ([`{blocking}`](fn@{blocking})); \
@@ -210,10 +210,10 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
     );
 
     Ok(quote! {
-        #of_blocking
+        #blocking_docs
         #visibility fn #blocking #generics (#(#declared),*) #output #bounds #body
 
-        #of_async
+        #async_docs
         #visibility fn #asynchronous #generics (#(#owned,)* cid: CoroutineId) -> #future #bounds {
             <#future>::start(#call, #(#buffers,)* cid)
         }
@@ -229,7 +229,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
             };
         }
 
-        #of_macro
+        #macro_docs
         #[doc(inline)]
         #visibility use #hidden as #name;
     })

@@ -1,8 +1,8 @@
-//! `#[upshift::main]` and `#[upshift::test]`: an `async fn` as the main coroutine; `#[async_fn]`:
-//! both forms of a system call.
+//! Attribute macros of the runtime.
 //!
-//! The first two build a runtime and run the body as its main coroutine. `arguments` parses the
-//! arguments; each mistake is an error at its token.
+//! `#[upshift::main]` and `#[upshift::test]` build a runtime and run an `async fn` as its main
+//! coroutine. `#[async_fn]` declares both forms of a system call. `arguments` parses the arguments;
+//! each mistake is an error at its token.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -30,8 +30,8 @@ use arguments::Arguments;
 ///
 /// Other settings need `upshift::Runtime::builder()` in an ordinary `fn main`.
 ///
-/// The value that `main` returns is returned. If the runtime cannot be built, a `main` that returns
-/// a `Result` returns that error, and any other panics with its message.
+/// The generated function returns the value of the body. If the runtime cannot be built, a `main`
+/// that returns a `Result` returns the error, and any other `main` panics with the error's message.
 ///
 /// ```ignore
 /// #[upshift::main(vcpus = 2, level = 4, preemption, driver = "readiness", tokio = false)]
@@ -74,7 +74,7 @@ pub fn test(
 ///
 /// come three items with the documentation of the declaration:
 ///
-/// | item | what it does |
+/// | item | effect |
 /// |---|---|
 /// | `fsync(fd)` | runs the body, which blocks the thread |
 /// | `fsync_async(fd, cid)` | returns `<AsyncCall<op::Fsync>>::start(start_fsync(fd), cid)` |
@@ -84,10 +84,10 @@ pub fn test(
 /// same call: `<AsyncCall<…>>::wait(…)`.
 ///
 /// A parameter marked `#[buffer]` is a slice in the synchronous form, which borrows it, and a
-/// `Vec<u8>` in the asynchronous form: `start(call, buffer, cid)` takes charge of it until the call
-/// is over.
+/// `Vec<u8>` in the asynchronous form: `start(call, buffer, cid)` owns it until the call has
+/// completed.
 ///
-/// If the name of the function ends in `_blocking`, the other two names leave that out.
+/// If the name of the function ends in `_blocking`, the other two names omit the suffix.
 ///
 /// The type `CoroutineId` is in scope. The functions are in the module `calls` of the crate, or
 /// re-exported from there; the macro is where the function is.
@@ -148,7 +148,7 @@ fn expand(arguments: TokenStream, item: TokenStream, test: bool) -> syn::Result<
     })
 }
 
-/// Does the type look like a `Result`, so that `?` works in its function?
+/// Returns whether the type looks like a `Result`, so that `?` works in its function.
 fn is_result(ty: &syn::Type) -> bool {
     match ty {
         syn::Type::Path(path) => path

@@ -1,4 +1,4 @@
-//! Expansions, and mistakes with the tokens that they are reported at.
+//! Tests of expansions, and of mistakes and the tokens at which they are reported.
 
 use std::str::FromStr;
 
@@ -8,14 +8,14 @@ use crate::expand;
 
 const MAIN: &str = "async fn main() {}";
 
-fn expanded(arguments: &str, item: &str, test: bool) -> syn::Result<String> {
+fn expansion(arguments: &str, item: &str, test: bool) -> syn::Result<String> {
     let tokens = |text| TokenStream::from_str(text).unwrap();
     expand(tokens(arguments), tokens(item), test).map(|tokens| tokens.to_string())
 }
 
-/// The message for these arguments, and the part of them that it points at.
+/// Returns the message for these arguments, and the token at which it points.
 fn mistake(arguments: &str) -> (String, &str) {
-    let error = expanded(arguments, MAIN, false).unwrap_err();
+    let error = expansion(arguments, MAIN, false).unwrap_err();
     let (start, end) = (error.span().start().column, error.span().end().column);
     (error.to_string(), &arguments[start..end])
 }
@@ -61,9 +61,9 @@ fn each_argument_is_a_call_of_the_builder() {
     ];
     let all = calls.map(|(argument, _)| argument.trim_end_matches(','));
     let all = [all[0], all[2], all[3], all[8], all[10]].join(", ");
-    let all = expanded(&all, MAIN, false).unwrap();
+    let all = expansion(&all, MAIN, false).unwrap();
     for (argument, call) in calls {
-        let alone = expanded(argument, MAIN, false).unwrap();
+        let alone = expansion(argument, MAIN, false).unwrap();
         assert!(alone.contains(call), "{alone}");
     }
     for call in [0, 2, 3, 8, 10].map(|n| calls[n].1) {
@@ -73,19 +73,19 @@ fn each_argument_is_a_call_of_the_builder() {
 
 #[test]
 fn a_test_has_one_vcpu_by_default() {
-    assert!(expanded("", MAIN, true).unwrap().contains(". vcpus (1)"));
+    assert!(expansion("", MAIN, true).unwrap().contains(". vcpus (1)"));
     assert!(
-        !expanded("vcpus = 2", MAIN, true)
+        !expansion("vcpus = 2", MAIN, true)
             .unwrap()
             .contains(". vcpus (1)")
     );
-    assert!(!expanded("", MAIN, false).unwrap().contains("vcpus"));
+    assert!(!expansion("", MAIN, false).unwrap().contains("vcpus"));
 }
 
 #[test]
-fn an_unknown_argument_is_named_with_those_that_are_known() {
-    let (says, at) = mistake("vcpus = 2, start_paused = true");
-    assert_eq!(at, "start_paused");
+fn the_error_for_an_unknown_argument_names_the_known_arguments() {
+    let (message, token) = mistake("vcpus = 2, start_paused = true");
+    assert_eq!(token, "start_paused");
     for part in [
         "unknown argument `start_paused`",
         "`vcpus = N`",
@@ -93,12 +93,12 @@ fn an_unknown_argument_is_named_with_those_that_are_known() {
         "`tokio = false`",
         "builder()",
     ] {
-        assert!(says.contains(part), "{says}");
+        assert!(message.contains(part), "{message}");
     }
-    let (says, at) = mistake("vcpus = 2, level = 3, vcpus = 4");
+    let (message, token) = mistake("vcpus = 2, level = 3, vcpus = 4");
     assert!(
-        says.contains("`vcpus` is given twice") && at == "vcpus",
-        "{says}"
+        message.contains("`vcpus` is given twice") && token == "vcpus",
+        "{message}"
     );
 }
 
@@ -133,12 +133,12 @@ fn a_wrong_value_is_reported_at_its_token() {
         ("tokio = \"no\"", "`true` or `false`", "\"no\""),
         ("tokio", "`tokio = false`", "tokio"),
     ];
-    for (arguments, says, at) in mistakes {
+    for (arguments, part, expected) in mistakes {
         let (message, token) = mistake(arguments);
-        assert!(message.contains(says), "{arguments}: {message}");
-        assert_eq!(token, at, "{arguments}: {message}");
+        assert!(message.contains(part), "{arguments}: {message}");
+        assert_eq!(token, expected, "{arguments}: {message}");
     }
-    // The span of more than one token begins at the first outside of the compiler.
+    // Outside of the compiler, the span of several tokens begins at the first token.
     let (message, _) = mistake("level = -1");
     assert!(message.contains("0 (the most urgent) to 63"), "{message}");
 }
@@ -154,27 +154,27 @@ fn a_mistake_leaves_an_empty_function() {
 
 #[test]
 fn a_function_that_is_not_async_or_takes_arguments_is_refused() {
-    let says = |item| expanded("", item, false).unwrap_err().to_string();
+    let says = |item| expansion("", item, false).unwrap_err().to_string();
     assert!(says("fn main() {}").contains("`async fn`"));
     assert!(says("async fn main(name: String) {}").contains("no arguments"));
 }
 
 #[test]
-fn the_error_of_the_build_is_returned_where_main_returns_results() {
-    let result = expanded(
+fn a_main_that_returns_a_result_returns_the_error_of_the_build() {
+    let result = expansion(
         "",
         "async fn main() -> std::io::Result<()> { Ok(()) }",
         false,
     );
     assert!(result.unwrap().contains(". build () ?"));
     assert!(
-        expanded("", MAIN, false)
+        expansion("", MAIN, false)
             .unwrap()
             .contains("unwrap_or_else")
     );
 }
 
-/// The items that a declaration expands to, without spaces.
+/// Returns the items to which a declaration expands, without spaces.
 fn forms(arguments: &str, item: &str) -> syn::Result<String> {
     let tokens = |text| TokenStream::from_str(text).unwrap();
     crate::async_fn::expand(tokens(arguments), tokens(item))
@@ -237,7 +237,7 @@ fn the_asynchronous_form_owns_the_buffer() {
 }
 
 #[test]
-fn generic_parameters_are_those_of_both_forms() {
+fn both_forms_have_the_generic_parameters() {
     let items = forms(
         "Call<Read<B>> = read(fd, buffer)",
         "pub fn read_blocking<B>(fd: Fd, buffer: B) -> (Answer, B) where B: Buffer { body() }",
@@ -248,7 +248,7 @@ fn generic_parameters_are_those_of_both_forms() {
 }
 
 #[test]
-fn a_declaration_that_is_wrong_is_refused() {
+fn a_wrong_declaration_is_refused() {
     let says = |arguments: &str, item: &str| forms(arguments, item).unwrap_err().to_string();
     let fine = "Call = call(fd)";
     assert!(says("", "fn f();").contains("TYPE = CALL"));

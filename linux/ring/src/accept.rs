@@ -17,9 +17,9 @@ use std::{fmt, io};
 /// [`Ring::shutdown`](crate::Ring::shutdown) each poll reports ECANCELED.
 ///
 /// The number of unread connections is bounded by
-/// [`Config::accept_window`](crate::Config::accept_window) plus those that the kernel accepts
-/// before it stops; the rest waits in the socket's own queue. Dropping the stream closes unread
-/// connections.
+/// [`Config::accept_window`](crate::Config::accept_window) plus the connections that the kernel
+/// accepts before it stops; further connections wait in the socket's own queue. Dropping the stream
+/// closes unread connections.
 ///
 /// The stream may be polled and dropped on any thread. Descriptors are close-on-exec and blocking.
 pub struct AcceptMulti {
@@ -44,8 +44,7 @@ impl AcceptMulti {
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
         Poll::Ready(match self.poll_raw(cx) {
             Poll::Pending => return Poll::Pending,
-            // SAFETY: the kernel made this descriptor for this stream, and no other
-            // code knows it.
+            // SAFETY: the kernel made this descriptor for this stream, and no other code knows it.
             Poll::Ready(Ok(fd)) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             Poll::Ready(Err(errno)) => Err(io::Error::from_raw_os_error(errno)),
         })
@@ -82,12 +81,11 @@ impl AcceptMulti {
     ///
     /// # Errors
     ///
-    /// As [`poll_next`](Self::poll_next).
+    /// Those of [`poll_next`](Self::poll_next).
     ///
     /// # Cancellation safety
     ///
-    /// This method is cancellation safe: a connection is either returned or stays in the
-    /// stream.
+    /// This method is cancellation safe: a connection is either returned or stays in the stream.
     pub async fn next(&mut self) -> io::Result<OwnedFd> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

@@ -20,7 +20,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Returns room for an address that the kernel fills in.
+    /// Creates room for an address that the kernel fills in.
     pub(crate) fn unset() -> Self {
         Self {
             // SAFETY: all zeroes is a valid value: family AF_UNSPEC.
@@ -29,11 +29,10 @@ impl Address {
         }
     }
 
-    fn with<T>(value: T) -> Self {
+    fn from_raw<T>(value: T) -> Self {
         const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
         let mut address = Self::unset();
-        // SAFETY: the storage is large enough (checked above) and aligned for every kind of
-        // address.
+        // SAFETY: the storage is large enough (checked above) and aligned for every address family.
         unsafe { (&raw mut address.storage).cast::<T>().write(value) };
         address.length = size_of::<T>() as libc::socklen_t;
         address
@@ -59,14 +58,14 @@ impl Address {
         for (to, from) in raw.sun_path.iter_mut().zip(bytes) {
             *to = *from as libc::c_char;
         }
-        let mut address = Self::with(raw);
+        let mut address = Self::from_raw(raw);
         let head = mem::offset_of!(libc::sockaddr_un, sun_path);
         address.length = (head + bytes.len() + 1) as libc::socklen_t;
         Ok(address)
     }
 
-    /// Returns the address of a Unix socket in the abstract namespace. Such a socket needs no
-    /// file, and its name vanishes with it.
+    /// Returns the address of a Unix socket in the abstract namespace. Such a socket needs no file,
+    /// and its name vanishes with the socket.
     ///
     /// # Errors
     ///
@@ -84,21 +83,20 @@ impl Address {
         for (to, from) in raw.sun_path[1..].iter_mut().zip(name) {
             *to = *from as libc::c_char;
         }
-        let mut address = Self::with(raw);
+        let mut address = Self::from_raw(raw);
         let head = mem::offset_of!(libc::sockaddr_un, sun_path);
         address.length = (head + 1 + name.len()) as libc::socklen_t;
         Ok(address)
     }
 
-    /// Copies an address from the kernel's layout; `None` if `bytes` is longer than any
-    /// address.
+    /// Copies an address from the kernel's layout; `None` if `bytes` is longer than any address.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut address = Self::unset();
         if bytes.len() > size_of_val(&address.storage) {
             return None;
         }
-        // SAFETY: the storage is large enough (just checked), plain memory, and does not
-        // overlap `bytes`.
+        // SAFETY: the storage is large enough (just checked) and does not overlap `bytes`; every
+        // byte pattern is valid.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
@@ -116,8 +114,8 @@ impl Address {
         match i32::from(self.storage.ss_family) {
             // A short address is padded with zeroes.
             libc::AF_INET => {
-                // SAFETY: the family says that this is a `sockaddr_in`; the storage
-                // is large enough and aligned.
+                // SAFETY: the storage is initialised, and large enough and aligned for a
+                // `sockaddr_in`.
                 let raw = unsafe { base.cast::<libc::sockaddr_in>().read() };
                 let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
                 Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
@@ -153,7 +151,7 @@ impl Address {
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Self {
         match address {
-            SocketAddr::V4(v4) => Self::with(libc::sockaddr_in {
+            SocketAddr::V4(v4) => Self::from_raw(libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
                 sin_port: v4.port().to_be(),
                 sin_addr: libc::in_addr {
@@ -161,7 +159,7 @@ impl From<SocketAddr> for Address {
                 },
                 sin_zero: [0; 8],
             }),
-            SocketAddr::V6(v6) => Self::with(libc::sockaddr_in6 {
+            SocketAddr::V6(v6) => Self::from_raw(libc::sockaddr_in6 {
                 sin6_family: libc::AF_INET6 as libc::sa_family_t,
                 sin6_port: v6.port().to_be(),
                 sin6_flowinfo: v6.flowinfo(),
@@ -188,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn internet_addresses_survive_the_round_trip() {
+    fn internet_addresses_survive_conversion_in_both_directions() {
         for text in ["127.0.0.1:80", "[::1]:443", "[fe80::1%3]:9"] {
             let ip: SocketAddr = text.parse().unwrap();
             assert_eq!(Address::from(ip).ip(), Some(ip), "{text}");
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_bytes_make_the_address_again() {
+    fn an_address_is_restored_from_its_bytes() {
         let address = Address::from("[2001:db8::1]:8".parse::<SocketAddr>().unwrap());
         // SAFETY: `len` bytes are initialised.
         let bytes = unsafe {

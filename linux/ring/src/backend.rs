@@ -2,11 +2,12 @@
 //!
 //! This is the only boundary between the two drivers. It lies below the slots: entries of the
 //! submission queue go down, completions (`user_data`, result, flags) come up, and receive buffers
-//! are lent through the same ring in memory. So operations, streams, cancellation, mail and owners
-//! are the same code for both, and an [`Operation`](crate::Operation) does not know its driver.
+//! are provided through the same ring in memory. So operations, streams, cancellation, mail and
+//! owners are the same code for both, and an [`Operation`](crate::Operation) does not know its
+//! driver.
 //!
-//! The choice is a branch per call that always goes the same way in one program. Reading
-//! completions chooses once per batch (`turn.rs`), handing over once per turn.
+//! The choice is a branch per call that always goes the same way for a ring. `turn.rs` branches
+//! once per batch of completions that it reads, and once per submit.
 
 use crate::config::{Config, Driver, Mode};
 use crate::owner::Proxy;
@@ -80,8 +81,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether the calling thread may make the system calls. Any owner makes those of
-    /// readiness.
+    /// Returns whether the calling thread may make the system calls. With readiness, any owner may.
     #[inline]
     pub(crate) fn is_on_issuer_thread(&self) -> bool {
         match self {
@@ -136,8 +136,8 @@ impl Backend {
         both!(self, backend => backend.has_completions())
     }
 
-    /// Returns whether there are completions to reap or to fetch. Makes a system call where no
-    /// shared memory shows them.
+    /// Returns whether there are completions to reap or to fetch. The readiness driver may make a
+    /// system call.
     pub(crate) fn has_arrivals(&self) -> bool {
         match self {
             Self::Kernel(uring) => uring.has_completions(),
@@ -145,8 +145,8 @@ impl Backend {
         }
     }
 
-    /// Returns whether there are completions, or entries to hand over. With `busy`, also if
-    /// arrivals show only on an enter and some are possible. A few loads.
+    /// Returns whether there are completions, or entries to hand over. With `busy`, also returns
+    /// true if an operation waits and only an enter shows its completion. A few loads.
     #[inline]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         match self {
@@ -155,8 +155,8 @@ impl Backend {
         }
     }
 
-    /// Does the part of an enter that any thread can do. Returns true if the issuer must do the
-    /// rest.
+    /// Does the part of an enter that any thread can do. Returns true if an enter by the issuer is
+    /// due.
     pub(crate) fn publish(&self) -> bool {
         match self {
             Self::Kernel(uring) => {
@@ -193,7 +193,7 @@ impl Backend {
         both!(self, backend => backend.enter_and_wait(want, timeout))
     }
 
-    /// Lends a ring of `entries` (a power of two) buffers at `address`.
+    /// Registers a ring of `entries` (a power of two) buffers at `address`.
     ///
     /// # Safety
     /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or

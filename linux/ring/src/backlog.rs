@@ -1,8 +1,8 @@
-//! Operations that found the submission queue full (and streams that found no buffer), most urgent
-//! level first, FIFO within a level. Owner only.
+//! Queues of the operations that found the submission queue full, and of the streams that found no
+//! buffer: most urgent level first, FIFO within a level. Owner only.
 //!
-//! Slots are linked through themselves, so the backlog never allocates and is bounded by the number
-//! of slots. Every operation but `remove` is O(1): a bitmap says which levels are not empty.
+//! Slots are linked through themselves, so a backlog never allocates and is bounded by the number
+//! of slots. Every method but `remove` is O(1): a bitmap says which levels are not empty.
 
 use crate::slot::Slot;
 use std::cell::Cell;
@@ -57,14 +57,14 @@ impl SlotQueue {
 impl SlotQueue {
     /// Takes `slot` out of the middle; O(n).
     pub(crate) fn remove(&self, slot: &Slot) {
-        let rest = SlotQueue::new();
+        let remaining = SlotQueue::new();
         while let Some(other) = self.pop() {
             if !ptr::eq(other, slot) {
-                rest.push(other);
+                remaining.push(other);
             }
         }
-        self.head.set(rest.head.get());
-        self.tail.set(rest.tail.get());
+        self.head.set(remaining.head.get());
+        self.tail.set(remaining.tail.get());
     }
 }
 
@@ -116,7 +116,7 @@ impl Backlog {
         self.levels.get(level)?.first()
     }
 
-    /// Takes the first slot of the most urgent of these levels.
+    /// Takes the first slot of the most urgent level in `levels`.
     pub(crate) fn pop_of<'a>(&self, levels: u64) -> Option<&'a Slot> {
         let levels = self.occupied.get() & levels;
         if levels == 0 {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_urgent_leaves_first_and_equals_leave_in_order() {
+    fn the_most_urgent_slot_leaves_first_and_equal_slots_leave_in_order() {
         let slots: Vec<Slot> = (0..6).map(Slot::new).collect();
         let backlog = Backlog::new();
         for (slot, level) in slots.iter().zip([63, 5, 0, 5, 63, 0]) {

@@ -1,8 +1,9 @@
 //! Owned buffers that operations can carry.
 //!
 //! A buffer moves into the operation and comes back with the result. While the operation is in
-//! flight the buffer stays at its address, inside the operation, so even inline arrays work. A
-//! buffer whose handle goes first is dropped by the thread that serves the ring; so it is `Send`.
+//! flight the buffer stays at its address, inside the operation, so even inline arrays work. If the
+//! handle is dropped before the operation completes, the thread that serves the ring drops the
+//! buffer; therefore buffers are `Send`.
 
 use crate::recv::RecvBuf;
 use std::ops::Range;
@@ -78,8 +79,8 @@ pub unsafe trait IoBufMut: Send + 'static {
     /// Returns a pointer to the first byte.
     fn io_mut_ptr(&mut self) -> *mut u8;
 
-    /// Returns the bytes of room, initialised or not. Reading overwrites from the first byte
-    /// on.
+    /// Returns the capacity in bytes, initialised or not. A read overwrites the buffer from its
+    /// first byte on.
     fn io_capacity(&self) -> usize;
 
     /// Records that `count` bytes have been read. A `Vec` gets that length; a boxed slice keeps
@@ -92,7 +93,7 @@ pub unsafe trait IoBufMut: Send + 'static {
     unsafe fn set_filled(&mut self, count: usize);
 }
 
-// SAFETY: the heap memory of a vector stays where it is.
+// SAFETY: moving a vector does not move its heap memory.
 unsafe impl IoBuf for Vec<u8> {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -120,7 +121,7 @@ unsafe impl IoBufMut for Vec<u8> {
     }
 }
 
-// SAFETY: the heap memory of a box stays where it is.
+// SAFETY: moving a box does not move its heap memory.
 unsafe impl IoBufMut for Box<[u8]> {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -135,8 +136,7 @@ unsafe impl IoBufMut for Box<[u8]> {
 
 macro_rules! bytes {
     ($($type:ty),*) => { $(
-                // SAFETY: immutable bytes at an address that is stable while the owner is not
-                // moved.
+        // SAFETY: the bytes are immutable, and stay at their address while the owner is not moved.
         unsafe impl IoBuf for $type {
             const DROP_RUNS_USER_CODE: bool = false;
 
@@ -159,7 +159,7 @@ bytes!(
     RecvBuf
 );
 
-// SAFETY: inline bytes; operations do not move while in flight.
+// SAFETY: the bytes lie inside the array, so they do not move while the array does not.
 unsafe impl<const N: usize> IoBuf for [u8; N] {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -210,7 +210,7 @@ impl<B: IoBuf + Clone> Clone for Slice<B> {
 
 impl<B: IoBuf + Copy> Copy for Slice<B> {}
 
-// SAFETY: a part of memory whose contract `B` fulfils.
+// SAFETY: `B` guarantees its memory, and the range lies within the initialised bytes.
 unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
@@ -223,21 +223,20 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     }
 }
 
-/// Bytes that the kernel accepts at once (MAX_RW_COUNT); longer buffers are read and written in
+/// Bytes that the kernel transfers at once (MAX_RW_COUNT); longer buffers are read and written in
 /// part.
-const LARGEST: usize = 0x7fff_f000;
+const MAX_TRANSFER: usize = 0x7fff_f000;
 
-/// Returns the length of a buffer in the form of an entry.
+/// Converts the length of a buffer to the type of an entry's field; at most [`MAX_TRANSFER`].
 pub(crate) fn clamp(length: usize) -> u32 {
-    length.min(LARGEST) as u32
+    length.min(MAX_TRANSFER) as u32
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    /// A buffer whose clones are shorter than the original, which the contract of `IoBuf`
-    /// allows.
+    /// A buffer whose clones are shorter than the original, as the contract of `IoBuf` allows.
     #[derive(Debug)]
     struct Shrinks(Vec<u8>);
 

@@ -1,8 +1,8 @@
-//! Calls of user code whose panic ends only that call.
+//! Containment of panics in user code.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs user code and contains its panic, so that the work of others goes on. Returns `None` if the
+/// Runs user code and contains its panic, so that all other work continues. Returns `None` if the
 /// code panicked; the panic hook has reported the panic by then.
 ///
 /// The destructor of a panic's payload is user code, too. If that destructor panics, the second

@@ -5,8 +5,8 @@ use crate::owner::UseHooks;
 use std::fmt;
 use std::sync::Arc;
 
-/// Unread completions at which a submit stops fetching more, at most. The owner can stop a stream
-/// that is ahead of its consumer only after it has seen the stream's completions.
+/// Upper bound of [`Config::fetch_limit`]. The owner can stop a stream that is ahead of its
+/// consumer only after it has seen the stream's completions.
 const MAX_FETCHED: usize = 64;
 
 /// The executor of operations.
@@ -31,7 +31,7 @@ impl fmt::Display for Driver {
     }
 }
 
-/// How the kernel delivers completions, from the best mode to the worst.
+/// The way in which the kernel delivers completions, from the best mode to the worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Mode {
     /// Completions are made on the ring's thread, when it enters the kernel for them (Linux 6.1).
@@ -82,8 +82,8 @@ pub struct Config {
     /// Submission queue entries: operations per system call. 1 to 32768, rounded up to a power of
     /// two.
     pub entries: u32,
-    /// Completion queue entries, at least `entries`. Completions beyond are kept by the kernel,
-    /// at a cost, and not lost.
+    /// Completion queue entries, at least `entries`. The kernel keeps further completions, at a
+    /// cost, and loses none.
     pub cq_entries: u32,
     /// Buffers for [`Ring::recv_multi`](crate::Ring::recv_multi): a power of two up to 32768,
     /// or 0 for none. Each level that receives has its own pool of this size, so that unread
@@ -98,8 +98,8 @@ pub struct Config {
     pub recv_window: u16,
     /// Unread connections at which an accepting stream stops until its consumer has caught up.
     pub accept_window: u16,
-    /// Operations and streams alive at once (128 bytes each, allocated 256 at a time as needed). Up
-    /// to 2²⁴.
+    /// Maximum number of operations and streams alive at once (128 bytes each, allocated 256 at a
+    /// time as needed). Up to 2²⁴.
     pub max_operations: u32,
     /// The executor of operations.
     pub driver: Driver,
@@ -176,13 +176,13 @@ pub struct Stats {
     pub stale: u64,
     /// Maximum length of the backlog.
     pub backlog_max: u64,
-    /// Times a stream found no buffer.
+    /// Number of times that a stream found no buffer.
     pub enobufs: u64,
-    /// Times such a stream received into a buffer of its own.
+    /// Number of times that a stream without a buffer allocated one.
     pub unpooled: u64,
-    /// Times a stream was stopped because its consumer was behind.
+    /// Number of times that a stream was stopped because its consumer was behind.
     pub stalled: u64,
-    /// Times the completion queue had overflowed.
+    /// Number of times that the completion queue had overflowed.
     pub overflows: u64,
     /// Kicks that reached the ring through its eventfd.
     pub kicks: u64,

@@ -24,7 +24,7 @@ pub(crate) struct Consumer {
 // SAFETY: the data of a stream is `Send`. Slot and shared memory may be reached from any thread
 // under the rules of `slot.rs` and `shared.rs`, which the methods below follow.
 unsafe impl Send for Consumer {}
-// SAFETY: no method takes a shared reference from outside.
+// SAFETY: streams use their consumer only through `&mut self`.
 unsafe impl Sync for Consumer {}
 
 impl Consumer {
@@ -38,12 +38,12 @@ impl Consumer {
     }
 
     fn slot(&self) -> &Slot {
-        // SAFETY: this handle keeps it alive.
+        // SAFETY: this handle keeps the slot alive.
         unsafe { self.slot.as_ref() }
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: this handle keeps it alive.
+        // SAFETY: this handle keeps the shared memory alive.
         unsafe { self.shared.as_ref() }
     }
 
@@ -51,7 +51,7 @@ impl Consumer {
     /// belongs to the caller.
     #[inline]
     pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<NonNull<Slot>, i32>> {
-        // Cloned, woken and dropped outside of uses: wakers are user code.
+        // Wakers are user code: they are cloned, woken and dropped outside of uses.
         let mut fresh = None;
         loop {
             if self.unread.is_null() && fresh.is_none() {
@@ -99,8 +99,8 @@ impl Consumer {
         let event = NonNull::new(self.unread.cast_mut())?;
         // SAFETY: as above.
         self.unread = unsafe { event.as_ref() }.next.get();
-        // SAFETY: the stream lives as long as its handle. Only the consumer writes `taken`, so no
-        // read-modify-write.
+        // Only the consumer writes `taken`, so no read-modify-write is needed.
+        // SAFETY: the stream lives as long as its handle.
         let taken = &unsafe { stream_of(self.slot()) }.taken;
         taken.store(
             taken.load(Ordering::Relaxed).wrapping_add(1),
@@ -148,11 +148,10 @@ impl Consumer {
             // SAFETY: as above.
             while let Some(at) = unsafe { event.as_ref() } {
                 event = at.next.get();
-                // SAFETY: this is the only place that takes the buffer out.
+                // SAFETY: the ring is gone, so the event belongs to the handle that is released.
                 drop(unsafe { take_unpooled(at) });
                 if cqueue::buffer_select(at.flags.get()).is_some() {
-                    // SAFETY: an event with a buffer is a handle of its own; it
-                    // ends here.
+                    // SAFETY: an event with a buffer is a handle of its own, which ends here.
                     unsafe { Shared::leave(shared) };
                 } else if slot.kind.get() == Kind::Accept {
                     discard_connection(at.result.get());

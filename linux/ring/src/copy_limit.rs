@@ -17,12 +17,12 @@
 //!
 //! * **Counting.** [`Operation::copies`](crate::Operation::copies) gives the bytes of a copy. All
 //!   other operations start at once and pay nothing.
-//! * **Progress.** A copy in the kernel may itself wait for a held one (a file system served by
+//! * **Progress.** A copy in the kernel may itself wait for a held copy (a file system served by
 //!   this process, a full disk). If no copy ends for [`HOLD_TIMEOUT`], the copies in the kernel are
-//!   no longer counted; this is noticed within twice that time.
+//!   no longer counted. The ring notices this within twice that time.
 //! * The readiness driver makes such calls on threads, by level, and holds nothing here.
 //!
-//! Cost: a max_copies loads per copy; while copies are held, a timeout in the kernel each
+//! Cost: a few loads per copy; while copies are held, one timeout in the kernel per
 //! [`HOLD_TIMEOUT`].
 
 use crate::backend::Backend;
@@ -53,14 +53,14 @@ fn max_copies() -> u32 {
 /// Time without the end of a copy after which held copies are released.
 const HOLD_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// The copies that are held, and the counters by which they are.
+/// The held copies, and counters of the copies in the kernel.
 pub(crate) struct CopyLimit {
     held: Backlog,
     max_copies: u32,
     /// Bytes of the copies in the kernel. Too low for a moment after the end of a copy that was
     /// no longer counted.
     bytes: Cell<u64>,
-    /// Number of those copies.
+    /// Number of copies in the kernel.
     copies: Cell<u32>,
     /// Set when a copy has ended since the timeout was armed.
     has_progress: Cell<bool>,
@@ -89,8 +89,8 @@ impl CopyLimit {
 }
 
 impl Driver {
-    /// Decides about a copy of `bytes` bytes that has been stored in its slot. Returns true if
-    /// the copy may start; it is counted then.
+    /// Decides whether a copy of `bytes` bytes, stored in `slot`, starts now or is held. Returns
+    /// true if the copy may start; it is then counted.
     #[inline(never)]
     pub(crate) fn admit_copy(&self, slot: &Slot, bytes: u32) -> bool {
         if !matches!(self.backend, Backend::Kernel(_)) {
@@ -99,7 +99,7 @@ impl Driver {
         let copy_limit = &self.copy_limit;
         let level = slot.level.get();
         slot.bytes.set(bytes);
-        // Equals do not overtake.
+        // A copy does not overtake held copies of its own level.
         let is_first = copy_limit.held.occupied() & (u64::MAX >> (63 - level)) == 0;
         if (is_first && self.fits(slot)) || !self.arm_hold_timeout() {
             self.count_copy(slot);
@@ -110,7 +110,7 @@ impl Driver {
         false
     }
 
-    /// Returns whether the kernel may have this copy besides those that it has.
+    /// Returns whether the kernel may take this copy in addition to its present copies.
     fn fits(&self, slot: &Slot) -> bool {
         let copy_limit = &self.copy_limit;
         let after = copy_limit.bytes.get() + u64::from(slot.bytes.get());
@@ -137,7 +137,7 @@ impl Driver {
         copy_limit.has_progress.set(true);
     }
 
-    /// Starts held copies as far as they fit. Runs user code.
+    /// Starts held copies while they fit. Runs user code.
     pub(crate) fn start_held(&self) {
         while let Some(slot) = self.copy_limit.held.first()
             && !self.closing.get()

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// Counters that no other module has.
+/// Counters that no other module keeps.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) completed: Cell<u64>,

@@ -1,8 +1,8 @@
 //! The head and the tail of a completion queue, as threads that do not own the queue see them.
 //!
-//! [`CompletionStatus`] loads the end that the owner advances without an atomic operation: right on
-//! the owner's thread, a data race on any other. Here both loads are atomic. The order of the two
-//! words is unknown, and does not matter for their distance.
+//! [`CompletionStatus`] loads the owner's position non-atomically. That is correct on the owner's
+//! thread, and a data race on any other. Here both loads are atomic. The order of the two words is
+//! unknown, and does not matter for their distance.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Acquire;
@@ -35,9 +35,9 @@ impl CqPositions {
     #[inline]
     pub(crate) fn unread(&self) -> u32 {
         // SAFETY: the pointers lead into the mapped queue.
-        let [one, other] = self.0.map(|end| unsafe { &*end }.load(Acquire));
-        let apart = one.wrapping_sub(other);
-        apart.min(apart.wrapping_neg())
+        let [first, second] = self.0.map(|end| unsafe { &*end }.load(Acquire));
+        let distance = first.wrapping_sub(second);
+        distance.min(distance.wrapping_neg())
     }
 }
 

@@ -1,13 +1,13 @@
 //! Multishot receive of datagrams, each with the address of its sender.
 //!
-//! The stream is that of [`RecvMulti`], but the kernel puts a header and the sender's address
+//! The stream is a [`RecvMulti`] in whose buffers the kernel puts a header and the sender's address
 //! before the data:
 //!
 //! ```text
 //!   | header 16 bytes | room for an address 128 bytes | data … |      one buffer of the pool
 //! ```
 //!
-//! Parsing copies the address (at most 128 bytes) and nothing else. No allocation per datagram.
+//! Parsing copies the address (at most 128 bytes) and nothing else, and does not allocate.
 
 use crate::address::Address;
 use crate::recv::{RecvBuf, RecvMulti};
@@ -46,7 +46,7 @@ pub struct DatagramMulti {
 }
 
 impl DatagramMulti {
-    /// Bytes of each buffer ([`Config::buffer_size`](crate::Config::buffer_size)) that are not for
+    /// Bytes of each buffer ([`Config::buffer_size`](crate::Config::buffer_size)) that hold no
     /// data.
     pub const OVERHEAD: usize = HEADER + NAME;
 
@@ -68,7 +68,7 @@ impl DatagramMulti {
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next).
+    /// Those of [`next`](Self::next).
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Datagram>>> {
         let mut data = ready!(self.stream.poll_next(cx))?;
         if data.is_empty() {

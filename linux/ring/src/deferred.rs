@@ -6,7 +6,7 @@
 //! deferred until [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers are
 //! still called at once, at the cost of one comparison of addresses. A thread that stands in for
 //! the owner ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. By default the ring
-//! runs everything at once.
+//! runs all user code at once.
 
 use crate::catch_panic::catch_panic;
 use crate::driver::Driver;
@@ -40,12 +40,12 @@ impl DeferredCall {
         self.level
     }
 
-    /// Returns whether this is a waker with this vtable.
+    /// Returns whether the call is of a waker with this vtable.
     pub fn is_waker_of(&self, kind: &'static RawWakerVTable) -> bool {
         (self.waker.as_ref()).is_some_and(|waker| ptr::eq(waker.vtable(), kind))
     }
 
-    /// Calls the waker, or drops the value: the effect of the drop, by name.
+    /// Calls the waker, or drops the value. Dropping the `DeferredCall` does the same.
     pub fn run(self) {}
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct DeferredCalls {
     has_some: Cell<bool>,
 }
 
-/// The rule for wakers that a thread that stands in restores.
+/// The rule for wakers, which a thread saves before it stands in and restores afterwards.
 pub(crate) struct WakerRule(*const RawWakerVTable, bool);
 
 impl DeferredCalls {
@@ -135,7 +135,7 @@ impl DeferredCalls {
 }
 
 impl Driver {
-    /// Calls the waker of a handle of that level, or defers it.
+    /// Calls the waker of a handle, or defers the call.
     #[inline]
     pub(crate) fn wake(&self, level: u8, waker: Waker) {
         if ptr::eq(waker.vtable(), self.deferred.direct.get()) {

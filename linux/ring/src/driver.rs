@@ -3,7 +3,7 @@
 //!
 //! Re-entrancy: wakers and destructors of operations are user code and may call back into the ring
 //! (`deferred.rs`). So state is in cells, no borrow lives across user code, and every function
-//! finishes its own bookkeeping before it runs any. `turn.rs` hands entries over and fetches
+//! finishes its own bookkeeping before it runs user code. `turn.rs` hands entries over and fetches
 //! completions; `stream.rs` handles the completions of streams.
 
 use crate::backend::Backend;
@@ -24,7 +24,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 
-/// Operations to cancel that found the submission queue full. Each poll checks their number.
+/// Cancellations that found the submission queue full. Each poll checks their number.
 #[derive(Default)]
 pub(crate) struct Cancels {
     user_data: RefCell<Vec<u64>>,
@@ -65,7 +65,7 @@ pub(crate) struct Driver {
     /// Streams without a buffer, by level.
     pub(crate) starved: Backlog,
     pub(crate) backlog: Backlog,
-    /// Copies to the page cache that wait for others to end.
+    /// Copies to the page cache that wait for other copies to end.
     pub(crate) copy_limit: CopyLimit,
     pub(crate) cancels: Cancels,
     /// Operations and armed streams: held, in the backlog, in the queue or in the kernel.
@@ -88,8 +88,7 @@ impl Driver {
     pub(crate) fn new(config: &Config, mail: Arc<Mailbox>) -> io::Result<Self> {
         let backend = Backend::new(config)?;
         let pools = Pools::new(config.buffers, config.buffer_size);
-        // One pool is made now, so that a kernel or a limit that refuses does so at the
-        // start.
+        // One pool is made now, so that a refusal by the kernel or by a limit shows at the start.
         if config.buffers != 0
             && let Err(error) = pools.provide(FIRST_POOL, &backend)
         {
@@ -119,7 +118,7 @@ impl Driver {
         })
     }
 
-    /// Takes a slot, stores the operation, queues its entry. On refusal returns the operation
+    /// Takes a slot, stores the operation and queues its entry. On refusal returns the operation
     /// with an errno.
     #[inline]
     pub(crate) fn start<T: Operation>(&self, op: T, level: u8) -> Result<&Slot, (T, i32)> {
@@ -191,7 +190,7 @@ impl Driver {
         debug_assert!(pushed, "callers check for room");
     }
 
-    /// Requests the end of a slot's operation; its terminal completion still comes.
+    /// Requests the cancellation of a slot's operation; its terminal completion still comes.
     pub(crate) fn cancel(&self, slot: &Slot) {
         if slot.has_mark(CANCELLED) {
             return;
@@ -221,7 +220,7 @@ impl Driver {
         unsafe { self.backend.push(&entry, 0) }
     }
 
-    /// Handles the loss of a one-shot's handle.
+    /// Ends a one-shot operation whose handle was dropped.
     pub(crate) fn abandon(&self, slot: &Slot) {
         if slot.state.get() == SlotState::Done {
             self.dispose(slot);
@@ -347,7 +346,7 @@ mod tests {
     use super::*;
     use crate::remote::Kick;
 
-    /// A real completion of an operation that is over does not touch the slot's next occupant.
+    /// The completions come from the kernel, after the slot has a new occupant.
     #[test]
     fn a_completion_of_another_generation_is_counted_and_ignored() {
         let kick = Arc::new(Kick::new().unwrap());

@@ -3,12 +3,11 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
-/// A descriptor shared by its users and by the operations on it; closed when the last of them is
-/// done.
+/// A descriptor shared by handles and by the operations on it, and closed with the last of them.
 ///
-/// So its number cannot be reused under an operation in flight. Cloning and dropping cost one
-/// atomic addition each. Operations whose handles have been dropped are users, too, until they have
-/// ended; [`Ring::settle`](crate::Ring::settle) ends them.
+/// So its number cannot be reused while an operation on it is in flight. Cloning and dropping cost
+/// one atomic addition each. Operations whose handles have been dropped keep the descriptor open
+/// until they have ended; [`Ring::settle`](crate::Ring::settle) ends them.
 ///
 /// ```
 /// # use upshift_ring::Fd;

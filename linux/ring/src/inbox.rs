@@ -1,5 +1,4 @@
-//! The state word of a slot: the completions that wait to be read, and whether the consumer waits
-//! for one.
+//! The state word of a slot: the completions that wait to be read, and whether the consumer waits.
 //!
 //! ```text
 //!                1 register              3 claim              4 deliver
@@ -10,14 +9,14 @@
 //!    └─────────── 5 append (no waiter: straight to the list) ────────────────┴────┘
 //! ```
 //!
-//! One pointer-sized word. **One producer**: the thread of the ring (3, 4, 5). **One consumer**:
-//! the holder of the handle by `&mut`, on any thread (1, 2, 6). A one-shot operation is a list of
-//! one node, the slot itself.
+//! The word has the size of a pointer. It has **one producer**, the thread of the ring (3, 4, 5),
+//! and **one consumer**, the holder of the handle by `&mut`, on any thread (1, 2, 6). A one-shot
+//! operation is a list of one node, the slot itself.
 //!
 //! The word also says which side may touch the *waker cell* beside it: in `EMPTY` and *list* the
-//! consumer, in `CLAIMED` the producer, in `WAITING` neither before having left it by 2 or 3. A
-//! consumer that finds `CLAIMED` must not wait for the producer (it may outrank the producer under
-//! `SCHED_FIFO`): it wakes itself and comes back.
+//! consumer, in `CLAIMED` the producer, and in `WAITING` the side that leaves the state by 2 or 3.
+//! A consumer that finds `CLAIMED` must not wait for the producer (it may outrank the producer
+//! under `SCHED_FIFO`): it wakes itself and tries again when it is polled.
 //!
 //! Cost: delivering is one read-modify-write. On the thread of the ring (`here` is true) the
 //! consumer's transitions are plain loads and stores, because producer and consumer are the same
@@ -40,7 +39,7 @@ pub(crate) enum Withdrawn {
     Empty,
     /// Nodes have arrived: take them.
     Ready,
-    /// A node is arriving at this moment: the consumer wakes itself and comes back.
+    /// A node is arriving at this moment: the consumer wakes itself and tries again.
     Busy,
 }
 
@@ -73,15 +72,15 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Returns the word to `EMPTY`, for a slot that is not shared at the moment.
+    /// Resets the word to `EMPTY`. The slot must not be shared at the moment.
     #[inline]
     pub(crate) fn reset(&self) {
         self.word.store(empty(), Ordering::Relaxed);
     }
 
-    /// Producer, 3–5. `link(next)` sets the successor of `node`. `take_waker` empties the waker
-    /// cell and is called only while the cell belongs to the producer. The caller wakes the
-    /// returned waker.
+    /// Adds `node` (3–5). `link(next)` sets the successor of `node`. `take_waker` empties the waker
+    /// cell, and is called only while the cell belongs to the producer. The caller wakes the
+    /// returned waker. Producer only.
     #[inline]
     pub(crate) fn push(
         &self,
@@ -116,20 +115,20 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Consumer: returns whether nothing has arrived and no waker is registered.
+    /// Returns whether nothing has arrived and no waker is registered. Consumer only.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.word.load(Ordering::Relaxed) == empty()
     }
 
-    /// Consumer: returns whether a node has arrived.
+    /// Returns whether a node has arrived. Consumer only.
     #[inline]
     pub(crate) fn has_arrived(&self) -> bool {
         let seen = self.word.load(Ordering::Acquire);
         seen != empty() && seen != waiting() && seen != claimed()
     }
 
-    /// Consumer, 6: takes the list, newest first, or null.
+    /// Takes the list (6), newest node first; null if it is empty. Consumer only.
     #[inline]
     pub(crate) fn take(&self, here: bool) -> *mut N {
         if !self.has_arrived() {
@@ -145,7 +144,7 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Consumer, 2: acquires the waker cell.
+    /// Acquires the waker cell (2). Consumer only.
     #[inline]
     pub(crate) fn withdraw(&self, here: bool) -> Withdrawn {
         let mut seen = self.word.load(Ordering::Acquire);
@@ -171,7 +170,7 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Consumer, 1: registers the waker in the cell, after [`Withdrawn::Empty`].
+    /// Registers the waker in the cell (1), after [`Withdrawn::Empty`]. Consumer only.
     #[inline]
     pub(crate) fn register(&self, here: bool) -> Registered {
         if here {

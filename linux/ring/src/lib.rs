@@ -3,7 +3,7 @@
 //! readiness driver ([`Driver`]). The two differ below the slots (`backend.rs`).
 //!
 //! The crate knows neither coroutines nor a scheduler. It has no globals and no thread-locals: the
-//! owner of the thread owns the [`Ring`]. One system call per turn of the owner's loop,
+//! owner of the thread owns the [`Ring`]. One system call per iteration of the owner's loop,
 //! [`Ring::wait`] or [`Ring::submit`], hands over all operations that were started and fetches all
 //! completions.
 //!
@@ -35,7 +35,7 @@
 //!    thread that polls.
 //! 7. The output of an operation without a handle is disposed of: buffers are freed, descriptors
 //!    closed.
-//! 8. So is an output that was not taken.
+//! 8. An output that was not taken is disposed of in the same way.
 //!
 //! Streams ([`AcceptMulti`], [`RecvMulti`], [`DatagramMulti`]) occupy a slot while they live and
 //! get each completion as an event in another slot. `stream.rs` draws how they stop, starve and are

@@ -1,12 +1,14 @@
-//! Messages of handles on other threads to the thread of the ring.
+//! Messages from handles on other threads to the ring's thread.
 //!
 //! The mailbox is bounded by the handles: each has at most one release and a few requests
-//! outstanding. Posting costs an uncontended lock. The owner checks one flag per turn and takes the
-//! lock only if it is set. No user code runs and no thread is woken under the lock.
+//! outstanding. Posting costs an uncontended lock. The owner checks one flag per iteration of its
+//! loop, and takes the lock only if the flag is set. No user code runs and no thread is woken under
+//! the lock.
 //!
 //! The first urgent message since the owner has read its mail signals the eventfd, also while the
-//! owner is awake. The signal is an arrival like any other: the owner's next turn reads the mail,
-//! or, in a long poll, the thread that [stands in](crate::Ring::stand_in) for the owner.
+//! owner is awake. The signal is an arrival like any other: the owner reads the mail in the next
+//! iteration of its loop or, during a long poll, the thread that
+//! [stands in](crate::Ring::stand_in) for the owner reads it.
 
 use crate::remote::Kick;
 use crate::slot::Slot;
@@ -14,23 +16,23 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A request to the thread of the ring. A request about a living handle carries the generation of
-/// the slot, because the handle may move to the ring's thread and end there before the message is
-/// read.
+/// A request to the ring's thread. A request about a living handle carries the generation of the
+/// slot, because the handle may move to the ring's thread and end there before the message is read.
 #[derive(Clone, Copy)]
 pub(crate) enum Message {
-    /// A one-shot, or an event with a connection, has been consumed: free the slot. Releases a
-    /// handle if the flag is set.
+    /// Frees the slot of a one-shot operation or of an event without a buffer. If the flag is set,
+    /// also releases a handle.
     Free(NonNull<Slot>, bool),
-    /// The handle of a one-shot was dropped before completion: cancel, dispose. Releases a handle.
+    /// Cancels a one-shot operation whose handle was dropped, and disposes of its result. Releases
+    /// a handle.
     Abandon(NonNull<Slot>),
-    /// The handle of a stream was dropped. Releases a handle.
+    /// Ends a stream whose handle was dropped. Releases a handle.
     AbandonStream(NonNull<Slot>),
-    /// A buffer comes back with its event. Releases a handle.
+    /// Returns a buffer and the slot of its event to the ring. Releases a handle.
     Recycle(NonNull<Slot>),
-    /// Cancel, while the handle keeps waiting.
+    /// Cancels an operation whose handle still waits for the completion.
     Cancel(NonNull<Slot>, u32),
-    /// Arm a stream's operation again.
+    /// Arms a stream's operation again.
     Arm(NonNull<Slot>, u32),
 }
 
@@ -48,6 +50,7 @@ impl Message {
 #[derive(Default)]
 struct State {
     messages: Vec<Message>,
+    /// Set while the ring has no buffers left, so that returned buffers are urgent.
     starved: bool,
     closed: bool,
     /// Set when the eventfd has been signalled since the owner read its mail.
@@ -56,16 +59,17 @@ struct State {
 
 pub(crate) struct Mailbox {
     state: Mutex<State>,
-    flag: AtomicBool,
+    has_messages: AtomicBool,
     pub(crate) kick: Arc<Kick>,
 }
 
-// SAFETY: posting threads only pass on the pointers in messages; the owner alone dereferences them.
+// SAFETY: posting threads do not dereference the pointers in messages; only the owner does.
 unsafe impl Send for Mailbox {}
 // SAFETY: as above.
 unsafe impl Sync for Mailbox {}
 
-/// The ring is gone: the caller is the only user of its slot.
+/// Error: the mailbox is closed. The ring no longer exists, and the caller is the only user of its
+/// slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Closed;
 
@@ -73,7 +77,7 @@ impl Mailbox {
     pub(crate) fn new(kick: Arc<Kick>) -> Self {
         Self {
             state: Mutex::default(),
-            flag: AtomicBool::new(false),
+            has_messages: AtomicBool::new(false),
             kick,
         }
     }
@@ -90,7 +94,7 @@ impl Mailbox {
             return Err(Closed);
         }
         state.messages.push(message);
-        self.flag.store(true, Ordering::Release);
+        self.has_messages.store(true, Ordering::Release);
         let signals =
             message.is_urgent(state.starved) && !std::mem::replace(&mut state.signalled, true);
         drop(state);
@@ -100,28 +104,28 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Owner: returns whether there is mail. One load.
+    /// Returns whether there are messages. One load. Owner only.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
-        self.flag.load(Ordering::Acquire)
+        self.has_messages.load(Ordering::Acquire)
     }
 
-    /// Owner: swaps the messages with `into`, which is empty.
+    /// Swaps the messages with the empty vector `into`. Owner only.
     pub(crate) fn collect(&self, into: &mut Vec<Message>) {
         let mut state = self.lock();
-        self.flag.store(false, Ordering::Relaxed);
+        self.has_messages.store(false, Ordering::Relaxed);
         state.signalled = false;
         std::mem::swap(&mut state.messages, into);
     }
 
-    /// Owner: sets whether returned buffers are urgent from now on. After `true` the owner must
-    /// read its mail once more: messages posted before were not urgent yet.
+    /// Sets whether returned buffers are urgent from now on. After `true` the owner must read its
+    /// mail once more, because earlier messages were not urgent yet. Owner only.
     pub(crate) fn set_starved(&self, starved: bool) {
         self.lock().starved = starved;
     }
 
-    /// Owner: closes the mailbox unless there is mail, after a call of `last` under the lock.
-    /// Returns true if it is closed.
+    /// Closes the mailbox if it is empty, after a call of `last` with the lock held. Returns true
+    /// if the mailbox is closed. Owner only.
     pub(crate) fn close(&self, last: impl FnOnce()) -> bool {
         let mut state = self.lock();
         if !state.messages.is_empty() {

@@ -83,8 +83,8 @@ impl fmt::Debug for Job {
 /// A call, and whether a thread has taken it.
 pub(crate) struct Call {
     request: Sqe,
-    taken: AtomicBool,
-    cancelled: AtomicBool,
+    is_taken: AtomicBool,
+    is_cancelled: AtomicBool,
     posts: Arc<Posts>,
 }
 
@@ -92,26 +92,27 @@ impl Call {
     pub(crate) fn new(request: Sqe, posts: &Arc<Posts>) -> Arc<Self> {
         Arc::new(Self {
             request,
-            taken: AtomicBool::new(false),
-            cancelled: AtomicBool::new(false),
+            is_taken: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
             posts: posts.clone(),
         })
     }
 
-    /// Prevents the call. Returns false if the call is under way or over; then it posts a result.
+    /// Prevents the call. Returns false if a thread has taken the call already, and posts its
+    /// result.
     #[must_use]
     pub(crate) fn cancel(&self) -> bool {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.is_cancelled.store(true, Ordering::Relaxed);
         self.take()
     }
 
     fn take(&self) -> bool {
-        !self.taken.swap(true, Ordering::AcqRel)
+        !self.is_taken.swap(true, Ordering::AcqRel)
     }
 
     fn make(&self) {
         if self.take() {
-            let is_cancelled = || self.cancelled.load(Ordering::Relaxed);
+            let is_cancelled = || self.is_cancelled.load(Ordering::Relaxed);
             self.post(blocking::make(&self.request, is_cancelled));
         }
     }

@@ -28,9 +28,9 @@ pub unsafe trait Operation: Sized + Send + 'static {
     /// user code](crate::Ring::defer_user_code) leaves the drop to the runtime.
     const DROP_RUNS_USER_CODE: bool = true;
 
-    /// Returns the bytes that a kernel thread copies for the operation, in competition with the
-    /// ring's thread for its CPU: those of a write to the page cache. While a more urgent operation
-    /// is in flight, few such copies are handed over at a time.
+    /// Returns the number of bytes that a kernel thread copies for the operation, in competition
+    /// with the ring's thread for its CPU: the bytes of a write to the page cache. While a more
+    /// urgent operation is in flight, few such copies are handed over at a time.
     #[inline]
     fn copies(&self) -> u32 {
         0
@@ -47,7 +47,7 @@ pub unsafe trait Operation: Sized + Send + 'static {
 pub(crate) struct Table {
     pub(crate) entry: unsafe fn(*mut u8) -> Entry,
     pub(crate) dispose: unsafe fn(*mut u8, i32, u32),
-    /// Moves the operation out, to be disposed of by the drop of the returned value.
+    /// Moves the operation out. Dropping the returned value disposes of the output.
     pub(crate) take: unsafe fn(*mut u8, i32, u32) -> Box<dyn Send>,
     pub(crate) drop_runs_user_code: bool,
 }
@@ -62,7 +62,7 @@ impl Table {
     };
 }
 
-/// A complete operation whose drop disposes of its output.
+/// A completed operation; dropping it disposes of its output.
 struct Complete<T: Operation> {
     operation: Option<T>,
     result: i32,

@@ -1,10 +1,10 @@
-//! A ring whose user-space side may change its owner.
+//! Ownership of a ring's user-space side, which may pass from thread to thread.
 //!
 //! The kernel lets only the thread that made a ring, the *issuer*, enter it. The user-space side,
-//! slots and queues, may be used by another thread, one at a time: the *owner*, at first the
-//! issuer. A runtime that suspends a thread in the middle of a poll and continues with another
-//! makes that one the owner ([`Ring::adopt`](crate::Ring::adopt)) and has the issuer execute system
-//! calls for it ([`Proxy`]).
+//! slots and queues, is used by one thread at a time, the *owner*, which is at first the issuer. A
+//! runtime that suspends a thread in the middle of a poll and continues on another thread makes the
+//! new thread the owner ([`Ring::adopt`](crate::Ring::adopt)) and has the issuer execute the system
+//! calls ([`Proxy`]).
 //!
 //! The owner's handles work on the ring directly. A change of owner must not interrupt such a use,
 //! so each use is enclosed by the runtime's [`UseHooks`]. All other threads go through the mailbox.
@@ -63,6 +63,6 @@ impl Drop for InUse {
 /// Returns an id of the calling thread.
 #[inline]
 pub(crate) fn this_thread() -> usize {
-    // SAFETY: has no preconditions.
+    // SAFETY: `pthread_self` has no preconditions.
     unsafe { libc::pthread_self() as usize }
 }

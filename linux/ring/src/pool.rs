@@ -29,7 +29,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(length: usize) -> io::Result<Self> {
-        // SAFETY: a fresh mapping.
+        // SAFETY: the kernel chooses the address, so no other memory is affected.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -127,9 +127,9 @@ impl Pool {
         let ring = self.ring.base.cast::<BufferEntry>().as_ptr();
         let tail = self.tail.get();
         let index = usize::from(tail & (self.entries - 1));
-        // SAFETY: within the mapping. The kernel does not read entries from the tail on, and there
-        // are as many entries as buffers, so this entry is free. The fields are written one by one
-        // because the last one of entry 0 is the tail.
+        // SAFETY: the entry is within the mapping. The kernel does not read entries from the tail
+        // on, and there are as many entries as buffers, so this entry is free. The fields are
+        // written one by one, because the last field of entry 0 is the tail.
         unsafe {
             let entry = ring.add(index);
             (&raw mut (*entry).address).write(self.buffer(id).as_ptr().expose_provenance() as u64);

@@ -17,7 +17,7 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Creates an empty set. With `entries` 0 there is never a pool.
+    /// Creates an empty set. With `entries` 0 the set stays empty.
     pub(crate) fn new(entries: u16, size: u32) -> Self {
         Self {
             entries,
@@ -40,8 +40,8 @@ impl Pools {
     /// Makes the pool of a level unless it exists.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the ring is configured without buffers; the errno of mapping or registering
-    /// them.
+    /// EOPNOTSUPP if the ring is configured without buffers, otherwise the errno of mapping or
+    /// registering the buffers.
     pub(crate) fn provide(&self, level: u8, backend: &Backend) -> io::Result<()> {
         if self.entries == 0 {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));

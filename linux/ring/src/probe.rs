@@ -1,5 +1,5 @@
-//! A test whether io_uring works here. It exercises the features rather than reads the kernel's
-//! version, so that missing and forbidden ones both show.
+//! A test of whether io_uring works here. The test uses the features instead of reading the
+//! kernel's version, so it detects both missing and forbidden features.
 
 use crate::config::Config;
 use crate::pool::Pool;
@@ -44,10 +44,10 @@ pub fn ring() -> io::Result<()> {
 }
 
 fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
-    let (ours, mut theirs) =
+    let (receiver, mut sender) =
         UnixStream::pair().map_err(|error| explain("cannot make a socket", &error))?;
-    theirs.write_all(b"?")?;
-    let receive = opcode::RecvMulti::new(Fd(ours.as_raw_fd()), 0).build();
+    sender.write_all(b"?")?;
+    let receive = opcode::RecvMulti::new(Fd(receiver.as_raw_fd()), 0).build();
     let received = submit_and_wait(ring, &receive.user_data(RECEIVE))?;
     let is_multishot = received.result() == 1
         && cqueue::more(received.flags())

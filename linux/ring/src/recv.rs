@@ -15,10 +15,10 @@ use std::{fmt, io, slice};
 /// A stream of the bytes that a socket receives, in the ring's buffers; made by
 /// [`Ring::recv_multi`](crate::Ring::recv_multi).
 ///
-/// An empty buffer is the end of the stream, and so is everything after an error. A stream whose
-/// consumer is behind by [`Config::recv_window`](crate::Config::recv_window) buffers stops and
-/// resumes when the consumer has caught up. A stream that finds no free buffer allocates one, or
-/// stops as well if some data is unread. Neither is visible here.
+/// An empty buffer marks the end of the stream, which an error also ends. A stream whose consumer
+/// is behind by [`Config::recv_window`](crate::Config::recv_window) buffers stops, and resumes when
+/// the consumer has caught up. A stream that finds no free buffer allocates one, or stops as well
+/// if some data is unread. The consumer notices neither.
 ///
 /// The stream may be polled and dropped on any thread. Dropping cancels; unread buffers go back to
 /// the pool.
@@ -92,7 +92,7 @@ impl RecvMulti {
     ///
     /// # Errors
     ///
-    /// As [`poll_next`](Self::poll_next).
+    /// Those of [`poll_next`](Self::poll_next).
     ///
     /// # Cancellation safety
     ///
@@ -131,7 +131,8 @@ pub struct RecvBuf {
     length: usize,
 }
 
-// SAFETY: exclusive access to `length` bytes at `data`, plus a handle that may end on any thread.
+// SAFETY: the value has exclusive access to `length` bytes at `data`, and its handle may end on any
+// thread.
 unsafe impl Send for RecvBuf {}
 // SAFETY: shared references only read the bytes.
 unsafe impl Sync for RecvBuf {}
@@ -162,7 +163,7 @@ impl RecvBuf {
     #[inline]
     pub fn advance(&mut self, count: usize) {
         let count = count.min(self.length);
-        // SAFETY: stays within the buffer.
+        // SAFETY: `count` is at most the length, so the pointer stays within the buffer.
         self.data = unsafe { self.data.add(count) };
         self.length -= count;
     }

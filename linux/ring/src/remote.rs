@@ -1,4 +1,4 @@
-//! Waking the thread of the ring out of [`Ring::wait`](crate::Ring::wait) from elsewhere.
+//! Kicks, by which other threads end a [`Ring::wait`](crate::Ring::wait) of the ring's thread.
 //!
 //! ```text
 //!             sleep                     kick (one eventfd write)
@@ -15,9 +15,9 @@
 //!
 //! An urgent [message](crate::mailbox) kicks, and writes in any case.
 //!
-//! A multishot poll watches the eventfd, which is never read: each write is an edge, and 2⁶⁴ of
-//! them do not happen. After the ring is gone the word is never `SLEEPING`, so a kick is one atomic
-//! swap.
+//! A multishot poll watches the eventfd, which is never read: each write is an edge, and its 64-bit
+//! counter does not overflow in practice. After the ring is gone the word is never `SLEEPING`, so a
+//! kick is one atomic swap.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -46,7 +46,7 @@ impl SleepState {
         Self(AtomicU32::new(AWAKE))
     }
 
-    /// Owner, before it blocks.
+    /// Announces that the owner is about to block. Owner only.
     pub(crate) fn sleep(&self) -> Sleep {
         match self
             .0
@@ -60,7 +60,7 @@ impl SleepState {
         }
     }
 
-    /// Owner, after it blocked.
+    /// Records that the owner no longer blocks. Owner only.
     pub(crate) fn awake(&self) {
         self.0.swap(AWAKE, Ordering::AcqRel);
     }
@@ -109,7 +109,7 @@ impl Kick {
         self.signal();
     }
 
-    /// Signals the eventfd without a look at the word. Async-signal-safe.
+    /// Signals the eventfd without reading the word. Async-signal-safe.
     pub(crate) fn signal(&self) {
         let one = 1u64;
         // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves

@@ -52,7 +52,7 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for figures out of range, otherwise the kernel's refusal with advice; see
+    /// `InvalidInput` for values out of range, otherwise the kernel's refusal with advice; see
     /// [`SetupError`](crate::SetupError).
     pub fn new(config: Config) -> io::Result<Ring> {
         if let Some(fault) = config.fault() {
@@ -113,7 +113,7 @@ impl Ring {
     }
 
     /// Receives datagrams with the addresses of their senders until the stream is dropped. Each
-    /// takes a buffer, of which [`DatagramMulti::OVERHEAD`] bytes are not for data; longer
+    /// datagram takes a buffer, of which [`DatagramMulti::OVERHEAD`] bytes hold no data; longer
     /// datagrams are truncated.
     pub fn datagram_multi(&self, fd: Fd, level: u8) -> DatagramMulti {
         let driver = &self.shared().driver;
@@ -131,9 +131,9 @@ impl Ring {
         shared.driver.reap()
     }
 
-    /// Hands all pending entries to the kernel and fetches the completions it holds back; does not
-    /// wait. One enter per filled submission queue and per batch of fetched completions, none if
-    /// there is nothing to do.
+    /// Hands all pending entries to the kernel and fetches the completions that it holds back; does
+    /// not wait. One enter per filled submission queue and per batch of fetched completions, none
+    /// if there is nothing to do.
     ///
     /// # Errors
     ///
@@ -152,8 +152,8 @@ impl Ring {
     ///
     /// Costs one enter, which hands over all pending entries; none if the descriptor is not
     /// [shared](Fd::is_shared) or no operation has lost its handle. The readiness driver calls
-    /// `epoll_ctl` once for each operation. Calls that cannot be cancelled (on files, mostly) and
-    /// operations of other rings are left to later turns.
+    /// `epoll_ctl` once for each operation. Calls that cannot be cancelled (mostly on files) and
+    /// operations of other rings end later.
     ///
     /// ```
     /// # use upshift_ring::{Config, Fd, Ring, op};
@@ -170,8 +170,8 @@ impl Ring {
     }
 
     /// Hands all pending entries to the kernel and waits until there is a completion, a
-    /// [kick](Remote::kick), a signal, or `timeout` has passed (`None`: no limit). One enter, after
-    /// those that the backlog needs.
+    /// [kick](Remote::kick) or a signal, or until `timeout` has passed (`None`: no limit). One
+    /// enter, after the enters that the backlog needs.
     ///
     /// May return early; the caller reaps, looks for work and calls again. Does not block after
     /// [`shutdown`](Self::shutdown).
@@ -183,8 +183,8 @@ impl Ring {
         let shared = self.shared();
         let willing = timeout != Some(Duration::ZERO) && !shared.driver.closing.get();
         let block = willing && self.kick.sleep_state.sleep() == Sleep::Block;
-        // After the word says SLEEPING: messages posted from here on kick. Mail may run user code
-        // that makes work.
+        // The mail is read after the word says SLEEPING: messages posted from here on kick. Mail
+        // may run user code that makes work.
         let mail = shared.read_mail();
         let result = shared.driver.wait(block && !mail, timeout);
         if block {
@@ -200,16 +200,16 @@ impl Ring {
         self.shared().driver.backend.has_completions()
     }
 
-    /// Returns whether there are completions to reap or to fetch. Makes a system call where no
-    /// shared memory shows them.
+    /// Returns whether there are completions to reap or to fetch. Four loads; with the readiness
+    /// driver sometimes a system call.
     pub fn has_arrivals(&self) -> bool {
         self.shared().driver.backend.has_arrivals()
     }
 
     /// Returns whether a [`submit`](Self::submit) is due: there are completions to reap or entries
-    /// to hand over. `busy` is for a thread that has not waited for some time: with
-    /// [`Driver::Readiness`](crate::Driver::Readiness) it must ask the kernel for arrivals. A few
-    /// loads.
+    /// to hand over. `busy` says that the thread has not waited for a while: with
+    /// [`Driver::Readiness`](crate::Driver::Readiness) it must then ask the kernel for arrivals. A
+    /// few loads.
     #[inline]
     pub fn is_due(&self, busy: bool) -> bool {
         self.shared().driver.is_due(busy)
@@ -255,7 +255,7 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// The errno of making an eventfd or of its registration (EBUSY for a second one).
+    /// The errno of making an eventfd or of registering it (EBUSY if the ring is watched already).
     pub fn watch(&self) -> io::Result<RingWatch> {
         let driver = &self.shared().driver;
         // The poll of the eventfd by which `RingWatch::wake` ends a wait is under way from here
@@ -288,23 +288,22 @@ impl Ring {
         self.shared().assign(Owner(this_thread()));
     }
 
-    /// Makes another thread the owner, one that owned the ring before.
+    /// Makes another thread the owner, which must have owned the ring before.
     ///
     /// # Safety
     ///
-    /// As [`adopt`](Self::adopt), with that thread in the role of the caller.
+    /// The requirements of [`adopt`](Self::adopt), with that thread in the role of the caller.
     pub unsafe fn assign(&self, owner: Owner) {
         self.shared().assign(owner);
     }
 
-    /// Runs a turn on behalf of the owner, which is stopped outside of all uses: reads its mail,
-    /// publishes entries and reads completions. The owner's system calls are left to
-    /// [`RingWatch::enter`]. Neither wakers nor other user code run, since user code may wait
-    /// for the owner.
+    /// Stands in for the owner, which is stopped outside of all uses: reads its mail, publishes
+    /// entries and reads completions. The owner's system calls are left to [`RingWatch::enter`].
+    /// Neither wakers nor other user code run, since user code may wait for the owner.
     ///
     /// # Safety
     ///
-    /// As [`adopt`](Self::adopt), from the call to its return.
+    /// The requirements of [`adopt`](Self::adopt), from the call to its return.
     pub unsafe fn stand_in(&self) -> StandInOutcome {
         let shared = self.shared();
         let (owner, driver) = (shared.owner(), &shared.driver);
@@ -340,8 +339,8 @@ impl Ring {
         self.shared().driver.deferred.take()
     }
 
-    /// Sets the proxy that makes the system calls of owners other than the ring's maker. The first
-    /// one set stays.
+    /// Sets the proxy that makes the system calls of owners other than the issuer. Later calls have
+    /// no effect.
     pub fn set_proxy(&self, proxy: Box<dyn Proxy>) {
         self.shared().driver.backend.set_proxy(proxy);
     }
@@ -352,7 +351,7 @@ impl Ring {
     }
 
     /// Cancels everything and returns when nothing is in flight. Wakes the waiters: operations end
-    /// with ECANCELED, or with the result that they had achieved. Later operations are refused with
+    /// with ECANCELED, or with the result that they had reached. Later operations are refused with
     /// ECANCELED. Dropping the ring does this first, then closes the ring; memory is freed with the
     /// last handle.
     ///

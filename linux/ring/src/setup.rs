@@ -1,4 +1,4 @@
-//! Building the io_uring instance: the modes from best to worst, and advice to the user when none
+//! Setup of the io_uring instance in the best mode that works, and advice to the user if no mode
 //! works.
 
 use crate::config::{Config, Mode};
@@ -72,7 +72,7 @@ pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
     }
 }
 
-/// Returns the error of an io_uring that lacks a feature that the driver needs.
+/// Returns the error for an io_uring without a feature that the driver needs.
 pub(crate) fn lacks(feature: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::Unsupported,
@@ -103,7 +103,7 @@ pub(crate) fn explain(failure: &'static str, error: &io::Error) -> io::Error {
     )
 }
 
-/// Returns the error number of an error of [`explain`], or of a plain error of the kernel.
+/// Returns the error number of an error that [`explain`] or a system call returned.
 pub(crate) fn errno_of(error: &io::Error) -> i32 {
     let explained = error
         .get_ref()
@@ -115,7 +115,7 @@ pub(crate) fn errno_of(error: &io::Error) -> i32 {
 }
 
 /// Bound of a single wait for memory. Waits double from 1 ms on, 63 ms in all. The kernel frees a
-/// closed ring asynchronously, and its memory counts until then.
+/// closed ring asynchronously, and the ring's memory counts against the limit until then.
 const MAX_MEMORY_WAIT: Duration = Duration::from_millis(50);
 
 /// Returns the best instance that the kernel grants, from `config.mode` downwards.

@@ -70,14 +70,14 @@ impl Shared {
         self.owner.store(owner.0, Ordering::Relaxed);
     }
 
-    /// Sends a message that does not release.
+    /// Posts a message that releases no handle.
     pub(crate) fn post(&self, message: Message) -> Result<(), Closed> {
         self.mail.post(message)
     }
 
-    /// Ends a handle: by `here` on the ring's thread, otherwise by the releasing `message`, and if
-    /// the ring is gone by `closed` and the release itself. `closed` may run user code: it is
-    /// called outside of this use.
+    /// Ends a handle. On the ring's thread calls `here`; on any other thread posts `message`, which
+    /// must release the handle. If the ring is gone, calls `closed` and drops the reference.
+    /// `closed` may run user code, so it is called outside of this use.
     ///
     /// # Safety
     /// The caller is a handle (or the ring) and does not touch `this` or its slots afterwards.
@@ -129,7 +129,8 @@ impl Shared {
         }
     }
 
-    /// Owner: acts on the mail. Returns false if there was none, which costs one load.
+    /// Handles the messages in the mailbox. Returns false if there were none, at the cost of one
+    /// load. Owner only.
     #[inline]
     pub(crate) fn read_mail(&self) -> bool {
         let mail = self.mail.has_mail();
@@ -187,10 +188,10 @@ impl Shared {
         }
     }
 
-    /// Owner: cancels everything and returns when nothing is in flight. Returns false if the kernel
-    /// refuses even to wait.
+    /// Cancels everything and returns when nothing is in flight. Returns false if the kernel
+    /// refuses even to wait. Owner only.
     pub(crate) fn shutdown(&self) -> bool {
-        // No later turn would take the deferred user code.
+        // The owner takes no deferred user code after the shutdown.
         self.driver.deferred.run_all();
         if self.driver.begin_shutdown() {
             let mut round = 0;
@@ -229,7 +230,7 @@ impl Shared {
         shared.driver.pools.withdraw(&shared.driver.backend);
         // SAFETY: nothing is in flight, and without an owner the driver is not called again.
         unsafe { shared.driver.backend.close() };
-        // SAFETY: the mailbox has closed, and the ring is done.
+        // SAFETY: the mailbox has closed, and the ring does not touch the memory again.
         unsafe { Self::leave(this) };
     }
 }

@@ -1,5 +1,5 @@
-//! All slots of a ring: chunks of 256 with stable addresses, and a free list, newest first so that
-//! a slot is in the cache.
+//! All slots of a ring: chunks of 256 with stable addresses, and a free list. The slot that was
+//! returned last is taken first, because it is probably in the cache.
 //!
 //! Owner only. Taking and returning a slot are a few loads and stores; a chunk (32 KiB) is
 //! allocated when the list is empty and freed with the ring and its last handle.
@@ -58,14 +58,15 @@ impl Slab {
         // Raw from here on: handles keep pointers into it. `drop` frees it.
         let chunk = NonNull::from(Box::leak(chunk));
         chunks.push(chunk);
-        // SAFETY: just leaked.
+        // SAFETY: the chunk was leaked above and has not been freed.
         for slot in unsafe { chunk.as_ref() }.iter().rev() {
             slot.next.set(self.free.get());
             self.free.set(slot);
         }
     }
 
-    /// Returns a slot to the free list; completions that still name it are stale from here on.
+    /// Puts a slot back into the free list. Completions that still name the slot are stale from
+    /// here on.
     #[inline]
     pub(crate) fn give_back(&self, slot: &Slot) {
         debug_assert_ne!(slot.state.get(), SlotState::Free);
@@ -97,7 +98,7 @@ impl Slab {
 impl Drop for Slab {
     fn drop(&mut self) {
         for chunk in self.chunks.get_mut().drain(..) {
-            // SAFETY: leaked by `grow`, once; no handle is left when the slab goes.
+            // SAFETY: `grow` leaked the chunk once; no handle is left when the slab is dropped.
             drop(unsafe { Box::from_raw(chunk.as_ptr()) });
         }
     }

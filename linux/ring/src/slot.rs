@@ -1,8 +1,8 @@
 //! A slot: the memory of one operation from its start until its result is taken.
 //!
-//! Two cache lines, at an address that never changes: 64 bytes of header, 64 bytes of payload. An
-//! operation that fits lies in the payload; a larger one is boxed. Slots also carry the events of
-//! streams (see `stream.rs`).
+//! A slot has two cache lines, at an address that never changes: 64 bytes of header, 64 bytes of
+//! payload. An operation that fits lies in the payload; a larger operation is boxed. Slots also
+//! carry the events of streams (see `stream.rs`).
 //!
 //! All fields are for the thread of the ring, except as this table says:
 //!
@@ -35,7 +35,6 @@ pub(crate) enum Kind {
 /// The state of a slot; see the diagram in the crate's documentation. Owner only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotState {
-    /// Member of the free list.
     /// Member of the free list.
     Free,
     /// Waits for room in the submission queue.
@@ -111,7 +110,7 @@ impl Slot {
         }
     }
 
-    /// Returns the kernel's name for this use of the slot: generation (32) | index (32).
+    /// Returns the `user_data` of this use of the slot: generation (32 bits) | index (32 bits).
     #[inline]
     pub(crate) fn user_data(&self) -> u64 {
         (u64::from(self.generation.get()) << 32) | u64::from(self.index)
@@ -137,8 +136,7 @@ impl Slot {
         self.marks.set(self.marks.get() & !mark);
     }
 
-    /// Delivers `node` (the slot itself, or an event) and returns the waker to call. Thread of the
-    /// ring only.
+    /// Delivers `node` (the slot itself, or an event) and returns the waker to call. Owner only.
     #[inline]
     #[must_use]
     pub(crate) fn deliver(&self, node: &Slot) -> Option<Waker> {
@@ -151,8 +149,8 @@ impl Slot {
         )
     }
 
-    /// Takes the waker of a handle that ends; the caller drops it after the use. `here`: on the
-    /// thread of the ring.
+    /// Takes the waker of a handle that ends; the caller drops the waker after the use. `here` is
+    /// set on the thread of the ring.
     #[must_use]
     pub(crate) fn forget_waker(&self, here: bool) -> Option<Waker> {
         match self.inbox.withdraw(here) {
@@ -169,8 +167,8 @@ impl Slot {
         self.inbox.is_empty().then(|| waker.clone())
     }
 
-    /// Registers `waker`, by its clone in `fresh`, for the next delivery. `here`: on the thread of
-    /// the ring.
+    /// Registers `waker`, by its clone in `fresh`, for the next delivery. `here` is set on the
+    /// thread of the ring.
     ///
     /// Runs no user code, which might deliver to this very slot.
     #[inline]
@@ -205,7 +203,7 @@ pub(crate) enum Wait {
     Waiting,
     /// A node has arrived already.
     Ready,
-    /// A node is arriving at this moment: the consumer wakes itself and comes back.
+    /// A node is arriving at this moment: the consumer wakes itself and tries again.
     Busy,
     /// Nothing was done, because a clone of the waker is needed.
     NeedsClone,

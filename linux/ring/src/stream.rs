@@ -15,25 +15,25 @@
 //!    │     5 end or error: event, stop until it asks (accept) or for good ─┘
 //!    │                         │
 //!    │                      Starved ◀── 7 no buffer: wait for one ──────── (2)
-//!    └─────────────────────────┘ 8 one came back
+//!    └─────────────────────────┘ 8 a buffer came back
 //! ```
 //!
 //! Back-pressure: `pushed` (by the ring) minus `taken` (by the consumer) is the number of unread
 //! events. At the window the operation is cancelled. Completions that still arrive before the
-//! cancellation takes effect are delivered, too (their buffers are gone already), so the window may
-//! be exceeded by up to 32 buffers per stream and enter. A receive polls first, because a
-//! cancellation cannot find a receive that continues from its first attempt. The consumer finds the
-//! `STALLED` event behind the last datum and asks for more.
+//! cancellation takes effect are delivered, too (they have taken their buffers already), so the
+//! window may be exceeded by up to 32 buffers per stream and enter. A receive polls first, because
+//! a cancellation cannot find a receive that continues from its first attempt. The consumer finds
+//! the `STALLED` event after the last data and asks for more.
 //!
-//! Starvation: consumers that do not read, or hoard, must not keep the others of their level from
-//! receiving. So a receive that finds no buffer in the pool allocates one, for one time, if its
-//! consumer has nothing unread; otherwise it stops until the consumer asks. Memory is bounded: the
-//! pool, and one buffer per stream.
+//! Starvation: consumers that do not read, or that hold their buffers, must not keep the other
+//! streams of their level from receiving. So a receive that finds no buffer in the pool allocates
+//! one for this receive, if its consumer has nothing unread; otherwise it stops until the consumer
+//! asks. Memory is bounded by the pool and one buffer per stream.
 //!
-//! A stream of datagrams that finds no buffer queues up, FIFO. Each submit arms as many starved
-//! streams of a level as there are buffers. Those with data take buffers; if some are left, the
-//! next turn arms more. So no buffer stays idle while a stream that could use it waits, and the
-//! ring does not sleep before that is settled.
+//! A stream of datagrams that finds no buffer is queued, FIFO. Each submit arms as many starved
+//! streams of a level as there are buffers. The streams that have data take buffers; if buffers are
+//! left, the next submit arms more streams. So no buffer stays idle while a stream that could use
+//! it waits, and the ring does not sleep while such a stream can be armed.
 
 use crate::backlog::LEVELS;
 use crate::config::Mode;
@@ -52,8 +52,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
-/// The result of an event that means: the stream is stopped until its consumer asks. The kernel
-/// never returns this value.
+/// The result of an event that tells the consumer that the stream is stopped until the consumer
+/// asks for more. The kernel never returns this value.
 pub(crate) const STALLED: i32 = i32::MIN;
 
 /// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt.
@@ -68,7 +68,7 @@ const UNPOOLED: u32 = 1 << 14;
 /// A buffer that does not belong to the pool.
 pub(crate) struct UnpooledBuffer(pub(crate) Vec<u8>);
 
-/// Takes an event's buffer, if it has one outside of the pool.
+/// Takes the unpooled buffer of an event, if it has one.
 ///
 /// # Safety
 /// The event belongs to the caller.
@@ -453,16 +453,16 @@ impl Driver {
         let unread = unsafe { stream_of(slot) }.unread.get();
         for mut event in [unread, slot.inbox.take(true).cast_const()] {
             // SAFETY: events live until they are returned to the slab.
-            while let Some(here) = unsafe { event.as_ref() } {
-                event = here.next.get();
-                // SAFETY: this is the only place that takes the buffer out.
-                drop(unsafe { take_unpooled(here) });
-                let buffer = cqueue::buffer_select(here.flags.get());
+            while let Some(current) = unsafe { event.as_ref() } {
+                event = current.next.get();
+                // SAFETY: the consumer is gone, so the event belongs to the ring's thread.
+                drop(unsafe { take_unpooled(current) });
+                let buffer = cqueue::buffer_select(current.flags.get());
                 if buffer.is_some() {
                     self.handles.set(self.handles.get() - 1);
                 }
-                self.discard(slot, here.result.get(), buffer);
-                self.slab.give_back(here);
+                self.discard(slot, current.result.get(), buffer);
+                self.slab.give_back(current);
             }
         }
         match slot.state.get() {

@@ -17,8 +17,8 @@ use std::task::{Context, Poll, Waker};
 /// and disposes of its result (an accepted connection is closed); the buffers stay where they are
 /// until the kernel is done with them.
 ///
-/// If the ring had no slot left the output is the error EBUSY, and after the ring's shutdown
-/// ECANCELED, both made by [`Operation::complete`] as if the kernel had returned them.
+/// If the ring has no slot left, the output is the error EBUSY; after the ring's shutdown it is
+/// ECANCELED. [`Operation::complete`] makes both as if the kernel had returned them.
 ///
 /// # Cancellation safety
 ///
@@ -80,7 +80,7 @@ impl<T> Submission<T> {
     /// the request came too late, and returns its buffers.
     pub fn cancel(&mut self) {
         if let State::Slot(slot, shared) = self.state {
-            // SAFETY: this handle keeps both alive.
+            // SAFETY: this handle keeps the slot and the shared memory alive.
             let (slot, shared) = unsafe { (slot.as_ref(), shared.as_ref()) };
             let _use = shared.begin_use();
             if shared.is_here() {
@@ -110,7 +110,7 @@ impl<T: Operation> Future for Submission<T> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
         if let State::Slot(slot, shared) = self.state {
-            // SAFETY: this handle keeps both alive.
+            // SAFETY: this handle keeps the slot and the shared memory alive.
             let (at, owner) = unsafe { (slot.as_ref(), shared.as_ref()) };
             if !at.inbox.has_arrived() && wait(at, owner, cx.waker()).is_pending() {
                 return Poll::Pending;
@@ -120,7 +120,7 @@ impl<T: Operation> Future for Submission<T> {
             // SAFETY: the operation is complete, so its payload belongs to this handle; it is taken
             // once.
             let op = unsafe { Stored::<T>::take(at.payload()) };
-            // SAFETY: the last use of both.
+            // SAFETY: the last use of the slot and the shared memory by this handle.
             unsafe { free(slot, shared) };
             return Poll::Ready(op.complete(result, flags));
         }
@@ -150,7 +150,7 @@ impl<T> Drop for Submission<T> {
         let State::Slot(slot, shared) = self.state else {
             return;
         };
-        // SAFETY: this handle keeps both alive until it is released.
+        // SAFETY: this handle keeps the slot and the shared memory alive until it is released.
         let (at, owner) = unsafe { (slot.as_ref(), shared.as_ref()) };
         if at.inbox.has_arrived() {
             // The operation is dropped outside of all uses, and the slot freed even if that panics.
@@ -159,7 +159,7 @@ impl<T> Drop for Submission<T> {
                 // SAFETY: the operation is complete, so its payload belongs to this handle.
                 unsafe { dispose(at.payload(), at.result.get(), at.flags.get()) };
             }));
-            // SAFETY: the last use of both.
+            // SAFETY: the last use of the slot and the shared memory by this handle.
             unsafe { free(slot, shared) };
             if let Err(panic) = disposed {
                 resume_unwind(panic);
@@ -209,7 +209,7 @@ fn wait(at: &Slot, owner: &Shared, waker: &Waker) -> Poll<()> {
 /// Returns an empty slot to the ring.
 ///
 /// # Safety
-/// The caller is the slot's handle, and touches neither afterwards.
+/// The caller is the slot's handle, and touches neither the slot nor the shared memory afterwards.
 #[inline]
 unsafe fn free(slot: NonNull<Slot>, shared: NonNull<Shared>) {
     // SAFETY: forwarded.

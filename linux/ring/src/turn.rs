@@ -1,4 +1,5 @@
-//! A turn of the ring: hand entries over, fetch completions, wait. Owner only.
+//! A turn of the ring, one per iteration of the owner's loop: hands entries over, fetches
+//! completions, and waits. Owner only.
 //!
 //! All system calls of operations are made here, one per turn unless a queue is too short. Entries
 //! that the kernel refuses for want of memory or of room for completions stay queued for the next
@@ -100,7 +101,7 @@ impl Driver {
     /// Hands everything over and fetches the completions that the kernel holds back, without
     /// waiting.
     pub(crate) fn submit(&self) -> io::Result<()> {
-        // Chosen once per turn, as in `reap`.
+        // The driver is chosen once per turn, as in `reap`.
         match &self.backend {
             Backend::Kernel(uring) => self.submit_to(uring),
             Backend::Readiness(readiness) => {
@@ -156,7 +157,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the operations on a descriptor whose handles were dropped: [`crate::Ring::settle`].
+    /// Ends the operations on a descriptor whose handles were dropped; see
+    /// [`crate::Ring::settle`].
     pub(crate) fn settle(&self, fd: &Fd) -> usize {
         let mut read = 0;
         for _ in 0..MAX_ENTERS {
@@ -169,7 +171,7 @@ impl Driver {
                 let entered = self.backend.hand_over_and_fetch();
                 // A kernel that wants its completions reaped, or an issuer that has not answered in
                 // time, is asked again.
-                if entered.map(drop).or_else(Self::interrupted).is_err() {
+                if entered.map(drop).or_else(Self::ignore_transient).is_err() {
                     break;
                 }
             }
@@ -183,7 +185,7 @@ impl Driver {
         read
     }
 
-    /// Does the part of a hand-over that any thread can do. Returns true if an enter of the issuer
+    /// Does the part of a hand-over that any thread can do. Returns true if an enter by the issuer
     /// is due.
     pub(crate) fn publish(&self) -> bool {
         self.flush();
@@ -198,7 +200,7 @@ impl Driver {
                 // The kernel takes nothing: the caller must reap first.
                 Ok(0) => return Ok(()),
                 Ok(_) => completed |= self.flush(),
-                Err(error) => return Self::interrupted(error),
+                Err(error) => return Self::ignore_transient(error),
             }
         }
         if self.backend.is_overflown() {
@@ -207,12 +209,12 @@ impl Driver {
         let want = u32::from(block && !self.is_feed_due() && !completed);
         match self.backend.enter_and_wait(want, timeout) {
             Ok(_) => Ok(()),
-            Err(error) => Self::interrupted(error),
+            Err(error) => Self::ignore_transient(error),
         }
     }
 
-    /// Swallows the errors after which the caller simply reaps and continues.
-    fn interrupted(error: io::Error) -> io::Result<()> {
+    /// Ignores the errors after which the caller reaps and continues.
+    fn ignore_transient(error: io::Error) -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
             _ => Err(error),
@@ -244,8 +246,8 @@ impl Driver {
         read
     }
 
-    /// Runs one round of ending all operations in flight: cancel all in even rounds, wait in odd
-    /// ones.
+    /// Runs one round of ending all operations in flight: even rounds cancel them, every round
+    /// waits.
     pub(crate) fn drain(&self, round: usize) -> io::Result<()> {
         if round.is_multiple_of(2) {
             let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all())
@@ -255,12 +257,12 @@ impl Driver {
             // SAFETY: the entry has no pointers.
             let _ = unsafe { self.backend.push(&entry, 0) };
         }
-        // Most operations end within the first enter; the time is for those in the kernel's worker
-        // threads.
+        // Most operations end within the first enter; the timeout is for operations in the kernel's
+        // worker threads.
         let result = self
             .backend
             .enter_and_wait(1, Some(Duration::from_millis(10)));
         self.reap();
-        result.map(drop).or_else(Self::interrupted)
+        result.map(drop).or_else(Self::ignore_transient)
     }
 }

@@ -1,5 +1,5 @@
-//! The two queues shared with the kernel, and the one system call. Owner only; knows nothing of
-//! slots.
+//! The two queues that the ring shares with the kernel, and the one system call. Only the owner
+//! uses them. This module does not know slots.
 //!
 //! The views of the queues live as long as the instance, so pushing an entry is a copy of 64 bytes
 //! and two additions, and the tail is published once per [`enter`](Uring::enter). Only
@@ -26,8 +26,8 @@ pub(crate) struct Uring {
     /// The thread that made the instance, the only one that the kernel lets enter.
     issuer: usize,
     proxy: OnceCell<Box<dyn Proxy>>,
-    // These three point into `*ring` and are never dropped (they own nothing), so they cannot
-    // outlive it harmfully.
+    // The next three fields point into `*ring`. They own nothing and are never dropped, so they
+    // cannot outlive the instance harmfully.
     submitter: UnsafeCell<ManuallyDrop<Submitter<'static>>>,
     sq: UnsafeCell<ManuallyDrop<SubmissionQueue<'static>>>,
     cq: UnsafeCell<ManuallyDrop<CompletionQueue<'static>>>,
@@ -43,17 +43,16 @@ impl Uring {
     pub(crate) fn new(config: &Config) -> io::Result<Self> {
         let (ring, mode) = build(config)?;
         let ring = ManuallyDrop::new(Arc::new(ring));
-        // SAFETY: only `close` returns this reference, and nothing of this type is used after it.
+        // SAFETY: only `close` releases this reference, and no method is called after it.
         let shared: &'static IoUring = unsafe { &*Arc::as_ptr(&ring) };
         let mut submitter = shared.submitter();
-        // Saves the look-up of the descriptor in each enter; Linux 5.18. Without it everything
-        // works as well.
+        // Saves the lookup of the descriptor in each enter (Linux 5.18). An error is harmless.
         let _ = submitter.register_ring_fd();
         // SAFETY: the only view of the submission queue.
         let sq = unsafe { shared.submission_shared() };
         // SAFETY: the only view of the completion queue.
         let cq = unsafe { shared.completion_shared() };
-        // SAFETY: used only until `close`.
+        // SAFETY: the status is used only until `close`, while the instance lives.
         let status = unsafe { cq.status() };
         let params = shared.params();
         let mut wait_flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
@@ -124,7 +123,7 @@ impl Uring {
         RingWatch::new(Arc::clone(&self.ring), levels, kick)
     }
 
-    /// Sets the proxy; the first one set stays.
+    /// Sets the proxy; later calls have no effect.
     pub(crate) fn set_proxy(&self, proxy: Box<dyn Proxy>) {
         let _ = self.proxy.set(proxy);
     }
@@ -136,16 +135,16 @@ impl Uring {
 
     /// Makes a system call, or has the issuer make it.
     #[inline]
-    fn on_issuer<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    fn run_on_issuer<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         if self.is_on_issuer_thread() {
             call()
         } else {
-            self.by_proxy(&mut call)
+            self.run_by_proxy(&mut call)
         }
     }
 
     #[cold]
-    fn by_proxy<T>(&self, call: &mut dyn FnMut() -> io::Result<T>) -> io::Result<T> {
+    fn run_by_proxy<T>(&self, call: &mut dyn FnMut() -> io::Result<T>) -> io::Result<T> {
         let Some(proxy) = self.proxy.get() else {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -206,8 +205,8 @@ impl Uring {
         self.cq().next()
     }
 
-    /// Returns the room of completions that have been read to the kernel. Returns true if there are
-    /// more completions.
+    /// Frees the places of the completions that have been read. Returns true if there are more
+    /// completions.
     #[inline]
     pub(crate) fn refill(&self) -> bool {
         let cq = self.cq();
@@ -238,14 +237,14 @@ impl Uring {
         let sq = self.sq();
         sq.sync();
         let pending = sq.len() as u32;
-        let result = self.on_issuer(|| {
+        let result = self.run_on_issuer(|| {
             // SAFETY: no argument block.
             unsafe {
                 self.submitter()
                     .enter::<libc::sigset_t>(pending, 0, flags.bits(), None)
             }
         });
-        self.entered(result)
+        self.after_enter(result)
     }
 
     /// Hands all entries over and waits for `want` completions or for the time to pass.
@@ -266,7 +265,7 @@ impl Uring {
             self.submitter()
                 .enter(pending, want, self.wait_flags.bits(), Some(&args))
         };
-        self.entered(result)
+        self.after_enter(result)
     }
 
     /// Has the issuer hand the entries over, and waits through the proxy: the issuer itself does
@@ -291,7 +290,7 @@ impl Uring {
         Ok(taken)
     }
 
-    fn entered(&self, result: io::Result<usize>) -> io::Result<usize> {
+    fn after_enter(&self, result: io::Result<usize>) -> io::Result<usize> {
         self.enters.set(self.enters.get() + 1);
         self.sq().sync();
         if let Ok(taken) = result {
@@ -300,7 +299,7 @@ impl Uring {
         result
     }
 
-    /// Tells the kernel about a buffer ring of `entries` (a power of two) at `address`.
+    /// Registers a buffer ring of `entries` (a power of two) at `address`.
     ///
     /// # Safety
     /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or
@@ -313,15 +312,15 @@ impl Uring {
     ) -> io::Result<()> {
         let mut tries = 0;
         let result = loop {
-            let result = self.on_issuer(|| {
+            let result = self.run_on_issuer(|| {
                 // SAFETY: forwarded.
                 unsafe {
                     self.submitter()
                         .register_buf_ring_with_flags(address, entries, group, 0)
                 }
             });
-            // An issuer that did not answer in time is asked again here, since no later turn would
-            // ask.
+            // An issuer that did not answer in time is asked again here, since no later turn
+            // registers the buffers.
             tries += 1;
             match &result {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < 100 => {}
@@ -333,7 +332,7 @@ impl Uring {
 
     pub(crate) fn unregister_buffers(&self, group: u16) {
         // The only possible failure is that there are none.
-        let _ = self.on_issuer(|| self.submitter().unregister_buf_ring(group));
+        let _ = self.run_on_issuer(|| self.submitter().unregister_buf_ring(group));
     }
 
     /// Closes the instance.
@@ -344,7 +343,7 @@ impl Uring {
         // The registered descriptor would keep the instance alive as long as the thread.
         // SAFETY: owner only, and the last use.
         let _ = unsafe { (*self.submitter.get()).unregister_ring_fd() };
-        // SAFETY: `new` forgot this reference, only this function returns it, and the views are
+        // SAFETY: `new` forgot this reference, only this function releases it, and the views are
         // never used again.
         drop(unsafe { Arc::from_raw(Arc::as_ptr(&self.ring)) });
     }

@@ -1,4 +1,4 @@
-//! Watching a ring from another thread: the arrivals, and an eventfd that they signal.
+//! A watch on a ring for other threads: the arrivals, and an eventfd that they signal.
 //!
 //! The kernel signals an eventfd when it has the first completion to hand over, also while the
 //! ring's thread is busy and does not enter. One bit in memory shared with the kernel masks the
@@ -163,7 +163,7 @@ impl RingWatch {
     /// already, waits for further ones, for at most 20 ms. Called on the thread that made the ring;
     /// async-signal-safe. One system call, and one for published entries.
     ///
-    /// With the readiness driver, whose arrivals any owner may fetch, it waits for the signal
+    /// With the readiness driver, whose arrivals any owner may fetch, the call waits for the signal
     /// alone. [`wake`](Self::wake) ends the wait with both drivers.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl Instance {
             (instance.submission_shared(), instance.completion_shared())
         };
         let (sq, cq) = (ManuallyDrop::new(sq), ManuallyDrop::new(cq));
-        // SAFETY: used while the instance lives.
+        // SAFETY: the positions lie in a struct that owns the instance.
         let positions = unsafe { CqPositions::of(&cq) };
         cq.disable_eventfd();
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
@@ -259,8 +259,8 @@ impl Instance {
     fn enter(&self) {
         let submitter = self.ring.submitter();
         let fetch = EnterFlags::GETEVENTS.bits();
-        // A call that takes fewer entries than it announces returns before it fetches. The owner
-        // meets any error itself.
+        // A call that takes fewer entries than it announces returns before it fetches. The owner's
+        // next enter returns any error.
         // SAFETY: no argument block.
         unsafe {
             let _ = submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None);
@@ -281,15 +281,15 @@ impl Instance {
     fn hand_over(&self) {
         if self.has_published() {
             let submitter = self.ring.submitter();
-            // The owner meets any error itself.
+            // The owner's next enter returns any error.
             // SAFETY: no argument block.
             let _ = unsafe { submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None) };
         }
     }
 
     fn wait(&self, mask: u64) -> io::Result<()> {
-        // Another thread that reads completions between this load and the kernel makes the target
-        // unreachable, hence the timeout, longer than a tick so that it needs no timer of its own.
+        // If another thread reads completions between this load and the system call, the target is
+        // unreachable; hence the timeout, longer than a tick so that it needs no timer of its own.
         // Arrivals signal the eventfd all the same.
         static UNREAD_TIMEOUT: Timespec = Timespec::new().nsec(20_000_000);
         self.hand_over();

@@ -110,7 +110,7 @@ fn running_out_of_descriptors_is_an_error_that_does_not_end_the_stream() {
 }
 
 #[test]
-fn a_socket_that_does_not_listen_is_an_error_each_time() {
+fn each_accept_on_a_socket_that_does_not_listen_fails() {
     let ring = ring();
     let (fd, _peer) = common::pair();
     let mut incoming = ring.accept_multi(fd, 0);

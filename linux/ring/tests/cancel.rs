@@ -26,11 +26,11 @@ fn a_buffer_outlives_the_handle_of_its_receive() {
                 ring.submit().unwrap();
             }
             drop(recv);
-            // The allocator would reuse the buffer's memory here, had it been freed.
-            let canary = vec![0xaa; 4096];
+            // If the buffer had been freed, the allocator would reuse its memory here.
+            let other = vec![0xaa; 4096];
             peer.write_all(&[0x55; 512]).unwrap();
             drive_until(&ring, || ring.slots_in_use() == 0);
-            assert!(canary.iter().all(|byte| *byte == 0xaa));
+            assert!(other.iter().all(|byte| *byte == 0xaa));
         }
     }
 }

@@ -109,7 +109,7 @@ fn copies_beside_an_urgent_operation_start_few_at_a_time_and_by_level() {
 }
 
 #[test]
-fn small_copies_are_not_held_and_large_ones_only_beside_urgent_operations() {
+fn small_copies_are_not_held_and_large_copies_only_beside_urgent_operations() {
     let Some(ring) = ring() else { return };
     let (pipe, empty) = (Pipe::new(), Pipe::new());
     ring.submit().unwrap();

@@ -24,7 +24,7 @@ fn run_in_child(f: impl FnOnce()) -> libc::c_int {
         unsafe { libc::_exit(i32::from(ended.is_err())) }
     }
     let mut status = 0;
-    // SAFETY: `status` is a live local.
+    // SAFETY: `status` is writable and outlives the call.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     status
 }
@@ -59,7 +59,7 @@ fn a_child_that_uses_the_ring_of_its_parent_faults_and_the_parent_continues() {
     assert_eq!(bytes, b"abc", "the child wrote into the parent's queue");
 }
 
-/// The child creates and uses a ring, beside that of its parent.
+/// The parent has a ring, too.
 #[test]
 fn a_child_may_create_a_ring() {
     let _parent_ring = Ring::new(upshift_ring::Config::default()).unwrap();

@@ -99,7 +99,7 @@ fn any_thread_may_notify_and_the_watch_outlives_the_ring() {
 }
 
 #[test]
-fn the_levels_in_flight_are_those_of_uncompleted_operations() {
+fn the_levels_in_flight_are_the_levels_of_uncompleted_operations() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
     let levels = |expected: &[u8]| {
@@ -130,7 +130,7 @@ fn the_levels_in_flight_are_those_of_uncompleted_operations() {
 
 /// The thread may wake the ring before or during the wait.
 #[test]
-fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
+fn wake_ends_a_wait_in_which_all_signals_are_blocked() {
     // SAFETY: no pointers. The alarm ends a test that hangs.
     unsafe { libc::alarm(120) };
     for driver in [Driver::Auto, Driver::Readiness] {
@@ -146,14 +146,14 @@ fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
         let watch = ring.watch().unwrap();
         for during_wait in [true, false] {
             let other = watch.clone();
-            let rouser = thread::spawn(move || {
+            let thread = thread::spawn(move || {
                 if during_wait {
                     thread::sleep(Duration::from_millis(20));
                 }
                 other.wake();
             });
             if !during_wait {
-                rouser.join().unwrap();
+                thread.join().unwrap();
             }
             watch.wait(u64::MAX).unwrap();
             ring.reap();
@@ -165,18 +165,18 @@ fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
 type Job = (*mut (dyn FnMut() + 'static), mpsc::Sender<()>);
 
 /// Sends jobs to the thread that created the ring.
-struct CreatorProxy(mpsc::SyncSender<Sent>);
-/// A job on its way to the thread that runs it.
-struct Sent(Job);
+struct CreatorProxy(mpsc::SyncSender<JobMessage>);
+/// A job that is sent to the thread that runs it.
+struct JobMessage(Job);
 // SAFETY: the sender of the job waits until the job has ended.
-unsafe impl Send for Sent {}
+unsafe impl Send for JobMessage {}
 
 impl Proxy for CreatorProxy {
     fn call(&self, job: &mut dyn FnMut()) -> bool {
         let (done, is_done) = mpsc::channel();
         // SAFETY: only the lifetime is erased; `call` waits for the end of the job.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
-        self.0.send(Sent((job, done))).is_ok() && is_done.recv().is_ok()
+        self.0.send(JobMessage((job, done))).is_ok() && is_done.recv().is_ok()
     }
 
     fn wait(&self, timeout: Option<Duration>) {
@@ -191,7 +191,7 @@ unsafe impl Sync for Shared {}
 #[test]
 fn another_thread_adopts_the_ring_and_returns_it() {
     let Some(ring) = ring() else { return };
-    let (to_creator, jobs) = mpsc::sync_channel::<Sent>(1);
+    let (to_creator, jobs) = mpsc::sync_channel::<JobMessage>(1);
     ring.set_proxy(Box::new(CreatorProxy(to_creator)));
     let (local, mut peer) = UnixStream::pair().unwrap();
     let local = Fd::new(local);
@@ -221,7 +221,7 @@ fn another_thread_adopts_the_ring_and_returns_it() {
             });
             peer.write_all(&[round; 4]).unwrap();
             while end_receiver.try_recv().is_err() {
-                if let Ok(Sent((job, done))) = jobs.try_recv() {
+                if let Ok(JobMessage((job, done))) = jobs.try_recv() {
                     // SAFETY: the sender of the job waits until the job has ended.
                     unsafe { (*job)() };
                     done.send(()).unwrap();
@@ -291,14 +291,14 @@ fn a_thread_that_stands_in_runs_no_user_code() {
     let (creator, ring) = (ring.owner(), Shared(ring));
     let mut wakers = Vec::new();
     while !nop.is_complete() || wakers.is_empty() {
-        let turn = std::thread::scope(|scope| {
+        let outcome = std::thread::scope(|scope| {
             let ring = &ring;
             // SAFETY: the creator waits for this thread.
             let other = scope.spawn(move || unsafe { { ring }.0.stand_in() });
             other.join().unwrap()
         });
         assert_eq!(ring.0.owner(), creator);
-        wakers.extend(turn.wakers);
+        wakers.extend(outcome.wakers);
         // The creator's signal handler takes these steps.
         watch.clear();
         watch.enter();

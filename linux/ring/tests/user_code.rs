@@ -28,7 +28,7 @@ fn check_outside_use(name: &'static str) {
     }
 }
 
-fn ring_with_bracket() -> Ring {
+fn ring_with_hooks() -> Ring {
     Ring::new(Config {
         use_hooks: Some(UseHooks {
             enter: || USES.set(USES.get() + 1),
@@ -117,7 +117,7 @@ fn a_waker_that_reaps_when_it_is_cloned_loses_no_completion() {
 
 #[test]
 fn user_code_runs_outside_of_uses() {
-    let ring = ring_with_bracket();
+    let ring = ring_with_hooks();
     let waker = waker(std::ptr::null());
     let mut cx = Context::from_waker(&waker);
     let (fd, mut peer) = pair();
@@ -195,7 +195,7 @@ fn a_panic_in_a_waker_or_a_destructor_harms_no_other_operation() {
     drive_until(&ring, || second.is_complete());
     assert!(flag.take() && first.is_complete());
     assert!(poll_once(&mut first).is_ready() && poll_once(&mut second).is_ready());
-    // The ring drops the buffer of the first operation, the handle that of the second.
+    // The ring drops the buffer of the first operation; the handle drops the buffer of the second.
     let (fd, mut peer) = pair();
     for drops_early in [true, false] {
         let mut send = ring.start(op::Send::new(fd.clone(), PanickingBuffer(vec![7; 3])), 0);
@@ -229,11 +229,11 @@ fn an_operation_leaked_in_flight_keeps_its_buffer_and_its_descriptor() {
         // The operation keeps its descriptor open, so the kernel does not reuse the number.
         let other = Fd::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         assert_ne!(other.as_raw_fd(), number);
-        let canary = vec![0xaa_u8; 4096];
+        let other_memory = vec![0xaa_u8; 4096];
         peer.write_all(&[0x55; 512]).unwrap();
         stream_peer.write_all(&[0x55; 512]).unwrap();
         drive_until(&ring, || ring.in_flight() == 1);
-        assert!(canary.iter().all(|byte| *byte == 0xaa));
+        assert!(other_memory.iter().all(|byte| *byte == 0xaa));
         handles
         // The ring ends before the leaked operations.
     };

@@ -1,7 +1,7 @@
 //! Receiving and sending on a connection.
 //!
-//! A connection is two handles, one per direction, so that a coroutine may receive while another
-//! one sends. It closes when both are freed.
+//! A connection has two handles, one per direction, so that a coroutine may receive while another
+//! coroutine sends. The connection closes when both handles are freed.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -19,7 +19,7 @@ use crate::op::{Handles, finish, start, upshift_op};
 use crate::turns::{InTurn, Turn, Turns, turn};
 
 /// The receiving direction of a connection. One thread at a time, one operation at a time: a second
-/// one is -EBUSY.
+/// operation fails with -EBUSY.
 pub struct upshift_reader {
     _private: [u8; 0],
 }
@@ -30,7 +30,7 @@ pub(super) enum Reader {
 }
 
 /// The sending direction of a connection. One thread at a time, one operation at a time: a second
-/// one is -EBUSY.
+/// operation fails with -EBUSY.
 pub struct upshift_writer {
     _private: [u8; 0],
 }
@@ -46,8 +46,8 @@ pub(super) fn handles(reader: Reader, writer: Writer) -> Handles {
     Handles(reader, writer)
 }
 
-/// Starts an operation of a half of either kind of socket. The kind is examined here and not by
-/// each poll, so that the state does not cover both.
+/// Starts an operation on a half of either kind of socket. The kind is examined here rather than in
+/// each poll, so that the operation holds the future of one kind only.
 macro_rules! start_on {
     ($kind:ident, $op:ident, $cx:ident, $turn:ident, |$half:ident| $future:expr) => {
         match $turn.lend() {
@@ -57,15 +57,15 @@ macro_rules! start_on {
     };
 }
 
-/// Waits for data, in a buffer of the runtime: the result is its length, out.bytes the data; length
-/// 0: the peer has ended its direction. Dropping the operation early loses no data.
+/// Waits for data, in a buffer of the runtime. The result is its length, or 0 if the peer has ended
+/// its direction; out.bytes is the data. Dropping the operation early loses no data.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv(
     op: *mut upshift_op,
     cx: *mut upshift_cx,
     reader: *mut upshift_reader,
 ) -> c_int {
-    // SAFETY: by contract; the future is dropped before its turn.
+    // SAFETY: by contract the reader and `op` are valid; the future is dropped before its turn.
     unsafe {
         let mut turn = match turn(reader.cast::<Turns<Reader>>()) {
             Ok(turn) => turn,
@@ -84,28 +84,29 @@ pub unsafe extern "C" fn upshift_recv_into(
     reader: *mut upshift_reader,
     buf: *const upshift_buf,
 ) -> c_int {
-    // SAFETY: by contract; the buffer is given away; the future is dropped before its turn.
+    // SAFETY: by contract the handle and `op` are valid, and the buffer is given away; the future
+    // is dropped before its turn.
     unsafe {
-        let (mut turn, buf) = match given(reader.cast::<Turns<Reader>>(), buf) {
-            Ok(given) => given,
+        let (mut turn, buf) = match check_arguments(reader.cast::<Turns<Reader>>(), buf) {
+            Ok(arguments) => arguments,
             Err(refused) => return finish(op, refused),
         };
         start_on!(Reader, op, cx, turn, |half| half.read(buf))
     }
 }
 
-/// Checks the turn and the buffer of a call. Returns both or, with the error, the part to give
+/// Checks the turn and the buffer of a call. Returns both, or the error and the buffer to give
 /// back.
 ///
 /// # Safety
 /// The contracts of [`turn`] and [`Buf::given`].
 #[inline]
-unsafe fn given<T>(
-    of: *mut Turns<T>,
+unsafe fn check_arguments<T>(
+    turns: *mut Turns<T>,
     buf: *const upshift_buf,
 ) -> Result<(Turn<T>, Buf), (io::Result<usize>, Buf)> {
     // SAFETY: passed on.
-    match unsafe { (Buf::given(buf), turn(of)) } {
+    match unsafe { (Buf::given(buf), turn(turns)) } {
         (Ok(buf), Ok(turn)) => Ok((turn, buf)),
         (Ok(buf), Err(error)) => Err((Err(error), buf)),
         (Err(buf), _) => Err((Err(invalid()), buf)),
@@ -129,7 +130,7 @@ impl<const ALL: bool> Future for Borrowed<Turn<Reader>, ALL> {
             return Poll::Ready(Ok(0));
         }
         loop {
-            // SAFETY: by contract valid until the operation ends.
+            // SAFETY: by contract the memory is valid until the operation ends.
             let room = unsafe { lent_mut(this.data.add(this.done), this.len - this.done) };
             let read = match &mut *this.direction {
                 Reader::Tcp(half) => Pin::new(half).poll_read(cx, room),
@@ -150,7 +151,7 @@ impl Future for Borrowed<Turn<Writer>, true> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         while this.done < this.len {
-            // SAFETY: by contract valid until the operation ends.
+            // SAFETY: by contract the memory is valid until the operation ends.
             let rest = unsafe { lent(this.data.add(this.done), this.len - this.done) };
             let sent = match &mut *this.direction {
                 Writer::Tcp(half) => Pin::new(half).poll_write(cx, rest),
@@ -168,7 +169,8 @@ impl Future for Borrowed<Turn<Writer>, true> {
 }
 
 /// Copies received bytes to `data`, at most `len`. The kernel never sees that memory, which must
-/// live until the operation ends. The result is the count; 0: the peer has ended its direction.
+/// live until the operation ends. The result is the count, or 0 if the peer has ended its
+/// direction.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_copy(
     op: *mut upshift_op,
@@ -182,8 +184,8 @@ pub unsafe extern "C" fn upshift_recv_copy(
 }
 
 /// Receives like `upshift_recv_copy` until `data` is full: the result is `len`, or less if the peer
-/// has ended its direction. Dropped early, the operation has consumed the bytes that had arrived by
-/// then.
+/// has ended its direction. An operation that is dropped early has consumed the bytes that had
+/// arrived by then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_exact(
     op: *mut upshift_op,
@@ -201,14 +203,16 @@ pub unsafe extern "C" fn upshift_recv_exact(
 /// # Safety
 /// The contract of [`turn`].
 #[inline]
-unsafe fn turn_for<T>(of: *mut Turns<T>, data: *const u8, len: usize) -> io::Result<Turn<T>> {
+unsafe fn turn_for<T>(turns: *mut Turns<T>, data: *const u8, len: usize) -> io::Result<Turn<T>> {
     if !is_there(data, len) {
         return Err(invalid());
     }
     // SAFETY: passed on.
-    unsafe { turn(of) }
+    unsafe { turn(turns) }
 }
 
+/// Receives into the caller's memory, once or until it is full.
+///
 /// # Safety
 /// The contract of [`upshift_recv_copy`].
 #[inline]
@@ -219,7 +223,7 @@ unsafe fn recv_copy<const ALL: bool>(
     data: *mut u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: by contract the reader is null, or has not been freed.
     let direction = match unsafe { turn_for(reader.cast::<Turns<Reader>>(), data, len) } {
         Ok(turn) => turn,
         // SAFETY: passed on.
@@ -231,7 +235,7 @@ unsafe fn recv_copy<const ALL: bool>(
         len,
         done: 0,
     };
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, read) }
 }
 
@@ -244,17 +248,18 @@ pub unsafe extern "C" fn upshift_write_all(
     writer: *mut upshift_writer,
     buf: *const upshift_buf,
 ) -> c_int {
-    // SAFETY: by contract; the buffer is given away; the future is dropped before its turn.
+    // SAFETY: by contract the handle and `op` are valid, and the buffer is given away; the future
+    // is dropped before its turn.
     unsafe {
-        let (mut turn, buf) = match given(writer.cast::<Turns<Writer>>(), buf) {
-            Ok(given) => given,
+        let (mut turn, buf) = match check_arguments(writer.cast::<Turns<Writer>>(), buf) {
+            Ok(arguments) => arguments,
             Err(refused) => return finish(op, refused),
         };
         start_on!(Writer, op, cx, turn, |half| half.write_all(buf))
     }
 }
 
-/// Writes all of received bytes, which are the operation's from the call on: result 0.
+/// Writes all of the received bytes, which the operation owns from the call on: result 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_bytes(
     op: *mut upshift_op,
@@ -266,7 +271,8 @@ pub unsafe extern "C" fn upshift_write_bytes(
         // SAFETY: passed on.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
-    // SAFETY: by contract; the bytes are given away; the future is dropped before its turn.
+    // SAFETY: by contract the writer and `op` are valid, and the bytes are given away; the future
+    // is dropped before its turn.
     unsafe {
         let bytes = bytes.read().into_inner();
         let mut turn = match turn(writer.cast::<Turns<Writer>>()) {
@@ -277,8 +283,8 @@ pub unsafe extern "C" fn upshift_write_bytes(
     }
 }
 
-/// Sends all of `len` bytes by system calls that do not wait. The kernel has copied them when the
-/// operation ends, so they need only live until then. The result is `len`.
+/// Sends all of `len` bytes by system calls that do not wait. The kernel has copied the bytes when
+/// the operation ends, so they need only live until then. The result is `len`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_copy(
     op: *mut upshift_op,
@@ -287,7 +293,7 @@ pub unsafe extern "C" fn upshift_write_copy(
     data: *const u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: by contract the writer is null, or has not been freed.
     let direction = match unsafe { turn_for(writer.cast::<Turns<Writer>>(), data, len) } {
         Ok(turn) => turn,
         // SAFETY: passed on.
@@ -299,11 +305,11 @@ pub unsafe extern "C" fn upshift_write_copy(
         len,
         done: 0,
     };
-    // SAFETY: by contract.
+    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, write) }
 }
 
-/// The connection's descriptor, which stays its own; -EBADF for null.
+/// Returns the connection's descriptor, which the connection still owns; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_int {
     // SAFETY: by contract, or null; an operation under way changes no descriptor.
@@ -323,16 +329,16 @@ pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reader_free(reader: *mut upshift_reader) {
     if !reader.is_null() {
-        // SAFETY: the caller's, once.
+        // SAFETY: the caller owns the reader and gives it away once.
         catch_panic(|| unsafe { Turns::<Reader>::free(reader.cast()) });
     }
 }
 
-/// Tells the peer that nothing more will come. 0 or a negative errno; -EBADF for null.
+/// Tells the peer that no more data follows. Returns 0 or a negative errno; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) -> c_int {
     wall(|| {
-        // SAFETY: by contract, or null; a shared reference is all that it takes.
+        // SAFETY: by contract, or null; `shutdown` needs only a shared reference.
         match unsafe {
             writer
                 .cast::<Turns<Writer>>()
@@ -346,13 +352,12 @@ pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) 
     })
 }
 
-/// Frees the sending direction, after the operation that is under way, and ends it for the
-/// peer. Does
-/// nothing for null.
+/// Frees the sending direction, after the operation that is under way, and ends it for the peer.
+/// Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_free(writer: *mut upshift_writer) {
     if !writer.is_null() {
-        // SAFETY: the caller's, once.
+        // SAFETY: the caller owns the writer and gives it away once.
         catch_panic(|| unsafe { Turns::<Writer>::free(writer.cast()) });
     }
 }

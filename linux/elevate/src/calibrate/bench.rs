@@ -1,7 +1,8 @@
-//! The measurer of a calibration: elevates both threads, takes the samples.
+//! The measurer of a calibration: a thread that elevates itself and the worker, and takes samples.
 //!
 //! The measurer is a thread of its own, so the caller's policy is never touched. It measures in
-//! pieces of [`PIECE`]; in the pauses between them both threads sleep and all others may run.
+//! pieces of [`PIECE`]; in the pauses between pieces both threads sleep, and all other threads may
+//! run.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -32,7 +33,7 @@ pub(super) struct SampleCounts {
 }
 
 impl SampleCounts {
-    /// Some 200 ms.
+    /// Takes about 200 ms.
     pub(super) const FULL: SampleCounts = SampleCounts {
         switches: 4000,
         changes: 4000,
@@ -41,7 +42,7 @@ impl SampleCounts {
         looks: 200,
         min_meaningful: 50,
     };
-    /// Some 20 ms: medians only.
+    /// Takes about 20 ms; suffices for medians only.
     pub(super) const BRIEF: SampleCounts = SampleCounts {
         switches: 200,
         changes: 200,
@@ -52,7 +53,7 @@ impl SampleCounts {
     };
 }
 
-/// Turns in which the cost of looks is measured.
+/// Rounds in which the cost of looks is measured.
 const LOOK_ROUNDS: u64 = 4;
 /// Time between two looks when their cost is measured.
 const LOOK_INTERVAL: Duration = Duration::from_micros(100);
@@ -62,14 +63,15 @@ const PIECE: Duration = Duration::from_millis(20);
 /// Length of a pause, in which waiting ordinary threads get a slice.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The end of the last pause.
+/// The pauses of a calibration.
 struct Pauses<'a> {
     shared: &'a Shared,
+    /// The end of the last pause.
     last: Instant,
 }
 
 impl Pauses<'_> {
-    /// Pauses if the piece is over. The worker continues with its mode.
+    /// Pauses if the piece has ended. The worker continues with its mode.
     fn pause_if_due(&mut self) {
         if self.last.elapsed() < PIECE {
             return;
@@ -98,7 +100,7 @@ pub(super) fn run(
         spins: AtomicU64::new(0),
         deadline,
     };
-    // The worker demotes itself through its guard, and the measurer raises it through the same one.
+    // The worker demotes itself through its guard; the measurer raises it through the same guard.
     let guard: OnceLock<Elevated> = OnceLock::new();
     std::thread::scope(|scope| {
         let worker = std::thread::Builder::new()
@@ -145,7 +147,7 @@ fn measure(
     worker.pin(cpu)?;
     let worker = guard.get_or_init(|| worker);
     shared.ready.store(true, Release);
-    // The worker wakes from its nap, demoted, and reaches its loop during this sleep.
+    // The demoted worker wakes from its own sleep and reaches its loop during this sleep.
     std::thread::sleep(Duration::from_millis(2));
     let last = Instant::now();
     let mut pauses = Pauses { shared, last };
@@ -215,7 +217,7 @@ fn measure(
     })
 }
 
-/// Measures one-shot timers while the worker spins below.
+/// Measures one-shot timers while the worker spins at a lower priority.
 fn timers(
     samples: SampleCounts,
     shared: &Shared,
@@ -261,15 +263,15 @@ fn measure_delay(
 }
 
 /// Returns the time that one look takes from the thread that it interrupts: the loss of work under
-/// regular interruptions, compared with the same time undisturbed. Of several turns of either kind
-/// the fastest counts, since other activity can only slow them down.
+/// regular interruptions, compared with the same time undisturbed. Of several rounds of either kind
+/// the fastest counts, since other activity can only slow a round down.
 fn look_cost(
     samples: SampleCounts,
     shared: &Shared,
     pauses: &mut Pauses<'_>,
 ) -> Result<Duration, CalibrateError> {
     let timer = timer()?;
-    let every = nanos(LOOK_INTERVAL);
+    let interval = nanos(LOOK_INTERVAL);
     let looks = samples.looks / LOOK_ROUNDS;
     let mut undisturbed = 0.0_f64;
     // The speed, and the time between two looks, which come late.
@@ -277,7 +279,7 @@ fn look_cost(
     for _ in 0..LOOK_ROUNDS {
         pauses.pause_if_due();
         undisturbed = undisturbed.max(spins_per_ns(shared, || {
-            arm(&timer, now_ns() + every * looks)?;
+            arm(&timer, now_ns() + interval * looks)?;
             wait_for(&timer);
             Ok(())
         })?);
@@ -285,7 +287,7 @@ fn look_cost(
         let began = now_ns();
         let spins = spins_per_ns(shared, || {
             for _ in 0..looks {
-                arm(&timer, now_ns() + every)?;
+                arm(&timer, now_ns() + interval)?;
                 wait_for(&timer);
             }
             Ok(())
@@ -318,7 +320,7 @@ fn timer() -> std::io::Result<OwnedFd> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: just opened, without another owner.
+    // SAFETY: the descriptor was just opened and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -328,7 +330,7 @@ fn arm(timer: &OwnedFd, due: u64) -> std::io::Result<()> {
         it_interval: timespec(0),
         it_value: timespec(due),
     };
-    // SAFETY: a live descriptor and a live structure; the former setting is not requested.
+    // SAFETY: `spec` has the type that the call reads; the former setting is not requested.
     let armed = unsafe {
         libc::timerfd_settime(
             timer.as_raw_fd(),
@@ -344,17 +346,17 @@ fn arm(timer: &OwnedFd, due: u64) -> std::io::Result<()> {
     }
 }
 
-/// Sleeps until an armed timer expires. Returns false if a signal came first.
+/// Sleeps until an armed timer expires. Returns false if a signal interrupts the sleep.
 fn wait_for(timer: &OwnedFd) -> bool {
     let mut expirations = 0u64;
-    // SAFETY: eight bytes are read into eight live bytes.
+    // SAFETY: at most eight bytes are written to `expirations`.
     unsafe { libc::read(timer.as_raw_fd(), (&raw mut expirations).cast(), 8) == 8 }
 }
 
 /// Returns CLOCK_MONOTONIC in nanoseconds.
 fn now_ns() -> u64 {
     let mut now = timespec(0);
-    // SAFETY: a live structure; this clock always exists.
+    // SAFETY: `now` has the type that the call writes; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -370,10 +372,10 @@ fn timespec(ns: u64) -> libc::timespec {
 mod tests {
     use super::*;
 
-    /// Waits until `holds`, a millisecond at a time.
+    /// Waits until `holds` returns true; checks every millisecond.
     fn until(shared: &Shared, mut holds: impl FnMut() -> bool) {
         while !holds() {
-            assert!(!shared.is_over(), "too late");
+            assert!(!shared.is_over(), "the deadline has passed");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -401,11 +403,11 @@ mod tests {
             let spins = || shared.spins.load(Relaxed);
             until(&shared, || spins() > 0);
             set_mode(&shared, SLEEP);
-            let (mut last, mut still) = (0, 0);
+            let (mut last, mut unchanged) = (0, 0);
             until(&shared, || {
-                still = if spins() == last { still + 1 } else { 0 };
+                unchanged = if spins() == last { unchanged + 1 } else { 0 };
                 last = spins();
-                still == 20
+                unchanged == 20
             });
             set_mode(&shared, SPIN);
             until(&shared, || spins() > last);

@@ -1,6 +1,7 @@
-//! The worker of a calibration: a thread that runs while it is elevated and acts by the mode.
+//! The worker of a calibration: a thread that runs while it is elevated and acts according to its
+//! mode.
 //!
-//! Bounded: in every mode it ends when told to or at the deadline.
+//! In every mode the worker ends on request or at the deadline.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -16,7 +17,7 @@ use crate::sys::current_tid;
 pub(super) const SWITCH: u32 = 0;
 /// Mode: keeps the CPU busy.
 pub(super) const SPIN: u32 = 1;
-/// Mode: passes every ball back.
+/// Mode: passes the token back.
 pub(super) const PING_PONG: u32 = 2;
 /// Mode: ends.
 pub(super) const STOP: u32 = 3;
@@ -34,9 +35,9 @@ pub(super) struct Shared {
     pub(super) tid: AtomicI32,
     /// Set when the worker has been elevated and may begin.
     pub(super) ready: AtomicBool,
-    /// The holder of the ball: 0, the measurer; 1, the worker.
+    /// The holder of the token: 0, the measurer; 1, the worker.
     pub(super) token: AtomicU32,
-    /// Rounds of the worker's loop while it keeps the CPU busy.
+    /// Number of rounds of the worker's loop while it keeps the CPU busy.
     pub(super) spins: AtomicU64,
     pub(super) deadline: Instant,
 }
@@ -47,7 +48,7 @@ impl Shared {
     }
 }
 
-/// Runs the worker. `guard` is its own guard, set before `ready`.
+/// Runs the worker. `guard` is the worker's own guard, set before `ready`.
 pub(super) fn run_worker(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated>) {
     shared.tid.store(current_tid(), Release);
     while !shared.ready.load(Acquire) {

@@ -1,10 +1,10 @@
-//! A barrier whose cost only one side pays.
+//! An asymmetric memory barrier, paid for by the side that needs it less often.
 //!
 //! A thread that very often sets a flag and loads another, and a thread that seldom does the
 //! reverse, need a full barrier between the two steps on both sides, or each may miss the other's
-//! flag. `membarrier` makes all running threads of the process execute one, so the frequent side
-//! needs a compiler barrier only. It costs a system call, and an interrupt for each other CPU on
-//! which a thread of the process is running.
+//! flag. `membarrier` makes all running threads of the process execute a full barrier, so the
+//! frequent side needs a compiler barrier only. The call costs a system call, and an interrupt for
+//! each other CPU on which a thread of the process is running.
 
 use std::io::{self, Write};
 
@@ -66,7 +66,7 @@ fn end_process(error: &io::Error) -> ! {
          in the seccomp filter that was installed since"
     );
     let left = rest.len();
-    // SAFETY: a pointer to a local of the length given.
+    // SAFETY: `text` is at least as long as the length given.
     unsafe { libc::write(2, text.as_ptr().cast(), text.len() - left) };
     std::process::abort()
 }

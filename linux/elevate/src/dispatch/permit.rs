@@ -15,8 +15,7 @@
 //! (checked by loom in `tests/loom_permit.rs`, with a full fence for the heavy barrier). If both,
 //! the supervisor reverts the revocation, and the thread continues.
 //!
-//! Cost: `enter` two plain stores and two loads, `leave` a load and a store and a load; no
-//! read-modify-write.
+//! Cost: `enter` and `leave` take two loads and a store each, and no read-modify-write.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
@@ -28,7 +27,7 @@ use Ordering::{Acquire, Relaxed, Release, SeqCst};
 #[cfg(not(loom))]
 use crate::futex::{futex_wait, futex_wake};
 
-/// The thread is in the middle of a use; the permit was not revoked.
+/// Error: the thread is in the middle of a use, so the permit was not revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
@@ -71,7 +70,7 @@ impl Permit {
         }
     }
 
-    /// Begins a use of the thread. If the permit has been revoked, waits until it is granted again.
+    /// Begins a use by the thread. If the permit has been revoked, waits until it is granted again.
     #[inline]
     pub fn enter(&self) {
         if !self.begin() {
@@ -91,7 +90,7 @@ impl Permit {
         depth != 0 || self.revoked.load(Acquire) == 0
     }
 
-    /// Ends a use of the thread. Returns true if it is the outermost, and a supervisor
+    /// Ends a use by the thread. Returns true if it was the outermost use and a supervisor has
     /// [asked](Permit::ask) to be notified.
     #[inline]
     #[must_use]
@@ -115,7 +114,8 @@ impl Permit {
     }
 
     /// Waits until the permit is granted or `give_up` returns true, which is called again after
-    /// each [`nudge`](Permit::nudge). For the thread itself. Async-signal-safe, if `give_up` is.
+    /// each [`nudge`](Permit::nudge). Called by the thread itself. Async-signal-safe if `give_up`
+    /// is.
     #[cold]
     pub fn wait_until(&self, give_up: impl Fn() -> bool) {
         self.waiting.store(1, SeqCst);
@@ -128,7 +128,7 @@ impl Permit {
         self.waiting.store(0, Relaxed);
     }
 
-    /// Makes a waiting thread call `give_up` once more. The caller changes the condition before,
+    /// Makes a waiting thread call `give_up` once more. The caller first changes the condition,
     /// with a full barrier, and repeats the nudge while it matters.
     pub fn nudge(&self) {
         if self.waiting.load(SeqCst) != 0 {
@@ -137,8 +137,8 @@ impl Permit {
         }
     }
 
-    /// Revokes the permit, with `barrier` a barrier for all threads (see
-    /// [`heavy_barrier`](super::heavy_barrier)). From then on the thread is outside of all uses.
+    /// Revokes the permit. `barrier` is a memory barrier for all threads
+    /// ([`heavy_barrier`](super::heavy_barrier)). From then on the thread is outside of all uses.
     /// Only one supervisor at a time may call this.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Permit {
 
     /// Requests that the next outermost [`leave`](Permit::leave) returns true. Returns whether a
     /// use is still under way; if not, that leave may have missed the request, and the caller
-    /// checks again at once. With a barrier as in [`revoke`](Permit::revoke).
+    /// checks again at once. `barrier` is that of [`revoke`](Permit::revoke).
     pub fn ask(&self, barrier: impl FnOnce()) -> bool {
         self.asked.store(1, SeqCst);
         barrier();
@@ -206,11 +206,11 @@ mod tests {
         assert!(!permit.leave(), "asked once, notified once");
     }
 
-    struct Plain(UnsafeCell<u64>);
-    // SAFETY: the permit decides which thread touches it.
-    unsafe impl Sync for Plain {}
+    struct PlainCounter(UnsafeCell<u64>);
+    // SAFETY: the permit decides which thread touches the counter.
+    unsafe impl Sync for PlainCounter {}
 
-    impl Plain {
+    impl PlainCounter {
         /// Adds one.
         ///
         /// # Safety
@@ -228,7 +228,7 @@ mod tests {
         register_barrier().unwrap();
         let (permit, shared, stop) = (
             Permit::new(),
-            Plain(UnsafeCell::new(0)),
+            PlainCounter(UnsafeCell::new(0)),
             AtomicBool::new(false),
         );
         let own = AtomicU64::new(0);
@@ -244,7 +244,7 @@ mod tests {
                 }
             });
             let began = Instant::now();
-            // Both must get turns, which depend on the machine's load.
+            // Both threads must use the memory, which depends on the machine's load.
             let both = |taken| own.load(Relaxed) > 1_000 && taken > 1_000;
             let for_long = || began.elapsed() > Duration::from_millis(100);
             while !(both(taken) && for_long()) && began.elapsed() < Duration::from_secs(30) {

@@ -1,7 +1,7 @@
 //! The guardian's own code, which runs after the fork of a process with many threads.
 //!
-//! It is async-signal-safe: only system calls and plain memory; no allocation, no
-//! lock, no panic. It blocks in `poll`; without a heartbeat to check it costs nothing until its
+//! It is async-signal-safe: it makes system calls and uses plain memory, but does not allocate,
+//! lock or panic. It blocks in `poll`; without a heartbeat to check it costs nothing until its
 //! owner dies.
 
 use std::ffi::c_int;
@@ -23,11 +23,12 @@ const PAUSE_MS: c_int = 20;
 /// Interval of checks for the parent if the kernel has no pidfd, in milliseconds.
 const PARENT_CHECK_MS: c_int = 100;
 
-/// Checks per heartbeat: a missed one is noticed after 1 to 1 + 1/[`CHECKS_PER_HEARTBEAT`]
+/// Checks per heartbeat: a missed heartbeat is noticed after 1 to 1 + 1/[`CHECKS_PER_HEARTBEAT`]
 /// heartbeats.
 const CHECKS_PER_HEARTBEAT: u32 = 4;
 
-/// Watches `owner`, restores, exits. `socket` is the guardian's end of the pair.
+/// Watches `owner`, restores all threads when it ends, and exits. `socket` is the guardian's end of
+/// the pair.
 pub(super) fn run(
     table: &Table,
     socket: c_int,
@@ -38,7 +39,7 @@ pub(super) fn run(
     raise_priority();
     let start = Kernel.birth(owner).unwrap_or(0);
     let pidfd = Kernel.pidfd_open(owner).unwrap_or(-1);
-    // SAFETY: one byte of a live array. If the owner is dead already, the loop notices.
+    // SAFETY: the array has one byte. If the owner is dead already, the loop notices.
     unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
     // The table may hold records from before an earlier guardian died.
     let mut monitor = HeartbeatMonitor::new(table, heartbeat);
@@ -70,7 +71,7 @@ struct HeartbeatMonitor<'a> {
     interval_ms: Option<c_int>,
     is_checking: bool,
     last_beats: u64,
-    /// Consecutive checks without a beat in between.
+    /// Number of consecutive checks without a beat in between.
     missed: u32,
 }
 
@@ -94,7 +95,7 @@ impl<'a> HeartbeatMonitor<'a> {
         self.interval_ms.filter(|_| self.is_checking)
     }
 
-    /// Checks the heartbeat after a wait. `timed_out`: the wait lasted its full time.
+    /// Checks the heartbeat after a wait. `timed_out` says that the wait lasted its full time.
     fn check(&mut self, timed_out: bool) {
         if self.interval_ms.is_none() {
             return;
@@ -108,8 +109,8 @@ impl<'a> HeartbeatMonitor<'a> {
             header.demotions.fetch_add(1, SeqCst);
         }
         header.armed.store(0, SeqCst);
-        // Pairs with the fence between the owner's record and its check: one of the two sees the
-        // other's.
+        // Pairs with the fence between the owner's record and its check of `armed`: at least one
+        // side sees the other's store.
         fence(SeqCst);
         self.is_checking = self.table.has_foreign();
         if self.is_checking {
@@ -118,8 +119,8 @@ impl<'a> HeartbeatMonitor<'a> {
     }
 }
 
-/// Takes every thread of other processes out of SCHED_FIFO; the records stay. Returns whether there
-/// was any.
+/// Takes every thread of other processes out of SCHED_FIFO; the records stay. Returns whether a
+/// thread was demoted.
 fn demote_all(table: &Table) -> bool {
     let mut demoted_any = false;
     for (_, record) in table.records().filter(|(_, record)| !record.own) {
@@ -198,9 +199,9 @@ fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> Wait
         events: libc::POLLIN,
         revents: 0,
     });
-    // SAFETY: two live entries; a negative descriptor is ignored by the kernel.
+    // SAFETY: `fds` has two entries. The kernel ignores a negative descriptor.
     let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) };
-    // SAFETY: cannot fail.
+    // SAFETY: `getppid` has no arguments and cannot fail.
     let orphaned = unsafe { libc::getppid() } != owner;
     if orphaned || (ready > 0 && fds[1].revents != 0) {
         return WaitOutcome::OwnerEnded;
@@ -209,9 +210,9 @@ fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> Wait
         return WaitOutcome::TimedOut;
     }
     let mut byte = [0u8];
-    // SAFETY: at most one byte is received into a live array.
+    // SAFETY: at most one byte is written to the array.
     let received = unsafe { libc::recv(socket, byte.as_mut_ptr().cast(), 1, libc::MSG_DONTWAIT) };
-    // The end of the file is the end of its owner.
+    // The end of file means that the owner has ended or has closed its end.
     if received > 0 {
         WaitOutcome::Woken
     } else {

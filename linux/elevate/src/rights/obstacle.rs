@@ -14,11 +14,11 @@ pub enum Obstacle {
         /// The path of this program.
         program: String,
     },
-    /// RLIMIT_RTPRIO permits some priority, but not a sufficient one.
+    /// RLIMIT_RTPRIO permits priorities, but none that suffices.
     Limit {
         /// The soft limit.
         soft: u64,
-        /// The hard limit, up to which the process may raise the soft one itself.
+        /// The hard limit, up to which the process may raise the soft limit itself.
         hard: u64,
     },
     /// CAP_SYS_NICE in a user namespace does not count.
@@ -95,7 +95,7 @@ impl fmt::Display for Obstacle {
 }
 
 /// Returns the reasons why the kernel refused [`Priority::MAX`](crate::Priority::MAX), most likely
-/// one first.
+/// reason first.
 pub(super) fn explain(
     rights: &Rights,
     refusal: &io::Error,
@@ -124,7 +124,7 @@ pub(super) fn explain(
     } else if !rights.capable && !limit_helps {
         obstacles.push(Obstacle::Capability { program: program() });
     } else if obstacles.is_empty() {
-        // The right is there but does not suffice: something else refuses.
+        // The process has the right, so another rule refuses.
         if rights.group.is_none()
             && let Some(group) = unified
         {
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    fn explained(rights: &Rights, unified: Option<&str>) -> String {
+    fn explanation(rights: &Rights, unified: Option<&str>) -> String {
         let refusal = io::Error::from_raw_os_error(libc::EPERM);
         let obstacles = explain(rights, &refusal, unified.map(str::to_string));
         let texts: Vec<String> = obstacles.iter().map(Obstacle::to_string).collect();
@@ -175,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_is_told_three_ways() {
-        let text = explained(&rights(), None);
+    fn an_ordinary_user_is_told_three_remedies() {
+        let text = explanation(&rights(), None);
         for remedy in ["sudo ", "LimitRTPRIO=49", "rtprio 49", "from everybody"] {
             assert!(text.contains(remedy), "{text}");
         }
@@ -198,7 +198,7 @@ mod tests {
             ..rights()
         };
         for rights in [rights(), capable, namespace, limited] {
-            let text = explained(&rights, Some("/user.slice"));
+            let text = explanation(&rights, Some("/user.slice"));
             assert!(!text.contains("setcap"), "{text}");
         }
     }
@@ -212,27 +212,27 @@ mod tests {
             path: path.clone(),
             runtime_us: 0,
         });
-        let text = explained(&rights, None);
+        let text = explanation(&rights, None);
         assert!(text.contains(&path) && !text.contains("setcap"), "{text}");
     }
 
     #[test]
-    fn a_capable_process_gets_the_other_reasons_of_a_refusal() {
+    fn a_capable_process_gets_the_other_reasons_for_a_refusal() {
         let mut rights = rights();
         rights.capable = true;
-        assert!(explained(&rights, Some("/user.slice")).contains("rt_group_sched=0"));
+        assert!(explanation(&rights, Some("/user.slice")).contains("rt_group_sched=0"));
         rights.filtered = true;
-        assert!(explained(&rights, None).contains("seccomp"));
+        assert!(explanation(&rights, None).contains("seccomp"));
         rights.user_namespace = true;
-        assert!(explained(&rights, None).contains("rtprio=49"));
+        assert!(explanation(&rights, None).contains("rtprio=49"));
     }
 
     #[test]
-    fn a_low_limit_is_told_how_to_rise() {
+    fn a_low_limit_gets_the_command_that_raises_it() {
         let mut rights = rights();
         rights.limit = (10, 20);
         rights.highest = Some(Priority::of::<10>());
-        let text = explained(&rights, None);
+        let text = explanation(&rights, None);
         assert!(text.contains("ulimit -r 20"), "{text}");
     }
 

@@ -2,9 +2,9 @@
 //!
 //! The kernel gives every thread a number of its own, the inode of its pidfd (Linux 6.9), and
 //! reports the thread's process through a pidfd (6.13). Neither looks up a path. Older kernels have
-//! both only in files of `/proc`: a lookup there may wait, in a loop, for another thread that is in
-//! the middle of one while a process of that name ends, and forever if that thread is less urgent
-//! and on the same CPU.
+//! both only in files of `/proc`. A lookup there may wait, in a loop, for another thread that is in
+//! the middle of a lookup while a process of that name ends. It waits forever if that thread is
+//! less urgent and on the same CPU.
 //!
 //! The functions allocate nothing and take no lock.
 
@@ -22,19 +22,19 @@ pub(super) fn birth(tid: Tid) -> io::Result<u64> {
     if !pidfds_have_numbers()? {
         return start_time(tid);
     }
-    let about = with_pidfd(tid, |fd| {
+    let status = with_pidfd(tid, |fd| {
         // SAFETY: a structure of integers is valid when zeroed.
-        let mut about: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: a live structure of the type the call writes.
-        check(c_long::from(unsafe { libc::fstat(fd, &raw mut about) }))?;
-        Ok(about)
+        let mut status: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: `status` has the type that the call writes.
+        check(c_long::from(unsafe { libc::fstat(fd, &raw mut status) }))?;
+        Ok(status)
     });
-    match about {
+    match status {
         // The number is in use as the id of a group or session: its thread has ended.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             Err(io::Error::from_raw_os_error(libc::ESRCH))
         }
-        about => about.map(|about| about.st_ino),
+        status => status.map(|status| status.st_ino),
     }
 }
 
@@ -55,7 +55,7 @@ struct PidfdInfo {
     pid: u32,
     leader: u32,
     parent: u32,
-    others: [u32; 9],
+    ids_and_exit_code: [u32; 9],
 }
 
 const PIDFD_GET_INFO: u64 = 3 << 30 | (size_of::<PidfdInfo>() as u64) << 16 | 0xff << 8 | 11;
@@ -66,7 +66,7 @@ fn leader_by_pidfd(fd: c_int) -> io::Result<Tid> {
         mask: PIDFD_INFO_PID,
         ..PidfdInfo::default()
     };
-    // SAFETY: a live structure of the size that the number of the call encodes.
+    // SAFETY: `info` has the size that the number of the call encodes.
     check(c_long::from(unsafe {
         libc::ioctl(fd, PIDFD_GET_INFO as _, &raw mut info)
     }))?;
@@ -102,7 +102,7 @@ fn with_pidfd<T>(tid: Tid, ask: impl FnOnce(c_int) -> io::Result<T>) -> io::Resu
     // SAFETY: integers only. The descriptor is close-on-exec.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })? as c_int;
     let answer = ask(fd);
-    // SAFETY: opened above, without another user.
+    // SAFETY: `fd` was opened above and has no other user.
     unsafe { libc::close(fd) };
     answer
 }
@@ -122,10 +122,10 @@ fn pidfds_have_numbers() -> io::Result<bool> {
     }
     let kind = with_pidfd(0, |fd| {
         // SAFETY: a structure of integers is valid when zeroed.
-        let mut about: libc::statfs = unsafe { std::mem::zeroed() };
-        // SAFETY: a live structure of the type the call writes.
-        check(c_long::from(unsafe { libc::fstatfs(fd, &raw mut about) }))?;
-        Ok(about.f_type as u64)
+        let mut status: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: `status` has the type that the call writes.
+        check(c_long::from(unsafe { libc::fstatfs(fd, &raw mut status) }))?;
+        Ok(status.f_type as u64)
     });
     let yes = match kind {
         Ok(kind) => kind == PID_FS_MAGIC,
@@ -191,7 +191,7 @@ fn read_into(path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
     let fd = check(c_long::from(unsafe {
         libc::open(path.as_ptr(), OPEN_FLAGS)
     }))? as c_int;
-    // SAFETY: the buffer is live and as long as stated.
+    // SAFETY: the buffer is writable for its length.
     let read = check(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as c_long);
     // SAFETY: `fd` was opened above and has no other user.
     unsafe { libc::close(fd) };
@@ -253,11 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn this_thread_has_two_names() {
-        for of in [birth, start_time] {
-            let own = of(0).unwrap();
+    fn tid_0_is_the_calling_thread() {
+        for number_of in [birth, start_time] {
+            let own = number_of(0).unwrap();
             assert!(own > 0);
-            assert_eq!(own, of(current_tid()).unwrap());
+            assert_eq!(own, number_of(current_tid()).unwrap());
         }
     }
 
@@ -274,9 +274,9 @@ mod tests {
     #[test]
     fn threads_differ_and_know_their_leader() {
         let own = std::process::id() as Tid;
-        let of = |tid| (birth(tid).unwrap(), leader(tid).unwrap());
-        let here = of(0);
-        let there = std::thread::spawn(move || of(current_tid()))
+        let identity = |tid| (birth(tid).unwrap(), leader(tid).unwrap());
+        let here = identity(0);
+        let there = std::thread::spawn(move || identity(current_tid()))
             .join()
             .unwrap();
         assert_ne!(here.0, there.0);

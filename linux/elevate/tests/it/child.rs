@@ -292,7 +292,7 @@ fn cpu_hog() {
     die("kill");
 }
 
-/// Kills its guardian, starts another one, and kills itself.
+/// Kills its guardian and starts another one. The parent then kills this process.
 fn guardian_killer() {
     let elevator = Elevator::with_guardian().unwrap();
     let guards: Vec<Elevated> = tids()
@@ -308,11 +308,10 @@ fn guardian_killer() {
     elevator.ensure_guardian().unwrap();
     assert_ne!(elevator.guardian_pid().unwrap(), first);
     println!("ready {}", guards.len());
-    // The parent kills this process.
     sleep(60_000);
 }
 
-/// Executes another program while elevated, from the main thread or from another one.
+/// Executes another program while elevated, from the main thread or from another thread.
 fn exec() {
     if setting("WHERE") == "elsewhere" {
         return exec_elevated();

@@ -109,7 +109,7 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
 }
 
 #[test]
-fn the_guardian_runs_over_elevated_threads_that_burn_every_cpu() {
+fn the_guardian_preempts_elevated_threads_that_burn_every_cpu() {
     if !root() {
         return;
     }

@@ -106,7 +106,7 @@ fn a_guardian_that_cannot_be_forked_is_an_error() {
 }
 
 #[test]
-fn without_a_second_guardian_no_thread_of_others_is_elevated() {
+fn without_a_second_guardian_no_thread_of_another_process_is_elevated() {
     if !root() {
         return;
     }

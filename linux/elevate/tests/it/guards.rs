@@ -1,5 +1,5 @@
-//! Tests of guards: refused elevations, restoring, and changes by others that a guard must not
-//! undo.
+//! Tests of guards: refused elevations, restoring, and changes by other programs that a guard must
+//! not undo.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -471,9 +471,9 @@ fn the_guardian_is_invisible_to_wait_loops() {
     );
 }
 
-/// Other tests print a guardian's pulse when it has not restored a thread.
+/// Other tests print the heartbeat state of a guardian that has not restored a thread.
 #[test]
-fn the_pulse_shows_the_counters_of_the_guardian() {
+fn the_heartbeat_state_shows_the_counters_of_the_guardian() {
     if !root() {
         return;
     }

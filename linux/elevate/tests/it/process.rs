@@ -127,7 +127,7 @@ impl Victim {
         tids.join(" ")
     }
 
-    /// Describes the first thread whose policy or CPUs differ from the recorded ones.
+    /// Describes the first thread whose policy or CPUs differ from the recorded values.
     pub(crate) fn changed(&self) -> Option<String> {
         self.threads.iter().find_map(|(tid, former, cpus)| {
             let now = Kernel.sched_getattr(*tid).unwrap();

@@ -19,7 +19,7 @@ pub struct OpenAt {
 
 impl OpenAt {
     /// Opens `path`, relative to `directory` or, if `None`, to the working directory. `flags` and
-    /// `mode` as for `openat(2)`.
+    /// `mode` are those of `openat(2)`.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ pub struct Statx {
 
 impl Statx {
     /// Reads the attributes of a path, relative to `directory` or, if `None`, to the working
-    /// directory. `flags` as for `statx(2)`.
+    /// directory. `flags` are those of `statx(2)`.
     ///
     /// # Errors
     ///

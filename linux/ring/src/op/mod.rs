@@ -1,9 +1,9 @@
-//! The operations. Each owns the memory and descriptors that it refers to, and resolves to the
-//! result together with the buffers it was given.
+//! The operations. Each owns the memory and descriptors that it refers to, and resolves to its
+//! result together with its buffers.
 //!
 //! | group | operations |
 //! |---|---|
-//! | [`Nop`] | nothing, for tests and measurements |
+//! | no effect | [`Nop`], for tests and measurements |
 //! | bytes of files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`] |
 //! | files | [`OpenAt`], [`Statx`], [`Fsync`], [`Ftruncate`] |
 //! | names | [`OpenAt2`], [`MkDirAt`], [`UnlinkAt`], [`RenameAt`], [`LinkAt`], [`SymlinkAt`] |

@@ -34,7 +34,7 @@ impl PathAt {
         })
     }
 
-    /// Names an open file itself; needs AT_EMPTY_PATH.
+    /// Refers to an open file itself; the call needs AT_EMPTY_PATH.
     pub(super) fn open(fd: Fd) -> Self {
         Self {
             directory: Some(fd),
@@ -61,7 +61,7 @@ pub struct OpenAt2 {
 
 impl OpenAt2 {
     /// Opens `path`, relative to `directory` or, if `None`, to the working directory. `flags` and
-    /// `mode` as for `openat(2)`, `resolve` as for `openat2(2)`: `RESOLVE_BENEATH`,
+    /// `mode` are those of `openat(2)`, `resolve` is that of `openat2(2)`: `RESOLVE_BENEATH`,
     /// `RESOLVE_NO_SYMLINKS`, …
     ///
     /// # Errors
@@ -264,8 +264,8 @@ pub struct SymlinkAt {
 }
 
 impl SymlinkAt {
-    /// Makes `link`, relative to `directory` or, if `None`, to the working directory, a link to
-    /// `target`, which need not exist.
+    /// Makes a link to `target`, which need not exist. Its path is `link`, relative to `directory`
+    /// or, if `None`, to the working directory.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// Connects to `address`, whose family is that of the socket.
+    /// Connects to `address`, which must be of the socket's family.
     pub fn new(fd: Fd, address: impl Into<Address>) -> Self {
         Self {
             fd,
@@ -41,7 +41,7 @@ unsafe impl Operation for Connect {
 }
 
 /// Accepts one connection; resolves to its descriptor, which is close-on-exec and blocking.
-/// [`AcceptMulti`](crate::AcceptMulti) costs less where many come.
+/// [`AcceptMulti`](crate::AcceptMulti) costs less if many connections arrive.
 #[derive(Debug)]
 pub struct Accept {
     fd: Fd,
@@ -54,7 +54,7 @@ impl Accept {
     }
 }
 
-// SAFETY: the entry points to nothing.
+// SAFETY: the entry has only null pointers.
 unsafe impl Operation for Accept {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -68,7 +68,7 @@ unsafe impl Operation for Accept {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for us, and it is known here only.
+        // SAFETY: the kernel made this descriptor for this operation, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }

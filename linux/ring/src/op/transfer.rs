@@ -7,8 +7,8 @@ use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry};
 use std::io;
 
-/// Returns result and buffer of a transfer into a buffer whose first `prefilled` bytes were filled
-/// earlier.
+/// Returns the result and the buffer of a transfer into a buffer whose first `prefilled` bytes were
+/// filled earlier.
 fn filled<B: IoBufMut>(result: i32, prefilled: u32, mut buffer: B) -> (io::Result<usize>, B) {
     let prefilled = prefilled as usize;
     let result = match outcome(result) {
@@ -48,8 +48,8 @@ impl<B: IoBufMut> ReadAt<B> {
     }
 
     /// Declares that the first `count` bytes at the offset are in the buffer already. The operation
-    /// reads the bytes that follow them, and resolves to the number of both. An error is then left
-    /// to the next read.
+    /// reads the bytes that follow them, and resolves to the number of both. An error is then
+    /// reported by the next read.
     ///
     /// # Safety
     ///
@@ -179,7 +179,7 @@ impl<B: IoBufMut> Recv<B> {
         }
     }
 
-    /// Waits until the buffer is full, the peer has finished, or an error.
+    /// Waits until the buffer is full, the peer has finished, or an error occurs.
     #[must_use]
     pub fn all(mut self) -> Self {
         self.flags |= libc::MSG_WAITALL;
@@ -215,7 +215,7 @@ pub struct Send<B> {
 }
 
 impl<B: IoBuf> Send<B> {
-    /// Sends as much as the socket takes at once.
+    /// Sends as many bytes as the socket takes at once.
     pub fn new(fd: Fd, buffer: B) -> Self {
         Self {
             fd,

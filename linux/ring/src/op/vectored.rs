@@ -10,7 +10,8 @@ use std::{fmt, io, ptr};
 /// The kernel's descriptions of buffers; made when the operation has its final address.
 struct Vectors(Vec<libc::iovec>);
 
-// SAFETY: numbers for the kernel; the buffers they refer to move along in the same operation.
+// SAFETY: the pointers are only passed to the kernel. The operation that owns the vectors owns the
+// buffers, too.
 unsafe impl std::marker::Send for Vectors {}
 
 impl Vectors {
@@ -126,7 +127,8 @@ pub struct WriteVectored<B> {
 at_position!(WriteVectored, IoBuf, is_copied: false);
 
 impl<B: IoBuf> WriteVectored<B> {
-    /// Declares a write through the page cache, as [`WriteAt::copied`](super::WriteAt::copied).
+    /// Declares whether the write goes through the page cache; see
+    /// [`WriteAt::copied`](super::WriteAt::copied).
     #[must_use]
     pub fn copied(mut self, is_copied: bool) -> Self {
         self.is_copied = is_copied;
@@ -174,11 +176,12 @@ pub struct SendVectored<B> {
 
 struct Message(libc::msghdr);
 
-// SAFETY: numbers for the kernel; the memory they refer to moves along in the same operation.
+// SAFETY: the pointers are only passed to the kernel. The operation that owns the header owns the
+// memory, too.
 unsafe impl std::marker::Send for Message {}
 
 impl<B: IoBuf> SendVectored<B> {
-    /// Sends as much as the socket takes at once.
+    /// Sends as many bytes as the socket takes at once.
     pub fn new(fd: Fd, buffers: Vec<B>) -> Self {
         Self {
             fd,

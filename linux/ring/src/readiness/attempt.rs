@@ -32,7 +32,7 @@ pub(super) enum Outcome {
 
 use Outcome::{Done, Offload, Wait};
 
-/// The kernel's end of a buffer ring that the driver lends.
+/// The consumer's end of a buffer ring, which is the kernel's end with io_uring.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     ring: *const BufferEntry,
@@ -53,16 +53,16 @@ impl Group {
         }
     }
 
-    /// Returns address, length and number of the next buffer.
+    /// Returns the address, the length and the id of the next buffer.
     fn peek(&self) -> Option<(*mut u8, usize, u16)> {
-        // SAFETY: entry 0 exists, and its last field is the tail, atomic on both ends.
+        // SAFETY: entry 0 exists. Its last field is the tail, which both ends access atomically.
         let tail: &AtomicU16 = unsafe { &(*self.ring).tail };
         if tail.load(Ordering::Acquire) == self.head {
             return None;
         }
         let index = usize::from(self.head & self.mask);
-        // SAFETY: entries between head and tail are filled, and not written. They are read field by
-        // field, because the last one of entry 0 is the tail.
+        // SAFETY: entries between head and tail are filled, and are not written. They are read
+        // field by field, because the last field of entry 0 is the tail.
         unsafe {
             let entry = self.ring.add(index);
             let address = (&raw const (*entry).address).read();
@@ -79,8 +79,8 @@ impl Group {
 }
 
 /// Makes an attempt. `done` counts the bytes of earlier attempts of an operation that must transfer
-/// all; `post` takes completions that are not terminal. `first` is set if the operation has not
-/// waited for readiness yet.
+/// all its bytes; `post` takes completions that are not terminal. `first` is set if the operation
+/// has not waited for readiness yet.
 pub(super) fn attempt(
     sqe: &Sqe,
     done: &mut u32,
@@ -207,14 +207,14 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
         message
     } else {
         // SAFETY: as in `whole_length`.
-        left = after(unsafe { pieces(sqe) }, done);
+        left = skip(unsafe { pieces(sqe) }, done);
         // SAFETY: as above.
         rest = unsafe { *message };
         rest.msg_iov = left.as_mut_ptr();
         rest.msg_iovlen = left.len() as _;
         &raw mut rest
     };
-    // SAFETY: a header of valid pieces.
+    // SAFETY: the header describes pieces of the operation's buffers.
     result(unsafe {
         if sends {
             libc::sendmsg(sqe.fd, message, flags)
@@ -225,14 +225,14 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
 }
 
 /// Returns the pieces without their first `done` bytes.
-fn after(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
+fn skip(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
     let mut left = Vec::new();
     for piece in pieces {
         let skipped = done.min(piece.iov_len);
         done -= skipped;
         if skipped < piece.iov_len {
             left.push(libc::iovec {
-                // SAFETY: within the piece.
+                // SAFETY: `skipped` is less than the length of the piece.
                 iov_base: unsafe { piece.iov_base.cast::<u8>().add(skipped) }.cast(),
                 iov_len: piece.iov_len - skipped,
             });
@@ -241,7 +241,7 @@ fn after(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
     left
 }
 
-/// Receives into buffers of the group until the socket is empty or the group is.
+/// Receives into buffers of the group until the socket or the group is empty.
 fn receive_stream(
     sqe: &Sqe,
     groups: &mut [Option<Group>],
@@ -305,7 +305,7 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
     if length < before {
         return -libc::EFAULT;
     }
-    // SAFETY: within the buffer.
+    // SAFETY: the buffer has at least `before` bytes.
     let (at_name, at_control, at_data) = unsafe {
         let at_name = buffer.add(size_of::<Datagram>());
         (at_name, at_name.add(name), buffer.add(before))
@@ -339,8 +339,8 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
     before as i32 + received
 }
 
-/// Accepts one connection, or all that wait for a stream. Makes the listening socket nonblocking
-/// for good, since another thread may accept on it and be faster.
+/// Accepts one connection or, for a stream, all waiting connections. Makes the listening socket
+/// nonblocking permanently, since another thread may accept on it and be faster.
 fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
     if first && set_nonblocking(sqe.fd) < 0 {
         return Done(-errno());
@@ -361,7 +361,7 @@ fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
     Wait(READABLE)
 }
 
-/// Begins to connect, or, after readiness, asks for the outcome.
+/// Starts to connect or, once the socket is ready, returns the outcome.
 fn connect(sqe: &Sqe, first: bool) -> Outcome {
     if !first {
         let mut error: c_int = 0;
@@ -381,7 +381,7 @@ fn connect(sqe: &Sqe, first: bool) -> Outcome {
     let connected = connect_at_once(sqe);
     match connected {
         connected if connected == -libc::EINPROGRESS || connected == -libc::EINTR => Wait(WRITABLE),
-        // A local socket whose peer's queue is full gives no sign when there is room.
+        // A local socket whose peer's queue is full does not become ready when there is room.
         connected if would_block(connected) => Offload,
         connected => Done(connected),
     }
@@ -411,7 +411,7 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
             moved if would_block(moved) => return Wait(events),
             moved if moved == -libc::EINTR => {}
             moved if moved == -libc::EOPNOTSUPP || moved == -libc::ENOSYS => {
-                // A terminal, for one, supports no nonblocking reads, only readiness.
+                // A terminal, for example, supports readiness but no nonblocking reads.
                 return match epoll::ready(sqe.fd, events) {
                     0 => Wait(events),
                     _ => Offload,
@@ -423,8 +423,8 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
     }
 }
 
-/// Returns whether a read of a file at an offset ended where the page cache did, before the end of
-/// the file. Then a thread reads all of it again, as callers expect of a file.
+/// Returns whether a read of a file at an offset ended with the cached pages, before the end of the
+/// file. A thread then repeats the whole read, because callers expect it to be complete.
 fn is_cut_short(sqe: &Sqe, vectors: &Vectors, moved: i32) -> bool {
     // SAFETY: the vectors are valid for the operation's use of them.
     let asked: usize = unsafe {

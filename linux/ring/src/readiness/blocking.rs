@@ -54,7 +54,7 @@ fn set_io_priority(sqe: &Sqe) {
     if carries && PRIORITY.replace(sqe.ioprio) != sqe.ioprio {
         /// `IOPRIO_WHO_PROCESS`; 0: the calling thread.
         const PROCESS: c_int = 1;
-        // A priority that may not be set is ignored: it is advice.
+        // The priority is advice, so a refusal is ignored.
         // SAFETY: no pointers involved.
         unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, 0, c_int::from(sqe.ioprio)) };
     }

@@ -1,8 +1,8 @@
 //! The driver for machines without io_uring: readiness from epoll, nonblocking calls, and threads
 //! for calls that block.
 //!
-//! It takes the place of the kernel's side of the two queues, below the slots (the boundary is
-//! [`Backend`](crate::backend::Backend)): it takes the same entries, and answers with the same
+//! The driver takes the place of the kernel's side of the two queues, below the slots (the boundary
+//! is [`Backend`](crate::backend::Backend)): it takes the same entries, and answers with the same
 //! completions. [`enter`](Readiness::enter) attempts each entry at once. An entry that would block
 //! waits for its descriptor to become ready and is attempted again; an entry that can only block
 //! goes to an [`Offload`](crate::Offload).
@@ -19,7 +19,7 @@
 //! | NOP | completes at once |
 //! | SEND, SENDMSG, RECV, RECVMSG | `MSG_DONTWAIT`; repeated until complete with `MSG_WAITALL` |
 //! | RECV and RECVMSG multishot | when readable, into the buffers of the pool, up to 32 at a time |
-//! | ACCEPT multishot | `accept4`; the listening socket becomes nonblocking for good |
+//! | ACCEPT multishot | `accept4`; the listening socket becomes nonblocking permanently |
 //! | CONNECT | nonblocking for the length of the call; see below for local sockets |
 //! | POLL_ADD | `poll`, then epoll |
 //! | READ, WRITE, READV, WRITEV | `RWF_NOWAIT` (page cache, pipes); other files on a thread |
@@ -27,21 +27,21 @@
 //! | MKDIRAT, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT | on a thread |
 //! | ASYNC_CANCEL | by `user_data`, or all; a call that a thread is making runs to its end |
 //!
-//! A local socket whose peer's queue is full gives no sign of readiness, so a thread tries to
-//! connect each millisecond. The table covers all of [`op`](crate::op). Any other entry, which only
+//! A local socket whose peer's queue is full never becomes ready, so a thread tries to connect each
+//! millisecond. The table covers all of [`op`](crate::op). Any other entry, which only
 //! an [`Operation`](crate::Operation) of another crate can make, completes with EOPNOTSUPP.
 //!
 //! # Comparison with io_uring
 //!
 //! * Buffers, descriptors and slots belong to an operation until its last completion, which is
 //!   posted when no call uses them any more. A descriptor is registered only while operations wait
-//!   at it, and those keep it open, so its number cannot be reused under a registration.
+//!   at it. These operations keep it open, so its number cannot be reused while it is registered.
 //! * Interest is level-triggered and stays armed while a stream receives: a request of a server
 //!   costs a `recv`, a `send`, and a share of an `epoll_wait`.
-//! * A busy thread gets no sign of arrivals: it asks once per turn
+//! * A busy thread is not told of arrivals: it asks once per iteration of its loop
 //!   ([`Ring::is_due`](crate::Ring::is_due)). A [`Notifier`] notifies other threads.
-//! * Any owner makes the calls, not only the maker of the ring: no proxy is needed, and a thread
-//!   that stands in for a busy owner reads its sockets itself.
+//! * Any owner makes the calls, not only the thread that made the ring: no proxy is needed, and a
+//!   thread that stands in for a busy owner reads the owner's sockets itself.
 //! * A call that a thread is making cannot be interrupted: opening a file on a dead server, or a
 //!   FIFO without a peer, delays the ring's shutdown.
 
@@ -74,7 +74,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use table::{EVENTS, NONE, Operation, State, Status, UNREGISTERED};
 
-/// The epoll tokens of the eventfd of kicks and of that of posts; descriptors are smaller.
+/// The epoll tokens of the two eventfds, for kicks and for posts; descriptors are smaller.
 const KICKED: u64 = u64::MAX;
 const POSTED: u64 = u64::MAX - 1;
 
@@ -101,7 +101,7 @@ pub(crate) struct Readiness {
     waiting: Cell<usize>,
     /// Set when the last fetch filled the array of events.
     more: Cell<bool>,
-    /// Set while this turn has not asked the kernel.
+    /// Set from the start of a turn until its first fetch, if operations wait.
     fetch_due: Cell<bool>,
     fetched_at: Cell<Option<Instant>>,
     pub(crate) enters: Cell<u64>,
@@ -110,7 +110,7 @@ pub(crate) struct Readiness {
 
 impl Readiness {
     pub(crate) fn new(config: &Config) -> io::Result<Self> {
-        let made = || -> io::Result<_> {
+        let create = || -> io::Result<_> {
             let (notifier, posts) = (Notifier::new()?, Posts::new()?);
             let readable = libc::EPOLLIN as u32;
             notifier
@@ -118,7 +118,7 @@ impl Readiness {
                 .add(posts.eventfd.as_raw_fd(), readable, POSTED)?;
             Ok((notifier, posts))
         };
-        let (notifier, posts) = made().map_err(|error| explain("cannot set up epoll", &error))?;
+        let (notifier, posts) = create().map_err(|error| explain("cannot set up epoll", &error))?;
         let offload = config.offload.clone();
         Ok(Self {
             notifier: Arc::new(notifier),
@@ -335,7 +335,7 @@ impl Readiness {
             status: Status::Offloaded(call.clone()),
         };
         self.waiting.set(self.waiting.get() + 1);
-        // User code: a job that its panic drops has ended.
+        // `offload` is user code. If it panics, the drop of the job ends the operation.
         catch_panic(|| self.offload.offload(level, Job::new(&call)));
     }
 
@@ -358,7 +358,7 @@ impl Readiness {
         Ok(())
     }
 
-    /// Sets the events of a descriptor that epoll reports; 0 removes it.
+    /// Sets the events of a descriptor that epoll reports; 0 removes the descriptor.
     fn register(&self, state: &mut State, fd: RawFd, events: u32) -> Result<(), i32> {
         let descriptor = &mut state.descriptors[fd as usize];
         if descriptor.events == events {
@@ -405,7 +405,7 @@ impl Readiness {
             match token {
                 KICKED => self.post(KICK, i32::from(libc::POLLIN), MORE),
                 POSTED => self.take_posts(state),
-                fd => self.is_ready(state, fd as RawFd, events),
+                fd => self.handle_ready(state, fd as RawFd, events),
             }
         }
         self.notifier.after_fetch();
@@ -425,7 +425,7 @@ impl Readiness {
     }
 
     /// Attempts the operations that wait at a descriptor for one of these events.
-    fn is_ready(&self, state: &mut State, fd: RawFd, ready: u32) {
+    fn handle_ready(&self, state: &mut State, fd: RawFd, ready: u32) {
         let broken = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let Some(descriptor) = state.descriptors.get_mut(fd as usize) else {
             return;

@@ -1,5 +1,5 @@
-//! Notifying other threads of arrivals: an epoll instance that watches the ring's own, and an
-//! eventfd.
+//! Notification of other threads about arrivals: an epoll instance that watches the ring's own
+//! instance, and an eventfd.
 //!
 //! The ring's instance is readable when a descriptor is ready that the owner has not fetched. The
 //! *notifier* is a second instance that contains the first, one-shot. So an arrival wakes a thread
@@ -12,9 +12,9 @@
 //!
 //! A masked notifier is disarmed before the owner fetches.
 //!
-//! Masking is one store, so a thread whose polls follow one another without a fetch makes no system
-//! call for it; a fetch with the notifier armed costs two. A caller of
-//! [`has_arrivals`](Notifier::has_arrivals) that gets `false` is notified of the next arrival.
+//! Masking is one store, so a thread that polls repeatedly without a fetch makes no system call to
+//! mask; a fetch with the notifier armed costs two system calls. If
+//! [`has_arrivals`](Notifier::has_arrivals) returns `false`, the next arrival notifies the caller.
 
 use crate::readiness::epoll::{self, Epoll, Event, NO_EVENT};
 use std::io;
@@ -28,8 +28,8 @@ use std::time::Duration;
 const ARRIVAL: u64 = 0;
 const NOTIFIED: u64 = 1;
 
-/// The notifier of a ring. Methods may be called on any thread unless marked "Owner". Outlives the
-/// ring.
+/// The notifier of a ring. Methods may be called on any thread unless marked "Owner only". It
+/// outlives the ring.
 pub(crate) struct Notifier {
     /// The ring's own instance; fetched from by the owner only.
     pub(crate) epoll: Epoll,
@@ -108,7 +108,7 @@ impl Notifier {
             revents: 0,
         };
         let no_timeout = ptr::null::<libc::timespec>();
-        // The kernel's own call, because its set of signals has 64 bits.
+        // The system call is made directly, because the kernel's set of signals has 64 bits.
         // SAFETY: one descriptor, no timeout, and a set that lives for the length of the call.
         let result = unsafe {
             libc::syscall(
@@ -131,8 +131,8 @@ impl Notifier {
             return;
         };
         let mut events = [NO_EVENT; 2];
-        let rang = outer.epoll.wait(&mut events, Some(Duration::ZERO));
-        for event in &events[..rang.unwrap_or(0)] {
+        let fetched = outer.epoll.wait(&mut events, Some(Duration::ZERO));
+        for event in &events[..fetched.unwrap_or(0)] {
             let Event { u64: token, .. } = *event;
             match token {
                 ARRIVAL => {
@@ -144,15 +144,15 @@ impl Notifier {
         }
     }
 
-    /// Stops arrivals from ringing. Async-signal-safe.
+    /// Stops notifications of arrivals. Async-signal-safe.
     #[inline]
     pub(crate) fn mask(&self) {
         self.wanted.store(false, Relaxed);
     }
 
     /// Lets the next arrival notify; a full barrier. An arrival that has notified does not notify
-    /// again before it is fetched: the owner sees it in [`is_notified`](Self::is_notified), others
-    /// in [`has_arrivals`](Self::has_arrivals).
+    /// again before it is fetched: the owner sees it in [`is_notified`](Self::is_notified), other
+    /// threads in [`has_arrivals`](Self::has_arrivals).
     #[inline]
     pub(crate) fn unmask(&self) {
         self.wanted.swap(true, SeqCst);
@@ -183,14 +183,14 @@ impl Notifier {
         self.unread.load(Relaxed) != 0
     }
 
-    /// Owner: publishes the number of unread completions.
+    /// Publishes the number of unread completions. Owner only.
     #[inline]
     pub(crate) fn set_unread(&self, unread: usize) {
         let unread = u32::try_from(unread).unwrap_or(u32::MAX);
         self.unread.store(unread, Release);
     }
 
-    /// Owner: announces a fetch, which may sleep. Arrivals that it fetches must not ring.
+    /// Announces a fetch, which may sleep. Arrivals that it fetches must not notify. Owner only.
     #[inline]
     pub(crate) fn before_fetch(&self) {
         if self.notified.load(Relaxed) {
@@ -201,7 +201,7 @@ impl Notifier {
         }
     }
 
-    /// Owner: ends a fetch.
+    /// Ends a fetch. Owner only.
     #[inline]
     pub(crate) fn after_fetch(&self) {
         self.arm_if_wanted();

@@ -34,12 +34,12 @@ impl Sqe {
         unsafe { std::ptr::from_ref(entry).cast::<Self>().read() }
     }
 
-    /// Returns the entry's memory.
+    /// Returns the address of the entry's memory.
     pub(crate) fn pointer<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
     }
 
-    /// Returns the entry's second memory.
+    /// Returns the second address of the entry.
     pub(crate) fn second_pointer<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.offset as usize)
     }
@@ -71,7 +71,7 @@ mod tests {
     use io_uring::{opcode, types};
 
     #[test]
-    fn the_parts_are_where_the_kernel_has_them() {
+    fn the_fields_are_at_the_kernels_offsets() {
         let entry = opcode::Read::new(types::Fd(7), std::ptr::dangling_mut(), 99)
             .offset(1 << 40)
             .ioprio(3)

@@ -1,5 +1,5 @@
-//! The operations under way, and the descriptors at which they wait: a table by slot, and a list
-//! per descriptor.
+//! The table of operations under way, indexed by slot, and for each descriptor the list of the
+//! operations that wait at it.
 
 use crate::offload::Call;
 use crate::readiness::attempt::Group;
@@ -104,27 +104,27 @@ impl State {
     }
 
     /// Removes an operation from the list of its descriptor. Returns the events for which the
-    /// others wait.
-    pub(super) fn unlink(&mut self, fd: RawFd, gone: u32) -> u32 {
+    /// other operations wait.
+    pub(super) fn unlink(&mut self, fd: RawFd, target: u32) -> u32 {
         let mut wanted = 0;
         let mut index = self.descriptors[fd as usize].first;
-        let mut before = NONE;
+        let mut previous = NONE;
         while index != NONE {
             let Status::Waits { events, next } = self.operations[index as usize].status else {
                 unreachable!("operations in the list wait");
             };
-            if index == gone {
+            if index == target {
                 let descriptor = &mut self.descriptors[fd as usize];
                 if next == NONE {
-                    descriptor.last = before;
+                    descriptor.last = previous;
                 }
-                match before {
+                match previous {
                     NONE => descriptor.first = next,
-                    before => *self.operations[before as usize].successor() = next,
+                    previous => *self.operations[previous as usize].successor() = next,
                 }
             } else {
                 wanted |= events;
-                before = index;
+                previous = index;
             }
             index = next;
         }
