@@ -17,6 +17,7 @@ use crate::figures;
 use crate::interval::{Change, Ratio};
 use crate::machine;
 use crate::measure::Load;
+use crate::network::with_network;
 use crate::options::{Options, bench_dir};
 use crate::peers::{Program, upshift_micro, upshift_server};
 use crate::results::{Figure, Run, SectionResults};
@@ -65,14 +66,17 @@ pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
         let mut options = options.clone();
         options.time = options.time_of(section);
         let rounds = options.rounds_of(section);
+        let (measured, network) = with_network(section, || {
+            (0..rounds).try_for_each(|round| {
+                options.round = round;
+                measure(section, &options, &both, &mut rows)
+            })
+        });
+        measured?;
         println!(
-            "{rounds} rounds, runs of {} s\n",
+            "{rounds} rounds, runs of {} s; {network}\n",
             options.time.as_secs_f64()
         );
-        for round in 0..rounds {
-            options.round = round;
-            measure(section, &options, &both, &mut rows)?;
-        }
         print!("{}", rows.table(section));
     }
     println!(

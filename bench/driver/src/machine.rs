@@ -66,7 +66,6 @@ pub(crate) fn need_two_cpus() -> Result<(), String> {
 pub(crate) fn describe() -> Vec<String> {
     let machine = Machine::read();
     let number = |number: &Option<String>| number.clone().unwrap_or("unknown".into());
-    let congestion = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     let lines = [
         machine.kernel.clone(),
         format!(
@@ -77,10 +76,6 @@ pub(crate) fn describe() -> Vec<String> {
             number(&machine.model)
         ),
         format!("memory {} kB", machine.memory / 1024),
-        format!(
-            "TCP congestion control {}",
-            congestion.unwrap_or_default().trim()
-        ),
         tool("rustc", &["--version"]),
     ];
     lines.into_iter().filter(|l| !l.is_empty()).collect()

@@ -16,6 +16,7 @@
 //! | `goal`, `claim` | a goal or a published claim, and its verdict |
 //! | `server` | one server process: start, address, end |
 //! | `check` | the same bytes from every server, before any timing |
+//! | `network` | the network of a section |
 //! | `measure` | one run: fresh server, load, CPU time, disturbance |
 //! | `rounds` | interleaved rounds, repeats of disturbed runs |
 //! | `figures` | programs that measure by themselves and print figures |
@@ -35,6 +36,7 @@ mod goal;
 mod interval;
 mod machine;
 mod measure;
+mod network;
 mod options;
 mod peers;
 mod render;
@@ -89,7 +91,10 @@ fn run(options: &Options) -> Result<(), String> {
     let built = peers::build(&options);
     need_peers(&options, &built)?;
     for &section in &options.only {
-        if let Some(mut measured) = sections::run(section, &options, &built) {
+        let (measured, network) =
+            network::with_network(section, || sections::run(section, &options, &built));
+        if let Some(mut measured) = measured {
+            measured.machine.push(network);
             need_commit(&options, &measured.commit)?;
             if !(options.peers.is_empty() && options.rows.is_empty())
                 && let Some(before) = results.sections.remove(section.name())
@@ -129,7 +134,7 @@ fn is_complete(found: &SectionResults, commit: &str) -> bool {
     found.commit == commit
         && found.is_whole
         && found.missing.is_empty()
-        && found.machine == machine::describe()
+        && found.machine.starts_with(&machine::describe())
         && !found.is_disturbed()
 }
 

@@ -107,4 +107,9 @@ impl Section {
     pub(crate) fn limit(self) -> Duration {
         Duration::from_secs(60 * self.words().2)
     }
+
+    /// Returns whether programs of the section receive the kernel's reports of processes.
+    pub(crate) fn runs_daemon(self) -> bool {
+        matches!(self, Section::Processes | Section::Assign | Section::Sched)
+    }
 }

@@ -1,0 +1,112 @@
+//! The network of a section: a namespace of its own, with the kernel's default congestion control.
+//!
+//! Servers and clients inherit the namespace from the thread that starts them. There, connections
+//! of other programs do not count, and every machine measures the same TCP: BBR, which some
+//! machines choose, paces the segments of a busy connection by timers and delays one reply in a
+//! hundred by milliseconds.
+//!
+//! The kernel reports the start and the end of processes to the machine's namespace only, so
+//! sections that run the daemon stay there.
+
+use std::fs::File;
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::AsRawFd;
+
+use crate::section::Section;
+
+/// The kernel's default.
+const CONGESTION_CONTROL: &str = "cubic";
+const CONGESTION_CONTROL_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+/// Keeps the calling thread in a network namespace of its own until it is dropped.
+struct Namespace {
+    outer: File,
+}
+
+impl Namespace {
+    /// # Errors
+    /// The calling thread needs CAP_SYS_ADMIN.
+    fn enter() -> io::Result<Self> {
+        let outer = File::open("/proc/thread-self/ns/net")?;
+        // SAFETY: the call changes only the network namespace of the calling thread.
+        check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+        let namespace = Self { outer };
+        start_loopback()?;
+        std::fs::write(CONGESTION_CONTROL_FILE, CONGESTION_CONTROL)?;
+        Ok(namespace)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is open, and that of a network namespace.
+        let left = check(unsafe { libc::setns(self.outer.as_raw_fd(), libc::CLONE_NEWNET) });
+        left.expect("a thread may return to its namespace");
+    }
+}
+
+/// Runs `measure` in the network of `section`, and returns its description, too.
+pub(crate) fn with_network<T>(section: Section, measure: impl FnOnce() -> T) -> (T, String) {
+    let namespace = (!section.runs_daemon()).then(Namespace::enter);
+    let place = match namespace {
+        None => "in the machine's network namespace".to_owned(),
+        Some(Ok(_)) => "in a network namespace of its own".to_owned(),
+        Some(Err(ref error)) => format!("in the machine's network namespace ({error})"),
+    };
+    let congestion_control = std::fs::read_to_string(CONGESTION_CONTROL_FILE);
+    let name = congestion_control.unwrap_or_default();
+    let description = format!("TCP congestion control {}, {place}", name.trim());
+    (measure(), description)
+}
+
+/// Sets the loopback interface of the thread's namespace up.
+fn start_loopback() -> io::Result<()> {
+    // SAFETY: the call takes no pointers.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    check(socket)?;
+    // SAFETY: the descriptor has just been opened, and nothing else owns it.
+    let socket = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(socket) };
+    // SAFETY: zeroes are a valid request: an empty name, no flags.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    // SAFETY: the request lives during the call, which reads the name and the flags.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_section_has_its_own_loopback_and_leaves_it() {
+        let link = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        let outer = link();
+        let ((inner, outcome), description) = with_network(Section::Plaintext, || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            (link(), TcpStream::connect(listener.local_addr().unwrap()))
+        });
+        assert!(outcome.is_ok(), "{outcome:?}");
+        assert_eq!(link(), outer);
+        let is_own = description.ends_with("of its own");
+        assert_eq!(inner != outer, is_own, "{description}");
+        assert_eq!(
+            description.contains(CONGESTION_CONTROL),
+            is_own,
+            "{description}"
+        );
+        let (_, description) = with_network(Section::Assign, || ());
+        assert!(description.ends_with("the machine's network namespace"));
+    }
+}
