@@ -129,37 +129,36 @@ pub(crate) fn versions() -> Vec<String> {
 /// Suffix of a commit when uncommitted changes are measured, too.
 pub(crate) const DIRTY: &str = "-dirty";
 
-/// Returns the commit of the checkout, with [`DIRTY`] appended if files of the build differ from
-/// it. Results do not count as files of the build.
+/// Pathspecs of the sources of the measured programs. Results, pages and tests are not among them.
+const SOURCES: [&str; 15] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "scheduler",
+    "linux",
+    "machine",
+    "web",
+    "tools",
+    "cpp",
+    "bench",
+    ":!tools/xtask",
+    ":!bench/results",
+    ":!bench/RESULTS.md",
+    ":!bench/README.md",
+    ":!bench/notes",
+    ":(exclude,glob)**/tests/**",
+];
+
+/// Returns the commit that changed the sources last, with [`DIRTY`] appended if they differ from
+/// it. Later commits measure the same programs.
 pub(crate) fn commit() -> String {
     let root = bench_dir().join("..");
     let root = root.to_string_lossy();
-    let commit = tool("git", &["-C", &root, "rev-parse", "--short=7", "HEAD"]);
-    let built = [
-        "Cargo.toml",
-        "Cargo.lock",
-        "scheduler",
-        "linux",
-        "machine",
-        "web",
-        "tools",
-        "cpp",
-        "bench",
-    ];
-    let results = [
-        ":!bench/results",
-        ":!bench/RESULTS.md",
-        ":!bench/README.md",
-        ":!bench/notes",
-    ];
-    let status: Vec<&str> = ["-C", &root, "status", "--porcelain", "--"]
-        .into_iter()
-        .chain(built)
-        .chain(results)
-        .collect();
-    match (commit.as_str(), tool("git", &status).as_str()) {
-        ("", _) => format!("unknown{DIRTY}"),
-        (_, "") => commit,
+    let git = |words: &[&str]| tool("git", &[&["-C", &root], words, &["--"], &SOURCES].concat());
+    let commit = git(&["log", "-1", "--abbrev=7", "--format=%h"]);
+    let changes = git(&["status", "--porcelain"]);
+    match (commit.is_empty(), changes.is_empty()) {
+        (true, _) => format!("unknown{DIRTY}"),
+        (_, true) => commit,
         _ => commit + DIRTY,
     }
 }

@@ -121,22 +121,19 @@ fn output(program: &str, args: &[&str]) -> String {
     text.unwrap_or_default()
 }
 
-/// Returns the commit of the tree; `None` if the tree differs from it in more than this page.
+/// Returns the commit that changed the sources last; `None` if they differ from it.
 pub(crate) fn commit() -> Option<String> {
-    let changes = output(
-        "git",
-        &[
-            "status",
-            "--porcelain",
-            "--",
-            ".",
-            ":!mpi/bench/FIGURES.md",
-            ":!bench/results",
-            ":!bench/RESULTS.md",
-            ":!docs",
-        ],
-    );
-    let commit = output("git", &["rev-parse", "--short", "HEAD"]);
+    const SOURCES: [&str; 6] = [
+        "mpi",
+        "scheduler",
+        "linux",
+        "machine",
+        "tools",
+        ":!mpi/bench/FIGURES.md",
+    ];
+    let git = |words: &[&str]| output("git", &[words, &["--"], &SOURCES].concat());
+    let commit = git(&["log", "-1", "--format=%h"]);
+    let changes = git(&["status", "--porcelain"]);
     (changes.is_empty() && !commit.is_empty()).then_some(commit)
 }
 

@@ -101,18 +101,19 @@ fn points_in(folder: &Path, source: Source) -> PathBuf {
 /// Folders of the sources that a machine and its clients are built from.
 const SOURCES: [&str; 4] = ["kernel", "scheduler", "linux/macros", "tools"];
 
-/// Returns the commit, with the suffix `-dirty` if the sources differ from it.
+/// Returns the commit that changed the sources last, with the suffix `-dirty` if they differ from
+/// it. Later commits measure the same machine.
 fn commit() -> String {
-    let git = |args: &[&str]| {
-        let output = Command::new("git").args(args).output();
+    let git = |words: &[&str]| {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let words = [&["-C", root], words, &["--"], &SOURCES].concat();
+        let output = Command::new("git").args(words).output();
         output.map_or(String::new(), |output| {
             String::from_utf8_lossy(&output.stdout).trim().to_owned()
         })
     };
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let commit = git(&["-C", root, "rev-parse", "--short", "HEAD"]);
-    let status = ["-C", root, "status", "--porcelain", "--"];
-    let changes = git(&[&status[..], &SOURCES].concat());
+    let commit = git(&["log", "-1", "--format=%h"]);
+    let changes = git(&["status", "--porcelain"]);
     match (commit.is_empty(), changes.is_empty()) {
         (true, _) => "unknown".to_owned(),
         (_, true) => commit,
