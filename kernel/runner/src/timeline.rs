@@ -38,7 +38,7 @@ pub(crate) fn text(program: &str, trace: &Trace) -> String {
     let _ = writeln!(text, "states: {}", states.join(", "));
     let _ = writeln!(
         text,
-        "\nlanes, {:.1} µs a character: u user coroutine, t thread outside of one, k kernel \
+        "\nlanes, {:.1} µs a character: u user coroutine, t thread otherwise, k kernel \
          coroutine,\n  s switching, . idle",
         micros(trace, last - first) / LANE as f64
     );
@@ -50,7 +50,7 @@ pub(crate) fn text(program: &str, trace: &Trace) -> String {
         let _ = write!(
             text,
             "| {:<COLUMN$}",
-            format!("hart {hart}: state level who")
+            format!("hart {hart}: state level subject")
         );
     }
     text.push('\n');

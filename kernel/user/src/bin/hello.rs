@@ -1,4 +1,4 @@
-//! Greets the argument from two coroutines: the more urgent coroutine runs first.
+//! Greets the argument, by two coroutines: the more urgent one comes first.
 
 #![no_std]
 #![no_main]
@@ -24,7 +24,7 @@ async fn greet() -> Result<(), Error> {
     let first = spawn(async { println!("level 20 comes first") }, Some(20))?;
     first.await;
     later.await;
-    // Sleeps for 100,000 microseconds, in which other programs run.
+    // Microseconds, in which other programs run.
     sleep(100_000).await;
     println!("Hello, {name}!");
     Ok(())
