@@ -117,7 +117,7 @@ pub(super) fn fill(frame: &mut [u8]) {
     }
     frame[at..at + 2].fill(0);
     let sum = !fold(layout.pseudo + sum(&frame[layout.payload..layout.end]));
-    // In UDP, 0 stands for no checksum; all ones is the same number.
+    // In UDP, 0 means no checksum; all ones represents the same number.
     let sum = if sum == 0 && layout.protocol == UDP {
         0xffff
     } else {

@@ -280,8 +280,7 @@ fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
     }
 }
 
-/// Returns whether a frame comes from an address of the machine, or goes to an address in no
-/// network.
+/// Returns whether a frame comes from an address of the machine, or goes to 127.0.0.0/8.
 pub(super) fn claims_own_address(frame: &[u8], own: Option<[u8; 4]>) -> bool {
     let (from, to) = match frame.get(12..14) {
         Some([8, 6]) => (frame.get(28..32), None),

@@ -189,7 +189,7 @@ pub(crate) async fn syn_flood_keeps_no_client_out() -> Outcome {
             // is sent per second.
             ensure!(
                 !is_icount() || micros < 10_000,
-                "after {n}: it takes {micros} µs"
+                "after {n}: the connection takes {micros} µs"
             );
             let accepted = listener.accept().await;
             ensure!(accepted.is_ok(), "after {n}: the connection is not accepted");
