@@ -126,7 +126,7 @@ pub(super) struct Slot {
     pub(super) is_silent: bool,
     /// Set while `smoltcp` may keep the socket silent for a peer whose hardware address is unknown.
     pub(super) lacks_neighbour: bool,
-    /// Time since which the peer has acknowledged nothing, and the number of unacknowledged bytes
+    /// Time since which the peer has acknowledged no bytes, and the number of unacknowledged bytes
     /// at the last check; for a socket without an owner, the time at which it lost its owner.
     pub(super) stalled_since: Option<(Instant, usize)>,
     /// Levels of the calls for the socket since it last had no frame to send.

@@ -58,7 +58,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Releases a reserved entry: the call was not made.
+    /// Releases a reserved entry, because the call was not made.
     pub(super) fn release(&mut self) {
         self.in_flight -= 1;
     }
