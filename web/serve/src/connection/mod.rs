@@ -5,7 +5,7 @@
 //! | `conn` | the state of a connection that its requests and the operator see |
 //! | `serve` | TLS, the choice of the protocol, the graceful shutdown |
 //! | `clocks` | the time-outs of a connection |
-//! | `transport`, `observed` | the I/O of a connection: the bytes below HTTP, and hyper's view of them |
+//! | `transport`, `observed` | its I/O: the bytes below HTTP, and hyper's view of them |
 //! | `send_file` | files that go to the socket without a copy |
 //! | `heads` | responses that bypass hyper |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE`; the order in which HTTP/2 streams send |

@@ -30,7 +30,7 @@ pub(super) struct ObservedIo<I> {
     received: u64,
     /// Lingering close: the wait for the client to close.
     linger: Option<Linger>,
-    /// Bytes of the first queued file that were read, since they could not be sent without a copy.
+    /// Bytes of the first queued file that were read because they could not be sent without a copy.
     file_bytes: Bytes,
     /// Set while the connection waits for a file instead of the client.
     waits_for_file: bool,

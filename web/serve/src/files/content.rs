@@ -170,7 +170,7 @@ impl FileBody {
         self.range.start = self.range.end.min(self.range.start + count as u64);
     }
 
-    /// Returns the whole body, if it is one piece that the page cache has.
+    /// Returns the whole body, if it is one piece and in the page cache.
     pub(crate) fn read_whole(&self) -> Option<Bytes> {
         match &self.file {
             Source::Plain(file) => read_range(file, &self.range, PIECE as u64),
