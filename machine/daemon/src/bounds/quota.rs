@@ -124,7 +124,7 @@ impl QuotaUsage {
         };
     }
 
-    /// Whether the first lookup is not done yet.
+    /// Returns whether the first lookup has not finished.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending
     }
@@ -330,7 +330,7 @@ mod tests {
         assert!(!quota.charge(ms(36), start));
         assert!(!quota.charge(ms(0), start + ms(170)));
         assert!(quota.charge(ms(0), start + ms(180)));
-        // A bucket holds one period, however long it was not used.
+        // A bucket holds one period, no matter how long it was unused.
         assert!(!quota.charge(ms(21), start + ms(9000)));
     }
 

@@ -502,8 +502,8 @@ impl Control {
     }
 }
 
-/// Whether closing the file neither waits nor takes long: it has seals, as only memory files have,
-/// and holds no more than a page of the board.
+/// Returns whether closing the file neither waits nor takes long: the file has seals, which only
+/// memory files have, and occupies at most as much memory as a page of the board.
 fn closes_fast(file: &OwnedFd) -> bool {
     let held = rustix::fs::fstat(file).map_or(i64::MAX, |stat| stat.st_blocks * 512);
     rustix::fs::fcntl_get_seals(file).is_ok() && held <= LOCAL_BYTES as i64

@@ -356,8 +356,8 @@ impl Endpoint {
 pub struct Files {
     /// Name of the file that is served for a folder, if it exists.
     pub index: String,
-    /// File that is sent, with status 200, for every path that has none: the page of an application
-    /// that routes in the browser. Relative to the root.
+    /// File that is sent, with status 200, for every path without a file: the page of an
+    /// application that routes in the browser. Relative to the root.
     pub fallback: Option<String>,
     /// List the folders that have no index file.
     #[serde(deserialize_with = "units::read_switch")]
