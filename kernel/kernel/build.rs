@@ -1,4 +1,4 @@
-//! Tells the linker where the kernel lives.
+//! Passes the linker script of the kernel to the linker.
 
 fn main() {
     let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");

@@ -1,4 +1,4 @@
-//! Tells the linker where programs live.
+//! Passes the linker script of user programs to the linker.
 
 fn main() {
     let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");

@@ -1,5 +1,5 @@
-//! Makes the linker write a shared object: text, constants and data in segments
-//! of their own, the functions of the table as its dynamic symbols.
+//! Makes the linker write a shared object with separate segments for text, constants and data. Its
+//! dynamic symbols are the functions of the table.
 
 fn main() {
     let arguments = [

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use operations::{Operation, Result};
 use upshift::{Level, Runtime};
 
-/// Runs of the operation in a series.
+/// Number of runs of the operation in a series.
 const RUNS: usize = 300;
-/// Longest duration of a series: beyond it, the urgent coroutine has starved.
+/// Time limit of a series. A series that takes longer has starved the urgent coroutine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
@@ -65,8 +65,8 @@ async fn median(operation: &Operation) -> Result<u128> {
     Ok(times[RUNS / 2])
 }
 
-/// Starts a coroutine that computes until `stop` is set. Its result is true if that did not happen
-/// within [`TIMEOUT`].
+/// Starts a coroutine that computes until `stop` is set, for at most [`TIMEOUT`]. Its result is true
+/// if the time limit ended it.
 fn compute(stop: Arc<AtomicBool>) -> upshift::JoinHandle<bool> {
     let computation = async move {
         let start = Instant::now();

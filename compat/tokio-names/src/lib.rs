@@ -1,9 +1,9 @@
 //! Upshift under the name of tokio. Tokio's published tests use this library, which shows how far
 //! `upshift::{sync, time, task}` are source-compatible.
 //!
-//! `cargo xtask compat tokio` makes a package of this library and of the tests in the registry's
+//! `cargo xtask compat tokio` creates a package of this library and of the tests in the registry's
 //! copy of tokio, and compares the failing tests with `differences.txt`. `select!` and `io` are
-//! tokio's own; a runtime is one of Upshift's.
+//! those of tokio; every runtime is a runtime of Upshift.
 
 pub mod runtime;
 

@@ -1,6 +1,6 @@
 //! The header before the bytes of a received datagram: its source address.
 
-/// Bytes of the header: the address, whose first byte is the highest, and the port, likewise.
+/// Length of the header in bytes: address and port, each with the most significant byte first.
 pub const HEADER: usize = 6;
 
 /// Maximum length of a datagram, which is sent in one frame.
@@ -13,7 +13,7 @@ pub const fn header(address: u32, port: u16) -> [u8; HEADER] {
     [a, b, c, d, e, f]
 }
 
-/// Returns the source of a datagram, and its bytes. `None`: there is no header.
+/// Returns the source of a datagram, and its bytes; `None` if there is no header.
 #[must_use]
 pub fn parse(range: &[u8]) -> Option<([u8; 4], u16, &[u8])> {
     let (header, bytes) = range.split_first_chunk::<HEADER>()?;

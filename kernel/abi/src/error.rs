@@ -37,27 +37,28 @@ errors! {
     BadAddress = -2, "the memory is not the program's";
     /// The file descriptor does not exist, or does not allow this operation.
     BadFile = -3, "no such file descriptor, or not for this";
-    /// Memory is out, or the process has used up its share.
+    /// There is no memory, or the process has used up its share.
     OutOfMemory = -4, "no memory left for this process";
-    /// A limit of the process: descriptors, calls in flight, threads, processes.
+    /// A limit of the process is reached: descriptors, calls in flight, threads, processes.
     TooMany = -5, "a limit of the process is reached";
     /// An argument is out of range.
     BadArgument = -6, "an argument is out of range";
     /// Neither the archive nor the disk has such a program.
     NoProgram = -7, "no such program in the archive or on the disk";
-    /// The program is no ELF file this kernel runs, or a file of the disk of more than 2 MiB.
+    /// The program is not an ELF file that this kernel can run, or its file on the disk exceeds 2
+    /// MiB.
     BadProgram = -8, "not a program: an ELF file for RISC-V is needed, linked by kernel/user/user.ld, of at most 2 MiB on the disk";
     /// The process does not exist, or is not a child of the caller.
     NoProcess = -9, "no such process among the children";
-    /// The pipe has no reader any more.
+    /// The pipe has no reader.
     BrokenPipe = -10, "the pipe has no reader";
-    /// The level is more urgent than the process may have.
+    /// The level exceeds the ceiling of the process.
     TooUrgent = -11, "more urgent than the ceiling of the process";
     /// The process has no such thread, or the thread cannot be waited for.
     NoThread = -12, "no such thread of the process";
     /// Other threads of the process do not leave their critical sections.
     Busy = -13, "other threads of the process are in the middle of something; try again";
-    /// The call was made by the parent before `fork`; its result is there.
+    /// The parent made the call before `fork`, and receives its result.
     NotInherited = -14, "the call belongs to the parent of this process";
     /// The call was cancelled.
     Cancelled = -15, "the call was cancelled";
@@ -71,7 +72,7 @@ errors! {
     NoFile = -19, "no such file on the disk";
     /// The disk is full, or there are too many files.
     NoSpace = -20, "no space left on the disk";
-    /// There is no disk, it is damaged, or it fails.
+    /// There is no disk, the disk is damaged, or it fails.
     DiskFailed = -21, "there is no disk, or it fails";
     /// A part of the path is a file, which has no entries.
     NotDirectory = -22, "a part of the path is a file, not a directory";

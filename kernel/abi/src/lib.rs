@@ -21,6 +21,6 @@ pub use calls::number;
 pub use error::Error;
 pub use structs::{HartStatus, ProcessInfo, ProcessStatus, SpawnRequest, UserRange};
 
-/// Version of the interface: changes with this crate. The kernel writes it into the info page of
-/// each program.
+/// Version of the interface, which changes with this crate. The kernel writes it into the info page
+/// of each program.
 pub const VERSION: u64 = 7;

@@ -1,8 +1,8 @@
 //! Pages that kernel and program share, word by word.
 //!
-//! [`SHARED`](crate::layout::SHARED) is private to a process and writable by it. The kernel does
-//! not trust its contents: a wrong word harms only the process. The kernel never reads back its own
-//! writes.
+//! [`SHARED`](crate::layout::SHARED) is private to a process, which can write to it. The kernel
+//! does not trust its contents: a wrong word harms only the process. The kernel never relies on the
+//! words that it wrote itself.
 //!
 //! [`GLOBAL`](crate::layout::GLOBAL) is the same page in every process, and read-only: its first
 //! word is the *global bitmap*, bit L set if work of level L waits for a hart, in the kernel or in
@@ -10,59 +10,57 @@
 
 /// Number of completions that the program has read (program → kernel).
 pub const RING_HEAD: usize = 1;
-/// Number of completions so far (kernel → program).
+/// Number of all completions (kernel → program).
 pub const RING_TAIL: usize = 2;
-/// Nonzero while a thread of the program drains the ring, and checks it again afterwards; no thread
-/// need be interrupted (program → kernel).
+/// Nonzero while a thread of the program drains the ring; the thread checks the ring again
+/// afterwards, so no thread need be interrupted (program → kernel).
 pub const DRAINING: usize = 3;
-/// The handler of user interrupts; 0: none (program → kernel).
+/// Address of the handler of user interrupts, or 0 if there is none (program → kernel).
 pub const HANDLER: usize = 4;
-/// Nonzero while the kernel traces coroutines; the page [`TRACE`](crate::layout::TRACE) is mapped
-/// then (kernel → program).
+/// Nonzero while the kernel traces coroutines; then the page [`TRACE`](crate::layout::TRACE) is
+/// mapped (kernel → program).
 pub const TRACING: usize = 5;
-/// Seed of disturbances that the program is to make, of those that may happen at any time; 0: none
-/// (kernel → program). For tests.
+/// Seed of random disturbances that the program causes for tests, or 0 if there are none (kernel →
+/// program).
 pub const CHAOS: usize = 6;
-/// Words of a completion: token, coroutine id, result.
+/// Number of words of a completion: token, coroutine id, result.
 pub const ENTRY_WORDS: usize = 3;
-/// Pages of the completion ring, from [`COMPLETIONS`](crate::layout::COMPLETIONS) on. The
-/// kernel maps each when the first call is made whose completion may be there.
+/// Number of pages of the completion ring, from [`COMPLETIONS`](crate::layout::COMPLETIONS) on. The
+/// kernel maps a page with the first call whose completion may be in it.
 pub const RING_PAGES: usize = 24;
-/// Completions in a page.
+/// Number of completions in a page.
 const PAGE_ENTRIES: usize = 512 / ENTRY_WORDS;
-/// Completions that the ring holds: calls in flight plus completions that have
-/// not been taken are never more.
+/// Capacity of the ring: calls in flight plus completions that were not read never exceed it.
 pub const RING_ENTRIES: usize = RING_PAGES * PAGE_ENTRIES;
 
-/// Returns the position of the n-th completion of all: its page of the ring, and its first word
-/// there.
+/// Returns the position of completion number `n`: its page of the ring, and its first word there.
 #[must_use]
 pub const fn completion(n: u64) -> (usize, usize) {
     let slot = (n % RING_ENTRIES as u64) as usize;
     (slot / PAGE_ENTRIES, slot % PAGE_ENTRIES * ENTRY_WORDS)
 }
 
-/// A placeholder for "inherit the level of the spawner".
+/// Placeholder for "inherit the level of the spawner".
 pub const INHERIT: u8 = u8::MAX;
 
-/// A placeholder for "nothing runs" or "nothing is lent".
+/// Placeholder for "no coroutine runs" or "no level is lent".
 pub const NO_LEVEL: u64 = INHERIT as u64;
 
 /// Result of a turn of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Turn {
-    /// Nothing is ready.
+    /// No coroutine is ready.
     Idle = 0,
     /// A coroutine was polled.
     Polled = 1,
-    /// A coroutine was polled, and more urgent work than all of this thread waits elsewhere: the
-    /// thread yields its hart.
+    /// A coroutine was polled, and work that is more urgent than all work of this thread waits for
+    /// a hart: the thread yields its hart.
     Overtaken = 2,
 }
 
-/// The functions of the vDSO, by name and number of arguments: all words. The
-/// kernel looks each up and passes their addresses in this order.
+/// The functions of the vDSO, by name and number of arguments. All arguments are words. The kernel
+/// looks each function up and passes the addresses in this order.
 #[macro_export]
 macro_rules! vdso_functions {
     ($with:ident) => {
@@ -90,7 +88,7 @@ macro_rules! vdso_functions {
 
 macro_rules! names {
     ($($name:ident($($argument:ident),*);)*) => {
-        /// The names of the functions of the vDSO, in order.
+        /// Names of the functions of the vDSO, in order.
         pub const VDSO_NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }

@@ -8,7 +8,7 @@ use crate::shared::VDSO_NAMES;
 pub struct UserRange {
     /// First address of the range.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
@@ -16,18 +16,18 @@ pub struct UserRange {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct SpawnRequest {
-    /// The name of a program in the archive.
+    /// Name of a program in the archive or on the disk.
     pub program: UserRange,
-    /// Bytes for the program, at most [`ProcessInfo::ARGUMENT`].
+    /// Argument of the program, at most [`ProcessInfo::ARGUMENT`] bytes.
     pub argument: UserRange,
-    /// File descriptors of the caller, `u64`s, that become the program's 0, 1, …
+    /// File descriptors of the caller, as `u64`s, that become descriptors 0, 1, … of the program.
     pub files: UserRange,
     /// Level that the process starts with, 0 to 62.
     pub level: u64,
     /// Most urgent level that the process may have; not above the caller's own.
     pub ceiling: u64,
-    /// Number of halvings of the caller's share for the process; 0: it is in the same share, and
-    /// may outlive the caller.
+    /// Number of halvings of the caller's share for the process; with 0 the process is in the same
+    /// share, and may outlive the caller.
     pub halvings: u64,
 }
 
@@ -55,24 +55,24 @@ impl SpawnRequest {
 
 const _: () = assert!(size_of::<SpawnRequest>() == 72);
 
-/// Start parameters of a program, in a read-only page of its own.
+/// Start parameters of a program, in a separate read-only page.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ProcessInfo {
     /// [`VERSION`](crate::VERSION) of the kernel.
     pub version: u64,
-    /// The process's number.
+    /// Number of the process.
     pub process: u64,
     /// Level that the process was started with.
     pub level: u64,
     /// Ticks of the clock per second.
     pub ticks_per_second: u64,
-    /// The addresses of the functions of the vDSO, as
-    /// [`VDSO_NAMES`](crate::shared::VDSO_NAMES) lists them.
+    /// Addresses of the functions of the vDSO, in the order of
+    /// [`VDSO_NAMES`](crate::shared::VDSO_NAMES).
     pub vdso: [u64; VDSO_NAMES.len()],
-    /// Bytes of `argument` that are used.
+    /// Number of used bytes of `argument`.
     pub argument_len: u64,
-    /// The argument that `spawn` got.
+    /// The argument that was passed to `spawn`.
     pub argument: [u8; ProcessInfo::ARGUMENT],
 }
 
@@ -87,30 +87,30 @@ impl ProcessInfo {
 pub struct ProcessStatus {
     /// Number of the process.
     pub number: u64,
-    /// Number of the process that may wait for this one; 0: none.
+    /// Number of the process that may wait for this one, or 0 if there is none.
     pub parent: u64,
-    /// Level of its most urgent thread.
+    /// Level of the most urgent thread.
     pub level: u64,
     /// Most urgent level that the process may have.
     pub ceiling: u64,
-    /// Threads that have not ended.
+    /// Number of threads that have not ended.
     pub threads: u64,
-    /// Threads that run on a hart.
+    /// Number of threads that run on a hart.
     pub running: u64,
-    /// Threads that wait for a hart.
+    /// Number of threads that wait for a hart.
     pub ready: u64,
-    /// 1: the process has ended and is waited for.
+    /// 1 if the process has ended, but was not waited for.
     pub ended: u64,
-    /// Bytes of `name` that are used.
+    /// Number of used bytes of `name`.
     pub name_len: u64,
-    /// Name of its program, as much as there is room for.
+    /// Name of the program, as much as fits.
     pub name: [u8; ProcessStatus::NAME],
 }
 
 impl ProcessStatus {
     /// Maximum length in bytes of a name.
     pub const NAME: usize = 64;
-    /// Bytes of a status.
+    /// Size of a status in bytes.
     pub const BYTES: usize = size_of::<ProcessStatus>();
 
     /// Writes the status as bytes, word by word.
@@ -162,25 +162,25 @@ impl ProcessStatus {
     }
 }
 
-/// The time of a hart since it started, as the system call `hart` returns it, in ticks.
+/// The time of a hart since it started, in ticks, as the system call `hart` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct HartStatus {
-    /// Number of the process that runs there; 0: none.
+    /// Number of the process that runs on the hart, or 0 if there is none.
     pub process: u64,
     /// Time since the machine started.
     pub now: u64,
-    /// Time of threads by level, their system calls included; the last is idle time. The rest
-    /// of the time is that of the kernel's coroutines.
+    /// Time of threads by level, including their system calls; the last entry is idle time. The
+    /// remaining time belongs to kernel coroutines.
     pub ticks: [u64; HartStatus::LEVELS],
 }
 
 impl HartStatus {
-    /// Levels, idleness included.
+    /// Number of levels, including idleness.
     pub const LEVELS: usize = 64;
-    /// The level that stands for idleness.
+    /// Level that stands for idleness.
     pub const IDLE: usize = HartStatus::LEVELS - 1;
-    /// Bytes of a status.
+    /// Size of a status in bytes.
     pub const BYTES: usize = size_of::<HartStatus>();
 
     /// Writes the status as bytes, word by word.

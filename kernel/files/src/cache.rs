@@ -1,5 +1,5 @@
-//! Blocks of files in memory. A dirty block is newer than the disk, and stays until it is
-//! committed. Without room, the clean block that was least recently used is dropped.
+//! Blocks of files in memory. A dirty block is newer than the disk, and is kept until it is
+//! committed. When the cache is full, the least recently used clean block is dropped.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::Error;
 use crate::layout::{BLOCK, Block};
 
-/// Blocks in memory.
+/// Maximum number of blocks in memory.
 pub const CACHE: usize = 64;
 /// Maximum number of dirty blocks, which wait to be written.
 pub const DIRTY: usize = 32;
@@ -75,8 +75,8 @@ impl Cache {
         self.find(key).map(|cached| &*cached.bytes)
     }
 
-    /// Returns a block to be changed, which is dirty from now on. There must be
-    /// [room](Cache::has_room) for another dirty block.
+    /// Returns a block to be changed, which becomes dirty. There must be [space](Cache::has_room)
+    /// for another dirty block.
     pub(crate) fn change(&mut self, key: Key) -> Option<&mut Block> {
         let cached = self.find(key)?;
         let was_dirty = core::mem::replace(&mut cached.is_dirty, true);
@@ -91,7 +91,7 @@ impl Cache {
         self.dirty < DIRTY || self.blocks.iter().any(matches)
     }
 
-    /// Caches a missing block, clean, in place of another if necessary.
+    /// Caches a missing block as clean, replacing another block if necessary.
     pub(crate) fn insert(&mut self, key: Key, bytes: &Block) -> Result<(), Error> {
         self.clock += 1;
         let last_use = self.clock;
@@ -114,14 +114,14 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns the next dirty block of a file, from an index on.
+    /// Returns the next dirty block of a file at or above an index.
     pub(crate) fn next_dirty(&self, slot: u32, from: u32) -> Option<u32> {
         let dirty = self.blocks.iter().filter(|cached| cached.is_dirty);
         let dirty = dirty.filter(|cached| cached.key.slot == slot && cached.key.index >= from);
         dirty.map(|cached| cached.key.index).min()
     }
 
-    /// Marks a block as clean: the disk has it now.
+    /// Marks a block as clean, because the disk has it.
     pub(crate) fn clean(&mut self, key: Key) {
         if let Some(cached) = self.find(key) {
             let was_dirty = core::mem::replace(&mut cached.is_dirty, false);

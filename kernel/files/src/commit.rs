@@ -4,9 +4,9 @@
 //!  a file's data ─► its map blocks, bottom up ─► all files ─► directory ─► flush ─► head ─► flush
 //! ```
 //!
-//! Only the commit changes the volume meanwhile, so it holds the state of one moment. If the disk
-//! fails, the volume is read from memory while it is mounted, and the disk is as it was after the
-//! last commit.
+//! The volume does not change during a commit, so the commit contains the state of one moment.
+//! After a failure of the disk, the volume is still readable from memory while it is mounted, and
+//! the disk is in the state of the last commit.
 
 use alloc::vec::Vec;
 use core::mem::replace;
@@ -21,13 +21,13 @@ use crate::volume::Volume;
 pub enum Step {
     /// Write the buffer to this block.
     Write(u32),
-    /// All writes so far must reach the disk before the next write.
+    /// All earlier writes must reach the disk before the next write.
     Flush,
     /// The commit has finished.
     Done,
 }
 
-/// Owner of the blocks that are written.
+/// Tree whose blocks are being written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TreeOwner {
     File(u32),
@@ -38,13 +38,13 @@ pub(crate) enum TreeOwner {
 pub(crate) enum Stage {
     /// Finds the next file with dirty blocks, from a slot on.
     FindDirty(u32),
-    /// Writes data from an index on; `written` blocks were written.
+    /// Writes data from index `from` on; `written` lists the blocks that were written.
     Data {
         owner: TreeOwner,
         from: u32,
         written: Vec<u32>,
     },
-    /// Writes the map blocks of a level: those of `indices` from `at` on.
+    /// Writes map blocks of a level: the parents of `indices`, from position `at` on.
     Map {
         owner: TreeOwner,
         level: usize,
@@ -59,7 +59,7 @@ pub(crate) enum Stage {
 
 impl Volume {
     /// Begins to write the changes. Returns false if there are none, the disk has failed, or a
-    /// commit is under way.
+    /// commit is in progress.
     pub fn begin_commit(&mut self) -> bool {
         if !self.is_changed() || self.has_failed || self.stage.is_some() {
             return false;
@@ -69,13 +69,13 @@ impl Volume {
         true
     }
 
-    /// Returns whether a commit is under way.
+    /// Returns whether a commit is in progress.
     #[must_use]
     pub fn is_committing(&self) -> bool {
         self.stage.is_some()
     }
 
-    /// Takes the next step of the commit that is under way. `buffer` gets the block to be written.
+    /// Executes the next step of the commit in progress. `buffer` receives the block to be written.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::OutOfMemory`]: the volume has [failed](Volume::fail).
@@ -99,7 +99,7 @@ impl Volume {
         }
     }
 
-    /// Marks the volume as failed: the disk does not write.
+    /// Marks the volume as failed, because the disk does not write.
     pub fn fail(&mut self) {
         self.has_failed = true;
         self.stage = None;
@@ -209,7 +209,7 @@ impl Volume {
         Ok((Some(next), Some(Step::Write(block))))
     }
 
-    /// Writes the next map block above those that were written.
+    /// Writes the next map block above the blocks that were written.
     fn write_map(
         &mut self,
         owner: TreeOwner,
@@ -232,7 +232,7 @@ impl Volume {
             ));
         }
         if at == 0 {
-            // The parents of the blocks below, in order.
+            // The parents of the lower blocks, in order.
             for index in &mut indices {
                 *index /= FAN as u32;
             }
@@ -267,7 +267,7 @@ impl Volume {
         Ok((Some(next), Some(Step::Write(block))))
     }
 
-    /// Relocates a block of a tree; its old block is free after this commit.
+    /// Moves a block of a tree to a free block; the old block is free after this commit.
     fn relocate(
         &mut self,
         owner: TreeOwner,
@@ -293,7 +293,7 @@ impl Volume {
         self.changed[slot as usize / 64] |= 1 << (slot % 64);
     }
 
-    /// Returns the next block of the directory with an entry that the disk does not have.
+    /// Returns the next block of the directory with an entry that is not on the disk.
     fn next_changed(&self, from: u32) -> Option<u32> {
         let is_changed = |block: &u32| {
             let mut slots = *block as usize * ENTRIES..(*block as usize + 1) * ENTRIES;
@@ -302,7 +302,7 @@ impl Volume {
         (from..(FILES / ENTRIES) as u32).find(is_changed)
     }
 
-    /// Fills a block of the directory, whose entries count as written from now on.
+    /// Fills a block of the directory. Its entries count as written from now on.
     fn fill_entries(&mut self, block: u32, buffer: &mut Block) {
         buffer.fill(0);
         let first = block as usize * ENTRIES;

@@ -62,7 +62,7 @@ impl<D: Disk> Mounted<D> {
     /// Mounts a disk.
     ///
     /// # Errors
-    /// [`Error::Blank`], [`Error::Damaged`], those of the disk.
+    /// [`Error::Blank`], [`Error::Damaged`], errors of the disk.
     pub fn mount(mut disk: D) -> Result<Mounted<D>, Error> {
         let mut mount = Mount::new(disk.blocks());
         let mut buffer = [0; BLOCK];
@@ -77,7 +77,7 @@ impl<D: Disk> Mounted<D> {
     /// Creates a file system on a disk.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], those of the disk.
+    /// [`Error::NoSpace`], errors of the disk.
     pub fn format(disk: D) -> Result<Mounted<D>, Error> {
         let volume = Volume::format(disk.blocks())?;
         let mut mounted = Mounted { disk, volume };
@@ -88,7 +88,7 @@ impl<D: Disk> Mounted<D> {
     /// Writes all changes to the disk.
     ///
     /// # Errors
-    /// Errors of the disk: the volume has failed then.
+    /// Errors of the disk, after which the volume has failed.
     pub fn sync(&mut self) -> Result<(), Error> {
         if !self.volume.is_changed() {
             return Ok(());
@@ -144,7 +144,7 @@ impl<D: Disk> Mounted<D> {
         Ok(())
     }
 
-    /// Writes all the bytes.
+    /// Writes all bytes.
     ///
     /// # Errors
     /// Errors of [`Volume::write`], and of the disk.
@@ -166,10 +166,10 @@ impl<D: Disk> Mounted<D> {
         Ok(())
     }
 
-    /// Reads all of a file.
+    /// Reads a whole file.
     ///
     /// # Errors
-    /// [`Error::Damaged`], those of the disk.
+    /// [`Error::Damaged`], errors of the disk.
     pub fn read_all(&mut self, file: &File) -> Result<Vec<u8>, Error> {
         let mut all = Vec::new();
         loop {
@@ -186,7 +186,7 @@ impl<D: Disk> Mounted<D> {
         }
     }
 
-    /// Writes a whole file, replacing a file of that name.
+    /// Writes a whole file, and replaces a file with the same name.
     ///
     /// # Errors
     /// Errors of [`Volume::open`], [`Volume::write`], and of the disk.

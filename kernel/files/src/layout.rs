@@ -1,22 +1,22 @@
-//! The format of the disk, as bytes. Numbers are little-endian.
+//! The format of the disk in bytes. Numbers are little-endian.
 //!
 //! | bytes of a head | |
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
 //! | 8..16 | generation: the head is in block generation mod 2 |
-//! | 16..24 | blocks of the disk |
-//! | 24..32 | bytes of the directory |
+//! | 16..24 | number of blocks of the disk |
+//! | 24..32 | length of the directory |
 //! | 32..40 | pointer to its root |
-//! | 40..44 | sum of all that |
+//! | 40..44 | sum of the preceding bytes |
 //!
 //! | bytes of an entry of the directory | |
 //! |---|---|
-//! | 0 | length of the name; 0: no file |
+//! | 0 | length of the name; 0 if there is no file |
 //! | 1..65 | name |
-//! | 72..80 | bytes of the file |
+//! | 72..80 | length of the file |
 //! | 80..88 | pointer to its root |
 
-/// Bytes of a block.
+/// Size of a block in bytes.
 pub const BLOCK: usize = 4096;
 /// A block.
 pub type Block = [u8; BLOCK];
@@ -25,11 +25,11 @@ pub const NAME: usize = 64;
 /// Maximum number of files.
 pub const FILES: usize = 1024;
 
-/// Pointers of a map block.
+/// Number of pointers in a map block.
 pub(crate) const FAN: usize = BLOCK / 8;
-/// Bytes of an entry of the directory.
+/// Size of an entry of the directory in bytes.
 pub(crate) const ENTRY: usize = 128;
-/// Entries of a block of the directory.
+/// Number of entries in a block of the directory.
 pub(crate) const ENTRIES: usize = BLOCK / ENTRY;
 /// First block after the heads.
 pub(crate) const FIRST: u32 = 2;
@@ -40,7 +40,7 @@ const SUMMED: usize = 40;
 /// Number of a block, and the sum of its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pointer {
-    /// Number of the block; 0: none yet.
+    /// Number of the block, or 0 if it has none.
     pub(crate) block: u32,
     pub(crate) sum: u32,
 }
@@ -66,12 +66,12 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.map_or(0, u64::from_le_bytes)
 }
 
-/// Returns the sum of a block.
+/// Returns the checksum of a block.
 pub(crate) fn sum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// The root of the file system.
+/// The root of the file system, in block 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) generation: u64,
@@ -92,7 +92,7 @@ impl Head {
         to[SUMMED..SUMMED + 4].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Reads a head; `None`: it was not wholly written.
+    /// Reads a head; `None` if it was not written completely.
     pub(crate) fn read(from: &Block) -> Option<Head> {
         let is_whole =
             from[..8] == MAGIC && from[SUMMED..SUMMED + 4] == sum(&from[..SUMMED]).to_le_bytes();
@@ -105,7 +105,7 @@ impl Head {
     }
 }
 
-/// A name, stored inline.
+/// A name that is stored inline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     len: u8,
@@ -113,7 +113,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Checks a name; `None`: empty, too long, or no UTF-8.
+    /// Checks a name; `None` if it is empty, too long, or not UTF-8.
     pub(crate) fn new(name: &[u8]) -> Option<Name> {
         let is_name = !name.is_empty() && name.len() <= NAME && core::str::from_utf8(name).is_ok();
         is_name.then(|| {
@@ -137,7 +137,7 @@ impl Name {
         parts.all(|part| !matches!(part, b"" | b"." | b".."))
     }
 
-    /// Returns whether this is the path of a directory that contains the file of that name.
+    /// Returns whether this is the path of a directory that contains `file`.
     pub(crate) fn contains(&self, file: &Name) -> bool {
         let rest = file.bytes().strip_prefix(self.bytes());
         rest.is_some_and(|rest| rest.first() == Some(&b'/'))
@@ -161,7 +161,7 @@ impl Entry {
         to[80..88].copy_from_slice(&self.root.to_bytes());
     }
 
-    /// Reads an entry; `Ok(None)`: there is no file.
+    /// Reads an entry; `Ok(None)` if there is no file.
     ///
     /// # Errors
     /// The entry is invalid.
@@ -187,7 +187,7 @@ pub(crate) fn write_pointers(pointers: &[Pointer], to: &mut Block) {
     }
 }
 
-/// Reads the pointers of a map block, as many as `to` holds.
+/// Reads pointers of a map block, as many as fit into `to`.
 pub(crate) fn read_pointers(from: &Block, to: &mut [Pointer]) {
     for (pointer, bytes) in to.iter_mut().zip(from.chunks_exact(8)) {
         *pointer = Pointer::from_bytes(bytes);

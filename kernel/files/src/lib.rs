@@ -5,36 +5,37 @@
 //!   generation, sum                     map blocks: 512 pointers each, (block, sum)
 //! ```
 //!
-//! Principles to hold the code against:
+//! The code follows these principles:
 //!
-//! 1. *No block that the last head reaches is ever overwritten.* A commit writes everything that
-//!    has changed to free blocks, flushes, writes the other head, flushes. So after a power cut the
-//!    disk is as it was at the end of the last commit, or of the one that was under way: it has all
-//!    changes, in their order, up to some moment not before the last sync.
-//! 2. *No input or output here.* [`Volume`] names the next block to be read or written; the caller
-//!    does that, with no lock held. So nothing waits in this crate, and the same source runs in the
-//!    kernel and under tests.
-//! 3. *Bounded.* Memory holds 8 bytes for each block of the disk that a file has, [`CACHE`] blocks,
-//!    of which [`DIRTY`] may wait to be written, and a record for each of [`FILES`] files. A step
-//!    copies and sums at most one block.
-//! 4. *The disk is an allegation.* Every block but the heads is summed where it is pointed to, and
-//!    every pointer is checked when the disk is mounted: a damaged disk is an error, never a panic.
+//! 1. *A block that the last head reaches is never overwritten.* A commit writes all changes to
+//!    free blocks, flushes, writes the other head, and flushes. After a power cut the disk is in
+//!    the state of the last commit, or of the commit that was in progress: it contains all changes,
+//!    in their order, up to a moment at or after the last sync.
+//! 2. *This crate does no input or output.* [`Volume`] names the next block to be read or written;
+//!    the caller transfers it without holding a lock. So no function in this crate waits, and the
+//!    same source runs in the kernel and under tests.
+//! 3. *Memory is bounded.* It contains 8 bytes for each block of the disk that belongs to a file,
+//!    [`CACHE`] blocks, of which [`DIRTY`] may wait to be written, and a record for each of
+//!    [`FILES`] files. A step copies and sums at most one block.
+//! 4. *The disk is an allegation.* The pointer to each block except the heads contains the block's
+//!    checksum, and every pointer is checked when the disk is mounted: a damaged disk is an error,
+//!    never a panic.
 //!
-//! *Directories* are the paths of files: `bin/hello` is in `bin`, which exists as long as it has a
-//! file, and takes no space of its own. Nothing is a file and a directory at once.
+//! *Directories* are the paths of files: `bin/hello` is in `bin`, which exists as long as it
+//! contains a file, and occupies no space. No path is both a file and a directory.
 //!
-//! The set of free blocks is not on the disk: mounting walks through the map blocks. Changes wait
-//! while a commit is under way ([`Write::Wait`]); reading does not.
+//! The set of free blocks is not stored: mounting visits all map blocks. Changes wait while a
+//! commit is in progress ([`Write::Wait`]); reads do not wait.
 //!
 //! | module | concern |
 //! |---|---|
 //! | `layout` | heads, entries of the directory, map blocks, as bytes |
 //! | `space` | the free blocks |
 //! | `tree` | the block pointers of a file |
-//! | `cache` | blocks in memory, those that wait to be written among them |
+//! | `cache` | blocks in memory, including those that wait to be written |
 //! | `volume` | files: open, read, write, unlink, list |
-//! | `commit` | from memory to the disk |
-//! | `mount` | from the disk to memory |
+//! | `commit` | writes changes from memory to the disk |
+//! | `mount` | reads the disk into memory |
 //! | [`direct`] | a volume on a synchronous disk |
 //! | [`load`] | a sequence of changes by a seed, for tests with power cuts |
 
@@ -64,25 +65,25 @@ use core::fmt;
 /// Reason why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// There is no file of this name.
+    /// No file has this name.
     NoFile,
-    /// The name is empty, too long, no UTF-8, or not a path: see [`Volume::open`].
+    /// The name is empty, too long, not UTF-8, or not a path: see [`Volume::open`].
     BadName,
     /// A part of the path is a file, which has no entries.
     NotDirectory,
     /// The path is a directory.
     IsDirectory,
-    /// Writing would begin behind the end of the file.
+    /// The write would begin behind the end of the file.
     BadOffset,
     /// The disk is full, or there are too many files.
     NoSpace,
     /// There is no memory.
     OutOfMemory,
-    /// The disk does not hold the bytes that were written there.
+    /// The disk does not contain the bytes that were written.
     Damaged,
-    /// Nothing was ever written on the disk: it has to be formatted.
+    /// The disk was never written: it must be formatted.
     Blank,
-    /// The disk has failed to write: nothing is written any more.
+    /// A write to the disk has failed: the volume writes no more.
     Failed,
 }
 

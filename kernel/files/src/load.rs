@@ -1,6 +1,6 @@
-//! A sequence of changes that a seed determines. Each change is atomic, so that after a power cut
-//! the files are as after some number of changes. For tests: one side makes the changes, the other
-//! computes the expected files.
+//! A sequence of changes that a seed determines, for tests: one side applies the changes, the other
+//! computes the expected files. Each change is atomic, so after a power cut the files equal the
+//! state after some number of changes.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -19,21 +19,21 @@ const MAX_BLOCKS: u64 = 24;
 pub enum Change {
     /// Creates the file, unless it exists.
     Create,
-    /// Writes these bytes within one block, after creating the file unless it exists: two changes
-    /// then.
+    /// Writes these bytes within a block. If the file does not exist, it is created first, which
+    /// makes two changes.
     Write {
         /// Offset, in thousandths of the length.
         part: u64,
         /// Number of bytes.
         len: usize,
-        /// First byte; each further byte is one more than the byte before.
+        /// First byte; each following byte is greater by one.
         first: u8,
     },
     /// Unlinks the file, if it exists.
     Unlink,
 }
 
-/// Returns the n-th change of a seed: the name of a file, and its change.
+/// Returns change number `n` of a seed: the name of a file, and the change.
 #[must_use]
 pub fn change(seed: u64, n: u64) -> (String, Change) {
     // SplitMix64 (Steele, Lea, Flood 2014).
@@ -59,8 +59,8 @@ pub fn change(seed: u64, n: u64) -> (String, Change) {
     (name, change)
 }
 
-/// Returns the offset and bytes that a [`Change::Write`] writes to a file of `size` bytes: never
-/// across the end of a block.
+/// Returns the offset and the bytes that a [`Change::Write`] writes to a file of `size` bytes. They
+/// never cross the end of a block.
 #[must_use]
 pub fn write(size: u64, part: u64, len: usize, first: u8) -> (u64, Vec<u8>) {
     let offset = (size * part / 1_000).min(MAX_BLOCKS * BLOCK as u64 - 1);
@@ -71,7 +71,7 @@ pub fn write(size: u64, part: u64, len: usize, first: u8) -> (u64, Vec<u8>) {
     (offset, bytes)
 }
 
-/// Expected files: names and bytes.
+/// Expected files: names and contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model(pub BTreeMap<String, Vec<u8>>);
 

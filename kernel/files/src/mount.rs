@@ -1,4 +1,4 @@
-//! Mounts a disk: reads both heads, then all blocks that the newer head reaches, except data of
+//! Mounts a disk: reads both heads, then all blocks that the newer head reaches, except the data of
 //! files.
 
 use alloc::vec::Vec;
@@ -10,22 +10,22 @@ use crate::layout::{
 use crate::tree::Tree;
 use crate::volume::{FileRecord, Volume};
 
-/// A disk that is being mounted: [`Mount::next`] returns the block it needs, [`Mount::supply`]
-/// takes it.
+/// A disk that is being mounted: [`Mount::next`] names the block that it needs, [`Mount::supply`]
+/// takes the block's bytes.
 pub struct Mount {
     blocks: u64,
     heads: [Option<Head>; 2],
     is_blank: bool,
-    /// Heads that were read.
+    /// Number of heads that were read.
     read: u32,
     volume: Option<Volume>,
-    /// Blocks that are still to be read.
+    /// Blocks that must still be read.
     work: Vec<Work>,
-    /// Bytes of the files according to their entries.
+    /// Total length of the files according to their entries.
     claimed: u64,
 }
 
-/// A block of a tree. `slot` is that of a file; `None`: the directory.
+/// A block of a tree. `slot` is that of a file, or `None` for the directory.
 #[derive(Clone, Copy)]
 struct Work {
     slot: Option<u32>,
@@ -49,7 +49,7 @@ impl Mount {
         }
     }
 
-    /// Returns the block that is needed next. `None`: no more.
+    /// Returns the block that is needed next; `None` if none is needed.
     #[must_use]
     pub fn next(&self) -> Option<u32> {
         match self.read {
@@ -58,7 +58,7 @@ impl Mount {
         }
     }
 
-    /// Takes the bytes of the block that is needed.
+    /// Takes the bytes of the needed block.
     ///
     /// # Errors
     /// [`Error::Blank`], [`Error::Damaged`], [`Error::OutOfMemory`].
@@ -86,7 +86,7 @@ impl Mount {
         }
     }
 
-    /// Chooses the newer head, once both are read.
+    /// Chooses the newer head, after both were read.
     fn begin(&mut self) -> Result<(), Error> {
         let newest = self
             .heads
@@ -127,7 +127,7 @@ impl Mount {
         }
     }
 
-    /// Begins a tree, at its root.
+    /// Begins to read a tree, at its root.
     fn root(&mut self, slot: Option<u32>, pointer: Pointer) -> Result<(), Error> {
         let tree = self.tree(slot)?;
         let Some(level) = tree.height().checked_sub(1) else {
@@ -139,7 +139,7 @@ impl Mount {
         self.add_block(slot, level, 0, pointer)
     }
 
-    /// Claims the block of a pointer. Data of files stays on the disk; all other blocks are to be
+    /// Claims the block of a pointer. Data of files stays on the disk; all other blocks must be
     /// read.
     fn add_block(
         &mut self,
@@ -185,7 +185,7 @@ impl Mount {
             let Some(entry) = Entry::read(bytes).map_err(|()| Error::Damaged)? else {
                 continue;
             };
-            // Checked before memory is taken for the file.
+            // Checked before memory is allocated for the file.
             self.claimed = self.claimed.saturating_add(entry.size);
             if self.claimed > self.blocks.saturating_mul(BLOCK as u64) {
                 return Err(Error::Damaged);
@@ -204,10 +204,10 @@ impl Mount {
         Ok(())
     }
 
-    /// Returns the volume, once no block is needed any more.
+    /// Returns the volume, when no block is needed any more.
     ///
     /// # Errors
-    /// [`Error::Damaged`]: not all was supplied.
+    /// [`Error::Damaged`] if not all blocks were supplied.
     pub fn finish(self) -> Result<Volume, Error> {
         let mut volume = self
             .volume
@@ -228,7 +228,7 @@ mod tests {
     use crate::layout::{FAN, Name, write_pointers};
 
     /// Random contents with valid sums: heads, directories and map blocks of random pointers and
-    /// sizes. Mounting ends, with an error or a volume owner files can be listed.
+    /// sizes. Mounting ends, with an error or with a volume whose files can be listed.
     #[test]
     fn random_blocks_with_valid_sums_end_mounting() {
         const BLOCKS: u64 = 1_200;
@@ -241,7 +241,8 @@ mod tests {
         };
         let (mut mounted, mut damaged) = (0, 0);
         for _ in 0..3_000 {
-            // Every block is a map block or a directory, made before the block that points to it.
+            // Every block is a map block or a directory, and is built before the block that points
+            // to it.
             let mut disk = vec![[0u8; BLOCK]; 40];
             let mut sums = [0u32; 40];
             for block in (2..40).rev() {
@@ -275,11 +276,11 @@ mod tests {
                 sums[block] = sum(&bytes);
                 disk[block] = bytes;
             }
-            let most = if random(9) == 0 { 2_000 } else { 32 };
+            let max_slots = if random(9) == 0 { 2_000 } else { 32 };
             let head = Head {
                 generation: random(2),
                 blocks: BLOCKS - random(2),
-                size: ENTRY as u64 * (1 + random(most)),
+                size: ENTRY as u64 * (1 + random(max_slots)),
                 root: Pointer {
                     block: 2 + random(2) as u32,
                     sum: sums[2],

@@ -1,4 +1,4 @@
-//! The free blocks: those that neither the last head nor memory reaches.
+//! The free blocks: blocks that neither the last head nor memory reaches.
 
 use alloc::vec::Vec;
 
@@ -21,7 +21,7 @@ fn has(bits: &[u64], block: u32) -> bool {
 }
 
 impl Space {
-    /// Creates a space in which all blocks are free but the heads.
+    /// Creates a space in which all blocks except the heads are free.
     pub(crate) fn new(blocks: u32) -> Result<Space, Error> {
         let words = (blocks as usize).div_ceil(64);
         let zeroes = || {
@@ -48,7 +48,7 @@ impl Space {
         self.free
     }
 
-    /// Claims a block for a pointer on the disk. Fails if another pointer leads to it.
+    /// Claims the block of a pointer on the disk. Fails if another pointer leads to it.
     pub(crate) fn claim(&mut self, block: u32) -> Result<(), Error> {
         if block < FIRST || block >= self.blocks || has(&self.current, block) {
             return Err(Error::Damaged);
@@ -69,8 +69,8 @@ impl Space {
         Ok(block)
     }
 
-    /// Releases a block that memory does not point to any more; it becomes free once no head
-    /// reaches it. Block 0 stands for none.
+    /// Releases a block to which memory no longer points; it becomes free when no head reaches it.
+    /// Block 0 means that there is no block.
     pub(crate) fn release(&mut self, block: u32) {
         if block == 0 {
             return;
@@ -79,7 +79,7 @@ impl Space {
         self.free += u32::from(!has(&self.committed, block));
     }
 
-    /// Notes that the head now reaches the blocks that memory points to.
+    /// Records that the head now reaches all blocks to which memory points.
     pub(crate) fn commit(&mut self) {
         let used: u32 = self.current.iter().map(|word| word.count_ones()).sum();
         self.committed.copy_from_slice(&self.current);

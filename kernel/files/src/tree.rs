@@ -1,5 +1,5 @@
-//! The blocks of a file: pointers to its data, to the map blocks that hold these pointers, and so
-//! on up to a root. All of them are in memory.
+//! The blocks of a file: pointers to its data, to the map blocks that contain these pointers, and
+//! so on up to a root. All pointers are in memory.
 
 use alloc::vec::Vec;
 
@@ -9,13 +9,13 @@ use crate::layout::{BLOCK, FAN, Pointer};
 #[derive(Default)]
 pub(crate) struct Tree {
     pub(crate) size: u64,
-    /// Pointers by level, those to data first; the last level has one, the root. Empty for an empty
-    /// file.
+    /// Pointers by level, beginning with the pointers to data; the last level contains one pointer,
+    /// the root. Empty for an empty file.
     levels: Vec<Vec<Pointer>>,
 }
 
 impl Tree {
-    /// Creates a tree for `size` bytes that points nowhere yet.
+    /// Creates a tree for `size` bytes whose pointers have no blocks.
     pub(crate) fn new(size: u64, most_blocks: u32) -> Result<Tree, Error> {
         if size.div_ceil(BLOCK as u64) > u64::from(most_blocks) {
             return Err(Error::Damaged);
@@ -28,12 +28,12 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Returns the number of blocks of data.
+    /// Returns the number of data blocks.
     pub(crate) fn len(&self) -> usize {
         self.levels.first().map_or(0, Vec::len)
     }
 
-    /// Returns the number of levels, those of the data and of the root included.
+    /// Returns the number of levels, including those of the data and of the root.
     pub(crate) fn height(&self) -> usize {
         self.levels.len()
     }
@@ -74,8 +74,8 @@ impl Tree {
         &mut below[first..end]
     }
 
-    /// Makes room for `blocks` blocks of data, on all levels or on none. New pointers point
-    /// nowhere, and are to be written with all blocks above them.
+    /// Grows the tree to `blocks` data blocks, on all levels or on none. New pointers have no
+    /// blocks; they must be written with all blocks above them.
     pub(crate) fn grow(&mut self, blocks: usize) -> Result<(), Error> {
         let out_of_memory = |_| Error::OutOfMemory;
         let (mut len, mut height) = (blocks, 0);

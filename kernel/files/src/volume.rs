@@ -1,7 +1,7 @@
-//! Files: a mounted disk in memory.
+//! The files of a mounted disk, in memory.
 //!
-//! A file is open while it is read or written. An unlinked file disappears once it is not open any
-//! more.
+//! A file is open while it is read or written. An unlinked file is removed when it is no longer
+//! open.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use crate::layout::{BLOCK, Block, ENTRIES, ENTRY, FILES, Name, Pointer, sum};
 use crate::space::Space;
 use crate::tree::Tree;
 
-/// An open file. It has to be [closed](Volume::close) once.
+/// An open file, which must be [closed](Volume::close).
 #[derive(Debug, PartialEq, Eq)]
 pub struct File(pub(crate) u32);
 
@@ -22,7 +22,7 @@ pub struct File(pub(crate) u32);
 pub enum Read {
     /// Number of bytes that were read; 0 at the end of the file.
     Done(usize),
-    /// This block has to be read from the disk, and [supplied](Volume::supply) first.
+    /// This block must first be read from the disk and [supplied](Volume::supply).
     Fetch(Fetch),
 }
 
@@ -31,9 +31,9 @@ pub enum Read {
 pub enum Write {
     /// Number of bytes that were written, up to the end of a block.
     Done(usize),
-    /// This block has to be read from the disk, and [supplied](Volume::supply) first.
+    /// This block must first be read from the disk and [supplied](Volume::supply).
     Fetch(Fetch),
-    /// The write has to wait for the end of a commit, which is under way or is to begin now.
+    /// The write must wait for the end of a commit, which is in progress or should begin now.
     Wait,
 }
 
@@ -91,12 +91,12 @@ pub struct Volume {
     /// Files, by their slots in the directory.
     pub(crate) files: Vec<Option<FileRecord>>,
     pub(crate) directory: Tree,
-    /// Places owner entry differs from the disk's: a bit for each.
+    /// Slots whose entry differs from that on the disk: a bit for each.
     pub(crate) changed: [u64; FILES / 64],
     pub(crate) generation: u64,
     pub(crate) stage: Option<Stage>,
-    /// Number of all changes so far, and of those that the disk has, or will have after this
-    /// commit.
+    /// Number of all changes, number of changes that the disk will have after the commit in
+    /// progress, and number that it has.
     pub(crate) changes: u64,
     pub(crate) committing: u64,
     pub(crate) committed: u64,
@@ -109,8 +109,7 @@ pub struct Volume {
 const DIRECTORY_BLOCKS: usize = FILES / ENTRIES + 1;
 /// Minimum number of blocks of a disk.
 const MIN_BLOCKS: u64 = 64;
-/// Maximum number of blocks that are used: 1 GiB. A file has no more than two levels of map blocks
-/// then.
+/// Maximum number of blocks that are used: 1 GiB. It limits a file to two levels of map blocks.
 const MAX_BLOCKS: u64 = 1 << 18;
 
 static ZEROES: Block = [0; BLOCK];
@@ -141,10 +140,11 @@ impl Volume {
         })
     }
 
-    /// Creates a blank disk of `blocks` blocks; it has a file system after the first commit.
+    /// Creates a volume for a blank disk of `blocks` blocks; the disk has a file system after the
+    /// first commit.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]: too few blocks. [`Error::OutOfMemory`].
+    /// [`Error::NoSpace`] if there are too few blocks; [`Error::OutOfMemory`].
     pub fn format(blocks: u64) -> Result<Volume, Error> {
         let mut volume = Volume::empty(blocks)?;
         volume.changes = 1;
@@ -174,8 +174,8 @@ impl Volume {
         self.changes += 1;
     }
 
-    /// Returns whether a change has to wait for a commit. A commit is needed for space, if it frees
-    /// any.
+    /// Returns whether a change must wait for a commit. If space is short, a commit helps only if
+    /// it frees blocks.
     fn must_wait(&self, blocks: usize) -> Result<bool, Error> {
         if self.has_failed {
             return Err(Error::Failed);
@@ -185,7 +185,7 @@ impl Volume {
         }
         let entries: u32 = self.changed.iter().map(|word| word.count_ones()).sum();
         let full = entries as usize >= DIRTY;
-        // A block of data, with two levels of map blocks above it.
+        // A data block, with two levels of map blocks above it.
         let needed = 3 * (self.cache.dirty() + blocks) + DIRECTORY_BLOCKS;
         if full || (self.space.free() as usize) < needed {
             return if self.changes == self.committed {
@@ -197,7 +197,8 @@ impl Volume {
         Ok(false)
     }
 
-    /// Opens a file; with `create` a missing file is created. `None`: wait for a commit.
+    /// Opens a file; with `create`, creates a missing file. Returns `None` if the caller must wait
+    /// for a commit.
     ///
     /// A name is a path: parts separated by single slashes, none of them `.` or `..`.
     ///
@@ -227,7 +228,7 @@ impl Volume {
             .map(|file| &file.name)
     }
 
-    /// Returns whether a file is in the directory of this name. O(files).
+    /// Returns whether a file is in the directory with this name. O(files).
     fn is_directory(&self, name: &Name) -> bool {
         self.names().any(|file| name.contains(file))
     }
@@ -267,7 +268,7 @@ impl Volume {
         self.sweep(slot);
     }
 
-    /// Removes an unlinked file that is not open; not in the middle of a commit, owner end sweeps.
+    /// Removes an unlinked file that is not open, unless a commit is in progress, whose end sweeps.
     pub(crate) fn sweep(&mut self, slot: u32) {
         let is_unused = |file: &mut FileRecord| file.is_unlinked && file.open_count == 0;
         if self.stage.is_none() && self.stored(slot).is_some_and(is_unused) {
@@ -293,7 +294,7 @@ impl Volume {
         stored.map_or(0, |stored| stored.tree.size)
     }
 
-    /// Removes all bytes of a file. Returns false if the caller has to wait for a commit.
+    /// Removes all bytes of a file. Returns false if the caller must wait for a commit.
     ///
     /// # Errors
     /// [`Error::Failed`], [`Error::NoSpace`].
@@ -309,8 +310,8 @@ impl Volume {
         Ok(true)
     }
 
-    /// Returns whether a change that frees space has to wait for a commit, like
-    /// [`Volume::must_wait`]: such a change is also made on a full disk.
+    /// Returns whether a change that frees space must wait for a commit, like
+    /// [`Volume::must_wait`]; such a change is possible on a full disk.
     fn must_wait_to_free(&self) -> Result<bool, Error> {
         match self.must_wait(0) {
             Err(Error::NoSpace) => Ok(false),
@@ -318,8 +319,8 @@ impl Volume {
         }
     }
 
-    /// Removes a name; its directory disappears with its last file. Returns false if the caller has
-    /// to wait for a commit.
+    /// Removes a name; a directory disappears with its last file. Returns false if the caller must
+    /// wait for a commit.
     ///
     /// # Errors
     /// [`Error::NoFile`], [`Error::BadName`], [`Error::IsDirectory`], [`Error::Failed`].
@@ -341,7 +342,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// Returns the first file owner place is not before `from`.
+    /// Returns the first file whose slot is not below `from`.
     #[must_use]
     pub fn list(&self, from: usize) -> Option<Listed<'_>> {
         let mut files = self.files.iter().enumerate().skip(from);
@@ -355,8 +356,8 @@ impl Volume {
         })
     }
 
-    /// Reads from a file, at most up to the end of a block. `give` gets the bytes and their offset
-    /// in the answer; it is called at most once.
+    /// Reads from a file, at most up to the end of a block. `give` gets the bytes, and is called at
+    /// most once.
     ///
     /// # Errors
     /// Errors of `give`.
@@ -395,8 +396,8 @@ impl Volume {
         }
     }
 
-    /// Supplies the bytes of a block that was to be fetched. If the file has changed meanwhile, the
-    /// bytes are ignored. In both cases the caller tries its operation again.
+    /// Supplies the bytes of a block that the volume has requested. If the file has changed
+    /// meanwhile, the bytes are ignored. In both cases the caller repeats its operation.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::OutOfMemory`].
@@ -412,12 +413,12 @@ impl Volume {
         self.cache.insert(key, bytes)
     }
 
-    /// Writes to a file, at most up to the end of a block. `put` fills a slice of as many bytes as
-    /// are written, and is called at most once: if it fails, nothing was written.
+    /// Writes to a file, at most up to the end of a block. `put` fills a slice with the bytes to be
+    /// written, and is called at most once: if it fails, no bytes are written.
     ///
     /// # Errors
     /// [`Error::BadOffset`], [`Error::NoSpace`], [`Error::OutOfMemory`], [`Error::Failed`], and
-    /// those of `put`.
+    /// errors of `put`.
     pub fn write<E: From<Error>>(
         &mut self,
         file: &File,
@@ -457,7 +458,7 @@ impl Volume {
         Ok(Write::Done(count))
     }
 
-    /// Returns the step that is needed before a block of a file can be written to.
+    /// Returns the step that must precede a write to a block of a file.
     fn step_before_write(&mut self, key: Key) -> Result<Option<Write>, Error> {
         if self.must_wait(1)? || !self.cache.has_room(key) {
             return Ok(Some(Write::Wait));
@@ -470,8 +471,8 @@ impl Volume {
         Ok(None)
     }
 
-    /// Returns the step that is needed before this offset of a file can be written to: fetch, or
-    /// wait. `None`: nothing.
+    /// Returns the step that must precede a write at this offset of a file: a fetch, or a wait.
+    /// `None` if the write can proceed.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Failed`].
@@ -481,7 +482,7 @@ impl Volume {
         self.step_before_write(Key { slot, index })
     }
 
-    /// Returns the block to fetch before this offset of a file can be read.
+    /// Returns the block that must be fetched before a read at this offset of a file.
     pub fn missing_for_read(&mut self, file: &File, offset: u64) -> Option<Fetch> {
         let slot = file.0;
         let (index, _) = split_offset(offset);
@@ -489,7 +490,7 @@ impl Volume {
         (offset < self.size(file) && self.cache.get(key).is_none()).then(|| self.fetch(key))
     }
 
-    /// Adds a block of zeroes to a file.
+    /// Adds a zeroed block to a file.
     fn add_block(&mut self, key: Key) -> Result<(), Error> {
         if self.cache.get(key).is_none() {
             self.cache.insert(key, &ZEROES)?;
@@ -500,14 +501,14 @@ impl Volume {
         }
     }
 
-    /// Returns whether there is a change that the disk does not have.
+    /// Returns whether there is a change that is not on the disk.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.changes != self.committed
     }
 
-    /// Returns the current version. All changes so far are on the disk when [`Volume::has`] returns
-    /// true for it.
+    /// Returns the current version. All changes until now are on the disk when
+    /// [`Volume::is_durable`] returns true for it.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.changes
@@ -516,7 +517,7 @@ impl Volume {
     /// Returns whether all changes before `version` are on the disk.
     ///
     /// # Errors
-    /// [`Error::Failed`]: they never will be.
+    /// [`Error::Failed`] if they will never be.
     pub fn is_durable(&self, version: u64) -> Result<bool, Error> {
         if self.committed < version && self.has_failed {
             return Err(Error::Failed);

@@ -1,5 +1,5 @@
-//! Any contents of the disk give an error, or files; never a panic, and no memory in excess of the
-//! disk's size.
+//! Arbitrary contents of the disk give an error or files, but never a panic, and never need more
+//! memory than the size of the disk.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ static IMAGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     mounted.disk
 });
 
-/// Mounts it and reads everything.
+/// Mounts the disk, and reads and writes every file.
 fn read_all(disk: Vec<u8>) -> Result<(), Error> {
     let mut mounted = Mounted::mount(disk)?;
     let mut names = Vec::new();
@@ -54,13 +54,14 @@ proptest! {
 }
 
 #[test]
-fn a_changed_byte_of_data_is_found() {
+fn a_changed_byte_is_detected() {
     let disk = IMAGE.clone();
-    let found = (2..700).filter(|block| {
+    let damaged = (2..700).filter(|block| {
         let mut disk = disk.clone();
         disk[block * BLOCK + 100] ^= 1;
         read_all(disk) == Err(Error::Damaged)
     });
-    // All blocks that the head reaches: 1 + 5 + 520 of data, 1 + 2 + 1 map blocks, the directory.
-    assert_eq!(found.count(), 526 + 4 + 1);
+    // All blocks that the head reaches: 1 + 5 + 520 data blocks, 1 + 2 + 1 map blocks, the
+    // directory.
+    assert_eq!(damaged.count(), 526 + 4 + 1);
 }

@@ -1,5 +1,5 @@
-//! A volume against a map of names to bytes, by random sequences of changes, with syncs and mounts
-//! in between.
+//! Compares a volume with a map of names to bytes, by random sequences of changes, with syncs and
+//! mounts in between.
 
 use std::collections::BTreeMap;
 
@@ -33,13 +33,13 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Some are in directories.
+/// Returns a name; two thirds of the names are in directories.
 fn name(number: u8) -> Vec<u8> {
     let folder = ["", "a/", "a/b/"][usize::from(number % 3)];
     format!("{folder}name {number}").into_bytes()
 }
 
-/// Returns all files and their bytes.
+/// Returns all files and their contents.
 fn contents(mounted: &mut Mounted<Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut names = Vec::new();
     let mut from = 0;
@@ -81,7 +81,7 @@ proptest! {
                     let outcome = mounted.write(&file, start as u64, &bytes);
                     let end = match outcome {
                         Ok(()) => start + len,
-                        // The blocks before were written.
+                        // The blocks before the error were written.
                         Err(Error::NoSpace) => {
                             let mut end = start;
                             let now = mounted.read_all(&file).unwrap();
@@ -107,44 +107,44 @@ proptest! {
                 }
                 Operation::Unlink(number) => {
                     let name = name(number);
-                    let there = model.remove(&name).map_or(Err(Error::NoFile), |_| Ok(()));
-                    prop_assert_eq!(mounted.unlink(&name), there);
+                    let expected = model.remove(&name).map_or(Err(Error::NoFile), |_| Ok(()));
+                    prop_assert_eq!(mounted.unlink(&name), expected);
                 }
                 Operation::Sync => mounted.sync().unwrap(),
                 Operation::Mount => {
                     mounted.sync().unwrap();
                     let free = mounted.volume.free();
                     mounted = Mounted::mount(mounted.disk).unwrap();
-                    // Nothing is lost, and nothing is free that is not.
+                    // No block is leaked, and no used block is free.
                     prop_assert_eq!(mounted.volume.free(), free);
                 }
             }
         }
         prop_assert_eq!(&contents(&mut mounted), &model);
         mounted.sync().unwrap();
-        let mut again = Mounted::mount(mounted.disk).unwrap();
-        prop_assert_eq!(&contents(&mut again), &model);
-        // Once all files are gone, all blocks but a small directory are free.
+        let mut remounted = Mounted::mount(mounted.disk).unwrap();
+        prop_assert_eq!(&contents(&mut remounted), &model);
+        // After all files are unlinked, all blocks except a small directory are free.
         for name in model.keys() {
-            again.unlink(name).unwrap();
+            remounted.unlink(name).unwrap();
         }
-        again.sync().unwrap();
-        prop_assert!(again.volume.free() as usize >= blocks - 4);
+        remounted.sync().unwrap();
+        prop_assert!(remounted.volume.free() as usize >= blocks - 4);
     }
 }
 
 #[test]
-fn a_file_of_three_levels_comes_back() {
+fn a_file_of_three_levels_is_read_back() {
     let mut mounted = Mounted::format(vec![0; 2_000 * BLOCK]).unwrap();
     let bytes: Vec<u8> = (0..600 * BLOCK + 5).map(|at| (at / 7) as u8).collect();
     let file = mounted.open(b"long", true).unwrap();
     mounted.write(&file, 0, &bytes).unwrap();
     mounted.volume.close(file);
     mounted.sync().unwrap();
-    let mut again = Mounted::mount(mounted.disk).unwrap();
-    let file = again.open(b"long", false).unwrap();
-    assert!(again.read_all(&file) == Ok(bytes));
-    assert_eq!(again.volume.size(&file), 600 * BLOCK as u64 + 5);
+    let mut remounted = Mounted::mount(mounted.disk).unwrap();
+    let file = remounted.open(b"long", false).unwrap();
+    assert!(remounted.read_all(&file) == Ok(bytes));
+    assert_eq!(remounted.volume.size(&file), 600 * BLOCK as u64 + 5);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn an_unlinked_file_stays_while_it_is_open() {
     assert_eq!(mounted.open(b"a", false), Err(Error::NoFile));
     mounted.sync().unwrap();
     assert!(mounted.read_all(&file) == Ok(vec![7; 3 * BLOCK]));
-    // Another file of the same name is a different file.
+    // Another file with the same name is a different file.
     let other = mounted.open(b"a", true).unwrap();
     assert_eq!(mounted.volume.size(&other), 0);
     mounted.volume.close(other);
@@ -166,7 +166,7 @@ fn an_unlinked_file_stays_while_it_is_open() {
     mounted.sync().unwrap();
     assert!(
         before - mounted.volume.free() <= 1,
-        "the directory is all there is"
+        "only the directory occupies space"
     );
 }
 
@@ -212,7 +212,7 @@ fn a_directory_exists_while_it_has_a_file() {
         assert_eq!(mounted.open(directory, false), Err(Error::IsDirectory));
         assert_eq!(mounted.unlink(directory), Err(Error::IsDirectory));
     }
-    // Neither is part of a name, nor is a file a directory.
+    // A prefix of a directory's name is not a directory, and a file is not a directory.
     assert_eq!(mounted.open(b"bi", false), Err(Error::NoFile));
     for below in [&b"bin/b/c"[..], b"bin/b/c/d"] {
         assert_eq!(mounted.open(below, true), Err(Error::NotDirectory));
@@ -228,7 +228,7 @@ fn a_directory_exists_while_it_has_a_file() {
 }
 
 #[test]
-fn a_file_that_is_unlinked_and_open_is_in_no_directory() {
+fn an_unlinked_open_file_is_in_no_directory() {
     let mut mounted = Mounted::format(vec![0; 128 * BLOCK]).unwrap();
     let file = mounted.open(b"a/b", true).unwrap();
     mounted.unlink(b"a/b").unwrap();
@@ -246,8 +246,8 @@ fn the_number_of_files_is_limited() {
     }
     assert_eq!(mounted.open(b"one more", true), Err(Error::NoSpace));
     mounted.sync().unwrap();
-    let mut again = Mounted::mount(mounted.disk).unwrap();
-    assert_eq!(contents(&mut again).len(), os_files::FILES);
-    again.unlink(b"7").unwrap();
-    assert!(again.open(b"one more", true).is_ok());
+    let mut remounted = Mounted::mount(mounted.disk).unwrap();
+    assert_eq!(contents(&mut remounted).len(), os_files::FILES);
+    remounted.unlink(b"7").unwrap();
+    assert!(remounted.open(b"one more", true).is_ok());
 }

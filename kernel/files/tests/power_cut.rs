@@ -1,5 +1,5 @@
-//! The power fails after each single write: any part of the writes that were not flushed is on the
-//! disk, in sectors. All synced changes are there, and the files are as after some number of
+//! The power fails after each single write: any subset of the sectors that were not flushed is on
+//! the disk. All synced changes survive, and the files equal the state after some number of
 //! changes.
 
 use os_files::direct::{Disk, Mounted};
@@ -9,7 +9,7 @@ use os_files::{BLOCK, Block, Error};
 const SECTOR: usize = 512;
 const BLOCKS: usize = 400;
 
-/// A disk with a cache of its own that fails after a number of writes.
+/// A disk with a write cache that fails after a number of writes.
 #[derive(Clone)]
 struct FailingDisk {
     stable: Vec<u8>,
@@ -51,8 +51,8 @@ impl Disk for FailingDisk {
     }
 }
 
-/// Returns the disk's contents after the power has failed: of each sector that was not flushed, the
-/// old or the new.
+/// Returns the contents of the disk after the power has failed: each sector that was not flushed is
+/// old or new.
 fn after_power_cut(disk: &FailingDisk, random: &mut impl FnMut() -> u64) -> Vec<u8> {
     let mut stable = disk.stable.clone();
     for (block, bytes) in &disk.cached {
@@ -71,7 +71,7 @@ fn after_power_cut(disk: &FailingDisk, random: &mut impl FnMut() -> u64) -> Vec<
 }
 
 fn contents(disk: Vec<u8>) -> Model {
-    let mut mounted = Mounted::mount(disk).expect("it can be mounted");
+    let mut mounted = Mounted::mount(disk).expect("the disk can be mounted");
     let mut names = Vec::new();
     let mut from = 0;
     while let Some(listed) = mounted.volume.list(from) {
@@ -81,7 +81,7 @@ fn contents(disk: Vec<u8>) -> Model {
     let mut model = Model::default();
     for name in names {
         let file = mounted.open(name.as_bytes(), false).unwrap();
-        let bytes = mounted.read_all(&file).expect("its sums are right");
+        let bytes = mounted.read_all(&file).expect("the checksums are correct");
         mounted.volume.close(file);
         model.0.insert(name, bytes);
     }
@@ -109,7 +109,8 @@ fn apply(mounted: &mut Mounted<FailingDisk>, name: &str, change: &Change) -> Res
     }
 }
 
-/// Runs a seed until the power fails. The disk, how many changes were synced, and how many begun.
+/// Runs a seed until the power fails. Returns the disk, the number of synced changes, and the
+/// number of changes that have begun.
 fn run(disk: FailingDisk, seed: u64, changes: u64) -> (FailingDisk, u64, u64) {
     let mut mounted = Mounted::mount(disk).unwrap();
     let mut synced = 0;
@@ -128,7 +129,7 @@ fn run(disk: FailingDisk, seed: u64, changes: u64) -> (FailingDisk, u64, u64) {
     (mounted.disk, synced, changes)
 }
 
-/// Checks that the files are as after some number of changes from `synced` to `begun`.
+/// Checks that the files equal the state after some number of changes from `synced` to `begun`.
 fn check(found: &Model, seed: u64, synced: u64, begun: u64) -> Result<(), String> {
     let mut model = Model::default();
     for n in 0..=begun {
@@ -136,14 +137,14 @@ fn check(found: &Model, seed: u64, synced: u64, begun: u64) -> Result<(), String
             return Ok(());
         }
         let (name, change) = load::change(seed, n);
-        // A file is made before it is written to.
+        // A file is created before the first write to it.
         if let Change::Write { .. } = change
             && n >= synced
             && n < begun
         {
-            let mut made = model.clone();
-            made.apply(&name, &Change::Create);
-            if made == *found {
+            let mut created = model.clone();
+            created.apply(&name, &Change::Create);
+            if created == *found {
                 return Ok(());
             }
         }
@@ -173,7 +174,7 @@ fn synced_changes_survive_a_cut_after_any_write() {
             let (disk, synced, begun) = run(disk, seed, changes);
             let found = contents(after_power_cut(&disk, &mut random));
             check(&found, seed, synced, begun)
-                .unwrap_or_else(|what| panic!("{what}, write {writes_left}"));
+                .unwrap_or_else(|error| panic!("{error}, write {writes_left}"));
             if disk.writes_left > 0 {
                 assert!(writes_left > 150, "only {writes_left} writes");
                 break;
@@ -207,7 +208,7 @@ fn formatting_is_atomic() {
     }
 }
 
-/// A volume whose disk has failed returns errors for changes, and still reads.
+/// A volume whose disk has failed returns errors for changes, but can be read.
 #[test]
 fn a_disk_that_fails_is_read_only() {
     let formatted = Mounted::format(vec![0; BLOCKS * BLOCK]).unwrap().disk;

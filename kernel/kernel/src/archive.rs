@@ -1,6 +1,6 @@
-//! The archive of the programs: cpio, "newc" format.
+//! The archive of the programs, a cpio file in the `newc` format.
 //!
-//! Safe and total: a malformed archive ends early.
+//! The parser is safe for any bytes: a malformed archive ends early.
 
 use crate::arch::lock::Once;
 use crate::vdso;
@@ -22,14 +22,14 @@ pub(crate) fn find(name: &str) -> Option<&'static [u8]> {
         .map(|(_, contents)| contents)
 }
 
-/// Returns the name of the program of this index. The vDSO, which is in the archive too, is not
+/// Returns the name of program number `index`. The vDSO, which is also in the archive, is not
 /// counted. O(files).
 pub(crate) fn program(index: usize) -> Option<&'static str> {
     let names = files(PROGRAMS.try_get()?).map(|(name, _)| name);
     names.filter(|name| *name != vdso::NAME).nth(index)
 }
 
-/// Returns the files of an archive: name and contents.
+/// Returns the files of an archive as pairs of name and contents.
 fn files(archive: &'static [u8]) -> impl Iterator<Item = (&'static str, &'static [u8])> {
     let mut at = 0;
     core::iter::from_fn(move || {
@@ -49,7 +49,7 @@ fn files(archive: &'static [u8]) -> impl Iterator<Item = (&'static str, &'static
     })
 }
 
-/// Returns the n-th field of a header: eight hexadecimal digits each.
+/// Returns field `n` of a header. A field has eight hexadecimal digits.
 fn field(header: &[u8], n: usize) -> Option<usize> {
     let digits = core::str::from_utf8(header.get(6 + 8 * n..14 + 8 * n)?).ok()?;
     usize::from_str_radix(digits, 16).ok()

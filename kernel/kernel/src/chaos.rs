@@ -1,13 +1,14 @@
-//! Chaos: disturbance by a seed, for tests.
+//! Chaos: pseudo-random disturbances for tests.
 //!
 //! With `chaos=SEED` on the command line the kernel occasionally takes an action that it may take
-//! at any time: it ends a quantum early, takes a thread off its hart on the way to user mode,
-//! delays, interrupts a hart without a reason, wakes a hart that is not the nearest, makes a
-//! coroutine for a call that need not wait, or reports no memory where that is an error value.
-//! Programs do the same (`vdso/src/chaos.rs`). Results must stay correct.
+//! at any time: it ends a quantum early, preempts a thread on the way to user mode, delays,
+//! interrupts a hart without a reason, wakes a hart that is not the nearest, creates a coroutine
+//! for a call that need not wait, or fails an allocation where this is an error value. Programs do
+//! the same (`vdso/src/chaos.rs`). Results must stay correct.
 //!
-//! When off, each use costs a load. When on, each hart has its own sequence, so a seed repeats a
-//! run exactly where the machine is deterministic (`-icount`), and approximately elsewhere.
+//! When chaos is off, each use costs a load. When it is on, each hart has its own sequence, so a
+//! seed repeats a run exactly where the machine is deterministic (`-icount`), and approximately
+//! elsewhere.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -15,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use crate::arch::hart_index;
 use crate::{MAX_HARTS, clock, hart};
 
-/// Seed from the command line; 0: no chaos.
+/// Seed from the command line; 0 without chaos.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -32,12 +33,12 @@ pub(crate) fn set_seed(seed: u64) {
     SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, SeqCst);
 }
 
-/// Returns the seed for a program; 0: no chaos.
+/// Returns the seed for a program; 0 without chaos.
 pub(crate) fn seed() -> u64 {
     SEED.load(Relaxed)
 }
 
-/// Begins chaos, if there is a seed: the first program exists.
+/// Begins chaos, if there is a seed. Called when the first program exists.
 pub(crate) fn begin() {
     let seed = seed();
     if seed != 0 {
@@ -48,18 +49,19 @@ pub(crate) fn begin() {
     }
 }
 
-/// Ends chaos. Returns the number of disturbances, if it was on.
+/// Ends chaos. Returns the number of disturbances if it was on.
 pub(crate) fn end() -> Option<u64> {
     ON.swap(false, SeqCst).then(|| DISTURBANCES.load(Relaxed))
 }
 
-/// Returns the next number of the hart's sequence, below `limit`; `None` while off.
+/// Returns the next number of the hart's sequence, below `limit`; `None` while chaos is off.
 #[inline]
 fn random(limit: u64) -> Option<u64> {
     ON.load(Relaxed).then(|| advance() % limit)
 }
 
-/// Xorshift. A handler that interrupts the update repeats a number, which is harmless.
+/// Advances the sequence (xorshift). A handler that interrupts the update repeats a number, which
+/// is harmless.
 #[cold]
 fn advance() -> u64 {
     let state = &STATES[hart_index()];
@@ -71,7 +73,7 @@ fn advance() -> u64 {
     number >> 16
 }
 
-/// Returns true once in `times`; never while off.
+/// Returns true about once in `times` calls; never while chaos is off.
 #[inline]
 pub(crate) fn one_in(times: u64) -> bool {
     let hit = random(times) == Some(0);
@@ -81,24 +83,24 @@ pub(crate) fn one_in(times: u64) -> bool {
     hit
 }
 
-/// Returns a number below `limit`; 0 while off.
+/// Returns a number below `limit`; 0 while chaos is off.
 #[inline]
 pub(crate) fn below(limit: usize) -> usize {
     random(limit as u64).unwrap_or(0) as usize
 }
 
-/// Returns a quantum: the given one, or less.
+/// Returns `ticks`, or a shorter quantum.
 #[inline]
 pub(crate) fn quantum(ticks: u64) -> u64 {
     match random(4) {
-        // The quantum is long enough for a thread that is restarted in it to make progress.
+        // Even the shortest quantum is long enough for a restarted thread to make progress.
         Some(0) => ticks / 100,
         Some(1) => ticks / 10,
         _ => ticks,
     }
 }
 
-/// Returns true once in `times`, for an allocation that has to fail.
+/// Returns true about once in `times` calls, for an allocation that must fail then.
 #[inline]
 pub(crate) fn is_out_of_memory(times: u64) -> bool {
     #[cfg(feature = "selftest")]
@@ -111,13 +113,13 @@ pub(crate) fn is_out_of_memory(times: u64) -> bool {
     one_in(times)
 }
 
-/// Makes the next `times` requests for memory fail, for any seed.
+/// Makes the next `times` allocations fail, whatever the seed.
 #[cfg(feature = "selftest")]
 pub(crate) fn refuse_memory(times: u64) {
     REFUSALS_LEFT.store(times, SeqCst);
 }
 
-/// Returns the number of refusals that are left.
+/// Returns the number of allocations that will still fail.
 #[cfg(feature = "selftest")]
 pub(crate) fn refusals_left() -> u64 {
     REFUSALS_LEFT.load(SeqCst)
@@ -126,7 +128,7 @@ pub(crate) fn refusals_left() -> u64 {
 #[cfg(feature = "selftest")]
 static REFUSALS_LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// Delays the hart, once in 16 times, for at most 20 µs, so that other harts come in between.
+/// Delays the hart in about one of 16 calls, by at most 20 µs, so that other harts run in between.
 #[inline]
 pub(crate) fn delay() {
     if one_in(16) {
@@ -137,8 +139,8 @@ pub(crate) fn delay() {
     }
 }
 
-/// Perhaps disturbs at a kernel entry of a thread, or at the choice of a hart's next coroutine:
-/// some hart is interrupted without a reason, or this hart is delayed.
+/// Possibly disturbs at a kernel entry of a thread, or at the choice of a hart's next coroutine: a
+/// hart is interrupted without a reason, or this hart is delayed.
 #[inline]
 pub(crate) fn disturb() {
     if one_in(32) {

@@ -1,8 +1,8 @@
 //! The clock: ticks since the machine started, and the timer of each hart.
 //!
-//! A hart's timer is armed for the earliest of its timers and the end of the quantum of the program
-//! it runs; there is no periodic tick. Arming costs one register write with Sstc, a call to the
-//! firmware without.
+//! The timer of a hart is armed for its earliest deadline: that of its timers, or the end of the
+//! quantum of the running program. There is no periodic tick. Arming costs a register write with
+//! Sstc, otherwise a call to the firmware.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -34,8 +34,8 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// Converts microseconds to ticks, rounded up.
 pub(crate) fn from_micros(micros: u64) -> u64 {
-    // Seconds and the rest are converted separately, since a division of 128 bits takes 90
-    // instructions. A clock has less than 2^44 ticks a second.
+    // Seconds and the remainder are converted separately, because a division of 128 bits takes 90
+    // instructions. A clock has fewer than 2^44 ticks per second.
     let (seconds, rest) = (micros / MICROS_PER_SECOND, micros % MICROS_PER_SECOND);
     let rest = (rest * ticks_per_second()).div_ceil(MICROS_PER_SECOND);
     seconds
@@ -50,13 +50,13 @@ pub(crate) fn to_micros(ticks: u64) -> u64 {
 }
 
 /// Arms the timer of the calling hart for its next deadline. `hart` is the calling hart; interrupts
-/// are masked, or the caller is its handler.
+/// are masked, or the caller is an interrupt handler.
 pub(crate) fn rearm(hart: &Hart) {
     let next = hart.timers.lock().next_deadline();
     arm(next.min(hart.quantum_end.load(Relaxed)));
 }
 
-/// Arms the timer of the calling hart for this time, regardless of its other deadlines.
+/// Arms the timer of the calling hart for `deadline`, regardless of its other deadlines.
 pub(crate) fn arm(deadline: u64) {
     if HAS_SSTC.load(Relaxed) {
         csr::set_stimecmp(deadline);

@@ -1,7 +1,7 @@
 //! The kernel's command line: words `NAME=VALUE` or `NAME`, separated by spaces.
 //!
-//! An unknown word or an impossible value ends the machine while it boots, with status 2: otherwise
-//! a misspelt setting would look like a setting without effect.
+//! An unknown word or an invalid value stops the machine with status 2 while it boots: otherwise a
+//! misspelt setting would look like a setting without effect.
 
 use core::fmt::Display;
 
@@ -31,7 +31,7 @@ fn split(word: &'static str) -> (&'static str, &'static str) {
 }
 
 impl Machine {
-    /// Ends the machine if a word of the command line is not known. Called as soon as there is a
+    /// Stops the machine if a word of the command line is not known. Called as soon as there is a
     /// console.
     pub(crate) fn check_arguments(&self) {
         let mut words = self.arguments.split_whitespace();
@@ -43,15 +43,15 @@ impl Machine {
         }
     }
 
-    /// Returns the value of the first word of this name; of a bare word, its name.
+    /// Returns the value of the first word of this name; for a bare word, the name.
     pub(crate) fn argument(&self, name: &str) -> Option<&'static str> {
         debug_assert!(is_known(name) || TEST_NAMES.contains(&name));
         let mut words = self.arguments.split_whitespace().map(split);
         words.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// Returns the number of this name. Ends the machine if the value is no number from 1 to
-    /// `most`.
+    /// Returns the number that is the value of `name`. Stops the machine if the value is not a
+    /// number from 1 to `most`.
     pub(crate) fn number(&self, name: &str, most: usize) -> Option<usize> {
         let value = self.argument(name)?;
         let number = value.parse().ok().filter(|n| (1..=most).contains(n));
@@ -64,7 +64,7 @@ impl Machine {
     }
 }
 
-/// Prints the reason, and ends the machine with status 2.
+/// Prints the reason, and stops the machine with status 2.
 pub(crate) fn refuse(reason: impl Display) -> ! {
     println!("upshift: {reason}");
     finisher::exit(2)

@@ -1,8 +1,8 @@
-//! The console: lines out, bytes in.
+//! The console: output in lines, input in bytes.
 //!
 //! Output waits for the serial port; it is for messages, not for data. Input is interrupt-driven:
 //! the handler puts bytes into a ring of [`RING`] bytes and wakes the readers; bytes that do not
-//! fit are dropped, as by any terminal that is not read.
+//! fit are dropped.
 
 use core::fmt;
 
@@ -18,7 +18,7 @@ const RING: usize = 256;
 struct Console {
     uart: Option<Uart>,
     ring: [u8; RING],
-    /// Total numbers of bytes written to and read from the ring.
+    /// Numbers of all bytes that were written to and read from the ring.
     written: usize,
     read: usize,
     readers: Waiters,
@@ -41,10 +41,10 @@ impl Console {
 
 static CONSOLE: IrqLock<Console> = IrqLock::new(Console::new());
 
-/// Serial port of the panic handler, once the device tree is read.
+/// Serial port of the panic handler, known once the device tree has been read.
 static PANIC_UART: Once<Device> = Once::new();
 
-/// Finds the serial port.
+/// Initializes the serial port.
 pub(crate) fn init(machine: &Machine) {
     if let Some(device) = machine.uart {
         PANIC_UART.set(device);
@@ -52,7 +52,7 @@ pub(crate) fn init(machine: &Machine) {
     }
 }
 
-/// Lets the serial port interrupt.
+/// Enables the interrupt of the serial port.
 pub(crate) fn enable_input(machine: &Machine) {
     if let Some(device) = machine.uart {
         devices::attach(device, |_| handle_interrupt(), 0);
@@ -80,7 +80,7 @@ pub(crate) fn source() -> Option<u32> {
     PANIC_UART.try_get().map(|device| device.interrupt())
 }
 
-/// Feeds a byte back as input.
+/// Sends a byte that the port receives as input.
 #[cfg(feature = "selftest")]
 pub(crate) fn loop_back(byte: u8) {
     if let Some(uart) = &mut CONSOLE.lock().uart {
@@ -160,14 +160,14 @@ impl fmt::Write for Console {
     }
 }
 
-/// The `println!` of the kernel: one line at a time, whole.
+/// Prints a line in one piece; the implementation of `println!`.
 pub(crate) fn print(line: fmt::Arguments<'_>) {
     use fmt::Write;
     // The port reports no errors.
     let _ = writeln!(CONSOLE.lock(), "{line}");
 }
 
-/// Writes a last line in any state of the console: its lock may be held by the code that panicked.
+/// Prints a last line in any state of the console: the code that panicked may hold its lock.
 pub(crate) fn print_last(line: fmt::Arguments<'_>) {
     use fmt::Write;
     let mut console = Console::new();

@@ -1,16 +1,16 @@
-//! A reader of flattened device trees (Devicetree Specification 0.4, chapter 5).
+//! Parser for flattened device trees (Devicetree Specification 0.4, chapter 5).
 //!
-//! Safe and total: offsets are checked, a malformed tree ends early. Nodes come
-//! in the order of the tree: a child follows its parent.
+//! The parser is safe for any bytes: offsets are checked, and a malformed tree ends early. Nodes
+//! are visited in the order of the tree: a child follows its parent.
 
-/// A tree in memory.
+/// A device tree in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceTree<'a> {
     structure: &'a [u8],
     strings: &'a [u8],
 }
 
-/// The bytes at the start that [`total_size`] needs.
+/// Number of bytes that [`total_size`] needs.
 pub(crate) const HEADER: usize = 40;
 
 const MAGIC: u32 = 0xd00d_feed;
@@ -25,7 +25,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Returns the size of the whole tree, from its header. `None`: this is no tree.
+/// Returns the size of the whole tree from its header, or `None` if the bytes are not a tree.
 pub(crate) fn total_size(header: &[u8]) -> Option<usize> {
     (word(header, 0)? == MAGIC).then_some(word(header, 4)? as usize)
 }
@@ -35,7 +35,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
 }
 
 impl<'a> DeviceTree<'a> {
-    /// The tree in `bytes`. `None`: there is none.
+    /// Returns the tree in `bytes`, or `None` if the bytes are not a tree.
     pub(crate) fn new(bytes: &'a [u8]) -> Option<DeviceTree<'a>> {
         total_size(bytes)?;
         let part = |offset: usize, size: usize| {
@@ -118,18 +118,18 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the value of a property that is a text.
+    /// Returns the value of a property whose value is a text.
     pub(crate) fn text(&self, name: &str) -> Option<&'a str> {
         text(self.bytes(name)?)
     }
 
-    /// Returns the words of a property; none if it is not there.
+    /// Returns the words of a property; none if it is missing.
     pub(crate) fn words(&self, name: &str) -> impl Iterator<Item = u32> + 'a {
         let bytes = self.bytes(name).unwrap_or(&[]);
         (0..bytes.len() / 4).filter_map(move |n| word(bytes, 4 * n))
     }
 
-    /// A property that is one word or two.
+    /// Returns the value of a property of one word or two.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.words(name).fold(None, |high, low| {
             Some(high.unwrap_or(0) << 32 | u64::from(low))
@@ -143,7 +143,7 @@ impl<'a> Node<'a> {
             .any(|entry| entry == name.as_bytes())
     }
 
-    /// Returns the first address and size of `reg`, with two words each.
+    /// Returns the first address and size in `reg`, which have two words each.
     pub(crate) fn region(&self) -> Option<(usize, usize)> {
         let mut words = self.words("reg");
         let mut pair = || Some((words.next()? as usize) << 32 | words.next()? as usize);

@@ -1,14 +1,14 @@
-//! The disk, as coroutines use it: buffers and requests.
+//! Buffers and requests of the disk, for coroutines.
 //!
 //! ```text
 //!  Buffer::take ─► fill it ─► write(block) ──┐
 //!             └─────────────► read(block) ───┴─► device ─► interrupt ─► Reaper ─► all waiters
 //! ```
 //!
-//! The *reaper* takes finished requests back. It is as urgent as its most urgent waiter, and the
+//! The *reaper* reclaims finished requests. It is as urgent as its most urgent waiter, and the
 //! interrupt wakes it. A coroutine waits while no buffer is free, and while the device has its
-//! request. The reaper wakes all waiters, and the scheduler runs the most urgent first. A request
-//! that is dropped leaves its buffer to the device until the device has finished it.
+//! request. The reaper wakes all waiters, and the scheduler runs the most urgent first. A dropped
+//! request leaves its buffer to the device until the device has finished it.
 
 use core::future::poll_fn;
 use core::sync::atomic::AtomicU64;
@@ -35,7 +35,7 @@ struct Requests {
 
 static DISK: Once<IrqLock<Requests>> = Once::new();
 static INTERRUPT_ACK: Once<InterruptAck> = Once::new();
-/// The reaper's coroutine, for the handler, which takes no lock.
+/// Id of the reaper, for the handler, which takes no lock.
 static REAPER: AtomicU64 = AtomicU64::new(0);
 
 impl Awaited for Requests {
@@ -51,7 +51,7 @@ impl Urgent for Requests {
     }
 }
 
-/// Finds the disk and starts the reaper, while booting.
+/// Initializes the disk and starts the reaper, while booting.
 pub(crate) fn init(machine: &Machine) {
     let Some((disk, interrupt_ack)) = devices::find_disk(machine, |_| interrupt()) else {
         return;
@@ -79,7 +79,7 @@ fn interrupt() {
     let _ = executor::domain().wake(CoroutineId::from_u64(REAPER.load(Relaxed)));
 }
 
-/// The coroutine of the reaper.
+/// Runs the reaper.
 async fn reap() {
     poll_fn(|_| {
         let mut requests = requests().lock();
@@ -97,15 +97,15 @@ fn requests() -> &'static IrqLock<Requests> {
     DISK.get()
 }
 
-/// Returns the number of blocks of the disk, if there is one.
+/// Returns the number of blocks of the disk, if the machine has a disk.
 pub(crate) fn blocks() -> Option<u64> {
     Some(DISK.try_get()?.lock().disk.blocks())
 }
 
-/// A buffer for a block.
+/// A buffer for a block. It has no memory while its request is in the device.
 pub(crate) struct Buffer(Option<RequestMemory>);
 
-/// A request that the device has.
+/// A request in the device, which is abandoned when the value is dropped.
 struct PendingRequest(Option<usize>);
 
 impl Drop for PendingRequest {

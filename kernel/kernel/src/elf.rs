@@ -1,7 +1,7 @@
-//! A reader of ELF files: the segments to load, and the entry point.
+//! Parser for ELF files: the segments to load, and the entry point.
 //!
-//! Safe and total: for any bytes the result is either segments whose file part is within the file
-//! and whose memory part does not wrap, or an error.
+//! The parser is safe for any bytes: the result is either an error, or segments whose file part is
+//! within the file and whose memory part does not wrap.
 
 use os_abi::Error;
 
@@ -22,14 +22,14 @@ pub(crate) struct Elf<'a> {
     count: usize,
 }
 
-/// A part of the program.
+/// A part of the program that is loaded into memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
     /// Address of the segment.
     pub(crate) start: usize,
-    /// First bytes of the segment; the rest is zero.
+    /// First bytes of the segment; the remaining bytes are zero.
     pub(crate) bytes: &'a [u8],
-    /// Bytes of the segment in memory.
+    /// Length of the segment in memory, in bytes.
     pub(crate) len: usize,
     /// True if the segment is code.
     pub(crate) execute: bool,
@@ -54,18 +54,18 @@ fn double(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 impl<'a> Elf<'a> {
-    /// Reads the header.
+    /// Parses the header of a program.
     ///
     /// # Errors
-    /// [`Error::BadProgram`]: not a statically linked RISC-V program.
+    /// [`Error::BadProgram`] if the file is not a statically linked RISC-V program.
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Elf<'a>, Error> {
         Elf::parse(bytes, EXECUTABLE).ok_or(Error::BadProgram)
     }
 
-    /// Reads the header of a shared object.
+    /// Parses the header of a shared object.
     ///
     /// # Errors
-    /// [`Error::BadProgram`]: not a shared object for RISC-V.
+    /// [`Error::BadProgram`] if the file is not a shared object for RISC-V.
     pub(crate) fn object(bytes: &'a [u8]) -> Result<Elf<'a>, Error> {
         Elf::parse(bytes, SHARED_OBJECT).ok_or(Error::BadProgram)
     }
@@ -84,7 +84,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Returns the parts to be loaded.
+    /// Returns the segments to load.
     pub(crate) fn segments(self) -> impl Iterator<Item = Result<Segment<'a>, Error>> {
         (0..self.count).filter_map(move |n| match self.segment(n) {
             None => Some(Err(Error::BadProgram)),
@@ -93,7 +93,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Returns the dynamic section in memory: address and bytes.
+    /// Returns address and length of the dynamic section in memory.
     pub(crate) fn dynamic(self) -> Option<(usize, usize)> {
         (0..self.count).find_map(|n| {
             let header = self.header(n)?;

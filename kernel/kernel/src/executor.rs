@@ -1,11 +1,10 @@
 //! The kernel's domain of coroutines, and the loop of each hart.
 //!
-//! Each hart serves one vCPU of `upshift-core`; there are no kernel threads. The
-//! loop never finds its queues empty, because the *switching coroutine* of the
-//! hart is always ready: its poll runs user programs, or waits for an interrupt.
+//! Each hart serves one vCPU of `upshift-core`; there are no kernel threads. The loop never finds
+//! its queues empty, because the *switching coroutine* of the hart is always ready: its poll runs
+//! user programs, or waits for an interrupt.
 //!
-//! Levels 0 to 62 are for work. Level 63 is that of a switching coroutine
-//! without a program to run.
+//! Levels 0 to 62 are for work. A switching coroutine without a program to run has level 63.
 
 use core::future::{Future, poll_fn};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -27,11 +26,11 @@ use crate::{MAX_HARTS, chaos, clock, hart, run_queue, switching, trace};
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 
 /// Initial capacity of the scheduler's table: two processes with the maximum number of calls. With
-/// more coroutines the table grows, and keeps its size.
+/// more coroutines the table grows, and does not shrink.
 const COROUTINES: usize = 8192;
 
-/// While polls take less, the scheduler reads the clock at every fourth only: its CPU times are not
-/// read. In microseconds.
+/// While polls are shorter than this, in microseconds, the scheduler reads the clock only at every
+/// fourth poll: the kernel does not use its CPU times.
 const COARSE_BELOW_MICROS: u64 = 20;
 
 static DOMAIN: Once<Domain<KernelHost>> = Once::new();
@@ -45,10 +44,10 @@ pub(crate) fn domain() -> &'static Domain<KernelHost> {
     DOMAIN.get()
 }
 
-/// Makes the domain, with a vCPU for each of `harts` harts.
+/// Creates the domain, with a vCPU for each of `harts` harts.
 ///
 /// # Panics
-/// Without memory for that: it is boot time.
+/// If there is no memory, while booting.
 pub(crate) fn init(harts: usize) {
     let config = Config {
         coarse_below: clock::from_micros(COARSE_BELOW_MICROS),
@@ -63,7 +62,7 @@ pub(crate) fn init(harts: usize) {
     DOMAIN.set(domain);
 }
 
-/// Removes the vCPU of hart `index`, which will never serve it: its coroutines go to the others.
+/// Removes the vCPU of hart `index`, which will never serve it: other vCPUs take its coroutines.
 pub(crate) fn remove_vcpu(index: usize) {
     let executor = EXECUTORS[index].lock().take();
     drop(executor);
@@ -84,7 +83,7 @@ where
     domain().spawn(future, options)
 }
 
-/// Yields once, to the tail of the level.
+/// Yields once: the coroutine moves to the tail of its level.
 pub(crate) fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |cx| {
@@ -96,13 +95,13 @@ pub(crate) fn yield_now() -> impl Future<Output = ()> {
     })
 }
 
-/// Returns the level of the coroutine of the kernel that runs here.
+/// Returns the level of the kernel coroutine that runs on this hart.
 pub(crate) fn level() -> Level {
     domain().current_level().unwrap_or(LEAST_URGENT_WORK)
 }
 
-/// Allocates everything that hart `index` needs to serve its vCPU, before the hart is started: it
-/// may start late, on a busy host, and must then not allocate memory that a program would miss.
+/// Allocates everything that hart `index` needs to serve its vCPU, before the hart is started: on a
+/// busy host it may start late, and must not allocate memory then that a program would miss.
 ///
 /// # Panics
 /// If there is no memory, at boot time.
@@ -139,8 +138,8 @@ pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     loop {
         chaos::disturb();
         interrupt_overtaken();
-        // The pick is never `None`, for the switching coroutine is ready or running; never
-        // `Resume`, for nothing in the kernel is suspended.
+        // The pick is never `None`, because the switching coroutine is ready or running; it is
+        // never `Resume`, because the kernel suspends no poll.
         if let Some(Picked::Poll(coroutine)) = executor.pick(yielded.take())
             && let Polled::Yielded(handle) = coroutine.poll()
         {
@@ -149,31 +148,31 @@ pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     }
 }
 
-/// Returns whether any hart has a ready coroutine of the kernel that is at least as urgent as the
-/// one that the calling hart runs, on this vCPU.
+/// Returns whether any hart has a ready kernel coroutine that is at least as urgent as the
+/// coroutine that the calling hart runs on `vcpu`.
 pub(crate) fn has_as_urgent(vcpu: &Vcpu<KernelHost>) -> bool {
     let level = vcpu.running_level().unwrap_or(Level::LEAST_URGENT);
     domain().bitmap() & (level.more_urgent_bits() | level.bit()) != 0
 }
 
-/// Returns whether any hart has a ready coroutine of the kernel that is more urgent than `level`.
-/// Counts those in inboxes, which `Vcpu::need_preempt` may not.
+/// Returns whether any hart has a ready kernel coroutine that is more urgent than `level`. Includes
+/// coroutines in inboxes, which `Vcpu::need_preempt` may not.
 pub(crate) fn has_more_urgent(level: Level) -> bool {
     domain().bitmap() & level.more_urgent_bits() != 0
 }
 
-/// Interrupts the hart that runs the least urgent program, if a coroutine of the kernel that is
-/// more urgent than that program is ready anywhere.
+/// Interrupts the hart that runs the least urgent program, if a kernel coroutine that is more
+/// urgent than that program is ready on any hart.
 ///
 /// The scheduler notifies the host of a wake only if the vCPU is parked. A hart in user mode is not
-/// parked: it is inside a poll that may never end. So the waking hart looks at the harts in user
-/// mode, after its poll or before it goes to user mode itself; the interrupted hart takes the
+/// parked: it is inside a poll that may never end. Therefore the waking hart checks the harts in
+/// user mode, after its poll or before it enters user mode itself; the interrupted hart takes the
 /// coroutine from any queue.
 ///
-/// No wake is missed: a hart has set its bit before it looked at the queues for the last time
-/// (`switching.rs`), and the waker has filled the queue before it looks at the bits, both
-/// sequentially consistent. So one of them sees the other. Costs a load without a hart in user
-/// mode, else O(harts).
+/// No wake is missed: a hart sets its bit before it checks the queues for the last time
+/// (`switching.rs`), and the waker fills the queue before it reads the bits, both sequentially
+/// consistent. So one of the two sees the other. Costs a load if no hart is in user mode, else
+/// O(harts).
 pub(crate) fn interrupt_overtaken() {
     fence(SeqCst);
     let in_user = hart::in_user();
@@ -183,8 +182,8 @@ pub(crate) fn interrupt_overtaken() {
     let waiting = domain().bitmap();
     let mut least = (waiting.trailing_zeros(), None);
     for index in (0..MAX_HARTS).filter(|index| in_user >> index & 1 != 0) {
-        // The level of the thread itself: the switching coroutine stays raised for threads that
-        // other harts have taken meanwhile.
+        // Use the level of the thread: the switching coroutine stays raised for threads that other
+        // harts have taken meanwhile.
         if let Some(level) = run_queue::running_level(index)
             && u32::from(level.get()) > least.0
         {
@@ -198,13 +197,13 @@ pub(crate) fn interrupt_overtaken() {
     }
 }
 
-/// Shares waiting coroutines before the calling hart, `index`, goes to user mode, perhaps for ever:
+/// Shares waiting coroutines before the calling hart, `index`, enters user mode, perhaps for ever:
 /// a sleeping hart takes coroutines that wait here, or behind the programs of other harts.
 ///
-/// A hart that has become idle looks at all queues before it sleeps. A hart that is woken here
-/// takes only coroutines that are more urgent than its own, and looks at the rest here when it
-/// turns to a program itself. So while a hart sleeps, nothing waits behind a program. Costs two
-/// loads while no hart sleeps, else O(harts in user mode).
+/// A hart that has become idle checks all queues before it sleeps. A hart that is woken here takes
+/// only coroutines that are more urgent than its own, and checks the rest here when it turns to a
+/// program itself. So while a hart sleeps, no coroutine waits behind a program. Costs two loads
+/// while no hart sleeps, else O(harts in user mode).
 pub(crate) fn announce_waiting(index: usize) {
     fence(SeqCst);
     if domain().idle_vcpus() == 0 {

@@ -1,5 +1,4 @@
-//! Waiting at an address of a program: the kernel's half of mutexes and condition
-//! variables.
+//! Waiting at an address of a program: the kernel's half of mutexes and condition variables.
 //!
 //! ```text
 //!  wait: lock of the bucket ─ is the word `value`? ─ no ─► CHANGED
@@ -7,14 +6,14 @@
 //!  wake: (the program has changed the word) lock of the bucket ─ dequeue, wake
 //! ```
 //!
-//! No wake is lost: the word is compared under the lock under which a waker looks for
-//! waiters, and the program changes it before it calls the waker; so either the
-//! waiter sees the change, or the waker the waiter.
+//! No wake is lost: the word is compared under the lock under which a waker looks for waiters, and
+//! the program changes the word before it calls the waker; so either the waiter sees the change, or
+//! the waker sees the waiter.
 //!
 //! An address is local to its process. Waiters are in one of [`BUCKETS`] lists by process and
-//! address, in the order in which they came, so a wake costs O(waiters of the bucket), which is
-//! O(1) while there are fewer waiters than buckets. Each waiter is the kernel coroutine of a call:
-//! calls in flight bound them, and a call that is dropped removes its entry.
+//! address, in the order of arrival, so a wake costs O(waiters of the bucket), which is O(1) while
+//! there are fewer waiters than buckets. Each waiter is the kernel coroutine of a call: calls in
+//! flight bound their number, and a call that is dropped removes its entry.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -30,7 +29,7 @@ use crate::arch::lock::IrqLock;
 use crate::process::Process;
 use crate::sleep::{Sleep, sleep_until};
 
-/// Lists of waiters.
+/// Number of lists of waiters.
 const BUCKETS: usize = 256;
 
 /// A waiter.
@@ -48,7 +47,7 @@ static WAITING: [IrqLock<VecDeque<Waiter>>; BUCKETS] =
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 fn bucket(process: usize, address: usize) -> &'static IrqLock<VecDeque<Waiter>> {
-    // Fibonacci hashing: words that are near each other go to different buckets.
+    // Fibonacci hashing: neighbouring words go to different buckets.
     let key = (process as u64) << 40 ^ (address as u64 >> 2);
     let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
     &WAITING[hash as usize]
@@ -65,7 +64,7 @@ pub(crate) fn wait(process: Arc<Process>, address: usize, value: u32, deadline: 
         value,
         ticket: 0,
         sleep: sleep_until(deadline),
-        // A deadline that never comes needs no timer.
+        // A deadline that is never reached needs no timer.
         has_no_timer: deadline == u64::MAX,
     }
 }
@@ -75,7 +74,7 @@ pub(crate) struct Wait {
     process: Arc<Process>,
     address: usize,
     value: u32,
-    /// Ticket of the entry in the bucket; 0: no entry yet.
+    /// Ticket of the entry in the bucket; 0 before there is an entry.
     ticket: u64,
     sleep: Sleep,
     has_no_timer: bool,

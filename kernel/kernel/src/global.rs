@@ -1,16 +1,16 @@
-//! The global bitmap: one word that every process can read.
+//! The global bitmap, a word that every process can read.
 //!
-//! Bit L is set if work of level L waits for a hart: a ready user thread, or a ready coroutine of
-//! the kernel. The bitmap is rebuilt whenever a hart is about to return to user mode (so on each
-//! tick and each kernel entry) and whenever a thread becomes ready; O(harts). Running work is not
-//! in it, so a process that sees a more urgent level than its own gives its hart away for a reason
-//! (SharedScheduler, section 3.4).
+//! Bit L is set if work of level L waits for a hart: a ready user thread, or a ready kernel
+//! coroutine. The bitmap is rebuilt whenever a hart is about to return to user mode (so on each
+//! tick and each kernel entry) and whenever a thread becomes ready; O(harts). It does not include
+//! running work, so a process that sees a more urgent level than its own has a reason to give up
+//! its hart (SharedScheduler, section 3.4).
 
 use crate::memory::shared;
 use crate::{executor, run_queue};
 
-/// Rebuilds the bitmap. After each write it checks again: another hart may have made something
-/// ready, and have written that, after the bits were read.
+/// Rebuilds the bitmap. Checks again after each write: another hart may have made work ready, and
+/// have written its bit, after this hart read the bits.
 pub(crate) fn publish() {
     let levels = || run_queue::ready() | executor::domain().bitmap();
     let mut bits = levels();

@@ -1,4 +1,4 @@
-//! The kernel's record of each hart, reachable from every hart.
+//! The kernel's record of each hart, accessible from every hart.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -19,7 +19,7 @@ const POLL_MICROS: u64 = 20;
 
 /// Record of a hart.
 pub(crate) struct Hart {
-    /// The firmware's id of the hart.
+    /// Id of the hart in the firmware.
     pub(crate) id: AtomicUsize,
     /// True while the hart runs an interrupt handler.
     pub(crate) in_interrupt: AtomicBool,
@@ -27,13 +27,13 @@ pub(crate) struct Hart {
     pub(crate) vcpu: AtomicPtr<Vcpu<KernelHost>>,
     /// The switching coroutine, which runs user programs.
     pub(crate) switching: AtomicU64,
-    /// The end of the running program's quantum; `u64::MAX` without one.
+    /// End of the running program's quantum; `u64::MAX` if there is none.
     pub(crate) quantum_end: AtomicU64,
-    /// Context at the interrupt controller, in S-mode; `usize::MAX`: none.
+    /// Context at the interrupt controller, in S-mode; `usize::MAX` if there is none.
     context: AtomicUsize,
     /// Timers of the coroutines that sleep.
     pub(crate) timers: IrqLock<Timers>,
-    /// Use of the hart's time.
+    /// Accounting of the hart's time.
     pub(crate) times: Times,
 }
 
@@ -64,38 +64,38 @@ static HARTS: [Hart; MAX_HARTS] = [const {
     }
 }; MAX_HARTS];
 
-/// Bit of each hart that is in user mode, or about to be.
+/// Bits of the harts that are in user mode, or about to enter it.
 static IN_USER: AtomicU64 = AtomicU64::new(0);
 
-/// Number of harts that serve a vCPU.
+/// One more than the highest index of a hart that serves a vCPU.
 static ONLINE: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the calling hart. A coroutine may be on another hart after an `await`.
+/// Returns the calling hart. After an `await` a coroutine may run on another hart.
 #[inline]
 pub(crate) fn this() -> &'static Hart {
     &HARTS[hart_index()]
 }
 
-/// Returns the hart of a number.
+/// Returns the hart with this index.
 pub(crate) fn at(index: usize) -> &'static Hart {
     &HARTS[index]
 }
 
-/// Returns the harts that may be interrupted: all up to the highest that is online.
+/// Returns the harts that may be interrupted: all up to the highest one that is online.
 pub(crate) fn online() -> &'static [Hart] {
     &HARTS[..ONLINE.load(SeqCst)]
 }
 
-/// Notes that hart `index` is about to serve its vCPU.
+/// Records that hart `index` is about to serve its vCPU.
 pub(crate) fn set_online(index: usize) {
     ONLINE.fetch_max(index + 1, SeqCst);
 }
 
-/// Waits until hart `index` is online, at most a second. Returns false if it is not; it may start
-/// later. While booting, with interrupts masked.
+/// Waits until hart `index` is online, for at most a second. Returns false if it is not; it may
+/// start later. Called while booting, with interrupts masked.
 ///
-/// The caller sleeps meanwhile, a little at a time: an emulator that has one thread for all harts
-/// runs the others then.
+/// The caller sleeps for short times meanwhile, because an emulator that has one thread for all
+/// harts runs the other harts only then.
 pub(crate) fn wait_online(index: usize) -> bool {
     let limit = clock::now() + clock::ticks_per_second();
     while ONLINE.load(SeqCst) <= index {
@@ -108,20 +108,20 @@ pub(crate) fn wait_online(index: usize) -> bool {
     true
 }
 
-/// Notes that hart `index` is in user mode from now on, or about to be: the hart that makes
-/// something more urgent ready clears this ([`clear_in_user`]) and sends an IPI. Sequentially
-/// consistent, like the others.
+/// Records that hart `index` is in user mode from now on, or about to enter it: a hart that makes
+/// more urgent work ready clears the bit ([`clear_in_user`]) and sends an IPI. All accesses to the
+/// bits are sequentially consistent.
 pub(crate) fn set_in_user(index: usize) {
     IN_USER.fetch_or(1 << index, SeqCst);
 }
 
-/// Notes that hart `index` leaves user mode, or is about to be interrupted there. Returns true if
-/// it was: then the caller, if it is another hart, has to interrupt it.
+/// Records that hart `index` leaves user mode, or is about to be interrupted there. Returns true if
+/// its bit was set: a caller on another hart must then interrupt it.
 pub(crate) fn clear_in_user(index: usize) -> bool {
     IN_USER.fetch_and(!(1 << index), SeqCst) & 1 << index != 0
 }
 
-/// Returns the harts in user mode, as bits. Costs a load.
+/// Returns the harts in user mode as a bitmap. Costs a load.
 pub(crate) fn in_user() -> u64 {
     IN_USER.load(SeqCst)
 }
@@ -131,7 +131,7 @@ pub(crate) fn interrupt(index: usize) {
     sbi::send_ipi(HARTS[index].id.load(Relaxed));
 }
 
-/// Set by `late` on the command line: harts but the first one start after a program has started.
+/// Set by `late` on the command line: all harts but the first start after a program has started.
 #[cfg(feature = "selftest")]
 static LATE: AtomicBool = AtomicBool::new(false);
 
@@ -141,7 +141,7 @@ pub(crate) fn set_late_start() {
     LATE.store(true, SeqCst);
 }
 
-/// Makes the calling hart wait until there is a program, if it is to start late.
+/// Makes the calling hart wait until there is a program, if harts must start late.
 #[cfg(feature = "selftest")]
 pub(crate) fn wait_if_late() {
     while LATE.load(SeqCst) && crate::process::count() == 0 {

@@ -1,7 +1,7 @@
-//! The first program: the machine ends when it does, with its status.
+//! The first program: the machine ends with it, and with its status.
 //!
-//! Afterwards the numbers of processes, frames and bytes of the heap have to be the same as before.
-//! A difference is a leak, and a failure.
+//! Afterwards the numbers of processes, free pages and bytes of the heap must be the same as
+//! before. A difference is a leak, and a failure.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
 use crate::{archive, chaos, clock, executor, println, storage};
 
-/// Level of the first program, which may use all levels, and begins in the middle.
+/// Level of the first program, which may use all levels.
 const LEVEL: Level = Level::DEFAULT;
 
 /// Resources in use: processes, pages, bytes of the heap.
@@ -40,7 +40,7 @@ impl InUse {
 /// Starts the program.
 ///
 /// # Errors
-/// The program is not found or invalid, or a resource is missing.
+/// The program is missing or invalid, or there is no memory.
 pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error> {
     let supervise = async move {
         let before = InUse::now();
@@ -101,8 +101,8 @@ async fn run(program: &str, argument: &str) -> Result<isize, Error> {
     Ok(process::wait_for_end(&init).await)
 }
 
-/// Waits until the resources in use are those of `before`, at most ten seconds: the host may keep a
-/// hart from running for seconds. Returns false after a leak.
+/// Waits until the resources in use equal `before`, for at most ten seconds: the host may stop a
+/// hart for seconds. Returns false after a leak.
 async fn wait_for_release(before: &InUse) -> bool {
     let mut now = InUse::now();
     for _ in 0..1000 {

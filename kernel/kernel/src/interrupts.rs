@@ -1,7 +1,7 @@
-//! Interrupts: the timer, IPIs, devices.
+//! Interrupts: timer, IPIs, devices.
 //!
 //! A handler wakes coroutines and does nothing else. It runs with interrupts masked, on the stack
-//! of the interrupted code, and for its duration the hart serves no vCPU (`arch/host.rs`).
+//! of the interrupted code, and the hart serves no vCPU while it runs (`arch/host.rs`).
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,7 +19,7 @@ pub(crate) fn handle(code: usize) {
     in_interrupt.store(false, Relaxed);
 }
 
-/// Serves an interrupt. Also called for an interrupt that was taken in user mode: then the hart is
+/// Serves an interrupt. Also called for an interrupt that was taken in user mode: the hart is then
 /// in the poll of its switching coroutine, with interrupts masked, and holds no lock.
 pub(crate) fn serve(code: usize) {
     match code {
@@ -27,7 +27,8 @@ pub(crate) fn serve(code: usize) {
             let hart = hart::this();
             let now = clock::now();
             if hart.quantum_end.load(Relaxed) <= now {
-                // The end of the quantum is seen at the next check of the clock.
+                // The switching coroutine notices the end of the quantum at its next check of the
+                // clock.
                 hart.quantum_end.store(u64::MAX, Relaxed);
             }
             loop {

@@ -1,4 +1,5 @@
-//! Levels of coroutines that serve waiters: each has the level of its most urgent waiter.
+//! Levels of coroutines that serve waiters: such a coroutine has the level of its most urgent
+//! waiter.
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 
@@ -19,7 +20,7 @@ impl WaiterLevels {
         }
     }
 
-    /// Moves a waiter from a level to another.
+    /// Moves a waiter from a level to another; `None` if it did not wait, or no longer waits.
     pub(crate) fn move_waiter(&mut self, before: Option<Level>, now: Option<Level>) {
         if let Some(level) = now {
             self.count[usize::from(level.get())] += 1;
@@ -34,20 +35,20 @@ impl WaiterLevels {
         }
     }
 
-    /// Bit L: there is a waiter at level L.
+    /// Returns the levels with waiters: bit L is set if a waiter has level L.
     pub(crate) fn bits(&self) -> u64 {
         self.bits
     }
 }
 
-/// Returns the most urgent of these levels; of none, the least urgent that work may have.
+/// Returns the most urgent of `levels`, or the least urgent level of work if the set is empty.
 fn most_urgent(levels: u64) -> Level {
     let least = executor::LEAST_URGENT_WORK;
     let most = levels.trailing_zeros() as u8;
     Level::new(most).unwrap_or(least).min(least)
 }
 
-/// Gives a coroutine the most urgent of these levels.
+/// Gives a coroutine the most urgent of `levels`.
 pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
     let level = most_urgent(levels);
     let domain = executor::domain();
@@ -56,19 +57,19 @@ pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
     }
 }
 
-/// A coroutine whose level is set only here, so that the level is cached.
+/// A coroutine whose level only this value changes, so that the level can be cached.
 pub(crate) struct LevelFollower {
     coroutine: CoroutineId,
     level: Level,
 }
 
 impl LevelFollower {
-    /// Creates a follower of a coroutine that was started at this level.
+    /// Creates a follower for a coroutine that was started at `level`.
     pub(crate) fn new(coroutine: CoroutineId, level: Level) -> LevelFollower {
         LevelFollower { coroutine, level }
     }
 
-    /// Sets the coroutine's level to the most urgent of these.
+    /// Sets the coroutine's level to the most urgent of `levels`.
     pub(crate) fn follow(&mut self, levels: u64) {
         let level = most_urgent(levels);
         if self.level != level && executor::domain().reprio(self.coroutine, level).is_ok() {

@@ -1,7 +1,8 @@
-//! The machine that its device tree describes.
+//! The machine, as its device tree describes it.
 //!
 //! The tree determines harts (with gaps, in any order), memory, clock and devices. The only
-//! assumption is that of `-machine virt`: the kernel is loaded at the address it is linked for.
+//! assumption is that of `-machine virt`: the kernel is loaded at the address for which it is
+//! linked.
 
 use core::ops::Range;
 
@@ -18,7 +19,7 @@ pub(crate) enum Kind {
     Plic,
     /// The device that ends the machine.
     Finisher,
-    /// A virtio slot with registers in memory, used or not.
+    /// A virtio slot with registers in memory, with or without a device.
     Virtio,
 }
 
@@ -35,8 +36,8 @@ impl Kind {
     }
 }
 
-/// A device with registers and an interrupt. Created only here, from the device tree: drivers rely
-/// on the existence of the device at this address.
+/// A device with registers and an interrupt. Only this module creates values, from the device tree:
+/// drivers rely on the existence of the device at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     kind: Kind,
@@ -66,12 +67,12 @@ impl Device {
         self.base
     }
 
-    /// Returns the bytes of the registers.
+    /// Returns the size of the registers in bytes.
     pub(crate) fn size(self) -> usize {
         self.size
     }
 
-    /// Returns the interrupt source; 0: none.
+    /// Returns the interrupt source, or 0 if there is none.
     pub(crate) fn interrupt(self) -> u32 {
         self.interrupt
     }
@@ -90,7 +91,7 @@ pub(crate) struct HartInfo {
     pub(crate) sstc: bool,
 }
 
-/// A list of fixed size: there is no heap yet.
+/// A list of fixed size, because there is no heap while booting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List<T, const N: usize> {
     items: [Option<T>; N],
@@ -130,8 +131,8 @@ impl<T: Copy, const N: usize> List<T, N> {
 pub(crate) struct Machine {
     /// The memory.
     pub(crate) memory: Range<usize>,
-    /// The harts that have an MMU; those that are used, at most [`MAX_HARTS`], once that is
-    /// known ([`Machine::use_harts`]).
+    /// The harts that have an MMU; after [`Machine::use_harts`] only the harts that are used, at
+    /// most [`MAX_HARTS`].
     pub(crate) harts: List<HartInfo, { 2 * MAX_HARTS }>,
     /// Ticks of the clock per second.
     pub(crate) timebase: u64,
@@ -141,7 +142,7 @@ pub(crate) struct Machine {
     pub(crate) plic: Option<Device>,
     /// The device that ends the machine.
     pub(crate) finisher: Option<Device>,
-    /// virtio slots, used or not.
+    /// The virtio slots, with or without a device.
     pub(crate) virtio: List<Device, 32>,
     /// The kernel's command line.
     pub(crate) arguments: &'static str,
@@ -150,8 +151,9 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Uses at most [`MAX_HARTS`] harts. With `alternate` every second hart, counted from the boot
-    /// hart, stays with the firmware: for tests (the reason is in `runner/src/qemu.rs`).
+    /// Restricts the machine to at most [`MAX_HARTS`] harts. With `alternate` every second hart,
+    /// counted from the boot hart, stays with the firmware, for tests (`runner/src/qemu.rs`
+    /// explains the reason).
     pub(crate) fn use_harts(&mut self, boot_hart: usize, alternate: bool) {
         let parity = boot_hart % 2;
         self.harts
@@ -164,7 +166,7 @@ impl Machine {
         }
     }
 
-    /// Reads the tree. `None`: it lacks memory, clock or harts.
+    /// Reads the tree; `None` if it lacks memory, clock or harts.
     pub(crate) fn new(tree: DeviceTree<'static>) -> Option<Machine> {
         let mut machine = Machine {
             memory: 0..0,
@@ -205,7 +207,7 @@ impl Machine {
         complete.then_some(machine)
     }
 
-    /// Adds memory: the largest region counts, the others are ignored.
+    /// Adds memory. Only the largest region is used.
     fn add_memory(&mut self, node: &Node<'_>) {
         if let Some((start, size)) = node.region()
             && size > self.memory.len()
@@ -234,8 +236,8 @@ impl Machine {
         }
     }
 
-    /// Reads the contexts of the PLIC, which lists them in order: a controller and an interrupt of
-    /// it each. The kernel uses the external one of S-mode.
+    /// Reads the contexts of the PLIC, which lists them in order, as pairs of a controller and its
+    /// interrupt. The kernel uses the external interrupt of S-mode.
     fn read_contexts(&mut self, node: &Node<'_>) {
         const SUPERVISOR_EXTERNAL: u32 = 9;
         let mut words = node.words("interrupts-extended");
@@ -251,7 +253,7 @@ impl Machine {
     }
 }
 
-/// Returns a hart that exists and has the MMU that the kernel needs.
+/// Returns the hart of a node if it is enabled and has the MMU that the kernel needs.
 fn usable_hart(node: &Node<'_>) -> Option<HartInfo> {
     let okay = node.text("status").is_none_or(|status| status == "okay");
     let mmu = node.text("mmu-type")?;

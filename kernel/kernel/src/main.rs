@@ -1,19 +1,19 @@
 //! The kernel of Upshift: one scheduler for kernel and user coroutines.
 //!
-//! Principles to hold the code against:
+//! The code follows these principles:
 //!
 //! 1. *The unit of scheduling is the coroutine.* The kernel is a domain of `upshift-core`, each
 //!    hart one of its vCPUs. There are no kernel threads.
 //! 2. *User memory is an allegation.* The kernel never follows a user's pointer: it checks the
 //!    range against the page table and copies through its own mapping. A bad pointer harms only its
 //!    process.
-//! 3. *Nothing is lost.* Every queue is bounded by memory reserved in advance; wakes are bits or
-//!    links, never records that could be dropped.
-//! 4. *`unsafe` lives in `arch` and `memory`*, each block with its argument. The compiler holds the
-//!    rest to it.
-//! 5. *One kind of lock*, which masks interrupts, never held across an `await`.
+//! 3. *No wake is lost.* Every queue is bounded by memory that is reserved in advance; wakes are
+//!    bits or links, never records that could be dropped.
+//! 4. *`unsafe` is confined to `arch` and `memory`*, and each block states its reason. The compiler
+//!    enforces this elsewhere.
+//! 5. *There is one kind of lock.* It masks interrupts, and is never held across an `await`.
 //!
-//! Locks are taken in this order, from the outside in; a lock that is not listed is never held
+//! Locks are taken in this order, from the outside in. A lock that is not listed is never held
 //! together with another of its kind:
 //!
 //! ```text
@@ -74,11 +74,11 @@ use device_tree::DeviceTree;
 use machine::Machine;
 use memory::PhysAddr;
 
-/// Maximum number of harts that are used.
+/// Maximum number of harts that the kernel uses.
 pub(crate) const MAX_HARTS: usize = 8;
 
-/// Boots the machine, on the hart that the firmware has chosen. This hart gets the number 0,
-/// regardless of its id.
+/// Boots the machine, on the hart that the firmware has chosen. This hart gets number 0, regardless
+/// of its id.
 fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     let header = memory::boot_bytes(device_tree, device_tree::HEADER);
     let size = header
@@ -152,7 +152,7 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     executor::run(&executor)
 }
 
-/// Starts the other harts. A hart that does not start makes the machine smaller.
+/// Starts the other harts. The machine continues without a hart that does not start.
 fn start_harts(machine: &Machine, boot_hart: usize) {
     let boot = |hart: &&machine::HartInfo| hart.id == boot_hart;
     if let Some(hart) = machine.harts.iter().find(boot) {

@@ -1,7 +1,8 @@
 //! Pipes: a ring of [`CAPACITY`] bytes between writers and readers.
 //!
-//! A full pipe makes writers wait, an empty one readers; with the last writer
-//! gone readers see the end, with the last reader gone writers see an error.
+//! Writers wait while the pipe is full, readers while it is empty. After the last writer has closed
+//! its end, readers see the end of the stream; after the last reader has closed its end, writers
+//! get an error.
 
 use alloc::sync::Arc;
 
@@ -13,21 +14,21 @@ use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 use crate::waiters::{Awaited, Waiters, wait_until};
 
-/// Bytes that a pipe holds.
+/// Capacity of a pipe in bytes.
 pub(crate) const CAPACITY: usize = 512;
 
-/// KiB of a pipe.
+/// Memory of a pipe in KiB.
 const KIB: usize = 1;
 
 struct Ring {
     bytes: [u8; CAPACITY],
-    /// Total numbers of bytes written and read.
+    /// Numbers of all bytes written and read.
     written: usize,
     read: usize,
     readers: usize,
     writers: usize,
     waiters: Waiters,
-    /// Memory charged to the share of the process that made the pipe.
+    /// Charge to the share of the process that created the pipe.
     _charge: Charge,
 }
 
@@ -38,7 +39,7 @@ impl Awaited for Ring {
 }
 
 impl Ring {
-    /// Takes the bytes that are there, or returns 0 at the end of the stream; `None`: nothing yet.
+    /// Takes the available bytes, or returns 0 at the end of the stream; `None` if it must wait.
     fn take(&mut self, to: &mut [u8]) -> Option<usize> {
         let count = to.len().min(self.written - self.read);
         for byte in &mut to[..count] {
@@ -48,7 +49,8 @@ impl Ring {
         (count > 0 || to.is_empty() || self.writers == 0).then_some(count)
     }
 
-    /// Stores the bytes that fit, or returns an error if there is no reader; `None`: nothing fits.
+    /// Stores as many bytes as fit, or returns an error if there is no reader; `None` if it must
+    /// wait.
     fn put(&mut self, from: &[u8]) -> Option<Result<usize, Error>> {
         if self.readers == 0 {
             return Some(Err(Error::BrokenPipe));
@@ -68,7 +70,7 @@ pub(crate) struct End {
     is_writer: bool,
 }
 
-/// Creates a pipe; returns its reading and its writing end.
+/// Creates a pipe; returns its reading end and its writing end.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -100,14 +102,14 @@ pub(crate) fn new(share: &Arc<Share>) -> Result<(End, End), Error> {
 }
 
 impl End {
-    /// Waits for bytes, or the end.
+    /// Waits for bytes, or for the end of the stream.
     pub(crate) async fn readable(&self) {
         let condition =
             |ring: &mut Ring| (ring.written != ring.read || ring.writers == 0).then_some(());
         wait_until(&self.ring, condition).await;
     }
 
-    /// Waits for room, or until there is no reader any more.
+    /// Waits for space, or until there is no reader.
     pub(crate) async fn writable(&self) {
         let condition = |ring: &mut Ring| {
             (ring.written - ring.read < CAPACITY || ring.readers == 0).then_some(())
@@ -115,7 +117,7 @@ impl End {
         wait_until(&self.ring, condition).await;
     }
 
-    /// Takes the bytes that are there; 0 at the end. `None`: nothing yet.
+    /// Takes the available bytes; 0 at the end. Returns `None` if it must wait.
     pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
         if self.is_writer {
             return Some(Err(Error::BadFile));
@@ -128,7 +130,7 @@ impl End {
         Some(Ok(count))
     }
 
-    /// Stores all the bytes, if they fit. `None`: they do not.
+    /// Stores all bytes. Returns `None` if they do not fit.
     pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         if !self.is_writer {
             return Some(Err(Error::BadFile));
@@ -144,7 +146,7 @@ impl End {
         Some(result)
     }
 
-    /// Stores the bytes that fit. `None`: nothing fits.
+    /// Stores as many bytes as fit. Returns `None` if none fit.
     pub(crate) fn put(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         if !self.is_writer {
             return Some(Err(Error::BadFile));
@@ -182,7 +184,7 @@ impl Drop for End {
             &mut ring.readers
         };
         *ends -= 1;
-        // Only the last one changes anything for the other side.
+        // Only the last end of a side changes the state for the other side.
         if *ends == 0 {
             let waiters = ring.waiters.take();
             drop(ring);

@@ -1,17 +1,17 @@
 //! The run queue of user threads: ready threads by level, and the state of each hart.
 //!
-//! One queue for all harts, because the rule holds across harts: the most urgent ready threads run.
-//! 64 FIFO lists and a bitmap; a thread has a [`QueueSlot`] of its own from its creation to its
-//! end, so each operation is O(1) and nothing allocates. The [settings] fix the number of slots.
+//! There is one queue for all harts, because the rule holds across harts: the most urgent ready
+//! threads run. It consists of 64 FIFO lists and a bitmap; a thread has its own [`QueueSlot`] from
+//! its creation to its end, so each operation is O(1) and allocates nothing. The [settings]
+//! determine the number of slots.
 //!
 //! [settings]: crate::settings
 //!
-//! The level of a hart's *switching coroutine* follows: it is the level of the thread that runs
-//! there, or of the most urgent ready thread, whichever is more urgent. A hart that makes a thread
-//! ready raises it here. The hart itself lowers it when it finds no more work at its level
+//! The level of a hart's *switching coroutine* follows the threads: it is the level of the thread
+//! that runs there, or of the most urgent ready thread, whichever is more urgent. A hart that makes
+//! a thread ready raises it here. The hart itself lowers it when it finds no more work at its level
 //! ([`take`]); so the coroutine may be too urgent for one empty poll, but never less urgent than
-//! needed. Both happen under the lock of the queue, so a raise cannot be overwritten by an older
-//! lowering.
+//! needed. Both happen under the lock of the queue, so an older lowering cannot overwrite a raise.
 
 mod lists;
 mod queue_slot;
@@ -53,30 +53,30 @@ struct Entry {
 /// State of a hart.
 #[derive(Clone, Copy)]
 struct HartState {
-    /// The level of its switching coroutine.
+    /// Level of the hart's switching coroutine.
     level: u8,
-    /// The level of the thread that runs there, or [`NO_LEVEL`].
+    /// Level of the thread that runs on the hart, or [`NO_LEVEL`].
     running: u8,
-    /// The number of its process; 0: none.
+    /// Number of the thread's process, or 0 if no thread runs.
     process: usize,
-    /// The slot of the thread, if one runs.
+    /// Slot of the thread, if one runs.
     slot: u16,
-    /// True while the hart waits for an interrupt, or is about to.
+    /// True while the hart waits for an interrupt, or is about to wait.
     idle: bool,
 }
 
 struct RunQueue {
     lists: [List; LEVELS],
-    /// All slots, made at boot.
+    /// All slots, allocated while booting.
     slots: Vec<Entry>,
-    /// First free slot that was in use before.
+    /// First free slot that was used before.
     first_free: u16,
-    /// First slot that was never in use.
+    /// First slot that was never used.
     first_unused: u16,
     harts: [HartState; MAX_HARTS],
 }
 
-/// Bit L: a thread of level L is ready. Written under the lock of `RUN_QUEUE`.
+/// Bit L is set if a thread of level L is ready. Written under the lock of `RUN_QUEUE`.
 static READY: AtomicU64 = AtomicU64::new(0);
 
 static RUN_QUEUE: IrqLock<RunQueue> = IrqLock::new(RunQueue {
@@ -96,17 +96,17 @@ static RUN_QUEUE: IrqLock<RunQueue> = IrqLock::new(RunQueue {
     }; MAX_HARTS],
 });
 
-/// The level of the thread that runs on each hart, or [`NO_LEVEL`]: a copy of
-/// `HartState::running` for readers without the lock, under which it is written.
+/// Level of the thread that runs on each hart, or [`NO_LEVEL`]: a copy of `HartState::running` for
+/// readers without the lock. Written under the lock.
 static RUNNING: [AtomicU8; MAX_HARTS] = [const { AtomicU8::new(NO_LEVEL) }; MAX_HARTS];
 
 /// Returns the level of the thread that runs on a hart. Costs a load; exact while the hart is in
-/// user mode (`hart::in_user`), for the level is written before.
+/// user mode (`hart::in_user`), because the level is written before.
 pub(crate) fn running_level(index: usize) -> Option<Level> {
     Level::new(RUNNING[index].load(Acquire)).ok()
 }
 
-/// Allocates the slots, while booting.
+/// Allocates the slots. Called while booting.
 pub(crate) fn init() {
     let free = || Entry {
         thread: None,
@@ -123,7 +123,7 @@ fn push(mut thread: Box<Thread>, front: bool) {
     if let Some(level) = thread.process.pending_level.take() {
         thread.raised = thread.raised.min(level);
     }
-    // Under the lock: a later loan finds the thread in the queue.
+    // The lock is held: a later loan finds the thread in the queue.
     thread.update_level();
     trace::thread(&thread, TraceState::Ready);
     if thread.process.is_ended() {
@@ -144,22 +144,22 @@ pub(crate) fn push_back(thread: Box<Thread>) {
     push(thread, false);
 }
 
-/// Puts a thread that was interrupted before the end of its quantum in front of its level.
+/// Puts a thread that was interrupted before the end of its quantum at the head of its level.
 pub(crate) fn push_front(thread: Box<Thread>) {
     push(thread, true);
 }
 
-/// Interrupts the hart that runs the least urgent thread of a process, for an event of this level.
-/// Returns false if no hart runs one in user mode. The thread may be about to leave its hart for
-/// a more urgent one: then it enters the queue with the event's level.
+/// Interrupts the hart that runs the least urgent thread of a process, for an event of level
+/// `level`. Returns false if no hart runs such a thread in user mode. The thread may be about to
+/// leave its hart for a more urgent one: it then enters the queue with the event's level.
 pub(crate) fn interrupt(process: &Process, level: Level) -> bool {
     let least = raise_running_hart(process, level);
     wake_hart(least);
     least.is_some()
 }
 
-/// Raises a thread like [`interrupt`], for a program that polls for events by itself: no hart is
-/// interrupted.
+/// Raises a thread like [`interrupt`], but interrupts no hart, because the program polls for events
+/// by itself.
 pub(crate) fn raise_running(process: &Process, level: Level) -> bool {
     raise_running_hart(process, level).is_some()
 }
@@ -182,7 +182,7 @@ fn raise_running_hart(process: &Process, level: Level) -> Option<usize> {
     Some(least)
 }
 
-/// Position of the thread of a process that has a slot, unless the thread is on its way.
+/// Position of the thread that has a slot, unless it is between a hart and the queue.
 pub(crate) enum Position {
     /// The thread is in the queue, at this level.
     Ready(u8),
@@ -190,7 +190,7 @@ pub(crate) enum Position {
     Running(u8),
 }
 
-/// Looks for the thread of a process that has this slot.
+/// Returns the position of the thread of a process that has this slot.
 pub(crate) fn position(process: &Process, slot: u16) -> Option<Position> {
     let queue = RUN_QUEUE.lock();
     let entry = &queue.slots[usize::from(slot)];
@@ -203,7 +203,7 @@ pub(crate) fn position(process: &Process, slot: u16) -> Option<Position> {
     hart.map(|hart| Position::Running(hart.running))
 }
 
-/// Returns the number of the process whose thread runs on a hart; 0: none.
+/// Returns the number of the process whose thread runs on a hart, or 0 if none runs.
 pub(crate) fn process_on(index: usize) -> usize {
     RUN_QUEUE.lock().harts[index].process
 }
@@ -215,9 +215,9 @@ pub(crate) fn runs(process: &Process) -> bool {
     harts.any(|hart| hart.process == process.number())
 }
 
-/// Raises a ready thread, in one of these slots, to this level, until it has handled the event; for
-/// a process without a running or parked thread. Without a ready thread, the next that becomes
-/// ready is raised. O(slots).
+/// Raises the most urgent ready thread in one of these slots to `level` until it has handled the
+/// event, for a process without a running or parked thread. If no thread is ready, the next that
+/// becomes ready is raised. O(slots).
 pub(crate) fn raise(process: &Process, slots: impl Iterator<Item = u16>, level: Level) {
     let mut queue = RUN_QUEUE.lock();
     let level = level.max(process.ceiling);
@@ -259,12 +259,12 @@ fn wake_hart(index: Option<usize>) {
     }
 }
 
-/// Returns the levels that have a ready thread. Costs a load.
+/// Returns the levels with ready threads. Costs a load.
 pub(crate) fn ready() -> u64 {
     READY.load(Acquire)
 }
 
-/// Takes a ready thread of a process out of its slot.
+/// Removes a ready thread of a process from its slot.
 pub(crate) fn remove(process: &Process, slot: u16) -> Option<Box<Thread>> {
     let mut queue = RUN_QUEUE.lock();
     let ready = queue.slots[usize::from(slot)].thread.as_ref();
@@ -281,7 +281,7 @@ pub(crate) fn remove(process: &Process, slot: u16) -> Option<Box<Thread>> {
 pub(crate) enum Next {
     /// Run this thread, and then call [`clear_running`].
     Run(Box<Thread>),
-    /// The switching coroutine has become less urgent: yield to the other coroutines of the kernel.
+    /// The switching coroutine has become less urgent: yield to other kernel coroutines.
     Yield,
     /// Wait for an interrupt, with interrupts masked until then.
     Idle,
@@ -318,7 +318,7 @@ pub(crate) fn take(index: usize) -> Next {
     Next::Run(thread)
 }
 
-/// Notes that the thread of hart `index` does not run any more.
+/// Records that hart `index` no longer runs a thread.
 pub(crate) fn clear_running(index: usize) {
     let mut queue = RUN_QUEUE.lock();
     queue.set_running(index, NO_LEVEL);
@@ -329,7 +329,7 @@ pub(crate) fn clear_running(index: usize) {
 /// Applies a change of level of the thread that runs on hart `index`.
 pub(crate) fn update_running_level(index: usize, thread: &mut Thread) {
     let mut queue = RUN_QUEUE.lock();
-    // Under the lock: a later loan finds the thread on this hart.
+    // The lock is held: a later loan finds the thread on this hart.
     thread.update_level();
     let level = thread.level.get();
     queue.set_running(index, level);
@@ -340,8 +340,8 @@ pub(crate) fn update_running_level(index: usize, thread: &mut Thread) {
 
 /// Applies a change of level of the thread that has this slot, on behalf of `update_loan`
 /// (`process/lending.rs`): moves the thread in the queue, or raises it on its hart to `level`; a
-/// thread that may have become less urgent there is interrupted. Otherwise the thread is on its way
-/// to the queue, and is updated there.
+/// hart whose thread may have become less urgent is interrupted. Otherwise the thread is about to
+/// enter the queue, where its level is updated.
 pub(crate) fn requeue(
     process: &Process,
     slot: u16,
@@ -379,7 +379,7 @@ pub(crate) fn requeue(
     global::publish();
 }
 
-/// Returns whether a ready thread is more urgent than `level`, or, with `equal`, as urgent.
+/// Returns whether a ready thread is more urgent than `level`, or with `equal` at least as urgent.
 pub(crate) fn is_overtaken(level: Level, equal: bool) -> bool {
     ready() & (level.more_urgent_bits() | if equal { level.bit() } else { 0 }) != 0
 }

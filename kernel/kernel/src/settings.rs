@@ -8,7 +8,7 @@ use os_abi::layout::STACK_SIZE;
 use crate::machine::Machine;
 use crate::memory::PAGE;
 
-/// Default number of threads, of all processes.
+/// Default maximum number of threads of all processes.
 const DEFAULT_THREADS: usize = 512;
 /// Maximum number of threads: a queue slot index has 16 bits.
 const MAX_THREADS: usize = 8192;
@@ -16,7 +16,8 @@ const MAX_THREADS: usize = 8192;
 static THREAD_LIMIT: AtomicUsize = AtomicUsize::new(DEFAULT_THREADS);
 static FIRST_STACK: AtomicUsize = AtomicUsize::new(STACK_SIZE);
 
-/// Applies the settings of the command line, while booting. An impossible value ends the machine.
+/// Applies the settings of the command line, while booting. Stops the machine if a value is
+/// invalid.
 pub(crate) fn set(machine: &Machine) {
     if let Some(threads) = machine.number("threads", MAX_THREADS) {
         THREAD_LIMIT.store(threads, Relaxed);
@@ -26,12 +27,13 @@ pub(crate) fn set(machine: &Machine) {
     }
 }
 
-/// Returns the maximum number of threads, of all processes.
+/// Returns the maximum number of threads of all processes.
 pub(crate) fn threads() -> usize {
     THREAD_LIMIT.load(Relaxed)
 }
 
-/// Returns the bytes of the stack of a program's first thread, mapped from the beginning.
+/// Returns the size of the stack of a program's first thread in bytes; it is mapped when the
+/// program starts.
 pub(crate) fn first_stack() -> usize {
     FIRST_STACK.load(Relaxed)
 }

@@ -8,7 +8,7 @@ use crate::arch::{csr, hart_index};
 use crate::timers::Key;
 use crate::{clock, hart};
 
-/// Waits until `deadline`, in ticks of the clock. Dropping it early removes the timer.
+/// Waits until `deadline`, in ticks of the clock. Dropping the future removes the timer.
 pub(crate) fn sleep_until(deadline: u64) -> Sleep {
     Sleep {
         deadline,
@@ -16,10 +16,10 @@ pub(crate) fn sleep_until(deadline: u64) -> Sleep {
     }
 }
 
-/// See [`sleep_until`].
+/// Future of [`sleep_until`].
 pub(crate) struct Sleep {
     deadline: u64,
-    /// Hart that has the timer, and the key of the timer there.
+    /// Hart that has the timer, and the timer's key there.
     armed: Option<(usize, Key)>,
 }
 
@@ -51,12 +51,12 @@ impl Future for Sleep {
             }
             csr::interrupts_restore(interrupts);
             if added.is_err() {
-                // No memory for an entry: the clock is checked again at the next poll.
+                // There is no memory for a timer: the clock is checked again at the next poll.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
         }
-        // The timer may have fired before the new waker was in place.
+        // The timer may have fired before the new waker was registered.
         if clock::now() >= self.deadline {
             return Poll::Ready(());
         }
@@ -68,7 +68,7 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some((index, key)) = self.armed {
             let waker = hart::at(index).timers.lock().cancel(key);
-            // After the lock is released: dropping a waker may free memory.
+            // The lock has been released: dropping a waker may free memory.
             drop(waker);
         }
     }

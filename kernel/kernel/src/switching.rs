@@ -1,13 +1,13 @@
-//! The switching coroutine of a hart: its poll is "run the most urgent user thread until it has to
+//! The switching coroutine of a hart. Its poll is "run the most urgent user thread until it has to
 //! give way" (SharedScheduler, section 3.3).
 //!
-//! It never ends. Its level equals that of the most urgent user thread (`run_queue.rs`), so the
-//! scheduler runs more urgent kernel coroutines before it and less urgent ones after it. Without a
-//! thread it is at the least urgent level, and its poll waits for an interrupt.
+//! The coroutine never ends. Its level equals that of the most urgent user thread (`run_queue.rs`),
+//! so the scheduler runs more urgent kernel coroutines before it and less urgent ones after it.
+//! Without a thread it has the least urgent level, and its poll waits for an interrupt.
 //!
-//! A thread runs until it parks itself or ends; until something more urgent is ready, kernel or
-//! user; or until its quantum is over and something of its level is ready. In the first and last
-//! case it goes to the tail of its level.
+//! A thread runs until it parks itself or ends; until more urgent work is ready, kernel or user; or
+//! until its quantum has passed and other work of its level is ready. In the last case it goes to
+//! the tail of its level.
 
 use alloc::boxed::Box;
 use core::future::{Future, poll_fn};
@@ -28,7 +28,7 @@ use crate::run_queue::{self, Next};
 use crate::times::KERNEL;
 use crate::{chaos, clock, executor, global, hart, interrupts, println, syscall, trace};
 
-/// Longest time that a thread may run while another of its level waits, in microseconds.
+/// Maximum time for which a thread may run while another of its level waits, in microseconds.
 const QUANTUM_MICROS: u64 = 5_000;
 
 /// Returns the quantum in ticks.
@@ -49,8 +49,8 @@ fn poll_switching() {
     let Some(vcpu) = executor::domain().vcpus().nth(index) else {
         return;
     };
-    // Masked except in user mode and in system calls, so that no interrupt comes between the last
-    // check of the queues and `sret` or `wfi`.
+    // Interrupts are masked except in user mode and in system calls, so that no interrupt occurs
+    // between the last check of the queues and `sret` or `wfi`.
     let interrupts = csr::interrupts_off();
     loop {
         match run_queue::take(index) {
@@ -68,7 +68,7 @@ fn poll_switching() {
                 break;
             }
         }
-        // The next thread runs at once, unless a coroutine of the kernel is due before it.
+        // The next thread runs immediately, unless a kernel coroutine precedes it.
         if executor::has_as_urgent(vcpu) {
             break;
         }
@@ -79,9 +79,9 @@ fn poll_switching() {
 
 /// Waits until an interrupt is pending, unless there is work.
 ///
-/// No wake is lost: with interrupts masked, the hart is marked idle in the run queue and announced
-/// as parked to the scheduler, which then looks at its queues once more. From then on each wake
-/// sends an IPI, and `wfi` ends at once if one is pending, masked or not.
+/// No wake is lost: with interrupts masked, the hart is marked as idle in the run queue and
+/// announced as parked to the scheduler, which then checks its queues once more. From then on each
+/// wake sends an IPI, and `wfi` ends at once if an interrupt is pending, masked or not.
 fn idle(vcpu: &Vcpu<KernelHost>) {
     // Unloads the space, so that ended processes can be freed.
     space::unload();
@@ -99,7 +99,7 @@ struct ThreadRunner<'a> {
     vcpu: &'a Vcpu<KernelHost>,
 }
 
-/// Puts a thread that leaves the hart where it belongs.
+/// Function that takes a thread that leaves the hart.
 type Destination = fn(Box<Thread>);
 
 /// Result of handling a trap.
@@ -115,7 +115,7 @@ impl ThreadRunner<'_> {
         self.begin_quantum(&mut thread);
         let left = self.run_until_leave(thread);
         self.hart.quantum_end.store(u64::MAX, Relaxed);
-        // Before the thread can run elsewhere.
+        // Clear the entry before the thread can run on another hart.
         run_queue::clear_running(self.index);
         if let Some((thread, destination)) = left {
             destination(thread);
@@ -132,8 +132,8 @@ impl ThreadRunner<'_> {
         clock::rearm(self.hart);
     }
 
-    /// Runs the thread until it has to leave, and returns its destination; `None`: it is parked or
-    /// has ended.
+    /// Runs the thread until it must leave, and returns it with its destination; `None` if it is
+    /// parked or has ended.
     fn run_until_leave(&self, mut thread: Box<Thread>) -> Option<(Box<Thread>, Destination)> {
         // An ended process has no space.
         let space = thread.process.space().ok()?;
@@ -146,7 +146,7 @@ impl ThreadRunner<'_> {
             global::publish();
             executor::interrupt_overtaken();
             executor::announce_waiting(self.index);
-            // Before the last check: see `executor::interrupt_overtaken`.
+            // The bit is set before the last check: see `executor::interrupt_overtaken`.
             hart::set_in_user(self.index);
             fence(SeqCst);
             chaos::delay();
@@ -166,7 +166,7 @@ impl ThreadRunner<'_> {
         }
     }
 
-    /// Returns the destination of a thread that may not return to user mode; `None`: it may.
+    /// Returns the destination of a thread that may not return to user mode; `None` if it may.
     fn must_leave(&self, thread: &mut Thread, space: &AddressSpace) -> Option<Destination> {
         if thread.process.is_ended() {
             return Some(drop);
@@ -198,7 +198,7 @@ impl ThreadRunner<'_> {
             run_queue::push_front
         } else {
             if thread.grace != 0 {
-                // The more urgent coroutine is gone.
+                // The more urgent coroutine is no longer ready.
                 thread.end_grace(space);
                 self.set_quantum_end(thread.quantum_end);
             }
@@ -224,7 +224,7 @@ impl ThreadRunner<'_> {
                 AfterTrap::Resume(thread)
             }
             Trap::SystemCall => {
-                // The call is as urgent as the coroutine that makes it.
+                // The call has the level of the coroutine that makes it.
                 if thread.follow_bitmap(space) {
                     run_queue::update_running_level(self.index, &mut thread);
                 }
@@ -255,7 +255,7 @@ impl ThreadRunner<'_> {
     }
 }
 
-/// Makes the harts that run programs choose their threads anew.
+/// Makes the harts that run programs choose their threads again.
 pub(crate) fn interrupt_programs() {
     for index in 0..hart::online().len() {
         if hart::clear_in_user(index) {

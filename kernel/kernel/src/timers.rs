@@ -1,8 +1,8 @@
 //! The timers of a hart: a binary heap by deadline, with cancellation.
 //!
-//! Setting and cancelling cost O(log n); firing needs no allocation and no more than O(log n) per
-//! timer, so it can be done by the interrupt handler. Timers of one deadline fire in the order in
-//! which they were set.
+//! Setting and cancelling a timer cost O(log n); firing costs at most O(log n) per timer and
+//! allocates nothing, so the interrupt handler can do it. Timers with equal deadlines fire in the
+//! order in which they were set.
 //!
 //! ```text
 //!  Key ─► slots[key.slot]: position, waker ─► heap[position]: deadline, slot
@@ -14,7 +14,7 @@ use core::task::Waker;
 use crate::chaos;
 use crate::memory::OutOfMemory;
 
-/// Capacity that is kept without timers; more is freed.
+/// Capacity that is kept without timers; memory beyond it is freed.
 const MIN_CAPACITY: usize = 64;
 
 /// A timer in the heap.
@@ -40,7 +40,7 @@ pub(crate) struct Key {
     sequence: u64,
 }
 
-/// See the module.
+/// The timers of a hart. See the module.
 pub(crate) struct Timers {
     heap: Vec<Entry>,
     slots: Vec<Slot>,
@@ -59,7 +59,7 @@ impl Timers {
         }
     }
 
-    /// Reserves room for the first timers, while booting.
+    /// Reserves memory for the first timers. Called while booting.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -70,7 +70,7 @@ impl Timers {
         heap.and(slots).and(free).map_err(|_| OutOfMemory)
     }
 
-    /// Returns the earliest deadline; `u64::MAX` without timers.
+    /// Returns the earliest deadline, or `u64::MAX` if there are no timers.
     pub(crate) fn next_deadline(&self) -> u64 {
         self.heap.first().map_or(u64::MAX, |entry| entry.deadline)
     }
@@ -89,7 +89,7 @@ impl Timers {
             Some(slot) => slot,
             None => {
                 self.slots.try_reserve(1).map_err(out_of_memory)?;
-                // Reserved here, so that giving the slot back never allocates.
+                // Reserved here, so that freeing the slot never allocates.
                 let slots = self.slots.len() + 1;
                 self.free.try_reserve(slots).map_err(out_of_memory)?;
                 self.slots.push(Slot {

@@ -1,8 +1,9 @@
-//! Use of each hart's time: threads by level, and idleness. The rest is that of the kernel's
-//! coroutines.
+//! Accounting of each hart's time: threads by level, and idleness. The remaining time belongs to
+//! kernel coroutines.
 //!
-//! A hart records its own activity, and reads the clock only if the activity changes: not from a
-//! thread to another of the same level. The choice of the next thread counts for the thread before.
+//! A hart records its own activity, and reads the clock only if the activity changes, which
+//! excludes a switch between threads of one level. The choice of the next thread is charged to the
+//! previous thread.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU64};
@@ -13,18 +14,18 @@ use crate::clock;
 
 /// Activity of a hart that waits for an interrupt.
 pub(crate) const IDLE: u8 = HartStatus::IDLE as u8;
-/// Activity of a hart that runs coroutines of the kernel.
+/// Activity of a hart that runs kernel coroutines.
 pub(crate) const KERNEL: u8 = IDLE + 1;
 
-/// Activities: levels of threads, [`IDLE`], [`KERNEL`].
+/// Number of activities: levels of threads, [`IDLE`], [`KERNEL`].
 const ACTIVITIES: usize = KERNEL as usize + 1;
 
-/// Time of a hart by activity. Only the hart itself writes; others may see a change in part.
+/// Time of a hart by activity. Only the hart itself writes; other harts may see a part of a change.
 pub(crate) struct Times {
     activity: AtomicU8,
-    /// Start of the activity.
+    /// Start of the current activity.
     since: AtomicU64,
-    /// Ticks of activities that are over.
+    /// Ticks of completed activities.
     ticks: [AtomicU64; ACTIVITIES],
 }
 

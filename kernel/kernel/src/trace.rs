@@ -1,18 +1,17 @@
-//! Traces: which coroutine or thread entered which state, when, on which hart.
+//! Traces: record when, and on which hart, a coroutine or thread has entered a state.
 //!
-//! Off unless the command line says `trace=N`; then each hart keeps its last `N`
-//! records in a ring that was allocated while booting, and [`print`] writes them to
-//! the console when the machine is about to end. `os-runner trace` makes a timeline
-//! of them.
+//! Off unless the command line contains `trace=N`; then each hart keeps its last `N` records in a
+//! ring that is allocated while booting, and [`print`] writes them to the console when the machine
+//! is about to end. `os-runner trace` draws a timeline from them.
 //!
 //! The states are those of the papers: created, ready, running, blocked, suspended, ended;
-//! suspended by an interrupt or by an exception. Changes of kernel coroutines come from the
+//! suspension is by an interrupt or by an exception. Changes of kernel coroutines come from the
 //! scheduler (`Host::changed`), those of threads from `switching.rs` and `run_queue.rs`, those of
 //! user coroutines from the page that the vDSO writes to.
 //!
-//! Cost: one load while off. While on, a record takes the lock of its hart's ring, which other
-//! harts take only for changes of user coroutines; nothing is allocated. Callable from anywhere,
-//! including interrupt handlers.
+//! Costs a load while off. While on, a record takes the lock of its hart's ring, which other harts
+//! take only for changes of user coroutines; no memory is allocated. May be called anywhere,
+//! including in interrupt handlers.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -31,10 +30,10 @@ use crate::{MAX_HARTS, clock, hart, println};
 
 /// Default number of records per hart.
 pub(crate) const DEFAULT_RECORDS: usize = 4096;
-/// Records per hart that may be asked for: 512 KiB.
+/// Maximum number of records per hart: 512 KiB.
 const MAX_RECORDS: usize = 16_384;
 
-/// A state that was entered, by its letter in the output.
+/// A state, by its letter in the output.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(crate) enum TraceState {
@@ -42,9 +41,9 @@ pub(crate) enum TraceState {
     Ready = b'r',
     Running = b'R',
     Blocked = b'B',
-    /// Suspended: interrupted in the middle of a poll.
+    /// Suspended by an interrupt in the middle of a poll.
     Interrupted = b'I',
-    /// Suspended: by an exception of its own, a system call for example.
+    /// Suspended by an exception of its own, for example a system call.
     Excepted = b'X',
     Ended = b'E',
     /// Purpose of a kernel coroutine; not a state.
@@ -71,13 +70,13 @@ pub(crate) enum Purpose {
     Switching,
     /// Supervises the first program.
     Supervisor,
-    /// Ends the remains of processes whose share is over.
+    /// Ends the remaining processes of shares that are over.
     Reaper,
-    /// Carries out a system call of this number for this process.
+    /// Executes a system call with this number for this process.
     Call { process: usize, number: usize },
 }
 
-/// Kind of the owner of a state.
+/// Kind of the subject of a record.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Kind {
@@ -102,13 +101,13 @@ struct Record {
 /// The last records of a hart.
 struct Ring {
     records: Vec<Record>,
-    /// Number of records ever made.
+    /// Number of all records, including overwritten ones.
     count: usize,
 }
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// State changes that did not fit into the pages of programs.
+/// Number of state changes that did not fit into the pages of programs.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
 static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
@@ -118,8 +117,8 @@ static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
     })
 }; MAX_HARTS];
 
-/// Switches traces on, with `records` records for each of `harts` harts, at most [`MAX_RECORDS`].
-/// While booting.
+/// Switches tracing on, with `records` records for each of `harts` harts, at most [`MAX_RECORDS`].
+/// Called while booting.
 ///
 /// # Errors
 /// [`OutOfMemory`].
@@ -134,19 +133,19 @@ pub(crate) fn init(records: usize, harts: usize) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Returns whether traces are on. Costs a load.
+/// Returns whether tracing is on. Costs a load.
 #[inline]
 pub(crate) fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
-/// Records that a coroutine of the kernel has entered a state.
+/// Records that a kernel coroutine has entered a state.
 #[inline]
 pub(crate) fn coroutine(id: CoroutineId, level: Level, state: TraceState) {
     record(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
 }
 
-/// Records the purpose of a coroutine of the kernel.
+/// Records the purpose of a kernel coroutine.
 #[inline]
 pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
     if is_on() {
@@ -178,7 +177,7 @@ impl Drop for Thread {
     }
 }
 
-/// Records that a thread is about to go to user mode on the calling hart.
+/// Records that a thread is about to enter user mode on the calling hart.
 #[inline]
 pub(crate) fn enter_user(thread: &Thread, space: &AddressSpace) {
     if is_on() {
@@ -198,8 +197,8 @@ pub(crate) fn leave_user(thread: &Thread, space: &AddressSpace, state: TraceStat
     }
 }
 
-/// Takes the events of user coroutines out of the page of their process. The page's contents are
-/// not trusted: a time in the future or a hart that does not exist is replaced by the kernel's.
+/// Takes the events of user coroutines from the page of their process. The page's contents are not
+/// trusted: a time in the future or a nonexistent hart is replaced by the current time or hart.
 #[cold]
 fn collect(thread: &Thread, space: &AddressSpace) {
     let Some(TracePage { page, read }) = space.trace() else {
@@ -232,8 +231,8 @@ fn collect(thread: &Thread, space: &AddressSpace) {
     page.store(user::LOST, 0);
 }
 
-/// Records a state of the interrupted coroutine of the kernel: that the interrupt was taken, or
-/// that the coroutine resumes.
+/// Records a state of the interrupted kernel coroutine: the interrupt was taken, or the coroutine
+/// resumes.
 pub(crate) fn interrupted(state: TraceState) {
     if !is_on() {
         return;
@@ -281,8 +280,8 @@ pub(crate) fn stop() {
     ON.store(false, Relaxed);
 }
 
-/// Writes all records to the console, those of a hart about in their order, and stops recording.
-/// Prints nothing if there are no records. Before the machine ends.
+/// Writes all records to the console, the records of a hart about in their order, and stops
+/// recording. Prints nothing if there are no records. Called before the machine ends.
 ///
 /// ```text
 /// trace: begin TICKS_PER_SECOND HARTS
@@ -301,7 +300,7 @@ pub(crate) fn print() {
         let ring = ring.lock();
         let len = ring.records.len();
         lost = lost.saturating_add(ring.count - len);
-        // Full: the next to be overwritten is the oldest.
+        // The ring is full: the next record to be overwritten is the oldest.
         let first = if ring.count > len { ring.count } else { 0 };
         for n in 0..len {
             let record = ring.records[(first + n) % len];

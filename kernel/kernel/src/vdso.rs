@@ -1,9 +1,10 @@
-//! The vDSO: the scheduler image that is mapped into every process.
+//! The vDSO: the image of the scheduler that is mapped into every process.
 //!
-//! Read once, at boot, from the archive: loaded at the address that it has in every process,
-//! relocated, its functions looked up by name. So binding costs a program nothing, a stripped
-//! program binds as well, and an image that lacks a function is refused before any program starts.
-//! Pages that are not written are shared by all processes; the others are copied for each.
+//! The kernel reads the image from the archive once, while booting: it loads the image for the
+//! address that it has in every process, relocates it, and looks its functions up by name. So
+//! binding costs a program nothing, a stripped program can bind, and an image that lacks a function
+//! is refused before any program starts. Processes share the pages that are not written; the other
+//! pages are copied for each process.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -23,7 +24,7 @@ pub(crate) const NAME: &str = "vdso";
 /// Maximum size of the image.
 const MAX_SIZE: usize = 1 << 20;
 
-// Tags of the dynamic section, and the one kind of relocation there may be.
+// Tags of the dynamic section, and the only permitted kind of relocation.
 const HASH: u64 = 4;
 const STRINGS: u64 = 5;
 const SYMBOLS: u64 = 6;
@@ -35,7 +36,7 @@ const RELATIVE: u64 = 3;
 /// A page of the image.
 struct Page {
     offset: usize,
-    /// The frame and mapping that all processes share; `None`: each has a copy of `bytes`.
+    /// The frame and mapping that all processes share; `None` if each process has a copy.
     shared: Option<(Frame, Mapping)>,
 }
 
@@ -50,7 +51,7 @@ static VDSO: Once<Vdso> = Once::new();
 
 /// Reason why the image cannot be used.
 pub(crate) enum VdsoError {
-    /// The image is no shared object that this kernel reads.
+    /// The image is not a shared object that this kernel can load.
     Malformed(&'static str),
     /// The image lacks this function: kernel and image were built from different sources.
     Missing(&'static str),
@@ -137,8 +138,8 @@ impl Tables {
                 (double(bytes, at)? == wanted).then_some(value as usize)
             })
         };
-        // Calls through a table that would have to be filled in come from an exported function that
-        // calls another by its name.
+        // Calls through a table that would have to be filled in occur if an exported function calls
+        // another by its name.
         if value(CALLS_SIZE).is_some_and(|size| size != 0) {
             return None;
         }
@@ -221,8 +222,8 @@ fn pages(bytes: &[u8], segments: &[Segment<'_>]) -> Result<Vec<Page>, VdsoError>
     Ok(pages)
 }
 
-/// Maps the image into a new space and returns the addresses of its functions;
-/// zeroes if the machine was booted without one.
+/// Maps the image into a new space, and returns the addresses of its functions; zeroes if the
+/// machine was booted without an image.
 ///
 /// # Errors
 /// [`OutOfMemory`].

@@ -1,9 +1,9 @@
-//! Waiting for a change of state that a lock protects.
+//! Waits for a change of state that a lock protects.
 //!
-//! Every waiter is woken and checks its condition again; the scheduler runs the most urgent waiter
-//! first. No wake is lost: a waiter checks and enters the list under the lock under which the state
-//! changes. The list has an entry per waiting coroutine; a dropped waiter removes its entry,
-//! O(waiters).
+//! All waiters are woken and check their conditions again; the scheduler runs the most urgent
+//! waiter first. No wake is lost: a waiter checks and enters the list under the lock under which
+//! the state changes. The list has an entry per waiting coroutine; dropping a waiter removes its
+//! entry, in O(waiters).
 
 use alloc::vec::Vec;
 use core::future::Future;
@@ -15,7 +15,7 @@ use upshift_core::Level;
 use crate::arch::lock::IrqLock;
 use crate::{chaos, executor};
 
-/// The list of waiters. It lives behind the lock of the object that they wait for.
+/// List of waiters, behind the lock of the object that they wait for.
 pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
@@ -24,8 +24,8 @@ impl Waiters {
         Waiters(Vec::new())
     }
 
-    /// Adds a coroutine. Without memory for the entry, the coroutine is woken at once and so checks
-    /// again in its turn.
+    /// Adds a coroutine. Without memory for the entry, the coroutine is woken at once, and checks
+    /// its condition again.
     pub(crate) fn add(&mut self, waker: &Waker) {
         if self.0.iter().any(|known| known.will_wake(waker)) {
             return;
@@ -46,13 +46,13 @@ impl Waiters {
         }
     }
 
-    /// Takes all waiters, to be woken after the lock is released.
+    /// Takes all waiters, which the caller wakes after it has released the lock.
     #[must_use = "they are to be woken"]
     pub(crate) fn take(&mut self) -> Waiters {
         core::mem::replace(self, Waiters::new())
     }
 
-    /// Wakes all waiters, in the order in which they came.
+    /// Wakes all waiters, in the order of their arrival.
     pub(crate) fn wake(self) {
         for waker in self.0 {
             waker.wake();
@@ -85,7 +85,7 @@ pub(crate) trait Urgent: Awaited {
     fn move_waiter(&mut self, before: Option<Level>, now: Option<Level>);
 }
 
-/// Waits like [`wait_until`], and passes the waiter's urgency, and its changes, to the awaited
+/// Waits like [`wait_until`], and passes the level of the waiter, and its changes, to the awaited
 /// object.
 pub(crate) fn wait_until_urgent<T, R, F>(
     lock: &IrqLock<T>,
@@ -148,7 +148,7 @@ impl<T: Urgent, F> Drop for WaitUntilUrgent<'_, T, F> {
 struct WaitUntil<'a, T: Awaited, F> {
     lock: &'a IrqLock<T>,
     condition: F,
-    /// Waker that is in the list, unless it has been taken from there.
+    /// Waker that is in the list, unless the list has been taken.
     registered: Option<Waker>,
 }
 

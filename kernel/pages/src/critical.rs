@@ -1,9 +1,8 @@
-//! The critical sections of a thread, for which other threads may have to spin.
+//! Critical sections of a thread, for which other threads may have to spin.
 //!
-//! Between [`enter`] and [`leave`] the kernel lets the thread finish before it takes its hart away,
-//! unless that takes long (`os_abi::thread`). Sections nest. A surplus `leave` makes a false claim,
-//! as any program may: the kernel lets such a thread finish for 100 µs of its own quantum, and no
-//! longer.
+//! Between [`enter`] and [`leave`] the kernel delays the preemption of the thread for a short time
+//! (`os_abi::thread`). Sections nest. A surplus `leave` makes a false claim, as any program may:
+//! the kernel lets such a thread finish for 100 µs of its own quantum, and no longer.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -19,14 +18,14 @@ pub fn enter() {
     critical.store(critical.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
-/// Ends the section. If the kernel is waiting for the hart, it gets the hart now: `call` makes any
-/// system call, and on the way back the kernel chooses the next thread.
+/// Ends the section. If the kernel has requested the hart, it gets the hart now: `call` makes any
+/// system call, after which the kernel chooses the next thread.
 #[inline]
 pub fn leave(call: impl FnOnce()) {
     let critical = line(CRITICAL);
-    let left = critical.load(Relaxed).wrapping_sub(1);
-    critical.store(left, Relaxed);
-    if left == 0 && line(OWED).load(Relaxed) != 0 {
+    let depth = critical.load(Relaxed).wrapping_sub(1);
+    critical.store(depth, Relaxed);
+    if depth == 0 && line(OWED).load(Relaxed) != 0 {
         yield_hart(call);
     }
 }

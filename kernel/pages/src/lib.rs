@@ -1,10 +1,9 @@
-//! The pages that the kernel and a program share, word by word, as the library and the vDSO access
-//! them.
+//! The pages that the kernel and a program share, as words, for the library and the vDSO.
 //!
-//! They are mapped in every process before it starts. `TRACE` is mapped if the word `TRACING` of
-//! the shared page says so, and a page of the completion ring after its first completion. They
-//! consist of words that both sides access atomically, so a reference to a word is sound while the
-//! program runs. An access is a load or a store.
+//! The pages are mapped in every process before it starts. `TRACE` is mapped only if the word
+//! `TRACING` of the shared page is set, and a page of the completion ring after the first call that
+//! may complete in it. Both sides access the words atomically, so a reference to a word is sound
+//! while the program runs. An access is a load or a store.
 //!
 //! Only programs link this crate: in the kernel these addresses belong to the loaded process.
 
@@ -24,18 +23,18 @@ const WORDS: usize = layout::PAGE / 8;
 #[inline]
 fn word(page: usize, index: usize) -> &'static AtomicU64 {
     assert!(index < WORDS);
-    // SAFETY: the word is within a page of this module.
+    // SAFETY: the word is within a page of this module, which is mapped and aligned.
     unsafe { &*((page as *const AtomicU64).add(index)) }
 }
 
-/// Returns a word of the process's own page (`os_abi::shared`).
+/// Returns a word of the process's private page (`os_abi::shared`).
 #[inline]
 #[must_use]
 pub fn shared(index: usize) -> &'static AtomicU64 {
     word(layout::SHARED, index)
 }
 
-/// Returns a word of a page of the completion ring that has had a completion.
+/// Returns a word of a page of the completion ring that is mapped.
 #[inline]
 #[must_use]
 pub fn completion(page: usize, index: usize) -> &'static AtomicU64 {
@@ -73,7 +72,7 @@ pub fn time() -> u64 {
 fn line_start() -> *const AtomicU64 {
     let first;
     // SAFETY: the instruction reads a register that the kernel has set and no other code uses.
-    // `pure`: within a call, however long, the thread is the same.
+    // `pure`: during a call the thread does not change.
     unsafe { asm!("mv {}, tp", out(reg) first, options(pure, nomem, nostack, preserves_flags)) };
     first
 }
@@ -84,13 +83,13 @@ pub fn line_index() -> usize {
     (line_start().addr() - layout::THREADS) / (8 * LINE_WORDS)
 }
 
-/// Returns a word of the calling thread's line (`os_abi::thread`), by the register in which the
-/// kernel has put the line's address.
+/// Returns a word of the calling thread's line (`os_abi::thread`), whose address the kernel has put
+/// into a register.
 #[inline]
 #[must_use]
 pub fn line(word: usize) -> &'static AtomicU64 {
     assert!(word < LINE_WORDS);
-    // SAFETY: the word is within the line, which is within a page of this module.
+    // SAFETY: the word is within the line, which is within a mapped page.
     unsafe { &*line_start().add(word) }
 }
 

@@ -1,6 +1,6 @@
-//! Writes the archive of the programs: a cpio file in the `newc` format.
+//! Writes the archive of the programs, a cpio file in the `newc` format.
 
-/// Returns an archive of the files, each a name and its bytes.
+/// Returns an archive of the files, which are pairs of name and contents.
 pub(crate) fn write(files: Vec<(String, Vec<u8>)>) -> Vec<u8> {
     let mut archive = Vec::new();
     for (name, contents) in files {

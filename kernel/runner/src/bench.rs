@@ -1,5 +1,5 @@
-//! Benchmarks of the kernel: instructions, counted where time is instructions (`-icount`), and a
-//! few times by the host's clock.
+//! Benchmarks of the kernel. Most figures are instructions, counted on a machine whose clock counts
+//! instructions (`-icount`); a few use the host's clock.
 //!
 //! A figure is a line `figure: NAME: NUMBER` of a program or of the kernel's own measurements.
 //! Lines of the same name are repetitions.
@@ -12,13 +12,14 @@ use crate::qemu::{self, Machine};
 
 /// Published time of a round of the ring of pipes on QEMU, in milliseconds.
 const PUBLISHED_RING: f64 = 1097.0;
-/// Connections, and orders of the matrices, of the server whose requests are counted.
+/// Connections, and orders of the matrices, of the servers whose requests are counted.
 const REQUESTS: [(u32, u32); 2] = [(1, 1), (16, 8)];
-/// Duration of a count of requests, in milliseconds: millions of instructions.
+/// Duration of a count of requests, in milliseconds of a million instructions each.
 const MILLIS: u32 = 100;
-/// Index of the word that holds the time of a request, in nanoseconds: an instruction takes one.
+/// Index of the word that holds the time of a request in nanoseconds; an instruction takes one
+/// nanosecond.
 const NANOS: usize = 17;
-/// Repetitions of the ring.
+/// Number of repetitions of the ring.
 const RINGS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -55,8 +56,8 @@ pub(crate) fn run(isolated: bool) -> Result<ExitCode, String> {
     ring(&image)
 }
 
-/// Returns the instructions of a request to the evaluation's server, clients included. The server
-/// runs coroutines in a closed loop of one level.
+/// Returns the instructions for a request to the evaluation's server, clients included. The server
+/// runs coroutines; the load is a closed loop of one level.
 fn request(image: &Image, connections: u32, n: u32) -> Result<u64, String> {
     let arguments = format!("init=matrix with=coroutines,{connections},{n},1,0,{MILLIS},1");
     let output = boot(image, true, &arguments)?;
@@ -68,7 +69,7 @@ fn request(image: &Image, connections: u32, n: u32) -> Result<u64, String> {
 
 /// Measures one round of the ring of 3,600 coroutines.
 fn ring(image: &Image) -> Result<ExitCode, String> {
-    // A tick is 100 instructions under `-icount`, and 100 ns everywhere.
+    // A tick is 100 instructions under `-icount`, and always 100 ns.
     let instructions = ticks_of_round(&boot(image, true, "init=ring")?)? * 100;
     let mut times = Vec::new();
     for _ in 0..RINGS {

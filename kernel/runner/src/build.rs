@@ -11,7 +11,7 @@ const TARGET: &str = "riscv64gc-unknown-none-elf";
 /// The name of the vDSO in the archive.
 pub(crate) const VDSO: &str = "vdso";
 
-/// Name of the program of which the archive has damaged copies.
+/// Name of the program whose damaged copies the archive contains.
 const TEMPLATE: &str = "child";
 
 /// Instruction set of all code that runs in the machine.
@@ -24,13 +24,13 @@ pub(crate) enum Isa {
 }
 
 impl Isa {
-    /// Returns RV64GC if the flag asks for it.
+    /// Returns RV64GC if the flag is set.
     pub(crate) fn from_flag(rv64gc: bool) -> Isa {
         if rv64gc { Isa::Rv64gc } else { Isa::Default }
     }
 
-    /// Returns the target folder. Each instruction set has its own, or one build would replace the
-    /// other.
+    /// Returns the target folder. Each instruction set has its own, because one build would replace
+    /// the other.
     fn target(self) -> PathBuf {
         let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let target = target.unwrap_or_else(|| root().join("target"));
@@ -74,12 +74,12 @@ pub(crate) fn image_for(isa: Isa) -> Result<Image, String> {
     variant_for(isa, "programs", |_, file| file)
 }
 
-/// Builds the image whose kernel has a thread for each call that waits.
+/// Builds the image of a kernel that has a thread for each call that waits.
 pub(crate) fn with_kernel_threads() -> Result<Image, String> {
     with_feature("kernel-threads")
 }
 
-/// Builds the image whose kernel is in no page table of a program.
+/// Builds the image of a kernel that is mapped in no page table of a program.
 pub(crate) fn isolated() -> Result<Image, String> {
     with_feature("isolated")
 }
@@ -99,7 +99,7 @@ fn with_feature(feature: &str) -> Result<Image, String> {
     Ok(Image { kernel, ..image()? })
 }
 
-/// Copies the last image with its files changed: `change` gets the name and the bytes of each.
+/// Copies the last image with changed files: `change` gets the name and the bytes of each file.
 /// `name` distinguishes the variants.
 pub(crate) fn variant(
     name: &str,
@@ -174,7 +174,7 @@ fn output() -> PathBuf {
     Isa::Default.output()
 }
 
-fn run_cargo(isa: Isa, task: &str, package: &str, more: &[&str]) -> Result<(), String> {
+fn run_cargo(isa: Isa, task: &str, package: &str, arguments: &[&str]) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     if isa == Isa::Rv64gc {
@@ -186,7 +186,7 @@ fn run_cargo(isa: Isa, task: &str, package: &str, more: &[&str]) -> Result<(), S
         .current_dir(root())
         .args([task, "--quiet", "--release", "--target", TARGET])
         .args(["--package", package])
-        .args(more)
+        .args(arguments)
         .status()
         .map_err(|error| format!("cargo does not start: {error}"))?;
     if status.success() {

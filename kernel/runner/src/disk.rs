@@ -1,4 +1,4 @@
-//! Disks: image files. The disk of a test is removed with its machine.
+//! Images of disks. The disk of a test is removed together with its machine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use os_files::{BLOCK, Error};
 
 use crate::{build, elf_patch};
 
-/// Blocks of a test's disk.
+/// Size of a test's disk, in blocks.
 const BLOCKS: usize = 1024;
-/// Blocks of a disk that a user creates: 16 MiB.
+/// Size of a disk that a user creates, in blocks: 16 MiB.
 const DEFAULT_BLOCKS: usize = 4096;
-/// Bytes of a program that is too large.
+/// Size of a program that is too large, in bytes.
 const OVERSIZE: usize = (2 << 20) + 1;
 
 /// Content of a disk.
@@ -63,7 +63,7 @@ impl Drop for Disk {
     }
 }
 
-/// Returns an image with a program on it.
+/// Returns an image with a program, and with files that are not programs.
 fn programs() -> Result<Vec<u8>, String> {
     let message = |error: Error| format!("the disk: {error}");
     let program = build::program("child")?;
@@ -100,7 +100,7 @@ pub(crate) fn create_if_missing(file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts files on an image, each with its name there, and lists all files of the image.
+/// Writes files to an image, each under its name, and lists all files of the image.
 pub(crate) fn put(image: &Path, files: &[(String, Vec<u8>)]) -> Result<(), String> {
     create_if_missing(image)?;
     let io = |error: std::io::Error| format!("{}: {error}", image.display());

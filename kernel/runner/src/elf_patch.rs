@@ -1,5 +1,5 @@
-//! Modified ELF files: invalid images, and one that is smaller than usual. The code handles the
-//! output of the kernel's own linker script only.
+//! Modifies ELF files: produces invalid images, and a stripped image. The code handles only the
+//! output of the kernel's linker script.
 
 /// Offsets in an ELF header and in a program header, 64 bits.
 const CLASS: usize = 4;
@@ -19,7 +19,7 @@ const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
 const EXECUTE: u32 = 1;
 const WRITE: u32 = 2;
-/// Tag of the address of the relocations, in the dynamic section.
+/// Tag of the entry of the dynamic section that contains the address of the relocations.
 const RELOCATIONS: u64 = 7;
 
 fn word(file: &[u8], at: usize) -> u32 {
@@ -46,7 +46,7 @@ fn set_double(file: &mut [u8], at: usize, value: u64) {
     }
 }
 
-/// Returns invalid copies of a program, each with a name that says its defect.
+/// Returns invalid copies of a program, each with a name that describes its defect.
 pub(crate) fn invalid_programs(file: &[u8]) -> Vec<(String, Vec<u8>)> {
     let valid = stripped(file.to_vec());
     let loads = headers(&valid, LOAD);
@@ -100,7 +100,8 @@ pub(crate) fn with_writable_text(mut file: Vec<u8>) -> Vec<u8> {
     file
 }
 
-/// Returns the shared object with its first relocation moved to its first page, which is not data.
+/// Returns the shared object with its first relocation pointing to its first page, which is not
+/// data.
 pub(crate) fn with_relocation_outside_data(mut file: Vec<u8>) -> Vec<u8> {
     for at in headers(&file, DYNAMIC) {
         let dynamic = double(&file, at + FILE_OFFSET) as usize;

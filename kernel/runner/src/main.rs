@@ -1,11 +1,11 @@
 //! Builds the kernel and its programs, boots them in QEMU, and checks their output.
 //!
 //! `build` calls cargo, `archive` writes the archive of the programs, `qemu` starts the machine and
-//! enforces its time limit. `suite` is the test matrix, `session` drives the console, `peer` a peer
-//! on the network, and `elf_patch` makes the invalid images. `trace`, `timeline` and `svg` show the
-//! states of threads and coroutines; `sequence` is the expected trace of one program. `state` shows
-//! where each hart of a hung machine is, `disk` makes disks, `record` examines the frames of the
-//! network card. `bench` counts instructions, and `evaluate` measures a server.
+//! enforces its time limit. `suite` is the test matrix, `session` drives the console, `peer` acts
+//! as a peer on the network, and `elf_patch` produces the invalid images. `trace`, `timeline` and
+//! `svg` show the states of threads and coroutines; `sequence` is the expected trace of a program.
+//! `state` shows where each hart of a hung machine is, `disk` creates disks, `record` checks the
+//! frames of the network card. `bench` counts instructions, and `evaluate` measures a server.
 
 #![forbid(unsafe_code)]
 
@@ -205,7 +205,7 @@ fn harts() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=8)
 }
 
-/// Parses two ports, as in 5007:7.
+/// Parses two ports, such as 5007:7.
 fn forward(text: &str) -> Result<qemu::Network, String> {
     let ports = text.split_once(':');
     let ports = ports.and_then(|(port, to)| Some((port.parse().ok()?, to.parse().ok()?)));
@@ -215,7 +215,7 @@ fn forward(text: &str) -> Result<qemu::Network, String> {
     }
 }
 
-/// Parses a file and its name on the disk, as in notes.txt=notes/today.
+/// Parses a file and its name on the disk, such as notes.txt=notes/today.
 fn named_file(text: &str) -> Result<(PathBuf, String), String> {
     match text.split_once('=') {
         Some((file, name)) if !file.is_empty() && !name.is_empty() => {
@@ -271,8 +271,8 @@ fn evaluate(args: Evaluate) -> Result<ExitCode, String> {
     evaluate::run(selection, &folder)
 }
 
-/// Boots with 4 harts and prints the figures of the program `rings`. Instructions do not count as
-/// time here, because the harts would run in turn.
+/// Boots with 4 harts and prints the figures of the program `rings`. Time does not count
+/// instructions in this mode, because the harts would run in turn.
 fn rings() -> Result<ExitCode, String> {
     let image = build::image()?;
     let machine = qemu::Machine::new(4, "init=rings");
@@ -288,7 +288,7 @@ fn rings() -> Result<ExitCode, String> {
     }
 }
 
-/// Builds the images of the tests. For RV64GC, builds the image of `run` and prints its paths.
+/// Builds the images of the tests. For RV64GC, builds only the image of `run` and prints its paths.
 fn build_all(isa: build::Isa) -> Result<ExitCode, String> {
     if isa == build::Isa::Default {
         build::with_kernel_threads()?;
@@ -343,7 +343,7 @@ fn put(args: DiskArgs) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Boots a program with tracing on, and prints the trace.
+/// Boots a program with tracing enabled, and prints the trace.
 fn show_trace(args: &Trace) -> Result<ExitCode, String> {
     let program = &args.program;
     let with = args
@@ -384,9 +384,9 @@ mod tests {
     }
 
     #[test]
-    fn options_may_stand_anywhere() {
+    fn options_may_appear_anywhere() {
         let Ok(Task::Trace(args)) = task("trace --smp 2 child --json") else {
-            panic!("a trace")
+            panic!("the line is not parsed as a trace")
         };
         assert_eq!(
             (args.smp, args.program.as_str(), args.json),
@@ -394,22 +394,22 @@ mod tests {
         );
         assert!(args.argument.is_none() && !args.icount);
         let Ok(Task::Run(args)) = task("run init=tests with=a,b --smp 4 trace=9") else {
-            panic!("a run")
+            panic!("the line is not parsed as a run")
         };
         assert_eq!(args.arguments, ["init=tests", "with=a,b", "trace=9"]);
         let Ok(Task::Run(args)) = task("run --network 5007:7 --disk file") else {
-            panic!("a run with a network")
+            panic!("the line is not parsed as a run with a network")
         };
         let to_echo = qemu::Network::ForwardedTo { port: 5007, to: 7 };
         assert!(args.network == Some(to_echo) && args.arguments.is_empty() && !args.isolated);
         let Ok(Task::Test(args)) = task("test --smp 2,4") else {
-            panic!("the tests")
+            panic!("the line is not parsed as a test")
         };
         assert_eq!((args.smp, args.seeds), (vec![2, 4], suite::SEEDS));
     }
 
     #[test]
-    fn nonsense_is_an_error() {
+    fn invalid_command_lines_are_errors() {
         for line in [
             "",
             "test --smp 9",

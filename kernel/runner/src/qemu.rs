@@ -12,18 +12,18 @@ use crate::disk::{Content, Disk};
 use crate::state;
 
 /// Longest turn of a hart in instructions, where time counts instructions. A hart whose turn ends
-/// inside a lock makes the others spin through their turns: shorter turns cost host time, longer
-/// ones cost instructions of the machine.
+/// inside a lock makes the other harts spin through their turns: shorter turns cost time of the
+/// host, longer turns cost instructions of the machine.
 const MAX_TURN: u64 = 10_000;
 
-/// Maximum interval between two checks of the machine. A longer gap means that the host, and the
-/// machine with it, was stopped; the excess does not count.
+/// Maximum interval that counts between two checks of the machine. After a longer gap, the host and
+/// the machine were stopped for the excess.
 const MAX_STEP: Duration = Duration::from_secs(1);
 
 /// Limit of the uncounted time in which QEMU waits for a CPU, in multiples of the time limit.
 const MAX_CPU_WAIT: u32 = 4;
 
-/// The configuration of a boot.
+/// Configuration of a boot.
 pub(crate) struct Machine {
     /// Number of harts.
     pub(crate) smp: u32,
@@ -36,7 +36,7 @@ pub(crate) struct Machine {
     pub(crate) shift: u32,
     /// The network card.
     pub(crate) network: Network,
-    /// Content of the disk, if there is one.
+    /// Content of the disk, if the machine has a disk.
     pub(crate) disk: Option<Content>,
     /// The kernel's command line.
     pub(crate) arguments: String,
@@ -71,30 +71,31 @@ pub(crate) enum Network {
     ForwardedTo { port: u16, to: u16 },
     /// A card in a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine.
     Forwarded(u16),
-    /// `Forwarded` for TCP and UDP. Frames leave the network, because QEMU drops datagrams on their
-    /// way back through a restricted one.
+    /// `Forwarded` for TCP and UDP. Frames may leave the network, because QEMU drops the datagrams
+    /// that return through a restricted network.
     ForwardedDatagrams(u16),
     /// `Forwarded` for consecutive ports, of which each `of_server` lead to one port of the
-    /// machine, from 7000 on. QEMU's backlog at a forwarded port is one connection: most of several
-    /// simultaneous ones would be lost on the host and retried after 1, 3, 7 and 15 seconds.
+    /// machine, from 7000 on. QEMU's backlog at a forwarded port is one connection: of several
+    /// simultaneous connections most would be lost on the host and retried after 1, 3, 7 and 15
+    /// seconds.
     Served {
         first: u16,
         count: u16,
         of_server: u16,
     },
-    /// A network of two: each frame is a datagram between these ports of 127.0.0.1.
+    /// A network of two peers: each frame is a datagram between these ports of 127.0.0.1.
     Wire { machine: u16, peer: u16 },
 }
 
 /// The result of a run.
 pub(crate) struct Outcome {
-    /// The whole output of the console.
+    /// The complete output of the console.
     pub(crate) output: String,
     /// The exit status; `None` if the process did not exit by itself.
     pub(crate) status: Option<i32>,
     /// Description of the end, for messages.
     pub(crate) end: String,
-    /// The machine's last state, if it was killed.
+    /// State of the machine when it was killed, if it was.
     pub(crate) state: Option<String>,
     /// Frames of the network card, if the machine has a peer.
     pub(crate) record: Option<Vec<u8>>,
@@ -102,13 +103,13 @@ pub(crate) struct Outcome {
     pub(crate) took: Duration,
 }
 
-/// Returns the QEMU command for a machine, without console and monitor. By default both are on the
-/// terminal, and Ctrl-A X ends the machine.
+/// Returns the QEMU command for a machine, without options for console and monitor. By default both
+/// are on the terminal, and Ctrl-A X ends the machine.
 ///
 /// Where time counts instructions, QEMU runs all harts in one thread. A hart runs until the
-/// machine's next timer is due, or until it waits; so a timer is due every [`MAX_TURN`]. The hart
-/// after one that a timer stopped gets a turn of no instructions, and would never run beside a busy
-/// hart. Therefore every other hart is one that the kernel leaves unused.
+/// machine's next timer is due, or until it waits; therefore a timer is due every [`MAX_TURN`]. The
+/// hart after a hart that a timer stopped gets a turn of no instructions, and would never run
+/// beside a busy hart. Therefore every second hart is one that the kernel does not use.
 pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> Command {
     let takes_turns = machine.icount && machine.smp > 1;
     let (harts, arguments) = if takes_turns {
@@ -139,7 +140,7 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
             Network::ForwardedTo { port, to } => {
                 format!("user,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:{to}")
             }
-            // A server here does not speak first.
+            // The server never sends before a client has contacted it.
             Network::ForwardedDatagrams(port) => {
                 format!("user,hostfwd=tcp:127.0.0.1:{port}-:7,hostfwd=udp:127.0.0.1:{port}-:7")
             }
@@ -180,7 +181,7 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
     }
     if takes_turns || machine.icount && disk.is_some() {
         // Without a timer QEMU would not serve the disk while the hart waits for it. The timer of
-        // this object fires all the time and does nothing: its network has no packets and no
+        // this object fires periodically and has no effect: its network has no packets and no
         // device.
         let micros = (MAX_TURN << machine.shift).div_ceil(1_000);
         let filter = format!("filter-buffer,id=turns,netdev=none,interval={micros}");
@@ -189,21 +190,21 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
     command
 }
 
-/// Returns a message that says how to fix a QEMU that does not start.
+/// Returns a message with a remedy for a QEMU that does not start.
 pub(crate) fn explain(error: io::Error) -> String {
     format!(
         "qemu-system-riscv64 does not start: {error}; on Debian: apt-get install qemu-system-misc"
     )
 }
 
-/// Boots with a fresh disk, if the machine has one, and waits for the end. Time in which the host
-/// stands still does not count towards `limit`.
+/// Boots with an empty disk, if the machine has a disk, and waits until the machine stops. Time in
+/// which the host is suspended does not count towards `limit`.
 pub(crate) fn run(image: &Image, machine: &Machine, limit: Duration) -> Result<Outcome, String> {
     let disk = machine.disk.map(Disk::new).transpose()?;
     run_on(image, machine, disk.as_ref().map(Disk::path), limit)
 }
 
-/// Runs a machine like [`run`], on a disk that another machine may have used.
+/// Runs a machine like [`run`], with a disk that another machine may have used.
 pub(crate) fn run_on(
     image: &Image,
     machine: &Machine,
@@ -269,8 +270,8 @@ pub(crate) fn run_on(
     })
 }
 
-/// Returns the longest wait for a CPU among the threads of a process: time in which the host ran
-/// other processes.
+/// Returns the longest time for which a thread of the process has waited for a CPU because the host
+/// ran other processes.
 fn cpu_wait(process: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));
     let delay = |thread: std::fs::DirEntry| {
@@ -281,7 +282,7 @@ fn cpu_wait(process: u32) -> Duration {
     Duration::from_nanos(delays.max().unwrap_or(0))
 }
 
-/// Describes the end of QEMU. `None`: it was killed.
+/// Describes the end of QEMU, which was killed if `end` is `None`.
 fn describe_end(end: Option<ExitStatus>, limit: Duration) -> String {
     match end.map(|end| (end.code(), end.signal())) {
         None => format!("no end within {limit:?}"),
@@ -305,7 +306,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    /// Among more busy threads than CPUs, at least one has waited for a CPU.
+    /// If more threads are busy than there are CPUs, at least one of them waits for a CPU.
     #[test]
     fn time_without_a_cpu_is_measured() {
         let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());

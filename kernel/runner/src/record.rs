@@ -1,15 +1,15 @@
 //! Checks the frames of a machine's network card, as QEMU records them (`filter-dump`, a pcap
-//! file), for segments that the machine retransmitted although they cannot have been lost.
+//! file): reports segments that the machine retransmitted although they cannot have been lost.
 //!
-//! Nothing is lost on the way to the peer, and time-outs are at least a second. So an earlier
-//! retransmission is an error, however busy the host is.
+//! No frame is lost on the way to the peer, and time-outs take at least a second. Therefore an
+//! earlier retransmission is an error, however busy the host is.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Shortest legitimate delay of a retransmission, in microseconds.
 const MIN_RETRANSMIT_MICROS: u64 = 500_000;
-/// Bytes of the file's header, and of each frame's.
+/// Lengths of the file's header, and of the header of each frame, in bytes.
 const FILE_HEADER: usize = 24;
 const FRAME_HEADER: usize = 16;
 /// The machine's address.
@@ -18,7 +18,7 @@ const MACHINE: [u8; 4] = [10, 0, 2, 15];
 /// A segment with payload.
 struct Segment {
     micros: u64,
-    /// Ports, and the peer's address.
+    /// Ports, and the address of the peer.
     connection: [u8; 8],
     is_syn: bool,
     sequence: u32,
@@ -31,7 +31,7 @@ struct Segment {
 /// Fails if a segment was retransmitted too soon, or if the record is malformed.
 pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
     let segments = segments(record).ok_or("the record of the network is truncated")?;
-    // Sequence ranges and their times of sending, by connection.
+    // Ranges of sequence numbers and their times of sending, by connection.
     let mut sent: HashMap<[u8; 8], Vec<(Range<u32>, u64)>> = HashMap::new();
     let mut count = 0;
     for segment in segments {
@@ -39,7 +39,7 @@ pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
         if segment.is_syn {
             known.clear();
         }
-        // A single byte is a probe of a closed window.
+        // A segment with a single byte is a probe of a closed window.
         if segment.len < 2 {
             continue;
         }
@@ -61,7 +61,7 @@ pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
     Ok(count)
 }
 
-/// Returns the TCP segments that the machine has sent. `None`: the record is truncated.
+/// Returns the TCP segments that the machine has sent, or `None` if the record is truncated.
 fn segments(record: &[u8]) -> Option<Vec<Segment>> {
     let mut rest = record.get(FILE_HEADER..)?;
     let mut all = Vec::new();
@@ -102,7 +102,7 @@ fn segment(frame: &[u8], micros: u64) -> Option<Segment> {
 mod tests {
     use super::*;
 
-    /// Returns a frame of the machine with a segment, sent at this time.
+    /// Returns a recorded frame with a segment of the machine, sent at `micros`.
     fn frame(micros: u32, sequence: u32, len: usize) -> Vec<u8> {
         let mut frame = vec![0; 14 + 20 + 20 + len];
         frame[12] = 8;

@@ -1,6 +1,6 @@
-//! Expected states of the program `traced` where time counts instructions.
+//! Expected states of the program `traced` on a machine whose time counts instructions.
 //!
-//! Coroutine 1 is main, 2 is `urgent`, 3 is `patient`; the kernel's coroutines carry out their
+//! Coroutine 1 is `main`, 2 is `urgent`, 3 is `patient`; the coroutines of the kernel execute their
 //! calls. `urgent` waits asynchronously, so `patient` runs, is interrupted by the timer, and
 //! continues in its thread until it yields. Its own call waits synchronously, which suspends it by
 //! an exception.

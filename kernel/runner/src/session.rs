@@ -1,4 +1,4 @@
-//! Drives the console of a machine: types lines and reads the answers.
+//! Drives the console of a machine: types lines and reads the output.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::build::Image;
 use crate::qemu::{self, Machine};
 
-/// Longest silence of a machine while an answer is expected.
+/// Maximum silence of a machine while output is expected.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// A running machine, killed on drop.
@@ -17,7 +17,7 @@ pub(crate) struct Session {
     machine: Child,
     input: Option<ChildStdin>,
     output: Receiver<Vec<u8>>,
-    /// Output that was read but not yet consumed.
+    /// Output that has been read but not consumed.
     buffered: String,
 }
 
@@ -79,7 +79,7 @@ impl Session {
                 return Ok(core::mem::replace(&mut self.buffered, rest));
             }
             match self.output.recv_timeout(LIMIT) {
-                // The console is ASCII except for texts of the tests, which arrive whole.
+                // The console prints ASCII, except texts of the tests, which arrive whole.
                 Ok(part) => self.buffered += &String::from_utf8_lossy(&part),
                 Err(reason) => {
                     let reason = match reason {
@@ -95,7 +95,7 @@ impl Session {
         }
     }
 
-    /// Waits for the end of the machine; returns its status and its last output.
+    /// Waits until the machine has ended; returns its status and its last output.
     ///
     /// # Errors
     /// Fails if the machine does not end in time.

@@ -1,8 +1,8 @@
-//! The last state of a machine that hangs: the registers of all harts, read twice through QEMU's
+//! Reads the last state of a hung machine: the registers of all harts, twice through QEMU's
 //! monitor, so that progress is visible.
 //!
-//! The state is saved beside the images, with the whole console output. For each hart it names the
-//! function in the kernel, as far as the kernel's symbols tell.
+//! The state is saved beside the images, with the complete console output. For each hart it names
+//! the function in the kernel, as far as the kernel's symbols tell.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! Draws a trace: a row for each hart, then one for each thread and coroutine, over time.
+//! Draws a trace over time: a row for each hart, then a row for each thread and coroutine.
 //!
 //! ```text
 //!  hart 0              ▆▆▆▆░░▆▆▆▆▆▆      user coroutine, thread, kernel, idle
@@ -17,25 +17,25 @@ use upshift_report::{escape, number};
 use crate::timeline::{micros, spans};
 use crate::trace::{Kind, Record, STATES, Trace};
 
-/// Width of the part that is drawn over time, and of the names beside it.
+/// Width of the part that is drawn over time, and width of the names beside it.
 const WIDTH: f64 = 900.0;
 const NAMES: f64 = 190.0;
-/// Right margin: half the width of a time.
+/// Right margin: half the width of a time label.
 const MARGIN: f64 = 40.0;
-/// Height of a row, and of a mark in it.
+/// Height of a row, and height of a mark in it.
 const ROW: f64 = 20.0;
 const MARK: f64 = 12.0;
-/// Height of title and legends.
+/// Height of the title and the legends.
 const TOP: f64 = 84.0;
-/// Maximum number of rows of threads and coroutines: those that change most often.
+/// Maximum number of rows of threads and coroutines; the rows with the most changes are kept.
 const MAX_ROWS: usize = 60;
-/// Marks of the time axis.
+/// Number of intervals between the marks of the time axis.
 const TICKS: u32 = 6;
 
-/// Colours of the activities of a hart, by the letters of the text's lanes.
+/// Colours of the activities of a hart, by the letters of the text lanes.
 const ACTIVITIES: [(char, &str, &str); 5] = [
     ('u', "user coroutine", COLOURS[0]),
-    ('t', "thread outside of one", COLOURS[2]),
+    ('t', "thread otherwise", COLOURS[2]),
     ('k', "kernel coroutine", COLOURS[3]),
     ('s', "switching", "#b8960c"),
     ('.', "idle", "#eaeef2"),
@@ -60,7 +60,7 @@ struct Drawing<'a> {
     out: String,
 }
 
-/// Draws a trace of a program.
+/// Draws the trace of a program.
 pub(crate) fn draw(program: &str, trace: &Trace) -> String {
     let first = trace.records.first().map_or(0, |record| record.time);
     let last = trace.records.last().map_or(0, |record| record.time);
@@ -90,8 +90,9 @@ pub(crate) fn draw(program: &str, trace: &Trace) -> String {
     drawing.out
 }
 
-/// Returns the changes of each thread and coroutine, except those that switch. The order is that of
-/// appearance, and only the [`MAX_ROWS`] that change most often are kept.
+/// Returns the changes of each thread and coroutine, except of the coroutines that switch threads.
+/// The order is that of appearance; if there are more than [`MAX_ROWS`], the rows with the most
+/// changes come first.
 fn rows(trace: &Trace) -> Vec<Vec<&Record>> {
     let mut known = HashMap::new();
     let mut rows: Vec<Vec<&Record>> = Vec::new();
@@ -138,7 +139,7 @@ impl Drawing<'_> {
         );
     }
 
-    /// Draws title and legends.
+    /// Draws the title and the legends.
     fn head(&mut self, program: &str, left_out: usize) {
         let (trace, harts) = (self.trace, self.trace.harts);
         let time = number::micros(micros(trace, self.last - self.first));
@@ -182,10 +183,10 @@ impl Drawing<'_> {
 
     fn hart(&mut self, hart: usize) {
         self.name(hart, &format!("hart {hart}"));
-        for (begin, end, what) in spans(self.trace, hart, self.first, self.last) {
+        for (begin, end, activity) in spans(self.trace, hart, self.first, self.last) {
             let known = ACTIVITIES
                 .iter()
-                .find(|(letter, ..)| *letter == what && begin < end);
+                .find(|(letter, ..)| *letter == activity && begin < end);
             if let Some((_, name, colour)) = known {
                 let took = number::micros(micros(self.trace, end - begin));
                 self.mark(hart, (begin, end), colour, &format!("{name}, {took}"));
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_drawing_has_a_row_for_each_hart_thread_and_coroutine() {
-        let trace = parse(OUTPUT).expect("a trace");
+        let trace = parse(OUTPUT).expect("the output is a trace");
         let drawing = draw("a<b", &trace);
         assert!(drawing.starts_with("<svg xmlns=") && drawing.ends_with("</svg>\n"));
         for name in ["hart 0", "hart 1", "thread 256.0", "coroutine 2.1 of 256"] {
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn an_empty_trace_is_drawn() {
-        let trace = parse("trace: begin 10000000 1\ntrace: end 0\n").expect("a trace");
+        let trace = parse("trace: begin 10000000 1\ntrace: end 0\n").expect("the trace is valid");
         assert!(draw("nothing", &trace).contains("hart 0"));
     }
 
@@ -278,7 +279,7 @@ mod tests {
             }
         }
         output += "trace: end 0\n";
-        let drawing = draw("many", &parse(&output).expect("a trace"));
+        let drawing = draw("many", &parse(&output).expect("the output is a trace"));
         assert!(drawing.contains("39 that change least are left out"));
         assert!(drawing.contains("thread 99.0") && !drawing.contains("thread 1.0"));
     }

@@ -1,10 +1,10 @@
-//! Prints a trace as a timeline in text, or as JSON.
+//! Formats a trace as a timeline in text, or as JSON.
 
 use std::fmt::Write;
 
 use crate::trace::{Kind, Record, STATES, Trace};
 
-/// Characters of a lane.
+/// Width of a lane, in characters.
 const LANE: usize = 100;
 /// Width of a hart's column, in characters.
 const COLUMN: usize = 34;
@@ -14,7 +14,7 @@ pub(crate) fn micros(trace: &Trace, ticks: u64) -> f64 {
     ticks as f64 * 1e6 / trace.ticks_per_second.max(1) as f64
 }
 
-/// Prints a lane for each hart, then every change of state in the column of its hart.
+/// Returns a lane for each hart, then every change of state in the column of its hart.
 pub(crate) fn text(program: &str, trace: &Trace) -> String {
     let mut text = String::new();
     let first = trace.records.first().map_or(0, |record| record.time);
@@ -38,7 +38,7 @@ pub(crate) fn text(program: &str, trace: &Trace) -> String {
     let _ = writeln!(text, "states: {}", states.join(", "));
     let _ = writeln!(
         text,
-        "\nlanes, {:.1} µs a character: u user coroutine, t thread outside of one, k kernel \
+        "\nlanes, {:.1} µs a character: u user coroutine, t thread otherwise, k kernel \
          coroutine,\n  s switching, . idle",
         micros(trace, last - first) / LANE as f64
     );
@@ -50,7 +50,7 @@ pub(crate) fn text(program: &str, trace: &Trace) -> String {
         let _ = write!(
             text,
             "| {:<COLUMN$}",
-            format!("hart {hart}: state level who")
+            format!("hart {hart}: state level subject")
         );
     }
     text.push('\n');
@@ -89,7 +89,8 @@ fn activity(before: char, record: &Record) -> char {
     }
 }
 
-/// Returns the activities of a hart: start, end, and letter as [`activity`] gives it.
+/// Returns the activities of a hart as tuples of start, end and the letter that [`activity`]
+/// returns.
 pub(crate) fn spans(trace: &Trace, hart: usize, first: u64, last: u64) -> Vec<(u64, u64, char)> {
     let mut spans = Vec::new();
     let (mut since, mut now) = (first, '.');
@@ -104,15 +105,16 @@ pub(crate) fn spans(trace: &Trace, hart: usize, first: u64, last: u64) -> Vec<(u
     spans
 }
 
-/// Draws the lane of a hart: a character is the longest activity of its interval.
+/// Draws the lane of a hart: each character shows the activity that took the most time in its
+/// interval.
 fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
     let spans = spans(trace, hart, first, last);
     let whole = (last - first).max(1) as f64;
     let edge = |n: usize| first as f64 + whole * n as f64 / LANE as f64;
-    let longest = |n: usize| {
+    let longest_activity = |n: usize| {
         let share = |wanted: char| -> f64 {
-            let overlap = |(begin, end, what): &(u64, u64, char)| {
-                if *what == wanted {
+            let overlap = |(begin, end, activity): &(u64, u64, char)| {
+                if *activity == wanted {
                     ((*end as f64).min(edge(n + 1)) - (*begin as f64).max(edge(n))).max(0.0)
                 } else {
                     0.0
@@ -125,7 +127,7 @@ fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
             .max_by(|a, b| share(*a).total_cmp(&share(*b)))
             .unwrap_or('.')
     };
-    (0..LANE).map(longest).collect()
+    (0..LANE).map(longest_activity).collect()
 }
 
 /// Returns an array with an object for each change of state.

@@ -1,7 +1,7 @@
 //! Parses the traces that the kernel prints.
 //!
-//! The kernel knows when a thread is suspended; its program knows which coroutine was being polled
-//! then. [`parse`] combines the two, so that a user coroutine has all six states as well.
+//! The kernel knows when a thread is suspended; its program knows which coroutine it was polling at
+//! that time. [`parse`] combines both, so that a user coroutine also has all six states.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     User,
 }
 
-/// A change of state.
+/// A change of state of a thread or a coroutine.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) hart: usize,
@@ -37,16 +37,16 @@ pub(crate) struct Record {
     pub(crate) subject: String,
     /// Set for the coroutine that runs the threads of a hart.
     pub(crate) is_switching: bool,
-    /// Set for a kernel coroutine that carries out a system call.
+    /// Set for a kernel coroutine that executes a system call.
     pub(crate) is_call: bool,
 }
 
-/// A whole trace, ordered by time.
+/// A complete trace, ordered by time.
 pub(crate) struct Trace {
     pub(crate) records: Vec<Record>,
     pub(crate) ticks_per_second: u64,
     pub(crate) harts: usize,
-    /// Number of overwritten records, and of changes for which there was no room.
+    /// Number of overwritten records, and of changes for which the buffers had no space.
     pub(crate) lost: u64,
 }
 
@@ -74,7 +74,7 @@ macro_rules! names {
 
 system_calls!(names);
 
-/// Parses the output of a machine. `None`: it was not traced, or the trace is incomplete.
+/// Parses the output of a machine. Returns `None` if it contains no trace, or an incomplete one.
 pub(crate) fn parse(output: &str) -> Option<Trace> {
     let mut trace = None;
     let mut names = HashMap::new();
@@ -133,7 +133,7 @@ pub(crate) fn parse(output: &str) -> Option<Trace> {
     None
 }
 
-/// Suspends the polled coroutine while its thread is suspended in the middle of a poll.
+/// Adds suspensions of the coroutine that a thread was polling when it was suspended.
 fn suspend_coroutines(records: &mut Vec<Record>) {
     let mut polled: HashMap<(u32, u16), Record> = HashMap::new();
     let mut all = Vec::with_capacity(records.len());
@@ -144,7 +144,8 @@ fn suspend_coroutines(records: &mut Vec<Record>) {
             (Kind::User, 'R') => {
                 polled.insert(thread, record);
             }
-            // Ready and blocked are the ends of its own poll, or a wake by another coroutine.
+            // The coroutine becomes ready or blocked when its poll ends, or ready when another
+            // coroutine wakes it.
             (Kind::User, 'r' | 'B' | 'E') => {
                 let _ = polled
                     .extract_if(|key, running| *key == thread && running.id == record.id)
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn coroutines_are_suspended_with_their_thread() {
-        let trace = parse(OUTPUT).expect("a trace");
+        let trace = parse(OUTPUT).expect("the output is a trace");
         assert_eq!((trace.harts, trace.lost), (1, 3));
         let user: String = trace
             .records

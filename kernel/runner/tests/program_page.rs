@@ -1,4 +1,4 @@
-//! `docs/kernel-program.md` shows the program that is in the tree, and its commands exist.
+//! Tests that `docs/kernel-program.md` shows the program of the tree, and commands that exist.
 
 use std::fs;
 use std::path::Path;
@@ -8,15 +8,17 @@ fn root() -> &'static Path {
 }
 
 fn page() -> String {
-    fs::read_to_string(root().join("../../docs/kernel-program.md")).expect("the page")
+    fs::read_to_string(root().join("../../docs/kernel-program.md")).expect("the page is readable")
 }
 
 #[test]
-fn the_program_is_that_of_the_tree() {
+fn the_page_shows_the_program_of_the_tree() {
     let page = page();
-    let (_, rest) = page.split_once("```rust\n").expect("a program");
-    let (shown, _) = rest.split_once("```\n").expect("its end");
-    let program = fs::read_to_string(root().join("../user/src/bin/hello.rs")).expect("hello.rs");
+    let (_, rest) = page
+        .split_once("```rust\n")
+        .expect("the page shows a program");
+    let (shown, _) = rest.split_once("```\n").expect("the program has an end");
+    let program = fs::read_to_string(root().join("../user/src/bin/hello.rs")).expect("readable");
     assert_eq!(
         shown, program,
         "copy kernel/user/src/bin/hello.rs to the page"
@@ -24,9 +26,9 @@ fn the_program_is_that_of_the_tree() {
 }
 
 #[test]
-fn its_commands_are_those_of_the_shell() {
+fn the_page_shows_commands_of_the_shell() {
     let commands = fs::read_to_string(root().join("../user/src/bin/shell/commands.rs"));
-    let commands = commands.expect("the shell");
+    let commands = commands.expect("the sources of the shell are readable");
     let page = page();
     let typed = page.lines().filter_map(|line| line.strip_prefix("$ "));
     let mut count = 0;

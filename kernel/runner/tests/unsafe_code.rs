@@ -1,6 +1,6 @@
-//! `unsafe` appears in the modules that `docs/kernel.md` names, and in no others.
+//! Tests that `unsafe` appears only in the modules that `docs/kernel.md` names.
 //!
-//! The argument of each block is the business of a lint (`clippy::undocumented_unsafe_blocks`).
+//! A lint checks the SAFETY comment of each block (`clippy::undocumented_unsafe_blocks`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns whether the code, apart from comments, contains the word `unsafe`.
+/// Returns whether the code, without comments, contains the word `unsafe`.
 fn has_unsafe(source: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut code = source
@@ -35,7 +35,8 @@ fn has_unsafe(source: &str) -> bool {
     code.any(|line| line.split(|c| !is_part(c)).any(|word| word == "unsafe"))
 }
 
-/// Returns the modules of the table under the heading: folder, names, reason.
+/// Returns the modules that the table under the heading names. Its columns are folder, names and
+/// reason.
 fn named() -> BTreeSet<String> {
     let page = fs::read_to_string(os().join("../docs/kernel.md")).expect("docs/kernel.md");
     let (_, section) = page

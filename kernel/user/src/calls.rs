@@ -1,22 +1,22 @@
-//! The calls that may wait, in two forms: `read!(file, buffer)` and `read!(file, buffer, cid)`.
+//! Calls that may wait, in two forms: `read!(file, buffer)` and `read!(file, buffer, cid)`.
 //!
 //! SharedScheduler (section 4.3.1, "User Space Modification") gives a call one name and two forms.
-//! Without a coroutine id it is synchronous and stops the thread. With one it is asynchronous: the
-//! kernel carries it out beside the program, the coroutine `cid` is woken when it has finished, and
+//! Without a coroutine id the call is synchronous and blocks the thread. With an id it is
+//! asynchronous: the kernel executes it concurrently, its completion wakes the coroutine `cid`, and
 //! the call is a future of the same result ([`AsyncCall`]). `read!` stands for the functions
-//! [`read()`] and [`read_async`]; one declaration makes all three, of each call that the table in
-//! `os_abi` marks `later`. Calls that affect the calling thread itself (`park`, `futex_lock`,
-//! `fork`, `exec`) have no second form.
+//! [`read()`] and [`read_async`]; one declaration generates all three for each call that the table
+//! in `os_abi` marks `later`. Calls that affect the calling thread itself (`park`, `futex_lock`,
+//! `fork`, `exec`) have no asynchronous form.
 //!
 //! ```ignore
 //! let (count, bytes) = read!(pipe.reader, vec![0; 64], current()).await; // a coroutine waits
 //! let count = read!(pipe.reader, &mut [0; 64])?;                         // the thread waits
 //! ```
 //!
-//! A buffer is borrowed by the synchronous form. The asynchronous form owns it, as a `Vec<u8>`:
-//! it comes back with the result, `(Result<usize, Error>, Vec<u8>)`, and stays in place if the
-//! future is dropped. Names, arguments and descriptors that are passed on have been read by the
-//! kernel when the call returns.
+//! The synchronous form borrows its buffer. The asynchronous form owns it as a `Vec<u8>`, which is
+//! returned with the result, `(Result<usize, Error>, Vec<u8>)`, and stays in place if the future is
+//! dropped. When the call returns, the kernel has read all names, arguments and lists of
+//! descriptors. kernel when the call returns.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
@@ -29,14 +29,14 @@ use crate::asynchronous::AsyncCall;
 use crate::coroutine::Cid as CoroutineId;
 use crate::sys::{self, later};
 
-/// Reads the bytes that are there, waiting for the first; returns their number, 0 at the end.
+/// Reads the available bytes, and waits for the first; returns their number, 0 at the end.
 ///
 /// # Errors
 /// [`Error::BadFile`].
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::read(file, buffer.as_mut_ptr() as usize, buffer.len()))]
 pub fn read(file: usize, #[buffer] buffer: &mut [u8]) -> Result<usize, Error>;
 
-/// Writes all the bytes; returns their number.
+/// Writes all bytes; returns their number.
 ///
 /// # Errors
 /// [`Error::BadFile`], [`Error::BrokenPipe`].
@@ -57,22 +57,22 @@ pub fn write(file: usize, #[buffer] bytes: &[u8]) -> Result<usize, Error> {
 #[async_fn(AsyncCall<()> = later::sleep_until(deadline as usize))]
 pub fn sleep_until(deadline: u64) -> Result<(), Error>;
 
-/// Maps a number of pages of zeroes; returns their address.
+/// Maps `pages` zeroed pages; returns their address.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 #[async_fn(AsyncCall<usize> = later::map(pages))]
 pub fn map(pages: usize) -> Result<usize, Error>;
 
-/// Maps a number of pages of zeroes above one that stays unmapped; returns their address.
+/// Maps `pages` zeroed pages above an unmapped page; returns their address.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 #[async_fn(AsyncCall<usize> = later::map_stack(pages))]
 pub fn map_stack(pages: usize) -> Result<usize, Error>;
 
-/// Starts a program with an argument and descriptors of the caller as its 0, 1, …, within bounds;
-/// returns its process number.
+/// Starts a program with an argument, with descriptors of the caller as its descriptors 0, 1, …,
+/// and within bounds; returns its process number.
 ///
 /// # Errors
 /// No such program, no memory, too many processes, a level above the caller's ceiling.
@@ -98,9 +98,9 @@ pub fn wait(process: usize) -> Result<isize, Error>;
 #[async_fn(AsyncCall<isize> = later::thread_join(thread))]
 pub fn thread_join(thread: usize) -> Result<isize, Error>;
 
-/// Waits for a `futex_wake` of a word, if it has this value, at most until the clock shows
-/// `deadline`; returns [`WOKEN`](os_abi::number::WOKEN), [`CHANGED`](os_abi::number::CHANGED) or
-/// [`TIMED_OUT`](os_abi::number::TIMED_OUT).
+/// Waits for a `futex_wake` of `word` if the word has the value `value`, at most until the clock
+/// shows `deadline`; returns [`WOKEN`](os_abi::number::WOKEN), [`CHANGED`](os_abi::number::CHANGED)
+/// or [`TIMED_OUT`](os_abi::number::TIMED_OUT).
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -110,7 +110,7 @@ pub fn futex_wait(word: &'static AtomicU32, value: u32, deadline: u64) -> Result
 /// Waits for a connection; returns its descriptor.
 ///
 /// # Errors
-/// [`Error::BadFile`]: the socket does not listen. No memory, too many sockets or descriptors.
+/// [`Error::BadFile`] if the socket does not listen; no memory, too many sockets or descriptors.
 #[async_fn(AsyncCall<usize> = later::accept(socket))]
 pub fn accept(socket: usize) -> Result<usize, Error>;
 
@@ -124,27 +124,27 @@ pub fn connect(socket: usize, address: [u8; 4], port: u16) -> Result<(), Error>;
 /// Sends a datagram to a port of an address; returns the number of bytes.
 ///
 /// # Errors
-/// Returns [`Error::BadArgument`] for more than [`MOST`](os_abi::datagram::MAX_LEN) bytes, or an
+/// [`Error::BadArgument`] for more than [`MAX_LEN`](os_abi::datagram::MAX_LEN) bytes, or for an
 /// address that no host can have.
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::send_to(
     socket, bytes.as_ptr() as usize, bytes.len(), internet(to.0), usize::from(to.1)
 ))]
 pub fn send_to(socket: usize, #[buffer] bytes: &[u8], to: ([u8; 4], u16)) -> Result<usize, Error>;
 
-/// Waits for a datagram; returns how many bytes of the buffer hold it, preceded by its source
+/// Waits for a datagram; returns the number of bytes in the buffer, which begin with the source
 /// address ([`datagram::parse`](os_abi::datagram::parse)).
 ///
 /// # Errors
-/// [`Error::BadArgument`]: there is no room for the source address.
+/// [`Error::BadArgument`] if the buffer is shorter than the source address.
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::receive_from(
     socket, buffer.as_mut_ptr() as usize, buffer.len()
 ))]
 pub fn receive_from(socket: usize, #[buffer] buffer: &mut [u8]) -> Result<usize, Error>;
 
-/// Opens a file of the disk, at its beginning; returns its descriptor.
+/// Opens a file of the disk and returns its descriptor, positioned at the beginning.
 ///
-/// Its name is a path, as `bin/hello`; directories come and go with their files. `flags` are
-/// [`CREATE`](os_abi::number::CREATE) and [`TRUNCATE`](os_abi::number::TRUNCATE).
+/// The name is a path, such as `bin/hello`; a directory exists as long as it contains files.
+/// `flags` are [`CREATE`](os_abi::number::CREATE) and [`TRUNCATE`](os_abi::number::TRUNCATE).
 ///
 /// # Errors
 /// [`Error::NoFile`], [`Error::NoSpace`], [`Error::BadArgument`]: no path.
@@ -160,7 +160,7 @@ pub fn open(name: &str, flags: usize) -> Result<usize, Error>;
 #[async_fn(AsyncCall<()> = later::fsync(file))]
 pub fn fsync(file: usize) -> Result<(), Error>;
 
-/// Removes the name of a file; the file is freed when no descriptor has it open.
+/// Removes the name of a file; the file is freed when its last descriptor is closed.
 ///
 /// # Errors
 /// [`Error::NoFile`], [`Error::DiskFailed`].
@@ -169,8 +169,9 @@ pub fn unlink(name: &str) -> Result<(), Error>;
 
 /// Returns the first file whose number is not below `from`.
 ///
-/// The entry gets the bytes of the file (a word) and as much of its name as fits. Returns the
-/// number of the file plus 1, and the length of the name times 2³²; 0: there is none.
+/// Writes the length of the file in bytes (a word) to `entry`, and as much of its name as fits.
+/// Returns the number of the file plus 1, and the length of the name times 2³²; 0 if there is no
+/// such file.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].

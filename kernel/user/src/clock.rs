@@ -1,15 +1,15 @@
-//! The clock, and sleeping with the whole thread.
+//! The clock, and sleeping of the calling thread.
 
 use crate::info::ticks_per_second;
 use crate::{calls, sys};
 
-/// Ticks since the machine started.
+/// Returns the number of ticks since the machine started.
 #[must_use]
 pub fn now() -> u64 {
     sys::clock().map_or(0, |ticks| ticks as u64)
 }
 
-/// Makes the thread sleep for this number of microseconds.
+/// Blocks the calling thread for `micros` microseconds.
 pub fn sleep_micros(micros: u64) {
     let ticks = micros * ticks_per_second() / 1_000_000;
     // The call fails only for lack of memory.

@@ -1,9 +1,8 @@
-//! Coroutines of a program: the API of the SharedScheduler papers on the
-//! scheduler in the vDSO.
+//! Coroutines of a program: the API of the SharedScheduler papers, on the scheduler in the vDSO.
 //!
-//! A coroutine is a box with its future; the scheduler knows its address and the
-//! functions that poll and drop it. Its waker is its id: cloning and dropping one
-//! cost nothing, and waking a dead one does nothing.
+//! A coroutine is a box with its future; the scheduler knows its address and the functions that
+//! poll and drop it. A waker is the id of its coroutine: cloning and dropping a waker cost nothing,
+//! and a wake of a dead coroutine has no effect.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -46,8 +45,8 @@ impl<F: Future> Drop for Task<F> {
 }
 
 extern "C" fn poll<F: Future>(task: u64, cid: Cid) -> u64 {
-    // SAFETY: the scheduler passes the box that `spawn` gave it, polls it nowhere
-    // else meanwhile, and has not discarded it.
+    // SAFETY: the scheduler passes the box that `start` gave it, polls it on no other thread
+    // meanwhile, and has not discarded it.
     let task = unsafe { &mut *(task as *mut Task<F>) };
     let waker = waker(cid);
     // SAFETY: the future is in a box that is never moved out of.
@@ -62,11 +61,13 @@ extern "C" fn poll<F: Future>(task: u64, cid: Cid) -> u64 {
 }
 
 extern "C" fn discard<F: Future>(task: u64) {
-    // SAFETY: the box that `spawn` gave away; the scheduler is done with it.
+    // SAFETY: the box is the one that `start` gave to the scheduler, which discards it once and no
+    // longer uses it.
     drop(unsafe { Box::from_raw(task as *mut Task<F>) });
 }
 
-/// Starts a coroutine; `None`: at the caller's level. It runs on any vCPU that has room for it.
+/// Starts a coroutine, at the caller's level if `level` is `None`. Any vCPU that is idle may run
+/// it.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -119,12 +120,12 @@ where
     }
 }
 
-/// The result of a coroutine, to be awaited: meanwhile the coroutine is at least as urgent as its
+/// Handle to the result of a coroutine. A coroutine that is awaited is at least as urgent as its
 /// waiter. Dropping the handle detaches the coroutine.
 pub struct JoinHandle<T> {
     cid: Cid,
     shared: Arc<SpinLock<Shared<T>>>,
-    /// The level that is lent to the coroutine, or [`NO_LEVEL`].
+    /// Level that is lent to the coroutine, or [`NO_LEVEL`].
     lent: u64,
 }
 
@@ -150,7 +151,7 @@ impl<T> JoinHandle<T> {
 }
 
 impl<T> Future for JoinHandle<T> {
-    /// The result; `None`: the coroutine was cancelled.
+    /// Result, or `None` if the coroutine was cancelled.
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
@@ -169,7 +170,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// The name of the coroutine that runs (`get_cid`); 0: none does.
+/// Returns the id of the running coroutine (`get_cid`), or 0 if none runs.
 #[must_use]
 pub fn current() -> Cid {
     vdso::upshift_current()
@@ -180,19 +181,19 @@ pub fn wake(cid: Cid) -> bool {
     vdso::upshift_wake(cid) != 0
 }
 
-/// Changes the level of a coroutine, 0 to 63, in any state. Returns false if the coroutine has
-/// ended, or there is no such level.
+/// Changes the level of a coroutine in any state. Returns false if the coroutine has ended or
+/// `level` exceeds 63.
 pub fn reprio(cid: Cid, level: u8) -> bool {
     vdso::upshift_reprio(cid, u64::from(level)) != 0
 }
 
-/// Returns whether something more urgent is ready, here or elsewhere.
+/// Returns whether more urgent work is ready, in this process or elsewhere.
 #[must_use]
 pub fn need_preempt() -> bool {
     vdso::upshift_need_preempt() != 0
 }
 
-/// Yields, to the tail of the level.
+/// Yields: the coroutine moves to the tail of its level.
 pub fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |cx| {
@@ -218,6 +219,6 @@ fn wake_waker(cid: *const ()) {
 /// Returns the waker of a coroutine.
 fn waker(cid: Cid) -> Waker {
     let raw = RawWaker::new(without_provenance(cid as usize), &VTABLE);
-    // SAFETY: the data is a number, the functions accept any, on any thread.
+    // SAFETY: the data is a number, and the functions accept any number on any thread.
     unsafe { Waker::from_raw(raw) }
 }

@@ -1,9 +1,7 @@
-//! More vCPUs for the coroutines of a program: `alloc_cpu` of the SharedScheduler
-//! papers.
+//! Additional vCPUs for the coroutines of a program: `alloc_cpu` of the SharedScheduler papers.
 //!
-//! A vCPU is served by a thread of its own. Coroutines started with
-//! [`coroutine::spawn`](crate::coroutine::spawn) go where there is room: an idle vCPU
-//! takes work from the others, the most urgent first.
+//! A separate thread serves each vCPU. An idle vCPU takes work from the others, the most urgent
+//! first, from the coroutines that were started with [`coroutine::spawn`](crate::coroutine::spawn).
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicBool;
@@ -16,7 +14,7 @@ use os_abi::thread::MAX_THREADS;
 use crate::thread::{self, JoinHandle};
 use crate::{asynchronous, sys, vdso};
 
-/// Returns the time of the clock, like [`now`](crate::now), without a call.
+/// Returns the time of the clock, like [`now`](crate::now), without a system call.
 #[must_use]
 pub fn time() -> u64 {
     os_pages::time()
@@ -29,7 +27,7 @@ pub fn ready_levels() -> u64 {
     os_pages::global().load(Relaxed)
 }
 
-/// A further vCPU.
+/// An additional vCPU.
 pub struct Cpu {
     released: Arc<AtomicBool>,
     thread: JoinHandle<bool>,
@@ -54,11 +52,11 @@ pub fn alloc_cpu() -> Result<Cpu, Error> {
 
 impl Cpu {
     /// Takes the vCPU out of service (`release_cpu`), and waits until its thread has ended, which
-    /// is after its current poll. Its coroutines go to other vCPUs; coroutines that were started on
+    /// is after its current poll. Other vCPUs take its coroutines; coroutines that were started on
     /// it with `spawn_local` are discarded.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]: there was no memory for the vCPU, so it has run nothing.
+    /// [`Error::OutOfMemory`] if there was no memory for the vCPU, which has then run nothing.
     pub fn release(self) -> Result<(), Error> {
         self.released.store(true, SeqCst);
         let line = self.thread.number() % MAX_THREADS;

@@ -1,4 +1,4 @@
-//! Files of the disk: descriptors, read and written like pipes, each with a position of its own.
+//! Files of the disk: descriptors that are read and written like pipes, and have a position.
 
 use alloc::string::String;
 use alloc::vec;
@@ -41,8 +41,8 @@ pub fn read_to_end(file: usize) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Bytes of a word and of a name of maximum length.
-const LISTED: usize = 8 + 64;
+/// Length of an entry of `list`: a word, and a name of maximum length.
+const ENTRY_LEN: usize = 8 + 64;
 
 fn parse(answer: usize, bytes: &[u8]) -> (usize, String, u64) {
     let (next, len) = (answer & 0xffff_ffff, answer >> 32);
@@ -53,13 +53,13 @@ fn parse(answer: usize, bytes: &[u8]) -> (usize, String, u64) {
     (next, String::from_utf8_lossy(name).into_owned(), size)
 }
 
-/// Lists all files: name and length of each.
+/// Lists the names and lengths of all files.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].
 pub fn list() -> Result<Vec<(String, u64)>, Error> {
     let mut files = Vec::new();
-    let (mut from, mut bytes) = (0, [0; LISTED]);
+    let (mut from, mut bytes) = (0, [0; ENTRY_LEN]);
     loop {
         let answer = calls::list(from, &mut bytes)?;
         if answer == 0 {
@@ -76,14 +76,14 @@ pub fn list() -> Result<Vec<(String, u64)>, Error> {
 pub struct Entry {
     /// Name of the file in the directory.
     pub name: String,
-    /// Bytes of a file; `None`: a directory.
+    /// Length of a file in bytes; `None` for a directory.
     pub size: Option<u64>,
 }
 
-/// Lists a directory by name, each entry once; the empty path is the whole disk.
+/// Lists a directory, each entry once; the empty path is the whole disk.
 ///
 /// # Errors
-/// [`Error::NoFile`]: there is no such directory. [`Error::NotDirectory`]: it is a file.
+/// [`Error::NoFile`] if there is no such directory, [`Error::NotDirectory`] if it is a file,
 /// [`Error::DiskFailed`].
 pub fn directory(path: &str) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
@@ -114,13 +114,13 @@ pub fn directory(path: &str) -> Result<Vec<Entry>, Error> {
     Ok(entries)
 }
 
-/// Returns the first file whose number is not below `from`: its number plus 1, name and bytes.
-/// The coroutine `cid` is woken.
+/// Returns the first file whose number is not below `from`: its number plus 1, its name and its
+/// length. The completion wakes the coroutine `cid`.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].
 pub async fn list_async(from: usize, cid: Cid) -> Result<Option<(usize, String, u64)>, Error> {
-    let (answer, bytes) = calls::list_async(from, vec![0; LISTED], cid).await;
+    let (answer, bytes) = calls::list_async(from, vec![0; ENTRY_LEN], cid).await;
     let answer = answer?;
     Ok((answer != 0).then(|| parse(answer, &bytes)))
 }

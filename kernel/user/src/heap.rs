@@ -1,7 +1,7 @@
 //! The heap of a program: size classes over pages from the kernel.
 //!
-//! Powers of two from 16 bytes up, one free list each; freed cells stay in their class. A lock
-//! guards it.
+//! Each power of two from 16 bytes up has a free list; freed cells stay in their class. A lock
+//! guards the lists.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -16,10 +16,10 @@ use crate::sys;
 const CLASSES: usize = 21;
 const MIN_CELL: usize = 16;
 
-/// The first free cell of each class; each free cell starts with the next.
+/// The first free cell of each class; a free cell starts with a pointer to the next.
 struct Lists([*mut u8; CLASSES]);
 
-// SAFETY: free cells are memory that is not in use, by any thread.
+// SAFETY: the pointers lead to free cells, which no thread uses.
 unsafe impl Send for Lists {}
 
 struct Heap(SpinLock<Lists>);
@@ -29,7 +29,7 @@ static HEAP: Heap = Heap(SpinLock::new(Lists([null_mut(); CLASSES])));
 
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the number of pages that the heap has taken.
+/// Returns the number of pages that the heap has mapped.
 pub fn heap_pages() -> usize {
     PAGES.load(Relaxed)
 }
@@ -42,7 +42,7 @@ fn class(layout: Layout) -> usize {
 /// Allocates a cell, for the vDSO.
 pub(crate) extern "C" fn allocate(size: u64, align: u64) -> u64 {
     match Layout::from_size_align(size as usize, align as usize) {
-        // SAFETY: the scheduler asks for no empty layouts.
+        // SAFETY: the scheduler requests no empty layouts.
         Ok(layout) => unsafe { HEAP.alloc(layout) as u64 },
         Err(_) => 0,
     }
@@ -51,12 +51,12 @@ pub(crate) extern "C" fn allocate(size: u64, align: u64) -> u64 {
 /// Frees a cell of `allocate`, for the vDSO.
 pub(crate) extern "C" fn release(cell: u64, size: u64, align: u64) {
     if let Ok(layout) = Layout::from_size_align(size as usize, align as usize) {
-        // SAFETY: the scheduler gives back a cell that it got, with the same layout.
+        // SAFETY: the scheduler returns a cell that it got from `allocate`, with the same layout.
         unsafe { HEAP.dealloc(cell as *mut u8, layout) };
     }
 }
 
-/// Maps memory and cuts it into cells; returns the first, with the others linked behind it.
+/// Maps memory and divides it into cells; returns the first cell, to which the others are linked.
 fn fill(class: usize) -> *mut u8 {
     let size = MIN_CELL << class;
     let pages = size.div_ceil(PAGE);
@@ -67,15 +67,16 @@ fn fill(class: usize) -> *mut u8 {
     let mut first = null_mut();
     for cell in (0..pages * PAGE / size).rev() {
         let cell = (start as usize + cell * size) as *mut u8;
-        // SAFETY: memory that was mapped just now, at least 16 bytes a cell.
+        // SAFETY: the memory was mapped just now and is used by no other thread; a cell has at
+        // least 16 bytes.
         unsafe { cell.cast::<*mut u8>().write(first) };
         first = cell;
     }
     first
 }
 
-// SAFETY: a cell is in a list or with a caller; cells of up to a page are aligned
-// to their size, larger ones to a page, and nothing asks for more.
+// SAFETY: a cell is either in a list or owned by a caller. Cells of up to a page are aligned to
+// their size, larger cells to a page, and `alloc` refuses larger alignments.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let class = class(layout);
@@ -89,7 +90,7 @@ unsafe impl GlobalAlloc for Heap {
         }
         let cell = *list;
         if !cell.is_null() {
-            // SAFETY: a free cell starts with its link.
+            // SAFETY: a free cell starts with its link, and the lock is held.
             *list = unsafe { cell.cast::<*mut u8>().read() };
         }
         cell
@@ -98,7 +99,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, cell: *mut u8, layout: Layout) {
         let mut lists = self.0.lock();
         let list = &mut lists.0[class(layout)];
-        // SAFETY: the cell is free now, and at least 16 bytes.
+        // SAFETY: the caller no longer uses the cell, which has at least 16 bytes.
         unsafe { cell.cast::<*mut u8>().write(*list) };
         *list = cell;
     }

@@ -1,6 +1,6 @@
 //! Threads that compute on all harts, for tests of more and less urgent work. They end when a test
-//! stops them, or when their time has run out, which is a failure in a machine of any number of
-//! harts and any speed.
+//! stops them, or when their time limit has passed, which is a failure on a machine of any number
+//! of harts and any speed.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -18,16 +18,16 @@ pub struct Hogs {
     over: Arc<AtomicBool>,
 }
 
-/// Number of hogs: more than a machine has harts.
+/// Number of hogs: more than the harts of a machine.
 pub const COUNT: usize = 9;
-/// Seconds after which hogs give up.
+/// Time limit of hogs, in seconds.
 pub const LIMIT_SECONDS: u64 = 20;
 
-/// Maximum time that counts between two checks, in milliseconds. A host that is stopped during a
-/// test would otherwise look like a machine without progress.
+/// Longest time that counts between two checks, in milliseconds. Otherwise a host that is stopped
+/// during a test would look like a machine without progress.
 const MAX_STEP_MILLIS: u64 = 100;
 
-/// A limit of the time in which the machine runs.
+/// Limit of the time in which the machine runs.
 pub struct RunTimeLimit {
     last_check: u64,
     left: u64,
@@ -43,18 +43,18 @@ impl RunTimeLimit {
         }
     }
 
-    /// Returns whether the time has run out. To be called repeatedly.
+    /// Returns whether the time has passed. Must be called repeatedly.
     #[must_use]
     pub fn is_over(&mut self) -> bool {
         let since = core::mem::replace(&mut self.last_check, now());
         let passed = self.last_check.saturating_sub(since);
-        let most = MAX_STEP_MILLIS * ticks_per_second() / 1_000;
-        self.left = self.left.saturating_sub(passed.min(most));
+        let max_step = MAX_STEP_MILLIS * ticks_per_second() / 1_000;
+        self.left = self.left.saturating_sub(passed.min(max_step));
         self.left == 0
     }
 }
 
-/// Computes until `over` is set. Returns false if the time has run out first.
+/// Computes until `over` is set. Returns false if the time limit has passed first.
 #[must_use]
 pub fn hog(over: &AtomicBool) -> bool {
     let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS);
@@ -73,7 +73,7 @@ impl Hogs {
     /// Starts hogs at this level.
     ///
     /// # Errors
-    /// The reason why they do not start.
+    /// The reason why a thread could not start.
     pub fn start(level: usize) -> Result<Hogs, String> {
         let over = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
@@ -94,12 +94,12 @@ impl Hogs {
         self.over.clone()
     }
 
-    /// Waits for all hogs, once they are to end.
+    /// Waits for all hogs, after the test has stopped them.
     ///
     /// # Errors
     /// The hogs were not stopped in time.
     pub async fn join(self) -> Outcome {
-        // Joining lends the level of the test, so the hogs are stopped first.
+        // A join lends the level of the test, so the hogs must be stopped first.
         let mut limit = RunTimeLimit::seconds(2 * LIMIT_SECONDS);
         while !self.over.load(SeqCst) && !limit.is_over() {
             sleep(1_000).await;

@@ -1,27 +1,27 @@
-//! The kernel's information for a program about itself: the page `INFO`, read-only.
+//! The page `INFO`, in which the kernel describes the process to its program. It is read-only.
 
 use os_abi::{ProcessInfo, layout};
 
 pub(crate) fn info() -> &'static ProcessInfo {
-    // SAFETY: the kernel has mapped this page and filled it with the structure;
-    // it is never written.
+    // SAFETY: the kernel has mapped this page and filled it with the structure, and nobody writes
+    // to it afterwards.
     unsafe { &*(layout::INFO as *const ProcessInfo) }
 }
 
-/// Returns the argument that `spawn` got for this program.
+/// Returns the argument that the parent passed to `spawn`.
 #[must_use]
 pub fn argument() -> &'static [u8] {
     let info = info();
     &info.argument[..info.argument_len as usize]
 }
 
-/// The number of this process.
+/// Returns the number of this process.
 #[must_use]
 pub fn process_number() -> usize {
     info().process as usize
 }
 
-/// Ticks of the clock per second.
+/// Returns the frequency of the clock, in ticks per second.
 #[must_use]
 pub fn ticks_per_second() -> u64 {
     info().ticks_per_second

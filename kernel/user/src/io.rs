@@ -1,8 +1,8 @@
-//! Output, to descriptor 1.
+//! Text output to descriptor 1.
 
 use core::fmt;
 
-/// A descriptor to write text to.
+/// Descriptor to which text is written.
 pub struct Output(pub usize);
 
 impl fmt::Write for Output {
@@ -14,8 +14,8 @@ impl fmt::Write for Output {
     }
 }
 
-/// Text that is put together before it is written. Without the heap, since the text may report that
-/// there is no memory.
+/// Buffer that collects a line before it is written. It does not use the heap, because the text may
+/// report a lack of memory.
 struct Line {
     bytes: [u8; 256],
     len: usize,
@@ -41,7 +41,7 @@ impl fmt::Write for Line {
     }
 }
 
-/// Writes a line to descriptor 1, if there is one: in one piece if it is short.
+/// Writes a line to descriptor 1, if it is open; in one piece if the line is short.
 pub fn print(line: fmt::Arguments<'_>) {
     use fmt::Write;
     let mut text = Line {

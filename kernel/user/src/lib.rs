@@ -1,7 +1,7 @@
-//! The library of user programs: starting, system calls, memory, output.
+//! The library of user programs: start, system calls, memory, output.
 //!
-//! A program is `#![no_std] #![no_main]` and says `os_user::entry!(main)` with `fn main() ->
-//! isize`, which returns its status.
+//! A program is `#![no_std] #![no_main]` and declares `os_user::entry!(main)` with
+//! `fn main() -> isize`, which returns its status.
 
 #![no_std]
 #![deny(unsafe_code)]
@@ -46,10 +46,10 @@ pub use os_abi::{Error, layout, number};
 pub use start::{exit, run, run_coroutines};
 pub use status::{HartStatus, ProcessStatus};
 
-/// Lets the running coroutine sleep for this number of microseconds.
+/// Suspends the running coroutine for `micros` microseconds.
 pub async fn sleep(micros: u64) {
     let deadline = now() + micros * ticks_per_second() / 1_000_000;
-    // The call fails only for too many calls in flight; then the coroutine continues at once.
+    // The call fails only if too many calls are in flight; then the coroutine continues at once.
     let _ = asynchronous::sleep_until(deadline, coroutine::current()).await;
 }
 
@@ -74,9 +74,9 @@ pub fn pipe() -> Result<Pipe, Error> {
     })
 }
 
-/// Starts a program with an argument, descriptors of the caller as its 0, 1, …, and a level that is
-/// also its ceiling; returns its process number. The process gets a share of its own, half of the
-/// caller's: see [`Bounds`].
+/// Starts a program with an argument, with descriptors of the caller as its descriptors 0, 1, …,
+/// and with a level that is also its ceiling; returns its process number. The process gets its own
+/// share, half of the caller's: see [`Bounds`].
 ///
 /// # Errors
 /// No such program, no memory, too many processes, a level above the caller's ceiling.
@@ -84,8 +84,8 @@ pub fn spawn(program: &str, argument: &[u8], files: &[usize], level: u8) -> Resu
     spawn_below(program, argument, files, level, level)
 }
 
-/// Starts a program like [`spawn`], with a separate ceiling: the most urgent level the process may
-/// have.
+/// Starts a program like [`spawn`], with a separate ceiling: the most urgent level that the process
+/// may have.
 ///
 /// # Errors
 /// Errors of [`spawn`].
@@ -112,8 +112,8 @@ pub struct Bounds {
     /// Most urgent level that the process may have.
     pub ceiling: u8,
     /// Number of halvings of the caller's share of the machine (processes, threads, memory,
-    /// sockets) for the process and its descendants; the rest of them is killed when the process
-    /// ends. 0: the process is in the caller's share, and may outlive it.
+    /// sockets) for the process and its descendants; descendants that are alive when the process
+    /// ends are killed. With 0 the process is in the caller's share, and may outlive the caller.
     pub halvings: u8,
 }
 
@@ -141,9 +141,10 @@ pub enum Fork {
     Child,
 }
 
-/// Creates a child with a copy of memory and descriptors. In it only the calling thread continues,
-/// with the coroutines that no other thread was polling; asynchronous calls that were in flight end
-/// with [`Error::NotInherited`] there. A mutex that another thread held stays locked.
+/// Creates a child with a copy of memory and descriptors. In the child, only the calling thread
+/// continues, with the coroutines that no other thread was polling; asynchronous calls that were in
+/// flight end with [`Error::NotInherited`]. A mutex that another thread held stays locked in the
+/// child.
 ///
 /// # Errors
 /// No memory, too many processes, [`Error::Busy`].
@@ -161,8 +162,8 @@ pub fn fork() -> Result<Fork, Error> {
     }
 }
 
-/// Replaces the program of this process by another, of the archive or else a file of the disk, with
-/// an argument; descriptors, level and children stay. Returns only on failure, with the error.
+/// Replaces the program of this process by a program of the archive or else of the disk, with an
+/// argument; descriptors, level and children are kept. Returns only on failure, with the error.
 #[must_use]
 pub fn exec(program: &str, argument: &[u8]) -> Error {
     let [name, argument] =

@@ -1,10 +1,10 @@
-//! A lock for a few instructions, and the critical sections of a thread.
+//! A spin lock for short critical sections, and the critical sections of a thread.
 //!
-//! Between [`enter`] and [`leave`] the kernel lets the thread finish before it takes its hart away,
-//! if that does not take long (`os_abi::thread`). So a thread that spins for a [`SpinLock`] seldom
-//! waits for a holder that does not run; if it does, it gives its hart away after a while.
+//! Between [`enter`] and [`leave`] the kernel delays the preemption of the thread for a short time
+//! (`os_abi::thread`). Therefore a thread that spins for a [`SpinLock`] seldom waits for a
+//! preempted holder; if it does, it yields its hart after a while.
 //!
-//! The handler of a user interrupt takes none of these locks.
+//! The handler of a user interrupt acquires none of these locks.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -24,11 +24,11 @@ pub fn leave() {
     });
 }
 
-/// Waits for the holder of a lock, after `spins` waits before: spins, then yields to threads of the
-/// same level, and then sleeps, so that a less urgent holder runs.
+/// Waits for the holder of a lock, after `spins` previous waits: spins, then yields to threads of
+/// the same level, and then sleeps, so that a less urgent holder can run.
 ///
-/// The sleep doubles from 100 µs to 12.8 ms: several urgent waiters that look every 100 µs can use
-/// up a slow hart, and the holder would never run.
+/// The sleep doubles from 100 µs to 12.8 ms: several urgent waiters that checked every 100 µs could
+/// use up a slow hart, and the holder would never run.
 pub(crate) fn relax(spins: u32) {
     match spins {
         0..50 => core::hint::spin_loop(),
@@ -39,14 +39,14 @@ pub(crate) fn relax(spins: u32) {
     }
 }
 
-/// See the module.
+/// Data behind a spin lock that short critical sections hold. See the module.
 pub struct SpinLock<T> {
     held: AtomicBool,
     data: UnsafeCell<T>,
 }
 
-// SAFETY: the data is reached by one thread at a time; it moves between threads,
-// hence `Send`.
+// SAFETY: the lock gives one thread at a time access to the data, which may therefore pass from
+// thread to thread: `T: Send`.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -80,14 +80,14 @@ pub struct SpinGuard<'a, T> {
 impl<T> Deref for SpinGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held.
+        // SAFETY: the guard holds the lock, so no other thread has access.
         unsafe { &*self.lock.data.get() }
     }
 }
 
 impl<T> DerefMut for SpinGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, and the guard is borrowed mutably.
+        // SAFETY: the guard holds the lock, and is borrowed mutably.
         unsafe { &mut *self.lock.data.get() }
     }
 }

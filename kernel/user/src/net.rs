@@ -1,5 +1,5 @@
-//! TCP: sockets are descriptors, read and written like pipes. UDP: datagrams, sent to and received
-//! from ports.
+//! Sockets: a TCP socket is a descriptor that is read and written like a pipe; a UDP socket sends
+//! datagrams to ports, and receives them.
 
 use os_abi::Error;
 pub use os_abi::datagram;
@@ -12,8 +12,7 @@ use crate::{calls, sys};
 /// Address of the machine itself.
 pub const SELF: [u8; 4] = [127, 0, 0, 1];
 
-/// Creates a socket that listens at a port, for at most `backlog` connections that wait to be
-/// accepted.
+/// Creates a socket that listens at a port; at most `backlog` connections wait to be accepted.
 ///
 /// # Errors
 /// No memory, too many sockets or descriptors, a backlog other than 1 to 128; [`Error::InUse`].
@@ -40,7 +39,7 @@ pub fn connect(address: [u8; 4], port: u16) -> Result<usize, Error> {
     Ok(socket)
 }
 
-/// Creates a socket for datagrams with a port; 0: any.
+/// Creates a datagram socket with a port, or with any free port if `port` is 0.
 ///
 /// # Errors
 /// No memory, too many sockets or descriptors, [`Error::InUse`].

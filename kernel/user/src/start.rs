@@ -31,8 +31,8 @@ macro_rules! coroutine_entry {
     };
 }
 
-/// Runs `main` as a coroutine of the level that the process was started with, and its spawned
-/// coroutines, until `main` ends; its result is the status.
+/// Runs `main` as a coroutine, and the coroutines that it spawns, until `main` ends; its result is
+/// the status. `main` gets the initial level of the process.
 #[doc(hidden)]
 pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
     let (allocate, release) = (heap::allocate as *const (), heap::release as *const ());

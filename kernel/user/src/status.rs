@@ -1,4 +1,4 @@
-//! The state of the machine: programs of the archive, processes, harts. Any program may ask.
+//! The state of the machine: programs of the archive, processes, harts. Any program may query it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::sys;
 /// Lists the programs of the archive.
 ///
 /// # Errors
-/// Errors of the call, for a program that is for another kernel.
+/// Errors of the call, if the program was built for another kernel.
 pub fn programs() -> Result<Vec<String>, Error> {
     let mut programs = Vec::new();
     loop {
@@ -25,11 +25,11 @@ pub fn programs() -> Result<Vec<String>, Error> {
     }
 }
 
-/// Lists the processes, those that have ended and are waited for included. Each entry is of the
-/// moment at which the process was looked at.
+/// Lists the processes, including processes that have ended but were not waited for. An entry
+/// describes its process at the time at which it was read.
 ///
 /// # Errors
-/// Errors of the call, for a program that is for another kernel.
+/// Errors of the call, if the program was built for another kernel.
 pub fn processes() -> Result<Vec<ProcessStatus>, Error> {
     let mut processes = Vec::new();
     let mut from = 0;
@@ -46,7 +46,7 @@ pub fn processes() -> Result<Vec<ProcessStatus>, Error> {
 /// Lists the status of each hart.
 ///
 /// # Errors
-/// Errors of the call, for a program that is for another kernel.
+/// Errors of the call, if the program was built for another kernel.
 pub fn harts() -> Result<Vec<HartStatus>, Error> {
     let mut harts = Vec::new();
     loop {

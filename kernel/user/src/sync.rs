@@ -1,13 +1,13 @@
 //! [`Mutex`] and [`Condvar`] for threads, on `futex_wait` and `futex_wake`.
 //!
-//! Uncontended, a mutex costs one compare-exchange to take and one to give back, no system call.
-//! Contended, the waiter makes one call, which parks its thread and lends its level to the thread
-//! that has the lock, and the holder one, which gives the lock to the most urgent waiter. A
-//! condition variable without waiters costs two atomic steps per notification. A wait blocks the
-//! thread, so coroutines should not hold these for long: the vCPU waits.
+//! An uncontended mutex costs a compare-exchange to lock and another to unlock, no system call. For
+//! a contended mutex the waiter makes a call, which parks its thread and lends its level to the
+//! holder, and the holder makes a call that hands the lock to the most urgent waiter. A condition
+//! variable without waiters costs two atomic steps per notification. A wait blocks the thread and
+//! its vCPU, so coroutines should not hold a mutex for long.
 //!
-//! No wake is lost: the kernel compares the word under the lock under which wakers
-//! look for waiters.
+//! No wake is lost: the kernel compares the word while it holds the lock under which wakers look
+//! for waiters.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -27,7 +27,7 @@ const FREE: u32 = 0;
 fn wait(word: &AtomicU32, value: u32, deadline: u64) -> bool {
     let address = core::ptr::from_ref(word) as usize;
     let answer = sys::futex_wait(address, value as usize, deadline as usize);
-    // For lack of memory it does not wait; then the caller looks again.
+    // For lack of memory the call does not wait; the caller then checks its condition again.
     answer != Ok(TIMED_OUT)
 }
 
@@ -47,8 +47,8 @@ pub struct Mutex<T> {
     data: UnsafeCell<T>,
 }
 
-// SAFETY: the data is reached by one thread at a time; it moves between threads,
-// hence `Send`.
+// SAFETY: the mutex gives one thread at a time access to the data, which may therefore pass from
+// thread to thread: `T: Send`.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
@@ -60,7 +60,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Acquires the lock, waiting for it.
+    /// Acquires the lock, and waits until it is free.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         if self.try_take().is_err() {
             self.lock_slow();
@@ -85,20 +85,21 @@ impl<T> Mutex<T> {
     #[cold]
     fn lock_slow(&self) {
         let mut tries = 0;
-        // The kernel's locks order the holder's accesses before those that follow.
+        // The kernel's locks order the accesses of the previous holder before the accesses of this
+        // thread.
         while let Err(error) = sys::futex_lock(self.address()) {
             assert!(
                 error == Error::OutOfMemory,
                 "the lock is a word of this program"
             );
-            // Retried until there is memory for the waiter.
+            // Retry until there is memory for the waiter.
             lock::relax(tries);
             tries += 1;
         }
     }
 
     fn unlock(&self) {
-        // Another thread may have taken the lock.
+        // The kernel may mark the word as contended at any time.
         let seen = self.state.load(Relaxed);
         let free = seen & CONTENDED == 0
             && (self.state.compare_exchange(seen, FREE, Release, Relaxed)).is_ok();
@@ -116,14 +117,14 @@ pub struct MutexGuard<'a, T> {
 impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held.
+        // SAFETY: the guard holds the lock, so no other thread has access.
         unsafe { &*self.mutex.data.get() }
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, and the guard is borrowed mutably.
+        // SAFETY: the guard holds the lock, and is borrowed mutably.
         unsafe { &mut *self.mutex.data.get() }
     }
 }
@@ -136,7 +137,7 @@ impl<T> Drop for MutexGuard<'_, T> {
 
 /// A queue of threads that wait for a change of the data behind a mutex.
 pub struct Condvar {
-    /// Notifications so far.
+    /// Number of notifications.
     sequence: AtomicU32,
     waiters: AtomicU32,
 }
@@ -158,7 +159,7 @@ impl Condvar {
     }
 
     /// Waits like [`wait`](Condvar::wait), at most until the clock shows `deadline`. Returns false
-    /// if it does.
+    /// if the deadline has passed.
     pub fn wait_until<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -166,7 +167,7 @@ impl Condvar {
     ) -> (MutexGuard<'a, T>, bool) {
         let mutex = guard.mutex;
         self.waiters.fetch_add(1, SeqCst);
-        // While the lock is held: a notification that comes later changes it.
+        // Read while the lock is held: any later notification changes the number.
         let sequence = self.sequence.load(SeqCst);
         drop(guard);
         let notified = wait(&self.sequence, sequence, deadline);

@@ -1,10 +1,10 @@
-//! The system calls in words, one function each, generated from the table in `os_abi`.
+//! System calls on words, one function each, generated from the table in `os_abi`.
 //!
-//! Arguments and results are words; the functions of the crate's root give them
-//! types. Passing nonsense is safe: the kernel checks, and memory it is told to
-//! write to must be the program's and writable. Still, `read` into memory that
-//! Rust believes to be something else breaks the program, so programs use
-//! [`calls`](crate::calls) and the crate's root; tests of the kernel use these.
+//! Arguments and results are words; the functions in the root of the crate give them types. Invalid
+//! words are safe: the kernel validates them, and the memory that it writes to must belong to the
+//! program and be writable. However, a `read` into memory that Rust uses otherwise breaks the
+//! program, so programs use [`calls`](crate::calls) and the root of the crate; tests of the kernel
+//! use these functions.
 
 use core::arch::asm;
 use core::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,7 @@ fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
     raw_with(number, arguments, 0)
 }
 
-/// Makes a call with a word in a6 as well: the coroutine to wake, in the asynchronous form.
+/// Makes a call with a word in a6, too: in the asynchronous form, the coroutine to wake.
 ///
 /// # Errors
 /// Errors of the call.
@@ -24,14 +24,15 @@ pub fn raw_with(number: usize, arguments: [usize; 6], coroutine: usize) -> Resul
     raw_pair(number, arguments, coroutine).0
 }
 
-/// Makes a call and returns a1, too: the result of an asynchronous call that has finished already.
+/// Makes a call and returns a1, too: the result of an asynchronous call that completed at once.
 pub(crate) fn raw_pair(
     number: usize,
     arguments: [usize; 6],
     coroutine: usize,
 ) -> (Result<isize, Error>, isize) {
     let mut answer = ecall(number, arguments, coroutine);
-    // Chaos reports no memory now and then; a repeated call succeeds, unless memory is really out.
+    // Chaos makes a part of the calls fail for lack of memory; a repeated call succeeds unless the
+    // memory is exhausted.
     for _ in 0..32 {
         if answer.0 != Err(Error::OutOfMemory) || !has_chaos() {
             break;
@@ -50,8 +51,7 @@ pub fn has_chaos() -> bool {
 fn ecall(number: usize, arguments: [usize; 6], coroutine: usize) -> (Result<isize, Error>, isize) {
     let result: isize;
     let second: isize;
-    // SAFETY: the kernel changes a0, a1 and memory that the caller has named for it,
-    // nothing else.
+    // SAFETY: the kernel changes a0, a1 and the memory that the arguments name, nothing else.
     unsafe {
         asm!(
             "ecall",
@@ -100,11 +100,11 @@ macro_rules! stubs {
 
 system_calls!(stubs);
 
-/// A call that may wait, before one of its forms is chosen.
+/// A call that may wait, before a form is chosen.
 #[derive(Clone, Copy)]
 pub struct Request {
     pub(crate) number: usize,
-    /// The last is the token of the asynchronous form.
+    /// Arguments; the last is the token of the asynchronous form.
     pub(crate) words: [usize; 6],
 }
 
@@ -112,7 +112,7 @@ impl Request {
     /// Makes the call synchronously.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Errors of the call.
     #[inline(always)]
     pub fn wait(self) -> Result<isize, Error> {
         call(self.number, self.words)
@@ -133,7 +133,7 @@ macro_rules! requests {
     };
     (@$kind:ident $($rest:tt)*) => {};
     ($($(#[$doc:meta])* $number:literal $kind:ident $name:ident($($argument:ident),*);)*) => {
-        /// The calls that may wait, to be made in either form.
+        /// Calls that may wait, for either form.
         pub mod later {
             use super::{Request, number};
 

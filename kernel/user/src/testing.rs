@@ -1,5 +1,5 @@
-//! Common parts of test programs: a list of tests, a line for each, and a status that counts the
-//! failures.
+//! Common parts of test programs: a list of tests, a line of output for each test, and a status
+//! that counts the failures.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -11,7 +11,7 @@ use core::pin::Pin;
 use crate::lock::SpinLock;
 use crate::{Error, println, sys};
 
-/// Descriptors of a process.
+/// Maximum number of descriptors of a process.
 const MAX_FILES: usize = 8192;
 
 /// Result of a test.
@@ -20,7 +20,7 @@ pub type Outcome = Result<(), String>;
 /// A test of coroutines.
 pub type Test = fn() -> Pin<Box<dyn Future<Output = Outcome>>>;
 
-/// Returns from the test with the reason unless the condition holds.
+/// Returns from the test with a reason unless the condition holds.
 #[macro_export]
 macro_rules! ensure {
     ($condition:expr, $($arg:tt)+) => {
@@ -30,7 +30,7 @@ macro_rules! ensure {
     };
 }
 
-/// Names the tests of a program: the constant `TESTS`, for [`run_all`].
+/// Declares the tests of a program: the constant `TESTS`, for [`run_all`].
 #[macro_export]
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
@@ -48,7 +48,7 @@ struct TestResources {
 
 static RESOURCES: SpinLock<Option<TestResources>> = SpinLock::new(None);
 
-/// Begins the tests: descriptors that are open now stay open.
+/// Begins the tests: the descriptors that are open now stay open.
 pub fn begin() {
     let Ok(pipe) = crate::pipe() else { return };
     for file in [pipe.reader, pipe.writer] {
@@ -72,21 +72,21 @@ pub(crate) fn record_child(child: usize) {
     }
 }
 
-/// Forgets the children of the parent's test, which are not the child's.
+/// Forgets the children that a test has started: after a fork they belong to the parent.
 pub(crate) fn forget_children() {
     if let Some(resources) = &mut *RESOURCES.lock() {
         resources.children.clear();
     }
 }
 
-/// Kills the children of a test that has failed, and closes its files: the next test starts without
-/// them.
+/// Kills the children of a failed test, and closes its descriptors, so that the next test starts
+/// without them.
 fn clean() {
     let Some(mut resources) = RESOURCES.lock().take() else {
         return;
     };
     for child in resources.children.drain(..) {
-        // Most have been waited for.
+        // Most of the children have been waited for.
         if sys::kill(child).is_ok() {
             let _ = crate::wait(child);
         }
@@ -114,7 +114,8 @@ pub fn report(name: &str, outcome: Outcome) -> bool {
     }
 }
 
-/// Runs the tests one after the other; returns the number of failures, the status of the program.
+/// Runs the tests one after the other; returns the number of failures, which is the status of the
+/// program.
 pub async fn run_all(tests: &[(&str, Test)]) -> isize {
     begin();
     let mut failed = 0;

@@ -1,9 +1,9 @@
 //! Threads of a program: the kernel schedules them, and each has a stack of its own.
 //!
-//! Coroutines are cheaper; threads are for code that waits synchronously, and for further vCPUs
+//! Coroutines are cheaper; threads are for code that waits synchronously, and for additional vCPUs
 //! ([`crate::cpu`]). A thread begins with the level of its creator. Starting and joining a thread
-//! are two system calls. Its stack, above an unmapped page, is used again by later threads; its
-//! size is 64 KiB, or [as set](set_stack_pages) by the program.
+//! are two system calls. Its stack, above an unmapped page, is reused for later threads; its size
+//! is 64 KiB, or [as set](set_stack_pages) by the program.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -21,10 +21,10 @@ use os_pages::line_index;
 /// Default number of pages of a stack.
 const STACK_PAGES: usize = 16;
 
-/// Pages of the stacks of threads that start from now on.
+/// Number of pages of the stacks of new threads.
 static PAGES: AtomicUsize = AtomicUsize::new(STACK_PAGES);
 
-/// Sets the number of pages of the stacks of threads that start from now on, at least one.
+/// Sets the number of pages of the stacks of new threads, at least one.
 pub fn set_stack_pages(pages: usize) {
     PAGES.store(pages.max(1), Relaxed);
 }
@@ -46,7 +46,7 @@ pub fn index() -> usize {
 /// State that a thread and its handle share.
 struct Packet<T> {
     result: SpinLock<Option<T>>,
-    /// Set when the thread is about to end.
+    /// Set when the thread no longer uses its closure and result.
     ended: Arc<AtomicBool>,
 }
 
@@ -66,7 +66,7 @@ static DETACHED: SpinLock<Vec<ThreadRecord>> = SpinLock::new(Vec::new());
 struct Start(Box<dyn FnOnce() + Send>);
 
 extern "C" fn start(argument: *mut Start) -> ! {
-    // SAFETY: the box that `spawn` gave away.
+    // SAFETY: `spawn` has passed this box to the thread and no longer uses it.
     let start = unsafe { Box::from_raw(argument) };
     (start.0)();
     loop {
@@ -136,7 +136,7 @@ where
             let result = f();
             *packet.result.lock() = Some(result);
             let ended = packet.ended.clone();
-            // Nothing of the stack is in use when the thread is joined.
+            // When the thread is joined, it no longer uses the packet.
             drop(packet);
             ended.store(true, Release);
         }
@@ -155,21 +155,22 @@ where
         }),
         Err(error) => {
             STACKS.lock().push(stack);
-            // SAFETY: the box of a few lines ago; no thread has it.
+            // SAFETY: the pointer comes from `Box::into_raw` above, and no thread has started with
+            // it.
             drop(unsafe { Box::from_raw(argument) });
             Err(error)
         }
     }
 }
 
-/// The result of a thread. Dropping it lets the thread go.
+/// Handle to the result of a thread. Dropping the handle detaches the thread.
 pub struct JoinHandle<T> {
     packet: Arc<Packet<T>>,
     record: Option<ThreadRecord>,
 }
 
 impl<T> JoinHandle<T> {
-    /// The number of the thread.
+    /// Returns the number of the thread.
     #[must_use]
     pub fn number(&self) -> usize {
         self.record.as_ref().map_or(0, |record| record.number)
@@ -178,7 +179,7 @@ impl<T> JoinHandle<T> {
     /// Waits for the end of the thread; returns its result.
     ///
     /// # Errors
-    /// [`Error::NoThread`]: it was joined behind this handle's back.
+    /// [`Error::NoThread`] if other code has joined the thread by its number.
     pub fn join(mut self) -> Result<T, Error> {
         let record = self.record.take().ok_or(Error::NoThread)?;
         record.join()?;

@@ -1,5 +1,4 @@
-//! The functions of the vDSO, bound to this program: one call through a table
-//! that the kernel has filled in.
+//! Bindings to the functions of the vDSO: a call through a table that the kernel has filled in.
 
 use core::mem::transmute;
 
@@ -15,7 +14,7 @@ macro_rules! word {
 
 macro_rules! bindings {
     ($($name:ident($($argument:ident),*);)*) => {
-        /// The place of each function in the table.
+        /// Index of each function in the table.
         #[allow(non_camel_case_types, reason = "named like the functions")]
         enum Entry {
             $($name),*
@@ -24,10 +23,10 @@ macro_rules! bindings {
         $(
             pub(crate) fn $name($($argument: u64),*) -> u64 {
                 let address = info().vdso[Entry::$name as usize];
-                // SAFETY: the kernel has put the function of this name at this
-                // place of the table, and the table that both were made from
-                // gives its type. Without a vDSO the address is 0, and the call
-                // ends the process; `start` has checked that.
+                // SAFETY: the kernel has put the function of this name at this place of the table,
+                // and the declaration that both sides are generated from gives its type. Without a
+                // vDSO the address is 0 and the call would end the process; `start` has checked
+                // this.
                 let function = unsafe {
                     transmute::<u64, extern "C" fn($(word!($argument)),*) -> u64>(address)
                 };

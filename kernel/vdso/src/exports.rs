@@ -1,4 +1,4 @@
-//! The functions that programs call by name: `os_abi::vdso_functions!`.
+//! Functions that programs call by name: `os_abi::vdso_functions!`.
 
 use alloc::boxed::Box;
 use core::cell::Cell;
@@ -18,13 +18,13 @@ use upshift_core::{
 use crate::host::{self, Server, VdsoHost, domain, server};
 use crate::{chaos, memory};
 
-/// Length of polls, in ticks, below which the scheduler reads the clock at every fourth only.
+/// Length of polls, in ticks, below which the scheduler reads the clock only at every fourth poll.
 /// Programs do not see its CPU times, and the kernel enforces the quanta.
 const COARSE_BELOW: u64 = 200;
 
 /// Creates the scheduler; the calling thread serves its first vCPU. `allocate(size, align)` and
-/// `release(address, size, align)` are functions of the program. Returns 1, or 0 without memory or
-/// if a scheduler exists.
+/// `release(address, size, align)` are functions of the program. Returns 1, or 0 if there is no
+/// memory or a scheduler exists.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
     if domain().is_some() || !memory::set(allocate, release) {
@@ -44,7 +44,7 @@ extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
 }
 
 /// Makes the calling thread serve another vCPU (`alloc_cpu`). Returns 1, or 0 if there is no
-/// scheduler, if the thread serves a vCPU already, or if there are too many.
+/// scheduler, if the thread already serves a vCPU, or if there are too many.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_serve() -> u64 {
     serve()
@@ -63,7 +63,7 @@ fn serve() -> u64 {
         yielded: Cell::new(None),
     }));
     if !host::serve(server, index) {
-        // SAFETY: the box was just created and is not shared yet.
+        // SAFETY: the box was just created, and `host::serve` has not published it.
         drop(unsafe { Box::from_raw(server) });
         return 0;
     }
@@ -80,8 +80,8 @@ extern "C" fn upshift_release() -> u64 {
     server.executor.retire();
     let server = core::ptr::from_ref(server).cast_mut();
     host::stop_serving();
-    // SAFETY: boxed by `upshift_serve`, and unreachable now: the line of the thread does not name
-    // the server any more, and other threads know the vCPU only.
+    // SAFETY: `upshift_serve` has boxed the server, and no reference is left: the line of the
+    // thread no longer names the server, and other threads know only the vCPU.
     drop(unsafe { Box::from_raw(server) });
     1
 }
@@ -122,7 +122,7 @@ fn spawn(
     [task, poll, discard, level]: [u64; 4],
     spawn: impl FnOnce(Task, SpawnOptions) -> Option<Spawned>,
 ) -> u64 {
-    // SAFETY: the program passes functions of these types; anything else harms the program only.
+    // SAFETY: the program passes functions of these types; other values harm only the program.
     let task = unsafe {
         Task {
             task,
@@ -146,7 +146,7 @@ fn spawn(
 
 /// Spawns a coroutine. `poll(task, id)` is called until it returns a value other than 0, then
 /// `discard(task)`, on any thread that serves a vCPU. A level above 63 means the spawner's level.
-/// Returns the id; 0: no memory, and `task` is discarded.
+/// Returns the id, or 0 if there is no memory; then `task` is discarded.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
     spawn([task, poll, discard, level], |task, options| {
@@ -160,8 +160,8 @@ extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u
 extern "C" fn upshift_spawn_local(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
     spawn([task, poll, discard, level], |task, options| {
         // SAFETY: the task consists of words and functions, and as such is `Send`. The object
-        // behind it is polled and discarded by the thread that serves the vCPU now, and that thread
-        // serves it until it retires it.
+        // behind it is polled and discarded by the thread that serves the vCPU, which does not
+        // change until the vCPU is retired.
         server().map(|server| unsafe { server.executor.spawn_pinned(task, options) })
     })
 }
@@ -198,7 +198,7 @@ extern "C" fn upshift_cancel(id: u64) -> u64 {
     u64::from(domain().is_some_and(|domain| domain.cancel(id).is_ok()))
 }
 
-/// Returns the id of the coroutine that runs on the calling thread (`get_cid`); 0: none.
+/// Returns the id of the coroutine that runs on the calling thread (`get_cid`), or 0 if none runs.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_current() -> u64 {
     let id = server().and_then(|server| server.executor.current_id());
@@ -206,7 +206,7 @@ extern "C" fn upshift_current() -> u64 {
 }
 
 /// Returns whether more urgent work than the running coroutine is ready, in this process, in
-/// another one or in the kernel.
+/// another process or in the kernel.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_need_preempt() -> u64 {
     let local = server().is_some_and(|server| server.executor.need_preempt());
@@ -257,8 +257,8 @@ extern "C" fn upshift_unpark() -> u64 {
 }
 
 /// Announces that the running coroutine waits for work that must have its level: while it is
-/// blocked, it is polled whenever the level changes. Returns the level; `NO_LEVEL`: no coroutine
-/// runs.
+/// blocked, it is polled whenever its level changes. Returns the level, or `NO_LEVEL` if no
+/// coroutine runs.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_waits() -> u64 {
     waits()
@@ -270,8 +270,8 @@ fn waits() -> u64 {
 }
 
 /// Lends the running coroutine's level to the coroutine `id`, for which it waits; `before` is the
-/// level lent so far. Returns the level lent now; `NO_LEVEL`: none. A coroutine lends to one other
-/// at a time.
+/// level lent so far. Returns the level lent now, or `NO_LEVEL` if none is lent. A coroutine lends
+/// to one other coroutine at a time.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
     let level = waits();
@@ -279,7 +279,7 @@ extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
         return before;
     };
     let id = CoroutineId::from_u64(id);
-    // Only more urgent levels are lent on top of others.
+    // Only more urgent levels are added to existing loans.
     if level > before || before == NO_LEVEL {
         if before != NO_LEVEL {
             end_loan(domain, id);
@@ -294,7 +294,7 @@ extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
     level
 }
 
-/// Ends the loan to the coroutine `id`, for which no coroutine waits any more.
+/// Ends the loan to the coroutine `id`, for which no coroutine waits any longer.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_end_loan(id: u64) -> u64 {
     if let Some(domain) = domain() {
@@ -306,11 +306,11 @@ extern "C" fn upshift_end_loan(id: u64) -> u64 {
 
 fn end_loan(domain: &Domain<VdsoHost>, id: CoroutineId) {
     domain.lock_released(id);
-    // The wake lets the coroutine pass its level on to the one for which it waits in turn.
+    // The wake lets the coroutine pass its level on to the coroutine for which it waits.
     let _ = domain.wake(id);
 }
 
-/// Marks the begin (1) or the end (0) of a user interrupt of the calling thread.
+/// Marks the beginning (1) or the end (0) of a user interrupt of the calling thread.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_interrupt(begins: u64) -> u64 {
     os_pages::line(IN_INTERRUPT).store(begins, Relaxed);

@@ -1,6 +1,6 @@
 //! A process as a host of the scheduler, and its reports to the kernel.
 //!
-//! A thread identifies itself by its line, whose address the kernel has put into `tp`
+//! A thread is identified by its line, whose address the kernel has put into `tp`
 //! (`os_abi::thread`). A word of the line points to its [`Server`].
 
 use core::arch::asm;
@@ -18,16 +18,16 @@ use crate::trace;
 /// The host of the scheduler in a process.
 pub(crate) struct VdsoHost;
 
-/// Number of spins before a thread yields its hart to others of its level, and before it sleeps,
-/// which lets less urgent threads run.
+/// Number of spins before a thread yields its hart to other threads of its level, and number before
+/// it sleeps, which lets less urgent threads run.
 const YIELD_AFTER: u32 = 50;
 const SLEEP_AFTER: u32 = 100;
-/// Duration of that sleep, in ticks.
+/// Duration of a sleep, in ticks.
 const SLEEP: u64 = 1_000;
 
 // SAFETY: the server in a thread's line owns the thread's executor until the thread retires it. In
-// the handler of a user interrupt, which may have stopped the thread anywhere, the thread serves no
-// vCPU.
+// the handler of a user interrupt, which may have stopped the thread anywhere, `current` returns
+// `None`.
 unsafe impl Host for VdsoHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -47,7 +47,7 @@ unsafe impl Host for VdsoHost {
 
     fn now(&self) -> u64 {
         let ticks;
-        // SAFETY: reads the clock.
+        // SAFETY: the instruction only reads the clock.
         unsafe { asm!("rdtime {}", out(reg) ticks, options(nomem, nostack)) };
         ticks
     }
@@ -60,8 +60,8 @@ unsafe impl Host for VdsoHost {
         server().map(|server| Served::from(server.executor.vcpu()))
     }
 
-    /// Unparks the thread of a vCPU, which waits in the kernel. The thread becomes as urgent as the
-    /// most urgent work, whose level costs loads only.
+    /// Unparks the thread of a vCPU, which waits in the kernel. The thread gets the level of the
+    /// most urgent work, which costs only loads.
     fn kick(&self, index: usize) {
         let Some(domain) = domain() else { return };
         let level = domain.bitmap().trailing_zeros().min(62);
@@ -72,7 +72,7 @@ unsafe impl Host for VdsoHost {
     }
 
     /// Spins, then yields, then sleeps. The kernel has stopped the holder of the lock in spite of
-    /// its grace period, so the holder makes better use of the hart.
+    /// its grace, so the holder should get the hart.
     fn relax(&self, spins: u32) {
         match spins {
             0..YIELD_AFTER => core::hint::spin_loop(),
@@ -107,11 +107,11 @@ static VCPUS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the domain, if there is one.
 pub(crate) fn domain() -> Option<&'static Domain<VdsoHost>> {
-    // SAFETY: null, or a leaked box.
+    // SAFETY: the pointer is null, or that of a box that `set_domain` has leaked.
     unsafe { DOMAIN.load(Acquire).as_ref() }
 }
 
-/// Publishes a box as the domain. Returns false if there is one already.
+/// Publishes a box as the domain. Returns false if there already is a domain.
 pub(crate) fn set_domain(domain: *mut Domain<VdsoHost>) -> bool {
     let null = core::ptr::null_mut();
     DOMAIN
@@ -126,8 +126,7 @@ pub(crate) struct Server {
     pub(crate) yielded: Cell<Option<Yielded<'static, VdsoHost>>>,
 }
 
-/// Makes the calling thread serve a vCPU. Returns false if there are more vCPUs than a process can
-/// have threads.
+/// Makes the calling thread serve a vCPU. Returns false if a process cannot have this many threads.
 pub(crate) fn serve(server: *mut Server, index: usize) -> bool {
     let Some(served) = LINES.get(index) else {
         return false;
@@ -147,8 +146,8 @@ pub(crate) fn stop_serving() {
 /// Returns the calling thread's server.
 #[inline]
 pub(crate) fn server() -> Option<&'static Server> {
-    // SAFETY: 0, or a box that lives until its own thread drops it, after `stop_serving`; there is
-    // no other reference.
+    // SAFETY: the word is 0, or the address of a box that lives until this thread drops it, after
+    // `stop_serving`; no mutable reference to it exists.
     unsafe { (line(SERVER).load(Relaxed) as *const Server).as_ref() }
 }
 
@@ -160,8 +159,8 @@ pub(crate) fn leave() {
     });
 }
 
-/// Publishes to the kernel the levels that are ready or running on the vCPU of this thread. The
-/// cost is loads only, if they are published already.
+/// Publishes to the kernel the levels that are ready or running on the vCPU of this thread. Costs
+/// only loads if they are already published.
 #[inline]
 pub(crate) fn publish(server: &Server, running: impl Fn() -> Option<Level>) {
     let word = line(LOCAL_BITMAP);
@@ -171,7 +170,7 @@ pub(crate) fn publish(server: &Server, running: impl Fn() -> Option<Level>) {
         if bits == known {
             return;
         }
-        // Checked again afterwards: a wake may have come after the bits were read, and set its own.
+        // Checked again afterwards: a wake may have set its bit after the bits were read.
         word.store(bits, Release);
         known = bits;
     }
@@ -184,8 +183,8 @@ pub(crate) fn publish_all() {
     }
 }
 
-/// Publishes levels that have become ready on this thread's vCPU, and withdraws none. The cost is
-/// three loads, if they are published already.
+/// Publishes levels that have become ready on this thread's vCPU, and withdraws none. Costs three
+/// loads if they are already published.
 #[inline]
 pub(crate) fn publish_new_levels() {
     if let Some(server) = server()
@@ -196,7 +195,7 @@ pub(crate) fn publish_new_levels() {
 }
 
 /// Publishes work on other vCPUs that is more urgent than the published levels of their threads,
-/// which it may have stopped. The cost is a few loads per other vCPU, if there is none.
+/// which the kernel may have stopped. Costs a few loads per other vCPU if there is no such work.
 #[inline]
 pub(crate) fn publish_others() {
     if VCPUS.load(Relaxed) == 1 && server().is_some() {
@@ -218,21 +217,20 @@ fn publish_other(index: usize, vcpu: &Vcpu<VdsoHost>) {
     let word = os_pages::line_of(line as usize, LOCAL_BITMAP);
     let known = word.load(Relaxed);
     let bits = || vcpu.bitmap() | vcpu.running_level().map_or(0, Level::bit);
-    // A thread without work waits in the kernel, or is about to: a wake unparks it.
+    // A thread without work waits in the kernel, or is about to wait: a wake unparks it.
     if known == 0 || bits().trailing_zeros() >= known.trailing_zeros() {
         return;
     }
-    // The thread itself checks again after it has written the word, so the word is correct in the
-    // end.
+    // The thread itself checks again after it has written the word, so the final word is correct.
     word.fetch_or(bits(), AcqRel);
     call(number::follow, line as usize, 0);
 }
 
-/// Returns whether other vCPUs have more urgent work than this one.
+/// Returns whether more urgent work than that of this vCPU waits for a hart.
 #[inline]
 pub(crate) fn is_overtaken() -> bool {
     let local = line(LOCAL_BITMAP).load(Relaxed);
-    // The levels below the lowest bit; all of them, if this vCPU has no work.
+    // All levels that are more urgent than the lowest bit, or all levels if this vCPU has no work.
     let more_urgent = local.wrapping_sub(1) & !local;
     os_pages::global().load(Relaxed) & more_urgent != 0
 }
@@ -240,7 +238,7 @@ pub(crate) fn is_overtaken() -> bool {
 /// Makes a system call of at most two arguments; returns its result.
 pub(crate) fn call(number: usize, first: usize, second: usize) -> isize {
     let answer;
-    // SAFETY: the calls of this module touch no memory; the kernel changes a0 only.
+    // SAFETY: the calls of this module access no memory; the kernel changes only a0.
     unsafe {
         asm!(
             "ecall",

@@ -1,18 +1,18 @@
-//! The scheduler of user programs: `upshift-core`, as one position-independent
-//! image that the kernel maps into every process.
+//! The scheduler of user programs: `upshift-core` as a position-independent image that the kernel
+//! maps into every process.
 //!
-//! All processes share its text, which is read-only; its data is private to each. The functions
-//! below are those of `os_abi::vdso_functions!`. They take and return words, so a program binds to
-//! the image independently of the two compilers. The program supplies the memory ([`upshift_init`])
-//! and the coroutines ([`upshift_spawn`]); wakers are ids.
+//! All processes share its read-only text; its data is private to each process. It exports the
+//! functions of `os_abi::vdso_functions!`. They take and return words, so a program binds to the
+//! image independently of the two compilers. The program supplies the memory ([`upshift_init`]) and
+//! the coroutines ([`upshift_spawn`]); wakers are ids.
 //!
-//! Any thread of the process may call them; each serves a vCPU of its own after `upshift_serve`. A
-//! *user interrupt* stops a thread anywhere, also in this image: between `upshift_interrupt(1)` and
-//! `upshift_interrupt(0)` the thread may call `upshift_wake` only, which goes through the inbox
-//! then and takes no lock (`Host::current`).
+//! Any thread of the process may call them; after `upshift_serve` each thread serves its own vCPU.
+//! A *user interrupt* stops a thread anywhere, also in this image: between `upshift_interrupt(1)`
+//! and `upshift_interrupt(0)` the thread may only call `upshift_wake`, which then uses the inbox
+//! and takes no lock (`Host::current`).
 //!
-//! A holder of a lock of the scheduler is between `enter` and `leave` (`host.rs`), so that the
-//! kernel does not stop the thread there unless it must.
+//! A thread holds a lock of the scheduler only between `enter` and `leave` (`host.rs`), where the
+//! kernel avoids stopping it.
 
 #![no_std]
 #![no_main]
@@ -29,7 +29,7 @@ mod host;
 mod memory;
 mod trace;
 
-/// Ends the process: there is no unwinding.
+/// Ends the process, because panics do not unwind.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     host::exit(101)

@@ -1,4 +1,4 @@
-//! The memory of the scheduler, allocated by functions of the program.
+//! Memory of the scheduler, which functions of the program allocate.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::mem::transmute;
@@ -19,19 +19,19 @@ struct Memory;
 #[global_allocator]
 static MEMORY: Memory = Memory;
 
-// SAFETY: the program's functions keep the contract of an allocator; nothing is
-// allocated before they are set.
+// SAFETY: `upshift_init` requires that the program's functions fulfil the contract of an allocator;
+// no memory is allocated before they are set.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let allocate = ALLOCATE.load(Relaxed);
-        // SAFETY: set to a function of this type.
+        // SAFETY: `set` has stored the address of a function of this type.
         let allocate = unsafe { transmute::<u64, extern "C" fn(u64, u64) -> u64>(allocate) };
         allocate(layout.size() as u64, layout.align() as u64) as *mut u8
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         let release = RELEASE.load(Relaxed);
-        // SAFETY: set to a function of this type.
+        // SAFETY: as above.
         let release = unsafe { transmute::<u64, extern "C" fn(u64, u64, u64)>(release) };
         release(memory as u64, layout.size() as u64, layout.align() as u64);
     }

@@ -1,4 +1,4 @@
-//! Traces of coroutines, for the kernel: see `os_abi::trace`. One load while off.
+//! Traces of coroutines for the kernel: see `os_abi::trace`. Costs a load while tracing is off.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -23,7 +23,7 @@ pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
     let thread = os_pages::line_index();
     let hart = word(HARTS + thread).load(Relaxed);
     let Some(entry) = claim_entry().or_else(|| {
-        // The kernel empties the page whenever it is entered.
+        // The kernel empties the page whenever a thread enters it.
         host::call(number::clock, 0, 0);
         claim_entry()
     }) else {

@@ -1,34 +1,34 @@
 //! The pages and their words.
 //!
-//! Every word is atomic, because the other side may change it at any moment. Every pattern of bits
-//! is valid, because the other side may be hostile: a level is stored as `level + 1`; 0 and all
-//! values above 64 mean none. A zeroed page is idle.
+//! Every word is atomic, because the other side may change the word at any moment. Every pattern of
+//! bits is valid, because the other side may be hostile: a level is stored as `level + 1`; 0 and
+//! all values above 64 mean that there is no level. A zeroed page is idle.
 //!
-//! Each writer has a cache line (64 bytes) of its own, so vCPUs do not disturb each other. The
-//! compiler checks the sizes.
+//! Each writer has its own cache line (64 bytes), so vCPUs do not disturb each other. The compiler
+//! checks the sizes.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::urgency::{Claim, LEVELS, NO_LEVEL, Standing};
 
-/// Version of layout and protocol; both sides must have the same.
+/// Version of layout and protocol; both sides must have the same version.
 pub const VERSION: u16 = 3;
 
-/// Most vCPUs of a process: their doorbells and the global page travel in one packet, which carries
-/// at most 253 descriptors.
+/// Maximum number of vCPUs of a process: their doorbells and the global page travel in one packet,
+/// which carries at most 253 descriptors.
 pub const VCPUS: usize = 252;
 
-/// CPUs with a line in the global page.
+/// Number of CPUs that have a line in the global page.
 pub const CPUS: usize = 1024;
 
-/// vCPUs of all processes together.
+/// Maximum number of vCPUs of all processes together.
 pub const SLOTS: usize = 65_536;
 
-/// Bytes of the local page: four pages of the kernel.
+/// Length of the local page: four pages of the kernel.
 pub const LOCAL_BYTES: usize = size_of::<LocalPage>();
 
-/// Bytes of the global page, a multiple of 4096.
+/// Length of the global page, a multiple of 4096.
 pub const GLOBAL_BYTES: usize = size_of::<GlobalPage>().next_multiple_of(4096);
 
 /// The local page: written by its process, read and distrusted by the daemon.
@@ -74,21 +74,21 @@ pub struct GlobalPage {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct GlobalHeader {
-    /// Identifies the running daemon; changes with each start.
+    /// Number that identifies the running daemon; changes with each start.
     pub generation: AtomicU64,
     /// CLOCK_MONOTONIC in ns at the daemon's last heartbeat.
     pub heartbeat: AtomicU64,
-    /// 1: the daemon elevates threads. 0: processes give way by themselves.
+    /// 1: the daemon elevates threads. 0: processes yield voluntarily.
     pub enforcing: AtomicU32,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// CPUs have numbers below this.
+    /// Number of CPUs; the number of a CPU is lower.
     pub cpus: AtomicU32,
 }
 
-/// The standing of one vCPU. It has a line of its own, because the vCPUs of one process are written
-/// by the schedulers of all its CPUs. A page of the file takes memory when a line in it is first
-/// touched.
+/// The standing of one vCPU. Each vCPU has its own line, because the schedulers of all CPUs of a
+/// process write the standings of its vCPUs. A page of the file takes memory when a line in it is
+/// first touched.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct SlotLine {
@@ -184,17 +184,17 @@ impl VcpuLine {
     }
 
     /// Returns the levels of arrivals that the vCPU has not reaped yet. A dispatcher sets the bits,
-    /// the vCPU clears them. They count as runnable.
+    /// and the vCPU clears them. The levels count as runnable.
     pub fn arrived(&self) -> &AtomicU64 {
         &self.arrived
     }
 
-    /// Publishes the level of the poll under way; [`NO_LEVEL`] between polls.
+    /// Publishes the level of the poll in progress; [`NO_LEVEL`] between polls.
     pub fn set_running(&self, level: u8) {
         self.running.store(encode(level), Release);
     }
 
-    /// Publishes the most urgent level that waits for an event; [`NO_LEVEL`] if none does.
+    /// Publishes the most urgent level that waits for an event; [`NO_LEVEL`] if there is none.
     pub fn set_awaited(&self, level: u8) {
         self.awaited.store(encode(level), Release);
     }
@@ -205,12 +205,12 @@ impl VcpuLine {
             .store(self.sequence.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Returns the turns counted so far, modulo 2³².
+    /// Returns the number of turns counted so far, modulo 2³².
     pub fn turns(&self) -> u32 {
         self.sequence.load(Relaxed)
     }
 
-    /// Reads each word once.
+    /// Returns the claim of the vCPU. Reads each word once.
     pub fn claim(&self) -> Claim {
         Claim {
             bitmap: self.bitmap.load(Acquire) | self.arrived.load(Acquire),
@@ -250,8 +250,8 @@ impl GlobalPage {
         })
     }
 
-    /// Returns the runnable levels of all registered processes, bit L for level L. A hint: CPUs
-    /// publish independently, and no word is shared by them. One load for each CPU.
+    /// Returns the runnable levels of all registered processes, bit L for level L. The result is a
+    /// hint: each CPU publishes its own word at its own time. One load for each CPU.
     pub fn bitmap(&self) -> u64 {
         let count = self.header.cpus.load(Relaxed) as usize;
         let lines = self.cpus.iter().take(count);

@@ -1,10 +1,11 @@
-//! The board: shared memory in which processes publish the urgency of their work and read the
-//! urgency of the others'.
+//! The board: shared memory in which each process publishes the urgency of its work and reads the
+//! urgency of the other processes' work.
 //!
-//! A process writes its *local page*: for each vCPU the levels that are runnable. A scheduler (on
-//! Linux `upshift daemon`) reads and distrusts it, and writes the *global page*, which processes
-//! can map read-only and never otherwise. Source: the global priority bitmap of the SharedScheduler
-//! papers (section 3.3), which any process could write there; here none can.
+//! A process writes its *local page*, which contains the runnable levels of each vCPU. A scheduler
+//! (on Linux `upshift daemon`) reads and distrusts the local pages, and writes the *global page*,
+//! which processes can map read-only and never otherwise. Source: the global priority bitmap of the
+//! SharedScheduler papers (section 3.3). In the papers any process could write that bitmap; here no
+//! process can.
 //!
 //! ```text
 //!  process                                     daemon
@@ -13,8 +14,8 @@
 //!  doorbell     ──── ring ───────────▶   one eventfd per vCPU
 //! ```
 //!
-//! Publishing is a store or two. A process makes a system call (a ring of the doorbell) only if the
-//! order of the processes on its CPU may have changed: [`Standing`] decides that in two
+//! Publishing takes one or two stores. A process makes a system call (a ring of the doorbell) only
+//! if the order of the processes on its CPU may have changed: [`Standing`] decides that with two
 //! comparisons.
 //!
 //! | module | concern |

@@ -18,21 +18,21 @@ use rustix::net::{
 
 use crate::layout::{GLOBAL_BYTES, GlobalPage, LOCAL_BYTES, LocalPage};
 
-/// Descriptors that a packet carries at most: a page and a doorbell for each vCPU.
+/// Maximum number of descriptors of a packet: a page and a doorbell for each vCPU.
 pub const DESCRIPTORS: usize = 1 + crate::layout::VCPUS;
 
-/// Descriptors that the kernel allows in one packet (SCM_MAX_FD).
+/// Maximum number of descriptors that the kernel allows in one packet (SCM_MAX_FD).
 const KERNEL_DESCRIPTORS: usize = 253;
 
-/// Seals of a local page. Length and seals are fixed, and only mappings made earlier can write. So
-/// no process can punch a hole into the page, which would make a reader wait.
+/// Seals of a local page. Length and seals are fixed, and only mappings that were made before can
+/// write. So no process can punch a hole into the page, which would make a reader wait.
 pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::FUTURE_WRITE)
     .union(SealFlags::SEAL);
 
-/// Seals of the global page, as those of a local page: the daemon's mapping is older and the only
-/// one that can write.
+/// Seals of the global page, the same as those of a local page: the daemon made its mapping before
+/// the seals, and only this mapping can write.
 pub const GLOBAL_SEALS: SealFlags = LOCAL_SEALS;
 
 /// Creates a memory file for a local page, maps it for its process, and seals it.
@@ -44,7 +44,7 @@ pub fn local_page() -> io::Result<(OwnedFd, Mapping<LocalPage>)> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let page: Mapping<LocalPage> = Mapping::map(file.as_fd(), LOCAL_BYTES, access)?;
     // A child of `fork` does not inherit the mapping.
-    // SAFETY: the range is this mapping.
+    // SAFETY: the range belongs to this mapping.
     unsafe { rustix::mm::madvise(page.address(), LOCAL_BYTES, Advice::LinuxDontFork)? };
     rustix::fs::fcntl_add_seals(&file, LOCAL_SEALS)?;
     Ok((file, page))
@@ -70,7 +70,7 @@ pub fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let sealed_off = flags | MemfdFlags::NOEXEC_SEAL;
     let file = match rustix::fs::memfd_create(name, sealed_off) {
-        // Linux below 6.3 does not know `NOEXEC_SEAL`.
+        // Linux before 6.3 does not know `NOEXEC_SEAL`.
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         other => other?,
     };
@@ -94,8 +94,8 @@ impl Mapping<LocalPage> {
     /// Maps the page of a process for the daemon, read-only.
     ///
     /// # Errors
-    /// Errors of the kernel; `InvalidInput` for a file that is not a local page: without its length
-    /// and its [seals](LOCAL_SEALS) a read could fault or wait.
+    /// Errors of the kernel; `InvalidInput` for a file that is not a local page: if the file does
+    /// not have the length and the [seals](LOCAL_SEALS) of one, a read could fault or wait.
     pub fn local_for_reading(file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
         let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| io::ErrorKind::InvalidInput)?;
         let length = rustix::fs::fstat(file)?.st_size;
@@ -107,7 +107,8 @@ impl Mapping<LocalPage> {
 }
 
 impl Mapping<GlobalPage> {
-    /// Maps zeroes in place of a global page: no other process competes. See [`Mapping::show`].
+    /// Maps a page of zeroes in place of a global page: no other process competes.
+    /// [`Mapping::show`] replaces it.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -124,12 +125,12 @@ impl Mapping<GlobalPage> {
         Mapping::of(address, GLOBAL_BYTES)
     }
 
-    /// Replaces the mapped page by that of `file`, or by zeroes for `None`, at the same address. A
-    /// concurrent reader sees one or the other.
+    /// Replaces the mapped page by the page of `file`, or by zeroes for `None`, at the same
+    /// address. A concurrent reader sees the old page or the new one.
     ///
     /// # Errors
     /// Errors of the kernel; the old page then stays. `InvalidData` if the file is shorter than the
-    /// page, or could become so.
+    /// page, or could become shorter.
     pub fn show(&self, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let address = self.address.as_ptr().cast();
         let fixed = MapFlags::FIXED;
@@ -143,8 +144,8 @@ impl Mapping<GlobalPage> {
                         "the daemon's page is too short, or can be truncated: use a daemon and a library of the same release",
                     ));
                 }
-                // SAFETY: replaces this mapping, which has the same length, and from which only
-                // atomics are read.
+                // SAFETY: replaces this mapping. The new mapping has the same length, and only
+                // atomics are read from either.
                 unsafe {
                     rustix::mm::mmap(
                         address,
@@ -198,7 +199,7 @@ impl<T> Mapping<T> {
     /// # Errors
     /// Errors of the kernel, if RLIMIT_MEMLOCK does not allow it.
     pub fn lock_in_memory(&self) -> io::Result<()> {
-        // SAFETY: the range is this mapping.
+        // SAFETY: the range belongs to this mapping.
         unsafe { rustix::mm::mlock(self.address.as_ptr().cast(), self.bytes)? };
         Ok(())
     }
@@ -213,16 +214,16 @@ impl<T> std::ops::Deref for Mapping<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: mapped, page-aligned, at least as long as `T`, and alive as long as `self`. `T`
-        // is a page type of atomics, for which every pattern of bits is valid and which other
-        // processes may change.
+        // SAFETY: the address is mapped, page-aligned, at least as long as `T`, and alive as long
+        // as `self`. `T` is a page type that consists of atomics: every pattern of bits is valid,
+        // and other processes may change the words.
         unsafe { self.address.as_ref() }
     }
 }
 
 impl<T> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value and no longer borrowed.
+        // SAFETY: this value made the mapping, and nothing borrows it any more.
         let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.bytes) };
     }
 }
@@ -250,15 +251,16 @@ pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> i
 /// A received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// Bytes of the buffer that are filled. 0: the other side has closed.
+    /// Number of bytes in the buffer. 0: the other side has closed the connection.
     pub bytes: usize,
-    /// Its descriptors.
+    /// The descriptors of the packet.
     pub fds: Vec<OwnedFd>,
     /// Whether the packet is complete, with at most [`DESCRIPTORS`] descriptors.
     pub whole: bool,
 }
 
-/// Receives a packet; returns its length and its descriptors. Length 0: the other side has closed.
+/// Receives a packet; returns its length and its descriptors. Length 0: the other side has closed
+/// the connection.
 ///
 /// # Errors
 /// Errors of the kernel; `WouldBlock` after the socket's time limit or without a packet;
@@ -280,7 +282,8 @@ pub fn receive(
 }
 
 /// Receives a packet and returns its descriptors even if the packet is too long, for callers that
-/// must not close them. A descriptor is closed here only if this process has no number left for it.
+/// must not close them. A descriptor is closed here only if this process has no number left for
+/// it.
 ///
 /// # Errors
 /// Errors of the kernel; `WouldBlock` as with [`receive`].
@@ -323,7 +326,8 @@ pub fn doorbell() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, flags)?)
 }
 
-/// Rings a doorbell. One system call. A ring that has not been answered yet absorbs this one.
+/// Rings a doorbell. One system call. If an earlier ring has not been answered yet, both count as
+/// one.
 ///
 /// # Errors
 /// Errors of the kernel, except "already ringing".

@@ -1,7 +1,7 @@
 //! Meaning of a vCPU's words, and the rule for rings.
 //!
-//! Pure functions of plain values; no memory is shared. Levels are 0 (most urgent) to 63; 64,
-//! [`NO_LEVEL`], means "no level". All are O(1).
+//! The functions are pure: they take plain values and share no memory. Levels are 0 (most urgent)
+//! to 63; 64, [`NO_LEVEL`], means "no level". All functions are O(1).
 
 /// Number of levels.
 pub const LEVELS: u8 = 64;
@@ -14,14 +14,14 @@ pub const NO_LEVEL: u8 = LEVELS;
 pub struct Claim {
     /// Levels with a runnable coroutine, arrivals included.
     pub bitmap: u64,
-    /// Level of the poll under way, or [`NO_LEVEL`].
+    /// Level of the poll in progress, or [`NO_LEVEL`].
     pub running: u8,
-    /// The most urgent level that waits for I/O, time or others, or [`NO_LEVEL`].
+    /// The most urgent level that waits for I/O, time or other coroutines, or [`NO_LEVEL`].
     pub awaited: u8,
 }
 
 impl Default for Claim {
-    /// An idle vCPU that waits for nothing.
+    /// Returns the claim of an idle vCPU that waits for nothing.
     fn default() -> Claim {
         Claim {
             bitmap: 0,
@@ -57,9 +57,9 @@ impl Claim {
         ready.min(self.running).min(NO_LEVEL)
     }
 
-    /// Returns the level by which the vCPU is ranked: that of its runnable work, or, while it
-    /// sleeps, the most urgent it may wake up for. A sleeper keeps its rank so that its wake needs
-    /// no decision.
+    /// Returns the level by which the vCPU is ranked: the level of its runnable work, or, while the
+    /// vCPU sleeps, the most urgent level that may wake it. A sleeping vCPU keeps its rank, so its
+    /// wake needs no decision.
     pub fn potential(&self) -> u8 {
         match self.runnable() {
             NO_LEVEL => self.awaited.min(NO_LEVEL),
@@ -89,8 +89,8 @@ pub fn clamp_bitmap(bitmap: u64, ceiling: u8) -> u64 {
     }
 }
 
-/// The rank of a vCPU among those of its CPU: one word of the global page. The word 0 means alone:
-/// the vCPU never rings.
+/// The rank of a vCPU among the vCPUs of its CPU: one word of the global page. The word 0 means
+/// that the vCPU is alone and never rings.
 ///
 /// ```
 /// use upshift_board::Standing;
@@ -103,16 +103,16 @@ pub fn clamp_bitmap(bitmap: u64, ceiling: u8) -> u64 {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// The vCPU rings if its potential becomes more urgent than this level. 0: no vCPU is above.
+    /// The vCPU rings if its potential becomes more urgent than this level. 0: no vCPU ranks above.
     pub rise: u8,
     /// The vCPU rings if its potential becomes less urgent than this level. [`NO_LEVEL`]: no vCPU
-    /// is below.
+    /// ranks below.
     pub fall: u8,
-    /// 0: the vCPU's threads have their own policies. Above 0: they are elevated, higher for more
-    /// urgent vCPUs.
+    /// 0: the vCPU's threads have their own policies. Above 0: the threads are elevated; the band
+    /// is higher for more urgent vCPUs.
     pub band: u8,
-    /// Whether another process with more urgent work is runnable on this CPU. Without elevation the
-    /// vCPU then gives way by itself.
+    /// Whether another process with more urgent work is runnable on this CPU. If the threads are
+    /// not elevated, the vCPU then yields voluntarily.
     pub outranked: bool,
 }
 
@@ -146,7 +146,7 @@ impl Standing {
         ])
     }
 
-    /// Whether a vCPU of this standing must ring when its potential becomes `level`.
+    /// Returns whether a vCPU of this standing must ring when its potential becomes `level`.
     pub fn requires_ring(self, level: u8) -> bool {
         level < self.rise || level > self.fall
     }

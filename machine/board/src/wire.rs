@@ -46,10 +46,10 @@ pub use lists::{Cpus, Role, Thread, Threads, Tids};
 /// The first four bytes of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"UPBD");
 
-/// Most threads in one message.
+/// Maximum number of threads in one message.
 pub const THREADS: usize = 512;
 
-/// Bytes of the longest message.
+/// Length of the longest message.
 pub const LONGEST: usize = HEADER + 4 + VCPUS * 4 + THREADS * THREAD;
 
 const HEADER: usize = 8;
@@ -58,7 +58,7 @@ const TEXT: usize = 1024;
 /// A message to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Registers. The sealed local page comes along as a descriptor.
+    /// Registers the process. The packet carries the sealed local page as a descriptor.
     Register {
         /// CPU of each vCPU.
         cpus: Cpus<'a>,
@@ -67,12 +67,12 @@ pub enum Request<'a> {
     },
     /// Changes the threads of a registration.
     Update {
-        /// Threads that were born.
+        /// Threads that were started.
         added: Threads<'a>,
         /// Threads that have ended.
         removed: Tids<'a>,
     },
-    /// Leaves; the daemon restores all threads, then replies.
+    /// Leaves the daemon, which restores all threads and then replies.
     Leave,
     /// Asks for the state of the whole machine.
     Census,
@@ -81,23 +81,23 @@ pub enum Request<'a> {
 /// A message from the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// The registration succeeded. The global page and a doorbell for each vCPU come along as
-    /// descriptors.
+    /// The registration succeeded. The packet carries the descriptors of the global page and of a
+    /// doorbell for each vCPU.
     Welcome {
-        /// Identifies the running daemon.
+        /// Number that identifies the running daemon.
         generation: u64,
-        /// Identifies the registration.
+        /// Number that identifies the registration.
         session: u32,
-        /// Slot of vCPU 0 in the global page; the others follow it.
+        /// Slot of vCPU 0 in the global page; the slots of the other vCPUs follow.
         slot: u32,
         /// Number of registered vCPUs.
         vcpus: u16,
-        /// Whether the daemon elevates; otherwise processes give way by themselves.
+        /// Whether the daemon elevates threads; if not, processes yield voluntarily.
         enforcing: bool,
     },
     /// The request of this kind succeeded.
     Done(u16),
-    /// A memory file with `bytes` of JSON comes along as a descriptor.
+    /// The packet carries the descriptor of a memory file with `bytes` of JSON.
     Census {
         /// Length of the JSON.
         bytes: u32,
@@ -128,8 +128,8 @@ const DONE: u16 = 130;
 const CENSUS_IS: u16 = 132;
 const REFUSED: u16 = 255;
 
-/// Encodes a Register message; returns its length, `None` with more than [`VCPUS`] vCPUs or
-/// [`THREADS`] threads.
+/// Encodes a Register message; returns its length, or `None` if there are more than [`VCPUS`] vCPUs
+/// or [`THREADS`] threads.
 pub fn encode_register(buffer: &mut Buffer, cpus: &[u32], threads: &[Thread]) -> Option<usize> {
     if cpus.len() > VCPUS || threads.len() > THREADS {
         return None;
@@ -146,7 +146,8 @@ pub fn encode_register(buffer: &mut Buffer, cpus: &[u32], threads: &[Thread]) ->
     Some(writer.at)
 }
 
-/// Encodes an Update message; returns its length, `None` with more than [`THREADS`] threads in all.
+/// Encodes an Update message; returns its length, or `None` if there are more than [`THREADS`]
+/// threads in all.
 pub fn encode_update(buffer: &mut Buffer, added: &[Thread], removed: &[i32]) -> Option<usize> {
     if added.len() + removed.len() > THREADS {
         return None;

@@ -3,11 +3,11 @@
 //! `cargo run --release -p upshift-daemon --example scale [FOLDER]` prints the table of
 //! `docs/scale.md`, and draws its plot into the folder.
 //!
-//! Real are the lines and words of the pages, claims, standings, rings, ranking, the choice of a
-//! winner, and the limits of rings. The loop of a CPU's scheduler is rebuilt here after
+//! The example uses the real lines and words of the pages, claims, standings, rings, ranking,
+//! choice of a winner, and limits of rings. The loop of a CPU's scheduler is rebuilt here after
 //! `ranking/cpu/scheduler.rs`: wake, read and rank until the standings are stable, move threads
-//! whose band has changed, at most 4 ms of work in 20. The times are assumed: [`WAKE`],
-//! [`ENTRANT`], [`MOVE`].
+//! whose band has changed, at most 4 ms of work in 20. The times [`WAKE`], [`ENTRANT`] and [`MOVE`]
+//! are assumptions.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -25,18 +25,19 @@ use upshift_report::{Kind, Plot, Table};
 
 /// Time from a ring to the first instruction of the scheduler, and back, on one CPU, ns.
 const WAKE: u64 = 3_000;
-/// Time to read and rank one vCPU, ns; the example prints the time of ranking on this machine.
+/// Time to read and rank one vCPU, ns; the example prints the time of ranking on this machine for
+/// comparison.
 const ENTRANT: u64 = 15;
 /// Time to move one thread, ns.
 const MOVE: u64 = 700;
-/// Values of `ranking/cpu/scheduler.rs` and `shared.rs`.
+/// Values from `ranking/cpu/scheduler.rs` and `shared.rs`.
 const SETTLE: usize = 3;
 const RINGS: (u64, u64) = (20_000, 10_000);
 const IGNORED: u64 = 36_000_000;
-/// Work budget, ns: in a second, and at once.
+/// Work budget, ns: in a second, and in a burst.
 const WORK: (u64, u64) = (200_000_000, 4_000_000);
 
-/// Creates a full bucket of `rate` tokens per second that holds `burst`.
+/// Creates a full bucket that gains `rate` tokens per second and holds `burst`.
 fn per_second(rate: u64, burst: u64) -> TokenBucket {
     TokenBucket::with_rate((rate, 1_000_000_000), burst, 0)
 }
@@ -45,7 +46,7 @@ const MACHINES: [usize; 3] = [8, 64, 256];
 const PROCESSES: usize = 1_000;
 const CHANGES: u64 = 100_000;
 const SECOND: u64 = 1_000_000_000;
-/// Latency from which on a decision is late, ns.
+/// Latency from which a decision is late, ns.
 const LATE: u64 = 1_000_000;
 
 /// A vCPU of a process, pinned to a CPU.
@@ -55,7 +56,7 @@ struct Vcpu {
     standing: AtomicU32,
     cpu: usize,
     user: u32,
-    /// The most urgent of the eight levels that it changes between.
+    /// The most urgent of the eight levels of this vCPU.
     base: u8,
     rings: TokenBucket,
     ignored_until: u64,
@@ -75,8 +76,8 @@ impl Vcpu {
         }
     }
 
-    /// Changes to another level, or sleeps and awaits its most urgent one. Returns whether that
-    /// rings.
+    /// Changes to another level, or sleeps and awaits its most urgent level. Returns whether the
+    /// change requires a ring.
     fn change(&mut self, random: &mut Random) -> bool {
         let level = self.base + random.below(8) as u8;
         let runs = random.below(2) == 0;
@@ -91,9 +92,9 @@ impl Vcpu {
 struct Cpu {
     vcpus: Vec<usize>,
     rings: TokenBucket,
-    /// Set while a wake-up is under way.
+    /// Set while a wake-up is in progress.
     woken: bool,
-    /// Time until which it works, or has used up its budget.
+    /// Time until which the thread works, or has used up its budget.
     busy_until: u64,
     work: TokenBucket,
     total: u64,
@@ -115,17 +116,18 @@ struct Outcome {
     moved: u64,
     /// Latencies of decisions, ns.
     decisions: Vec<u64>,
-    /// Rings that were ignored.
+    /// Number of rings that were ignored.
     unheard: u64,
-    /// Words of standings that were written.
+    /// Number of words of standings that were written.
     words: u64,
-    /// Lines with several writers: with a line for each word, and with 16 words in a line.
+    /// Number of lines with several writers: if each word has a line, and if a line contains 16
+    /// words.
     shared_lines: usize,
     shared_lines_before: usize,
-    /// Changes of a bitmap of the whole machine, and lines read to compute it.
+    /// Changes of a bitmap of the whole machine, and lines read to compute the bitmap.
     header_before: u64,
     scanned_before: u64,
-    /// Wrong bands after a change that did not ring, of `checked` changes.
+    /// Number of wrong bands after a change that did not ring, in `checked` changes.
     wrong: u64,
     checked: u64,
     busiest: f64,
@@ -344,7 +346,7 @@ fn percentile(sorted: &[u64], part: f64) -> f64 {
     sorted.get(at.min(last)).map_or(0.0, |&ns| ns as f64 / 1e3)
 }
 
-/// Prints the time of ranking on this machine, to compare with [`ENTRANT`].
+/// Prints the time of ranking on this machine, for comparison with [`ENTRANT`].
 fn measure() {
     let mut random = Random(7);
     let contenders: Vec<Contender> = (0..1000)

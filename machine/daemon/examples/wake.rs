@@ -1,21 +1,21 @@
-//! Latency of a wake in a process that is demoted, and in one that sleeps in its band.
+//! Latency of a wake-up in a process that is demoted, and in a process that sleeps in its band.
 //!
-//! Needs a daemon (`upshift daemon`, as root), then:
+//! Needs a daemon (`upshift daemon`, as root). Then run:
 //!
 //! ```text
 //! cargo run --release -p upshift-daemon --example wake -- [SOCKET [CPU [ROUNDS]]]
 //! ```
 //!
-//! Two processes share one CPU. A rival spins at level 40. This process spins at level 50, so it is
-//! demoted, and has a dispatcher thread; another CPU sends it an event each 3 ms. The example
+//! Two processes share a CPU. A rival spins at level 40. This process spins at level 50, so it is
+//! demoted, and has a dispatcher thread; another CPU sends it an event every 3 ms. The example
 //! measures the time from the event to
 //!
-//!
-//! * `dispatcher`: the dispatcher's first instruction, which is the floor: no process is demoted
-//!   then;
-//! * `worker`: the worker's, after the dispatcher has published level 2 and rung, and the daemon
-//!   has elevated the worker;
-//! * `sleeper`: a worker that sleeps in its band because it awaits level 2: the daemon has no work.
+//! * `dispatcher`: the first instruction of the dispatcher, which is the minimum: no process is
+//!   demoted at this time;
+//! * `worker`: the first instruction of the worker, after the dispatcher has published level 2 and
+//!   rung, and the daemon has elevated the worker;
+//! * `sleeper`: a worker that sleeps in its band because it awaits level 2, so the daemon has no
+//!   work.
 //!
 //! The rival ends with this process.
 
@@ -32,7 +32,7 @@ use upshift_board::{Board, NO_LEVEL, Role, ThreadSpec, Vcpu, VcpuSpec, client, o
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-/// Longest time of a run.
+/// Maximum duration of a run.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     measured
 }
 
-/// Spins at level 40 until its standard input closes.
+/// Spins at level 40 until its standard input is closed.
 fn rival(socket: &std::path::Path, cpu: usize) -> Result<(), Box<dyn std::error::Error>> {
     let ended = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&ended);
@@ -105,7 +105,7 @@ fn spec(cpu: usize, threads: &[(i32, Role)]) -> VcpuSpec {
 /// State that the threads of this process share.
 struct Shared {
     start: Instant,
-    /// Time at which the last event was sent, ns; 0: it has been answered.
+    /// Time at which the last event was sent, ns, or 0 if it has been answered.
     sent: AtomicU64,
     dispatched: AtomicU64,
     answered: AtomicU64,
@@ -122,7 +122,7 @@ impl Shared {
     }
 }
 
-/// Creates an eventfd whose reads block.
+/// Creates an eventfd that blocks readers.
 fn waiting_eventfd() -> std::io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(
         0,
@@ -256,7 +256,7 @@ fn spawn(
     })
 }
 
-/// Spins at level 50 and polls for arrivals, or sleeps until one.
+/// Spins at level 50 and polls for arrivals, or sleeps until an arrival.
 fn worker(shared: &Shared, vcpu: &Vcpu) {
     while !shared.over.load(Acquire) && shared.start.elapsed() < MAX_TIME {
         if shared.sleeping.load(Acquire) {

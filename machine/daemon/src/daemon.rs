@@ -1,4 +1,4 @@
-//! A daemon in this process: starting and stopping it.
+//! A daemon in this process.
 
 use std::error::Error;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::proc::reader::ProcReader;
 use crate::ranking::global::Global;
 use crate::shared::{HEARTBEAT, Shared};
 
-/// Threads that can be recorded at once.
+/// Maximum number of threads that can be recorded at the same time.
 const CAPACITY: usize = upshift_elevate::MAX_CAPACITY;
 
 /// A running daemon. Dropping it stops it.
@@ -32,14 +32,14 @@ pub struct Daemon {
     mode: Mode,
 }
 
-/// Whether the daemon elevates.
+/// Tells whether the daemon elevates threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
     /// The daemon elevates threads.
     Enforcing,
-    /// The daemon only publishes the most urgent levels; processes give way by themselves.
+    /// The daemon only publishes the most urgent levels; processes yield voluntarily.
     Cooperative {
-        /// The missing rights; `None`: the configuration asks for this mode.
+        /// The missing rights, or `None` if the configuration selects this mode.
         missing: Option<MissingRights>,
     },
 }
@@ -61,7 +61,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The reason for which a daemon did not start.
+/// The reason why a daemon did not start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
@@ -88,7 +88,7 @@ impl fmt::Display for StartError {
 // The texts contain the kernel's error; `source` would print it twice.
 impl Error for StartError {}
 
-/// Settings of a [`Daemon`] with other system calls.
+/// Settings of a [`Daemon`] with replaced system calls.
 #[derive(Debug)]
 pub struct Builder {
     config: Config,
@@ -174,12 +174,13 @@ impl Daemon {
     /// Starts a daemon that listens on `config.socket`.
     ///
     /// # Errors
-    /// [`StartError`]: the socket is another daemon's, or not permitted; or a system call failed.
+    /// [`StartError`]: the socket belongs to another daemon or is not permitted, or a system call
+    /// failed.
     pub fn start(config: Config) -> Result<Daemon, StartError> {
         Daemon::builder(config).start()
     }
 
-    /// Returns a builder, for a daemon with other system calls.
+    /// Returns a builder for a daemon with replaced system calls.
     pub fn builder(config: Config) -> Builder {
         Builder {
             config,
@@ -188,7 +189,7 @@ impl Daemon {
         }
     }
 
-    /// Returns whether the daemon elevates, and the reason if not.
+    /// Returns whether the daemon elevates threads, and the reason if it does not.
     pub fn mode(&self) -> &Mode {
         &self.mode
     }
@@ -198,14 +199,14 @@ impl Daemon {
         self.shared.elevator.as_ref()?.guardian_pid()
     }
 
-    /// Applies a new configuration, soon after the call. No client loses its connection, unless a
-    /// rule denies it now. Settings that cannot change in a running daemon (socket, cooperative,
-    /// metrics) stay, and a line on standard error reports that.
+    /// Applies a new configuration soon after the call. A client loses its connection only if a
+    /// rule now denies it. Settings that cannot change in a running daemon (socket, cooperative,
+    /// metrics) stay, and a line on standard error reports this.
     pub fn reload(&self, config: Config) {
         self.orders.put(Order::Reload(Box::new(config)));
     }
 
-    /// Stops the daemon: every thread is restored, and the socket is removed.
+    /// Stops the daemon: restores every thread, and removes the socket.
     pub fn stop(self) {
         drop(self);
     }
@@ -220,13 +221,13 @@ impl Drop for Daemon {
     }
 }
 
-/// Descriptors of everything that the limits admit: two for a connection, one for a vCPU, one for a
-/// thread.
+/// Number of descriptors for everything that the limits admit: two for a connection, one for a
+/// vCPU, one for a thread.
 const DESCRIPTORS: u64 = 65_536;
 
-/// Raises the limit on open files to [`DESCRIPTORS`] if that is permitted (CAP_SYS_RESOURCE),
-/// otherwise as far as it may be. Returns the limit if it is low. With fewer descriptors, fewer
-/// clients are admitted.
+/// Raises the limit on open files to [`DESCRIPTORS`] if permitted (CAP_SYS_RESOURCE), otherwise as
+/// far as possible. Returns the limit if it is low: with fewer descriptors, fewer clients are
+/// admitted.
 fn raise_file_limit() -> Option<u64> {
     let before = rustix::process::getrlimit(Resource::Nofile);
     let mut limit = before;
@@ -242,14 +243,14 @@ fn raise_file_limit() -> Option<u64> {
     now.current.filter(|&now| now < DESCRIPTORS / 4)
 }
 
-/// Returns a number that no other run of a daemon has had: the time of its start.
+/// Returns a number that no other run of a daemon has had: the time of the start.
 fn generation() -> u64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(1, |since| since.as_nanos() as u64)
 }
 
-/// Returns a number above those of all CPUs.
+/// Returns a number above the numbers of all CPUs.
 fn highest_cpu(sys: &dyn Sys) -> io::Result<usize> {
     let from_file = sys
         .read_file("/sys/devices/system/cpu/possible")

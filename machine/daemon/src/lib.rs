@@ -1,11 +1,11 @@
-//! The machine-wide scheduler of Upshift: it runs the *process* that holds the most urgent
-//! coroutine, on a stock kernel.
+//! The machine-wide scheduler of Upshift: it runs the *process* with the most urgent coroutine, on
+//! a stock kernel.
 //!
 //! Processes register over a Unix socket and publish their runnable levels on a page of shared
-//! memory ([`upshift_board`]). For each CPU the daemon ranks them and puts their threads into bands
-//! of SCHED_FIFO by priority elevation ([`upshift_elevate`]). Sources: the global priority bitmap
-//! of the SharedScheduler papers, and Yasukata and Ishiguro, APSys 2024. `docs/daemon.md` is for
-//! users, `docs/threat-model.md` covers hostile processes.
+//! memory ([`upshift_board`]). For each CPU the daemon ranks the processes and puts their threads
+//! into bands of SCHED_FIFO by priority elevation ([`upshift_elevate`]). The design follows the
+//! global priority bitmap of the SharedScheduler papers, and Yasukata and Ishiguro, APSys 2024.
+//! `docs/daemon.md` is for users, `docs/threat-model.md` covers hostile processes.
 //!
 //! ```no_run
 //! use upshift_daemon::{Config, Daemon};
@@ -25,23 +25,23 @@
 //! ```
 //!
 //! Invariants:
-//! * No thread stays elevated: every change is recorded with the guardian first.
-//! * A claim of a process counts only up to its ceiling, and no data of a process can stop a thread
-//!   of the daemon.
-//! * While no vCPU changes its rank, the daemon makes no system call but its waits, and each 36 ms
+//! * No thread stays elevated: every change is first recorded with the guardian.
+//! * A claim of a process counts only up to the process's ceiling, and no data from a process can
+//!   stop a thread of the daemon.
+//! * While no vCPU changes its rank, the daemon's only system calls are its waits and, every 36 ms,
 //!   a check of the elevated threads.
-//! * Without rights it elevates no thread and reports that (*cooperative*); the global page is
-//!   published all the same.
+//! * Without rights the daemon elevates no thread and reports this (*cooperative*); it still
+//!   publishes the global page.
 //!
 //! | module | concern |
 //! |---|---|
-//! | `config` | the TOML file, ceilings |
-//! | `admission` | the socket, the process at the other end, limits and rates |
+//! | `config` | the TOML file and its ceilings |
+//! | `admission` | the socket, the process at its other end, limits and rates |
 //! | `control` | connections and registrations |
 //! | `ranking` | ranks of one CPU (pure), its scheduler, recorded threads, the global page |
 //! | `rules` | levels of programs that do not register |
 //! | `bounds` | budgets that refill with time, quotas of cgroups |
-//! | `canary` | whether ordinary threads get to run on every CPU |
+//! | `canary` | detects that ordinary threads do not run on a CPU |
 //! | `proc` | facts about other processes, looked up by ordinary threads |
 //! | `status` | the census, Prometheus, messages, the service manager |
 //! | `machine` | system calls, behind a trait |

@@ -1,5 +1,5 @@
-//! The system calls of the daemon that are not about scheduling (those are
-//! [`upshift_elevate::sys::Sys`]), behind a trait, so that tests make chosen ones fail.
+//! The system calls of the daemon, except the scheduling calls in [`upshift_elevate::sys::Sys`],
+//! behind a trait, so that tests can inject failures.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -15,15 +15,15 @@ pub trait Machine: Send + Sync + fmt::Debug {
     /// Opens the record of CPU time of thread `tid` of process `pid`, which proves that the thread
     /// belongs to the process.
     fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd>;
-    /// Reads such a record: ns of CPU time so far. `ESRCH` when the thread has ended.
+    /// Reads a record of CPU time: the CPU time until now, ns. `ESRCH` if the thread has ended.
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64>;
-    /// Returns the CPU time of process `pid`, ns, including threads that have ended.
+    /// Returns the CPU time of process `pid`, including threads that have ended, ns.
     fn process_time(&self, pid: i32) -> io::Result<u64>;
     /// Opens the directory of a process in `/proc`.
     fn process(&self, pid: i32) -> io::Result<OwnedFd>;
     /// Returns the real, effective, saved and file system user of the process with this directory.
     fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]>;
-    /// Returns its effective user: faster than `users`.
+    /// Returns the effective user of the process, faster than `users`.
     fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32>;
     /// Opens a descriptor that becomes readable when the process ends.
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd>;
@@ -41,7 +41,7 @@ const AT_ONCE: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK);
 
-/// The calls of the kernel.
+/// The system calls of the kernel.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Real;
 
@@ -86,8 +86,8 @@ impl Machine for Real {
     }
 
     fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32> {
-        // The kernel takes the user from the process at each call, regardless of the modes of its
-        // files.
+        // The kernel takes the user from the process at each call, regardless of the modes of the
+        // process's files.
         Ok(rustix::fs::fstat(process)?.st_uid)
     }
 

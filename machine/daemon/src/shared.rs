@@ -1,4 +1,4 @@
-//! State that the threads of the daemon share: constant, atomic, or behind a short lock.
+//! State that the threads of the daemon share, which is constant, atomic, or behind a short lock.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,15 +33,17 @@ pub(crate) const CANARY: Priority = Priority::MIN;
 /// Priority of the canaries' monitor, above the daemon's other threads.
 pub(crate) const MONITOR: Priority = Priority::of::<47>();
 
-/// Time without a heartbeat after which the guardian demotes all threads: as long as for a canary.
+/// Time without a heartbeat after which the guardian demotes all threads; it equals the time for a
+/// canary.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
-/// Work of each of the daemon's threads in each [`WINDOW`], at most.
+/// Maximum work of each of the daemon's threads in each [`WINDOW`].
 pub(crate) const BUDGET: Duration = Duration::from_millis(4);
 /// See [`BUDGET`].
 pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 
-/// The limit on a thread of the daemon, ns of work: a fifth of the time, [`BUDGET`] at once.
+/// The limit on the work of a thread of the daemon, ns: a fifth of the time, with bursts of
+/// [`BUDGET`].
 #[derive(Debug)]
 pub(crate) struct WorkBudget(TokenBucket);
 
@@ -51,13 +53,13 @@ impl WorkBudget {
         WorkBudget(bucket_per_second(nanos(rate), nanos(BUDGET), now))
     }
 
-    /// Counts work, and sleeps if the budget is used up.
+    /// Counts work, and sleeps if the budget is exhausted.
     pub(crate) fn keep(&mut self, time: Duration) {
         std::thread::sleep(self.rest(time, Instant::now()));
     }
 
     /// Counts work that ends at `now`, and returns the time to sleep: until the budget is full
-    /// again, so that few wakes are needed. That is at most an eighth of a second, since the
+    /// again, so that few wake-ups are needed. This is at most an eighth of a second, since the
     /// machine may have stood still meanwhile.
     pub(crate) fn rest(&mut self, time: Duration, now: Instant) -> Duration {
         if self.0.charge(nanos(time.min(WINDOW)), timestamp_ns(now)) {
@@ -67,7 +69,7 @@ impl WorkBudget {
     }
 }
 
-/// The shared state; see the module.
+/// The shared state; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: Mutex<Arc<Config>>,
@@ -77,7 +79,7 @@ pub(crate) struct Shared {
     pub(crate) sys: Arc<dyn Sys>,
     pub(crate) machine: Arc<dyn Machine>,
     pub(crate) global: Global,
-    /// CPUs have numbers below this.
+    /// Upper bound of the numbers of CPUs, exclusive.
     pub(crate) cpus: usize,
     /// Limit on open files.
     pub(crate) descriptors: usize,
@@ -87,21 +89,20 @@ pub(crate) struct Shared {
     pub(crate) quotas: Quotas,
     /// Ordinary threads that open files of other processes, and close descriptors of clients.
     pub(crate) reader: ProcReader,
-    /// ns that threads of the daemon without a fixed CPU have worked since the last
-    /// [`Shared::take_work`].
+    /// Work of threads of the daemon without a fixed CPU since the last [`Shared::take_work`], ns.
     work: AtomicU64,
 }
 
 /// Counters of the whole daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Registrations so far.
+    /// Number of registrations since the start.
     pub(crate) joined: AtomicU64,
-    /// Refused requests.
+    /// Number of refused requests.
     pub(crate) refused: AtomicU64,
-    /// Threads and users that were ejected for their behaviour.
+    /// Number of threads and users that were ejected for their behaviour.
     pub(crate) ejected: AtomicU64,
-    /// Silences of canaries.
+    /// Number of silences of canaries.
     pub(crate) alarms: AtomicU64,
 }
 
@@ -138,14 +139,14 @@ impl Shared {
         self.elevator.is_some()
     }
 
-    /// Returns a number that changes when others than the schedulers, the monitor or the guardian,
-    /// have moved threads.
+    /// Returns a number that changes when the monitor or the guardian, but no scheduler, has moved
+    /// threads.
     pub(crate) fn epoch(&self) -> u64 {
         let guardian = self.elevator.as_ref().map_or(0, Elevator::demotions);
         self.roster.epoch().wrapping_add(guardian)
     }
 
-    /// Counts work of a thread of the daemon without a fixed CPU, at its priority.
+    /// Counts work, at the daemon's priority, of a thread of the daemon without a fixed CPU.
     pub(crate) fn add_work(&self, time: Duration) {
         self.work.fetch_add(time.as_nanos() as u64, Relaxed);
     }
@@ -155,13 +156,13 @@ impl Shared {
         Duration::from_nanos(self.work.swap(0, Relaxed))
     }
 
-    /// Returns the online CPUs; only the first if they are unknown.
+    /// Returns the online CPUs, or only the first CPU if they are unknown.
     pub(crate) fn online(&self) -> Vec<usize> {
         let text = self.sys.read_file("/sys/devices/system/cpu/online");
         cpus(text.as_deref().unwrap_or("0"))
     }
 
-    /// Prints a line on standard error, at most one of a kind each ten seconds.
+    /// Prints a line on standard error, at most one of each kind every ten seconds.
     pub(crate) fn warn(&self, kind: &'static str, text: impl FnOnce() -> String) {
         self.log.warn(kind, text);
     }
@@ -172,7 +173,7 @@ impl Shared {
         self.log.say(text);
     }
 
-    /// Returns the present configuration.
+    /// Returns the current configuration.
     pub(crate) fn config(&self) -> Arc<Config> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&config)
@@ -183,7 +184,7 @@ impl Shared {
     }
 }
 
-/// Parses a list of CPUs of the kernel; empty if it is invalid.
+/// Parses a list of CPUs from the kernel. Returns no CPU if it is invalid.
 pub(crate) fn cpus(list: &str) -> Vec<usize> {
     let mut cpus = upshift_units::cpus(list).unwrap_or_default();
     cpus.truncate(upshift_board::layout::CPUS);

@@ -1,9 +1,9 @@
-//! A policy outside the crate on real processes: the task that has used the least CPU time runs
-//! next.
+//! A policy that is not part of the crate, on real processes: the task that has used the least CPU
+//! time runs next.
 //!
 //! `sudo cargo run -p upshift-sched --example least_first -- PID PID …` schedules these processes
-//! on CPU 0 for ten seconds; without pids it starts two that spin and schedules those for one
-//! second. All threads are restored at the end.
+//! on CPU 0 for ten seconds; without pids it starts two processes that spin and schedules them for
+//! one second. All threads are restored at the end.
 
 use std::error::Error;
 use std::process::{Child, Command};

@@ -1,4 +1,4 @@
-//! [`Clock`]: the engine's source of time, which tests replace by a simulated CPU.
+//! [`Clock`]: the engine's source of time, which tests replace by a simulated clock.
 
 use upshift_elevate::futex::{futex_wait, futex_wait_until};
 
@@ -7,14 +7,14 @@ use crate::policy::Nanos;
 
 /// A source of time for an engine.
 pub trait Clock {
-    /// Returns the present time, ns.
+    /// Returns the current time, ns.
     fn now(&self) -> Nanos;
 
-    /// Waits until `until`, or until `control` rings; for `None` only for the latter. May return
-    /// early.
+    /// Waits until `until`, or until `control` rings; with `None` it waits only for the bell. May
+    /// return early.
     fn wait(&mut self, until: Option<Nanos>, control: &Control);
 
-    /// Returns the CPU time of the calling thread, ns: the cost of scheduling.
+    /// Returns the CPU time of the calling thread, ns, which is the cost of scheduling.
     fn own_cpu_time(&self) -> Nanos {
         0
     }
@@ -30,12 +30,12 @@ fn read(clock: libc::clockid_t) -> Option<Nanos> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the kernel writes a live structure.
+    // SAFETY: the kernel writes to `time`, a local.
     let done = unsafe { libc::clock_gettime(clock, &raw mut time) };
     (done == 0).then_some(time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos)
 }
 
-/// Returns the CPU time of a thread, ns; `None` if it has ended. One system call.
+/// Returns the CPU time of a thread, ns, or `None` if the thread has ended. One system call.
 pub(crate) fn thread_cpu_time(tid: libc::pid_t) -> Option<Nanos> {
     // Number of a thread's CPU clock (linux/posix-timers_types.h): the complement of the tid, then
     // three bits: 4 selects a thread's clock, 2 the scheduler's count.
@@ -49,7 +49,8 @@ impl Clock for Monotonic {
     }
 
     fn wait(&mut self, until: Option<Nanos>, control: &Control) {
-        // The call returns at the time, when the word is not 0, and on signals; all are allowed.
+        // The call returns at the time, when the word is not 0, and on signals, which are all
+        // allowed.
         match until {
             Some(at) => futex_wait_until(control.word(), 0, at),
             None => futex_wait(control.word(), 0),

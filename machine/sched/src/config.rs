@@ -9,36 +9,37 @@ use crate::policy::Nanos;
 /// Settings of an [`Engine`](crate::Engine). [`Config::on`] returns the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// CPUs that the tasks share; one task at a time runs on each.
+    /// CPUs that the tasks share; each CPU runs one task at a time.
     pub cpus: Vec<usize>,
-    /// Priority of waiting tasks. The notches of favoured tasks begin above it.
+    /// Priority of waiting tasks; the notches of favoured tasks are above it.
     pub base: Priority,
     /// The highest notch.
     pub top: Priority,
-    /// The shortest turn: the floor of the machine's timers.
+    /// Minimum length of a turn: the floor of the machine's timers.
     pub floor: Duration,
     /// The part of the CPUs that ordinary threads keep.
     pub open_pieces: OpenPieces,
-    /// Time between scans for threads that were born.
+    /// Time between scans for new threads.
     pub scan_interval: Duration,
-    /// Events that the trace holds; 0: no trace.
+    /// Maximum number of events in the trace; 0 disables the trace.
     pub trace: usize,
 }
 
 /// Open pieces: times at which ordinary threads can use the CPUs.
 ///
 /// SCHED_FIFO threads that never sleep keep every ordinary thread off their CPU: daemons, shells,
-/// sshd, the kernel's own workers. Real-time throttling, where it is on, stops all of them for 50
-/// ms of each second, schedulers included. Instead, for `part` of each `every` the tasks leave
-/// SCHED_FIFO: the task in front competes like a single ordinary thread of nice 0, the others are
-/// behind everything (SCHED_IDLE). If no ordinary thread wants the CPU, the task in front continues
-/// to run, so the pieces cost only the system calls. With 12 %, one ordinary thread that wants the
-/// CPU gets somewhat more than 4 % of it, several get up to 12 %, and the throttling never strikes.
+/// sshd, the kernel's own workers. Real-time throttling, if enabled, stops all of these SCHED_FIFO
+/// threads for 50 ms of each second, including schedulers. Therefore the tasks leave SCHED_FIFO for
+/// `part` of each `every`: the task in front competes like a single ordinary thread of nice 0, and
+/// all other tasks are behind all threads (SCHED_IDLE). If no ordinary thread wants the CPU, the
+/// task in front continues to run, so the pieces cost only the system calls. With 12 %, a single
+/// ordinary thread that wants the CPU gets a little more than 4 % of it, several threads get up to
+/// 12 %, and the throttling never takes effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OpenPieces {
-    /// Time from the beginning of one piece to that of the next.
+    /// Time from the beginning of a piece to the beginning of the next piece.
     pub every: Duration,
-    /// The part of that time that is open, 0 to 0.9; 0 switches the pieces off.
+    /// The part of this time that is open, 0 to 0.9; 0 disables the pieces.
     pub part: f64,
 }
 
@@ -52,17 +53,17 @@ impl Default for OpenPieces {
     }
 }
 
-/// Longest time of a system call on a thread, for estimates of calls on all threads.
+/// Maximum time of a system call on a thread, for estimates of calls on all threads.
 const CALL_TIME: Duration = Duration::from_micros(1);
 
-/// System calls of a thorough scan for each thread: its entry, its CPUs (twice) and its policy are
-/// read.
+/// Number of system calls of a thorough scan for each thread, which read its entry, its CPUs
+/// (twice) and its policy.
 const SCAN_CALLS: u32 = 4;
 
-/// Changing all threads, and thorough scans of them, take at most one part in 50 of the time.
+/// Changes of all threads, and thorough scans of them, take at most one part in 50 of the time.
 const OVERHEAD_DIVISOR: u32 = 50;
 
-/// Returns the shortest time between two thorough scans of `threads` threads, ns.
+/// Returns the minimum time between two thorough scans of `threads` threads, ns.
 pub(crate) fn between_scans(threads: usize) -> Nanos {
     let threads = u32::try_from(threads).unwrap_or(u32::MAX);
     let length = CALL_TIME * threads.saturating_mul(SCAN_CALLS * OVERHEAD_DIVISOR);
@@ -70,8 +71,8 @@ pub(crate) fn between_scans(threads: usize) -> Nanos {
 }
 
 impl OpenPieces {
-    /// Returns the time closed and the time open, ns, with `threads` threads; `None` if pieces are
-    /// switched off. Pieces are rarer where changing all threads takes long, so that it takes at
+    /// Returns the closed time and the open time, ns, with `threads` threads; `None` if pieces are
+    /// disabled. If changing all threads takes long, pieces are rarer, so that the changes take at
     /// most 2 % of the time.
     pub(crate) fn pieces(&self, threads: usize) -> Option<(Nanos, Nanos)> {
         let part = self.part.clamp(0.0, 0.9);
@@ -79,7 +80,7 @@ impl OpenPieces {
             return None;
         }
         let threads = u32::try_from(threads).unwrap_or(u32::MAX);
-        // Threads are changed twice: to open and to close.
+        // Threads are changed twice: when a piece begins and when it ends.
         let shortest = CALL_TIME * threads.saturating_mul(2 * OVERHEAD_DIVISOR);
         let every = self
             .every
@@ -92,7 +93,8 @@ impl OpenPieces {
 }
 
 impl OpenPieces {
-    /// Whether changing `changed` of the tasks' threads takes a small part of an open piece.
+    /// Returns whether changing `changed` of the tasks' threads takes a small part of an open
+    /// piece.
     pub(crate) fn may_change(&self, changed: usize, threads: usize) -> bool {
         let calls = u32::try_from(changed).unwrap_or(u32::MAX);
         let cost = (CALL_TIME * calls.saturating_mul(OVERHEAD_DIVISOR)).as_nanos();
@@ -101,7 +103,8 @@ impl OpenPieces {
     }
 }
 
-/// Bounds of the time between pieces: the kernel's throttling counts by the second.
+/// Bounds of the time between pieces; the maximum is below one second, the period of the kernel's
+/// throttling.
 const MIN_PERIOD: Duration = Duration::from_millis(10);
 /// See [`MIN_PERIOD`].
 const MAX_PERIOD: Duration = Duration::from_millis(800);

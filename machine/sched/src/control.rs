@@ -1,8 +1,8 @@
-//! [`Control`]: messages from other threads to a running engine, and its reports.
+//! [`Control`]: messages from other threads to a running engine, and the engine's reports.
 //!
-//! The engine runs above everything, so it never waits for a lock of another thread: words are
-//! atomic, and it only *tries* the locks of the report and of the changes. Waking it costs a system
-//! call.
+//! The engine runs above all other threads, so it never waits for a lock of another thread: words
+//! are atomic, and it only *tries* the locks of the report and of the changes. Waking it costs a
+//! system call.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
@@ -26,12 +26,12 @@ struct Shared {
     stop: AtomicBool,
     ended: AtomicBool,
     changes: Mutex<Vec<Change>>,
-    /// Thread id of the [`ProcessMonitor`](crate::ProcessMonitor); 0: none.
+    /// Thread id of the [`ProcessMonitor`](crate::ProcessMonitor), or 0 if there is none.
     watch_thread: AtomicI32,
     report: Mutex<Option<Report>>,
 }
 
-/// A change in a scheduled process, as the kernel reported it.
+/// A change in a scheduled process that the kernel reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The process has a new thread, or a new child.
@@ -44,7 +44,7 @@ pub(crate) enum Change {
     Ended { process: i32, thread: i32 },
 }
 
-/// Changes that are queued at most: more than a machine makes until the engine wakes up.
+/// Maximum number of queued changes, more than a machine causes until the engine wakes up.
 const MAX_CHANGES: usize = 4096;
 
 impl Control {
@@ -54,12 +54,12 @@ impl Control {
         self.ring();
     }
 
-    /// Whether [`Control::stop`] was called.
+    /// Returns whether [`Control::stop`] was called.
     pub fn is_stopped(&self) -> bool {
         self.shared.stop.load(Acquire)
     }
 
-    /// Sets the thread of the process monitor, whose CPU time counts as the scheduler's.
+    /// Sets the thread of the process monitor, whose CPU time counts as CPU time of the scheduler.
     pub(crate) fn set_monitor_thread(&self, tid: i32) {
         self.shared.watch_thread.store(tid, Release);
     }
@@ -72,19 +72,19 @@ impl Control {
         }
     }
 
-    /// Tells the engine that a process has ended.
+    /// Notifies the engine that a process has ended.
     pub(crate) fn process_ended(&self) {
         self.shared.ended.store(true, Release);
         self.ring();
     }
 
-    /// Whether a process has ended since the last call.
+    /// Returns whether a process has ended since the last call.
     pub(crate) fn take_ended(&self) -> bool {
         self.shared.ended.swap(false, AcqRel)
     }
 
-    /// Queues a change for the engine. The end of a thread does not wake it. If the queue is full,
-    /// the engine scans all processes.
+    /// Queues a change for the engine. The end of a thread does not wake the engine. If the queue
+    /// is full, the engine scans all processes.
     pub(crate) fn changed(&self, change: Change) {
         let mut changes = self
             .shared
@@ -102,8 +102,8 @@ impl Control {
         }
     }
 
-    /// Takes the queued changes, oldest first. Returns none while one is being added: the engine is
-    /// woken afterwards.
+    /// Takes the queued changes, oldest first. Returns no changes while one is being added: the
+    /// engine is woken afterwards.
     pub(crate) fn take_changes(&self) -> Vec<Change> {
         let changes = self.shared.changes.try_lock();
         changes.map_or_else(|_| Vec::new(), |mut changes| std::mem::take(&mut *changes))
@@ -115,7 +115,7 @@ impl Control {
         report.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stores a report, unless a thread is reading the last one.
+    /// Stores a report, unless a thread is reading the last report.
     pub(crate) fn publish(&self, report: impl FnOnce() -> Report) {
         if let Ok(mut slot) = self.shared.report.try_lock() {
             *slot = Some(report());
@@ -127,12 +127,12 @@ impl Control {
         futex_wake(&self.shared.futex);
     }
 
-    /// Whether the bell rang since the last call.
+    /// Returns whether the bell rang since the last call.
     pub fn take_bell(&self) -> bool {
         self.shared.futex.swap(0, AcqRel) != 0
     }
 
-    /// Returns the futex of the bell: 0 until it rings.
+    /// Returns the futex of the bell, which is 0 until the bell rings.
     pub(crate) fn word(&self) -> &AtomicU32 {
         &self.shared.futex
     }

@@ -1,4 +1,4 @@
-//! [`Engine`]: the loop that turns the decisions of a [`Policy`] into priorities.
+//! [`Engine`]: the loop that implements the decisions of a [`Policy`] by priorities.
 //!
 //! ```text
 //!        ┌──────────────────────────────────────────────────────────────────────────────┐
@@ -8,17 +8,18 @@
 //!
 //! Invariants:
 //! * On each CPU, between two waits, the favoured tasks have falling notches above all other tasks
-//!   (`ratchet.rs`), or, in an open piece, the first of them is `Fair` and all other tasks `Idle`.
-//! * A turn that changes nothing makes no system call but the wait, and those that read CPU time if
-//!   the policy asked for it.
-//! * Work without an exact time (pieces, scans) waits for the end of a turn where one is near
-//!   (`due.rs`): a wake-up costs the task in front more than the work itself.
-//! * A CPU that is taken away (unplugged, or out of a cpuset) leaves its tasks to the others;
-//!   losing the last one ends the loop.
+//!   (`ratchet.rs`). In an open piece, instead, the first favoured task is `Fair` and all other
+//!   tasks are `Idle`.
+//! * A turn that changes nothing makes no system call except the wait, and the calls that read CPU
+//!   time if the policy asked for it.
+//! * Work without an exact time (pieces, scans) is done at the end of a turn if one is near
+//!   (`due.rs`): an additional wake-up costs the task in front more than the work itself.
+//! * If a CPU becomes unavailable (unplugged, or removed from a cpuset), the engine moves its tasks
+//!   to the other CPUs; losing the last CPU ends the loop.
 //! * However the loop ends, the owner of the engine drops the members, which restores them.
 //!
-//! One thread runs it, above all tasks. It takes no lock and allocates a few short vectors for each
-//! turn.
+//! One thread runs the engine, above all tasks. It takes no lock, and allocates a few short vectors
+//! for each turn.
 
 mod due;
 mod front;
@@ -38,12 +39,13 @@ use crate::ratchet::{Notch, Ratchet};
 use crate::report::{EventKind, Report, Samples, Trace};
 use due::WorkTimes;
 
-/// A wake-up that is later than this, ns, was not late: the scheduler was stopped or suspended.
+/// If a wake-up is later than this, ns, it does not count as late: the scheduler was stopped or
+/// suspended.
 const MAX_LATENESS: Nanos = 1_000_000_000;
 /// Time between reports, ns.
 const PUBLISH: Nanos = 1_000_000_000;
 
-/// A policy, its tasks, and the loop that joins them.
+/// A policy, its tasks, and the loop that connects them.
 pub struct Engine<M> {
     config: Config,
     policy: Box<dyn Policy>,
@@ -53,13 +55,13 @@ pub struct Engine<M> {
     ratchet: Ratchet,
     cpus: Vec<Cpu>,
     open: bool,
-    /// Beginning of the interval of which ordinary threads are due their part.
+    /// Beginning of the interval in which ordinary threads are due their part.
     closed_at: Nanos,
-    /// Set when a task has changed its CPU since then.
+    /// Set when a task has changed its CPU since [`Engine::closed_at`].
     moved: bool,
     turn: Turn,
     turn_began: Nanos,
-    /// Set when an open piece touched the turn: usage then says little about which tasks slept.
+    /// Set when an open piece overlapped the turn: usage then says little about which tasks slept.
     turn_was_open: bool,
     began: Nanos,
     /// The scheduler's own CPU time when the engine began, and at [`Engine::closed_at`].
@@ -82,9 +84,10 @@ struct Slot<M> {
     cpu: usize,
     notch: Notch,
     sleeps: bool,
-    /// Turns since the member was asked whether it sleeps.
+    /// Number of turns since the member was last asked whether it sleeps.
     turns_since_sleep_check: u32,
-    /// CPU time when the task was added, when it was last read, and not yet reported to the policy.
+    /// CPU time when the task was added, at the last reading, and since the last report to the
+    /// policy.
     cpu_time_at_start: Nanos,
     cpu_time: Nanos,
     unreported: Nanos,
@@ -94,7 +97,7 @@ struct Slot<M> {
 }
 
 impl<M> Slot<M> {
-    /// Creates the slot of a task without a member, at the base.
+    /// Creates the slot of a task without a member, at the base priority.
     fn new(label: String, task: TaskId, base: Priority) -> Slot<M> {
         Slot {
             member: None,
@@ -122,7 +125,7 @@ struct Cpu {
     favoured: Vec<TaskId>,
     /// The task that competes with ordinary threads in an open piece.
     fair: Option<TaskId>,
-    /// Set when the policy favours no task and the one that ran last is in front during an open
+    /// Set if the policy favours no task, and the task that ran last is in front during an open
     /// piece.
     has_leader: bool,
 }
@@ -170,8 +173,8 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// Adds a task, which waits at [`Config::base`]. It gets a CPU at once; the policy learns of it
-    /// when the engine runs.
+    /// Adds a task, which waits at [`Config::base`]. The task gets a CPU immediately; the policy
+    /// learns of it when the engine runs.
     ///
     /// # Errors
     /// The CPU cannot be used, or a right is missing.
@@ -197,14 +200,14 @@ impl<M: Member> Engine<M> {
         Ok(task)
     }
 
-    /// Adds a task that ended before it could be attached. It keeps its number, and the policy sees
-    /// it come and end.
+    /// Adds a task that ended before it could be attached. The task keeps its number, and the
+    /// policy sees its beginning and its end.
     pub fn add_ended(&mut self, label: impl Into<String>) -> TaskId {
         self.add_without_member(label.into(), false)
     }
 
-    /// Adds a task that cannot be scheduled. It keeps its number, and the policy takes it for one
-    /// that has ended.
+    /// Adds a task that cannot be scheduled. The task keeps its number, and the policy treats it
+    /// like a task that has ended.
     pub fn add_left_out(&mut self, label: impl Into<String>) -> TaskId {
         self.add_without_member(label.into(), true)
     }
@@ -221,7 +224,7 @@ impl<M: Member> Engine<M> {
         self.control.clone()
     }
 
-    /// Returns the trace, empty unless [`Config::trace`] asked for it.
+    /// Returns the trace, which is empty unless [`Config::trace`] is set.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
@@ -238,7 +241,7 @@ impl<M: Member> Engine<M> {
     /// elevated above [`Config::top`].
     ///
     /// # Errors
-    /// A right was lost, or the last CPU. Dropping the engine restores the tasks.
+    /// A right or the last CPU was lost. Dropping the engine restores the tasks.
     pub fn run(&mut self, clock: &mut dyn Clock) -> Result<Report, SchedError> {
         self.own_cpu_time_at_start = self.own_cpu_time(clock);
         self.own_cpu_time_at_close = self.own_cpu_time_at_start;
@@ -277,7 +280,7 @@ impl<M: Member> Engine<M> {
         Ok(report)
     }
 
-    /// Does everything that is due at `now`.
+    /// Does all work that is due at `now`.
     fn work(
         &mut self,
         now: Nanos,
@@ -330,8 +333,8 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Adds threads that were born, and forgets threads that have ended, before any is raised by
-    /// its number.
+    /// Adds new threads, and forgets threads that have ended, before any thread is raised by its
+    /// number.
     fn apply_changes(&mut self) -> Result<(), SchedError> {
         for change in self.control.take_changes() {
             for member in self
@@ -352,7 +355,7 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Moves the tasks of CPU `number`, which cannot be used any more, to the others; `false` if it
+    /// Moves the tasks of CPU `number`, which can no longer be used, to other CPUs; `false` if it
     /// was the last CPU.
     fn drop_cpu(&mut self, number: usize) -> Result<bool, SchedError> {
         let Some(lost) = self.cpus.iter().position(|cpu| cpu.number == number) else {
@@ -382,7 +385,7 @@ impl<M: Member> Engine<M> {
             if let Some(member) = &mut slot.member {
                 self.report.calls += u64::from(member.set(waiting)?);
                 match member.pin(number) {
-                    // A CPU that fails, too, is dropped in its turn.
+                    // If this CPU also fails, a later turn drops it.
                     Err(SchedError::Cpu { .. }) | Ok(()) => {}
                     Err(error) => return Err(error),
                 }
@@ -409,7 +412,7 @@ impl<M: Member> Engine<M> {
         self.slots.iter().map(threads).sum()
     }
 
-    /// Scans for threads that were born and tasks that have ended.
+    /// Scans for new threads and for tasks that have ended.
     fn scan(&mut self, thorough: bool, now: Nanos, due: &mut WorkTimes) -> Result<(), SchedError> {
         for id in 0..self.slots.len() {
             let slot = &mut self.slots[id];

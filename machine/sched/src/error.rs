@@ -1,4 +1,4 @@
-//! [`SchedError`]: reasons for which a process cannot be scheduled, with remedies.
+//! [`SchedError`]: reasons why a process cannot be scheduled, with remedies.
 
 use std::error::Error;
 use std::fmt;
@@ -12,7 +12,7 @@ use upshift_elevate::ElevateError;
 pub enum SchedError {
     /// There is no such process.
     NoSuchProcess(i32),
-    /// The number is that of a thread of another process.
+    /// The number belongs to a thread of another process.
     NotAProcess {
         /// The number that was given.
         tid: i32,
@@ -21,27 +21,27 @@ pub enum SchedError {
     },
     /// The process is a thread of the kernel.
     KernelThread(i32),
-    /// The process is this one, or its guardian.
+    /// The process is this process, or its guardian.
     OwnProcess(i32),
-    /// The process is the first one, or an ancestor of this one: a shell, a session, a service
-    /// manager.
+    /// The process is the first process, or an ancestor of this process: a shell, a session, or a
+    /// service manager.
     Ancestor(i32),
-    /// The process is in two tasks, of this scheduler or of two.
+    /// The process belongs to two tasks, of this scheduler or of two schedulers.
     AlreadyScheduled(i32),
-    /// The process holds a lease on its files in `/proc`, which cannot be read therefore.
+    /// The process holds a lease on its files in `/proc`, which therefore cannot be read.
     Leased(i32),
-    /// The process limits its real-time CPU time, and the kernel would kill it.
+    /// The process limits its real-time CPU time, so the kernel would kill it.
     TimeLimit {
         /// The process.
         pid: i32,
-        /// Its RLIMIT_RTTIME, µs.
+        /// RLIMIT_RTTIME of the process, µs.
         limit_us: u64,
     },
-    /// SCHED_FIFO is refused: the right is missing, in general or for this process.
+    /// SCHED_FIFO is refused: the right is missing in general, or for this process.
     Refused {
         /// The process.
         pid: i32,
-        /// User of the process, and of this one.
+        /// User of the process, and user of this process.
         users: (u32, u32),
     },
     /// A CPU cannot be used.
@@ -55,7 +55,7 @@ pub enum SchedError {
     Elevate(ElevateError),
     /// A system call failed.
     Os {
-        /// The attempted action, as text.
+        /// The attempted action as text.
         what: &'static str,
         /// Error of the kernel.
         error: io::Error,
@@ -67,7 +67,7 @@ impl SchedError {
         move |error| SchedError::Os { what, error }
     }
 
-    /// Turns a refusal into an error with a remedy.
+    /// Converts a refusal into an error with a remedy.
     pub(crate) fn refused(pid: i32, error: ElevateError) -> SchedError {
         match error {
             ElevateError::NoSuchThread(_) => SchedError::NoSuchProcess(pid),
@@ -76,7 +76,8 @@ impl SchedError {
         }
     }
 
-    /// Reads only facts that are cheap: the caller runs above everything.
+    /// Returns the error for a missing right. Reads only cheap facts: the caller runs above all
+    /// other threads.
     pub(crate) fn missing_rights(pid: i32) -> SchedError {
         SchedError::Refused {
             pid,

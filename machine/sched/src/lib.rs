@@ -1,25 +1,25 @@
 //! Scheduling policies in user space, for unmodified processes on a stock kernel.
 //!
-//! A thread above all others decides which process runs next, raises the priority of its threads,
-//! and sleeps; the kernel does the switch. This is time slicing and table-driven scheduling by
-//! priority elevation, after Yasukata and Ishiguro, "Developing Process Scheduling Policies in User
-//! Space with Common OS Features" (APSys 2024), §3, made safe to use: every thread is restored
-//! however the scheduler ends (`upshift-elevate`), ordinary threads keep a part of the CPU
-//! ([`OpenPieces`]), new threads join their task, and a switch costs one call for each raised
+//! A thread above all other threads decides which process runs next, raises the priority of its
+//! threads, and sleeps; the kernel performs the switch. This is time slicing and table-driven
+//! scheduling by priority elevation, after Yasukata and Ishiguro, "Developing Process Scheduling
+//! Policies in User Space with Common OS Features" (APSys 2024), §3, made safe to use: every thread
+//! is restored however the scheduler ends (`upshift-elevate`), ordinary threads keep a part of the
+//! CPU ([`OpenPieces`]), new threads join their task, and a switch costs one call for each raised
 //! thread instead of two (`ratchet.rs`).
 //!
 //! | part | concern |
 //! |---|---|
 //! | [`Policy`], [`Turn`], [`Usage`] | the decision: a trait of six small methods |
 //! | [`policies`], [`timetable`] | round-robin, table, shares, deadlines, levels, solo |
-//! | [`Member`], [`Processes`] | a task: threads that are raised, lowered and moved as one |
+//! | [`Member`], [`Processes`] | a task: threads that are raised, lowered and moved together |
 //! | [`Engine`], [`Config`], [`Scheduler`] | the loop, and a thread that runs it |
 //! | [`Control`], [`Report`], [`Trace`] | messages to a running engine, and its reports |
 //! | [`Clock`] | time, real or simulated |
 //!
 //! # A policy in 30 lines
 //!
-//! The task that has used the least CPU time so far runs, for a slice:
+//! The task that has used the least CPU time so far runs for a slice:
 //!
 //! ```
 //! use upshift_sched::{Nanos, Policy, TaskId, Turn, Usage};
@@ -64,22 +64,23 @@
 //! assert_eq!(turn.favoured(), [TaskId(1)]);
 //! ```
 //!
-//! `examples/least_first.rs` runs it on real processes.
+//! `examples/least_first.rs` runs this policy on real processes.
 //!
-//! # What it does not do
+//! # Limitations
 //!
-//! * Locks between tasks are not seen: a task that *spins* on a lock of a waiting task burns its
-//!   turn. Locks that sleep are fine.
-//! * A process that has the right to raise itself above the scheduler cannot be stopped from doing
-//!   so.
-//! * New threads start as ordinary ones and join within [`Config::scan_interval`], or in the next
-//!   open piece.
+//! * Locks between tasks are invisible: a task that *spins* on a lock of a waiting task wastes its
+//!   turn. Locks that sleep are no problem.
+//! * A process that has the right to raise itself above the scheduler cannot be prevented from
+//!   doing so.
+//! * New threads start as ordinary threads and join within [`Config::scan_interval`], or in the
+//!   next open piece.
 //!
 //! # Costs
 //!
-//! A turn: one wait and, if another task comes to the front, one call for each of its threads
-//! (counted in `Report::calls`); for policies that ask for usage, one call to read it. The shortest
-//! sensible turn depends on the timers: see `Calibration::quantum_floor` of `upshift-elevate`.
+//! A turn costs one wait and, if another task comes to the front, one call for each of its threads
+//! (counted in `Report::calls`); policies that ask for usage also need one call to read it. The
+//! shortest sensible turn depends on the timers: see `Calibration::quantum_floor` of
+//! `upshift-elevate`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg(target_os = "linux")]

@@ -1,7 +1,7 @@
 //! [`Member`]: a task of the engine, and [`TaskClass`]: its scheduling class.
 //!
-//! [`Processes`](crate::Processes) implements it for processes of Linux; the engine's own tests
-//! simulate it.
+//! [`Processes`](crate::Processes) implements [`Member`] for Linux processes; the engine's own
+//! tests simulate it.
 
 use upshift_elevate::Priority;
 
@@ -11,7 +11,7 @@ use crate::policy::Nanos;
 /// The scheduling class of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskClass {
-    /// SCHED_FIFO at this priority: before every ordinary thread.
+    /// SCHED_FIFO at this priority, above every ordinary thread.
     Fifo(Priority),
     /// Like one ordinary thread of nice 0, however many threads the task has.
     Fair,
@@ -19,15 +19,15 @@ pub enum TaskClass {
     Idle,
 }
 
-/// A set of threads that is raised, lowered and moved as one.
+/// A set of threads that are raised, lowered and moved together.
 pub trait Member {
-    /// Returns the name shown to users.
+    /// Returns the name that users see.
     fn label(&self) -> &str;
 
     /// Moves all threads to `class`. Returns the number of system calls.
     ///
     /// # Errors
-    /// A right is missing. Threads that have ended are no error.
+    /// A right is missing. It is not an error if threads have ended.
     fn set(&mut self, class: TaskClass) -> Result<u32, SchedError>;
 
     /// Moves all threads to `cpu`.
@@ -36,19 +36,19 @@ pub trait Member {
     /// The CPU is offline, or a right is missing.
     fn pin(&mut self, cpu: usize) -> Result<(), SchedError>;
 
-    /// Returns the CPU time of all threads, including those that have ended, ns. Never falls.
+    /// Returns the CPU time of all threads, including threads that have ended, ns. Never decreases.
     fn cpu_time(&mut self) -> Nanos;
 
-    /// Scans for threads that were born and, if `thorough`, for threads that have ended or have
-    /// changed their own scheduling. New threads get the CPU and the class of the others.
-    /// Returns whether the task still exists.
+    /// Scans for new threads and, if `thorough`, for threads that have ended or have changed their
+    /// own scheduling. New threads get the CPU and the class of the task. Returns whether the task
+    /// still exists.
     ///
     /// # Errors
     /// A right is missing.
     fn scan(&mut self, thorough: bool) -> Result<bool, SchedError>;
 
-    /// Handles the birth of a thread of process `pid`, or of its child. It joins at once if it
-    /// belongs to this task.
+    /// Handles the birth of a thread of process `pid`, or of a child of `parent`. The thread joins
+    /// at once if it belongs to this task.
     ///
     /// # Errors
     /// A right is missing.
@@ -64,7 +64,7 @@ pub trait Member {
         0
     }
 
-    /// Whether a thread of the task runs, or would run if it had a CPU.
+    /// Returns whether a thread of the task runs, or would run if it had a CPU.
     fn wants_cpu(&self) -> bool;
 
     /// Returns the number of threads.

@@ -1,8 +1,8 @@
-//! Placement: the CPU of each task.
+//! The CPU of each task.
 //!
-//! The favoured tasks are spread first: in order, each goes to the CPU with the fewest favoured
-//! tasks that are awake, and prefers its present CPU. The other tasks stay unless the CPUs differ
-//! by two or more tasks. Pure logic.
+//! The favoured tasks are placed first: in order, each goes to the CPU with the fewest favoured
+//! tasks that are awake, and prefers its present CPU. The other tasks stay on their CPU unless the
+//! loads of the CPUs differ by two or more tasks. This module is pure logic.
 
 use crate::policy::TaskId;
 
@@ -14,8 +14,8 @@ pub(crate) struct Placement {
     pub(crate) sleeps: bool,
 }
 
-/// Moves the tasks among `cpus` CPUs (counted from 0), and returns the favoured tasks of each CPU,
-/// in order.
+/// Distributes the tasks over `cpus` CPUs (counted from 0), and returns the favoured tasks of each
+/// CPU, in order.
 pub(crate) fn place(
     favoured: &[TaskId],
     placements: &mut [Placement],

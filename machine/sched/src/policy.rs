@@ -1,20 +1,20 @@
-//! [`Policy`]: the decision which task runs next, and until when.
+//! [`Policy`]: decides which task runs next, and for how long.
 //!
-//! A policy learns which tasks there are and, if it asks, how much CPU time they used; it answers
-//! with tasks in order of preference and the time of the next question. It never sees a process, a
-//! thread or a clock, so it is tested in virtual time.
+//! A policy learns which tasks exist and, if it asks, how much CPU time they used; it answers with
+//! tasks in order of preference and the time of the next question. It never accesses a process, a
+//! thread or a clock, so it can be tested in virtual time.
 //!
-//! The engine calls a policy from one thread, that of the scheduler, which runs above all tasks: a
-//! slow policy delays everything, so it neither blocks nor does I/O. All methods take at most
-//! O(tasks) in the policies of this crate.
+//! The engine calls a policy from the scheduler's thread, which runs above all tasks: a slow policy
+//! delays all other threads, so it must neither block nor do I/O. All methods of this crate's
+//! policies take at most O(tasks).
 
 use std::fmt;
 
-/// A moment or a length of time in ns. Moments are of CLOCK_MONOTONIC.
+/// A moment or a duration in ns. Moments are times of CLOCK_MONOTONIC.
 pub type Nanos = u64;
 
-/// A task of one engine: its number from [`Engine::add`](crate::Engine::add), counted from 0 and
-/// never reused.
+/// A task of one engine, identified by its number from [`Engine::add`](crate::Engine::add), which
+/// is counted from 0 and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub usize);
 
@@ -29,35 +29,35 @@ impl fmt::Display for TaskId {
 pub struct Usage {
     /// The task.
     pub task: TaskId,
-    /// CPU time of all its threads, ns.
+    /// CPU time of all threads of the task, ns.
     pub cpu_time: Nanos,
-    /// Whether the task left more than half of its time unused, because it blocked or was stopped.
-    /// Unchanged if it had next to no time.
+    /// Set if the task left more than half of its time unused, because it blocked or was stopped.
+    /// Unchanged if the task had next to no time.
     pub slept: bool,
 }
 
-/// A scheduling policy. The [crate's page](crate) shows one in 30 lines.
+/// A scheduling policy. The [crate documentation](crate) shows one in 30 lines.
 pub trait Policy: Send {
-    /// Returns the name shown to users.
+    /// Returns the name that users see.
     fn name(&self) -> &'static str;
 
     /// Adds a task, which may be picked from now on.
     fn added(&mut self, task: TaskId, now: Nanos);
 
-    /// Removes a task that has ended. The engine ignores it if it is picked again.
+    /// Removes a task that has ended. The engine ignores the task if it is picked again.
     fn removed(&mut self, task: TaskId, now: Nanos);
 
-    /// Whether [`used`](Policy::used) is to be called. It costs a system call for each task that
-    /// ran in a turn. Asked once.
+    /// Returns whether the engine must call [`used`](Policy::used), which costs a system call for
+    /// each task that ran in a turn. Called once.
     fn wants_usage(&self) -> bool {
         false
     }
 
-    /// Reports the usage of one task since the last turn. Called before [`pick`](Policy::pick) for
-    /// the favoured tasks and, if those left time over, for all others that ran.
+    /// Reports the usage of a task since the last turn. Called before [`pick`](Policy::pick) for
+    /// the favoured tasks and, if they left time over, for all other tasks that ran.
     fn used(&mut self, _usage: Usage, _now: Nanos) {}
 
-    /// Fills in the next turn. Called when the last turn is over, and earlier when a task is added
+    /// Fills in the next turn. Called when the last turn has ended, and earlier if a task is added
     /// or removed.
     fn pick(&mut self, now: Nanos, turn: &mut Turn);
 }
@@ -94,10 +94,10 @@ impl Turn {
         self.cpus
     }
 
-    /// Favours a task. The first favoured tasks get a CPU each; later ones run at once when an
-    /// earlier one blocks; all other tasks come after them, in no order. A policy that knows which
-    /// tasks sleep favours tasks until it has one awake for each CPU. Without any call all tasks
-    /// are equal, and a running one keeps its CPU until it blocks.
+    /// Favours a task. The first favoured tasks get a CPU each; later tasks run at once when an
+    /// earlier task blocks; all other tasks come after them, in no order. A policy that knows which
+    /// tasks sleep favours tasks until one is awake for each CPU. Without any call all tasks are
+    /// equal, and a running task keeps its CPU until it blocks.
     pub fn favour(&mut self, task: TaskId) {
         if !self.favoured.contains(&task) {
             self.favoured.push(task);
@@ -127,8 +127,8 @@ impl Turn {
     }
 }
 
-/// Returns the end of the slice after one that ended at `last`: on the grid of slices, so that
-/// lateness does not add up, unless that is over already.
+/// Returns the end of the slice that follows a slice that ended at `last`. The end is on the grid
+/// of slices, so that lateness does not add up, unless this time has already passed.
 pub fn next_end(last: Nanos, slice: Nanos, now: Nanos) -> Nanos {
     let next = last.saturating_add(slice);
     if next > now {

@@ -1,10 +1,11 @@
 //! [`ProcessMonitor`]: reports the ends of processes, by pidfd, and births and ends of their
-//! threads where the kernel reports those (proc connector).
+//! threads if the kernel reports them (proc connector).
 //!
 //! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the
-//! scheduler, so that it also runs where the tasks burn every CPU. It costs nothing until a process
-//! ends; where the kernel reports threads (CAP_NET_ADMIN, and the machine's network namespace),
-//! some 3 µs for each that is born or ends anywhere on the machine. Elsewhere the engine scans.
+//! scheduler, so that it also runs if the tasks use every CPU. It costs nothing until a process
+//! ends. If the kernel reports threads (with CAP_NET_ADMIN, and in the machine's network
+//! namespace), it costs about 3 µs for each thread that is born or ends anywhere on the machine.
+//! Otherwise the engine scans.
 
 use std::collections::HashSet;
 use std::io;
@@ -34,7 +35,7 @@ struct Shared {
     epoll: OwnedFd,
     stop: OwnedFd,
     pids: Pids,
-    /// Whether the kernel reports threads.
+    /// Set if the kernel reports threads.
     thread_events: bool,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -42,7 +43,7 @@ struct Shared {
 /// The processes that are scheduled.
 type Pids = Arc<Mutex<HashSet<i32>>>;
 
-/// A registration of a process, removed when dropped.
+/// A registration of a process, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct MonitoredProcess {
     pids: Pids,
@@ -56,7 +57,7 @@ impl Drop for MonitoredProcess {
     }
 }
 
-/// Forwards the kernel's events of `pids` to the engine.
+/// Forwards the kernel's events about `pids` to the engine.
 fn forward(events: &Events, pids: &Pids, control: &Control) {
     while let Some(event) = events.next() {
         let pids = pids.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,11 +85,11 @@ fn forward(events: &Events, pids: &Pids, control: &Control) {
 }
 
 impl ProcessMonitor {
-    /// Starts the thread, at `priority` if `elevator` may elevate it. To be called before the tasks
-    /// are elevated.
+    /// Starts the thread, at `priority` if `elevator` may elevate it. Must be called before the
+    /// tasks are elevated.
     ///
     /// # Errors
-    /// No descriptors or threads are left.
+    /// No descriptors or threads are available.
     pub fn start(
         control: &Control,
         elevator: &Elevator,
@@ -96,12 +97,12 @@ impl ProcessMonitor {
     ) -> Result<ProcessMonitor, SchedError> {
         let failed = || SchedError::os("watch for the ends of processes");
         let epoll = descriptor(|| {
-            // SAFETY: integers only.
+            // SAFETY: the call has only integer arguments.
             unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }
         });
         let epoll = epoll.map_err(failed())?;
         let stop = descriptor(|| {
-            // SAFETY: integers only.
+            // SAFETY: the call has only integer arguments.
             unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
         });
         let stop = stop.map_err(failed())?;
@@ -121,7 +122,8 @@ impl ProcessMonitor {
             .name("upshift-watch".into())
             .spawn(move || {
                 control.set_monitor_thread(upshift_elevate::current_tid());
-                // Without the right to be elevated, the thread is as late as ordinary threads are.
+                // Without the right to be elevated, the thread may be as late as an ordinary
+                // thread.
                 let _elevated = elevator.elevate_current(priority);
                 // The calling thread waits for this message.
                 let _ = ready.send(());
@@ -134,7 +136,7 @@ impl ProcessMonitor {
                 }
             });
         let thread = Some(thread.map_err(failed())?);
-        // An error means that the thread has ended already, and nothing is watched.
+        // An error means that the thread has already ended, and no process is watched.
         let _ = is_ready.recv();
         Ok(ProcessMonitor {
             shared: Arc::new(Shared {
@@ -147,7 +149,7 @@ impl ProcessMonitor {
         })
     }
 
-    /// Whether the kernel reports births and ends of threads. Lost events are noticed.
+    /// Returns whether the kernel reports births and ends of threads. Lost events are detected.
     pub(crate) fn reports_threads(&self) -> bool {
         self.shared.thread_events
     }
@@ -170,10 +172,10 @@ impl ProcessMonitor {
 impl Drop for Shared {
     fn drop(&mut self) {
         let word = STOP;
-        // SAFETY: eight bytes of a live word.
+        // SAFETY: the eight bytes of `word` are valid.
         unsafe { libc::write(self.stop.as_raw_fd(), (&raw const word).cast(), 8) };
         if let Some(thread) = self.thread.take() {
-            // The descriptors outlive the thread that waits on them.
+            // The thread waits on the descriptors, so they must live longer than the thread.
             let _ = thread.join();
         }
     }
@@ -184,7 +186,7 @@ fn descriptor(make: impl FnOnce() -> libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and has no other owner.
+    // SAFETY: `make` has just created the descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -196,7 +198,7 @@ fn add(epoll: libc::c_int, fd: libc::c_int, data: u64, interest: libc::c_int) ->
         events: interest as u32,
         u64: data,
     };
-    // SAFETY: a live event; both descriptors are open.
+    // SAFETY: `event` is valid for the duration of the call; both descriptors are open.
     let done = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     if done < 0 {
         Err(io::Error::last_os_error())
@@ -208,12 +210,12 @@ fn add(epoll: libc::c_int, fd: libc::c_int, data: u64, interest: libc::c_int) ->
 /// Waits for the next event; `None` if the wait was interrupted.
 fn next(epoll: libc::c_int) -> Option<u64> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for one event, which the kernel fills in. The descriptor is open as long as this
-    // thread runs.
+    // SAFETY: `event` has space for the one event that the kernel writes. The descriptor is open as
+    // long as this thread runs.
     let found = unsafe { libc::epoll_wait(epoll, &raw mut event, 1, -1) };
     match found {
         1 => Some(event.u64),
-        // Another error than an interruption would repeat for ever.
+        // An error other than an interruption would repeat for ever.
         _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => None,
         _ => Some(STOP),
     }
@@ -221,18 +223,18 @@ fn next(epoll: libc::c_int) -> Option<u64> {
 
 /// Opens a descriptor that becomes readable when `pid` ends.
 pub(crate) fn pidfd(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: integers only.
+    // SAFETY: the call has only integer arguments.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     descriptor(|| fd as libc::c_int)
 }
 
-/// Whether the process of `pidfd` has ended. One system call.
+/// Returns whether the process of `pidfd` has ended. One system call.
 pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut poll = libc::pollfd {
         fd: pidfd.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one live entry.
+    // SAFETY: `poll` is one valid entry.
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }

@@ -1,19 +1,19 @@
-//! [`Processes`]: a task that consists of one process, or of one and its descendants.
+//! [`Processes`]: a task that consists of a process, or of a process and its descendants.
 //!
-//! Every thread is elevated through an [`Elevator`], so it is restored however the scheduler
-//! ends. A thread that is born while its process is elevated starts as an ordinary one on the
-//! same CPU (`SCHED_RESET_ON_FORK`), behind all tasks. Where the kernel reports births
-//! ([`ProcessMonitor`]), it joins at once. Elsewhere a scan compares the link count of
-//! `/proc/PID/task`, which is the number of threads plus two, and reads the directory only if it
-//! has changed: one `fstat` for each process. A thorough scan always reads the directory, asks
-//! every thread for its policy and CPUs, and reverts changes that a thread made itself.
+//! Every thread is elevated through an [`Elevator`], so it is restored however the scheduler ends.
+//! A thread that starts while its process is elevated is an ordinary thread on the same CPU
+//! (`SCHED_RESET_ON_FORK`), behind all tasks. Where the kernel reports new threads
+//! ([`ProcessMonitor`]), it is elevated at once. Elsewhere a scan compares the link count of
+//! `/proc/PID/task`, which is the number of threads plus two, and reads the directory only if the
+//! count has changed: one `fstat` for each process. A thorough scan always reads the directory,
+//! asks every thread for its policy and CPUs, and reverts changes that a thread made itself.
 //!
 //! Children are listed in `/proc/PID/task/TID/children` of every thread, at every scan.
 //!
-//! The number of a thread that has ended may be reused. The thread is forgotten when the kernel
-//! reports its end, or when the directory is read; until then, a thread of another process with its
-//! number could be raised in its place. Numbers are assigned in turn: without reports, all of them
-//! would have to be used up within 100 ms.
+//! The TID of a thread that has ended may be reused. The thread is forgotten when the kernel
+//! reports its end, or when the directory is read; until then, a thread of another process with the
+//! same TID could be elevated in its place. TIDs are assigned in sequence: without reports, a full
+//! cycle of TIDs would have to pass within 100 ms.
 
 mod process;
 
@@ -27,14 +27,14 @@ use crate::process_monitor::ProcessMonitor;
 use crate::procfs;
 use process::Process;
 
-/// Threads of a task that are asked whether they want a CPU; some 10 µs each.
+/// Maximum number of threads that `wants_cpu` examines, at about 10 µs each.
 const ASKED_THREADS: usize = 32;
 
 /// A task that consists of one or several processes.
 #[derive(Debug)]
 pub struct Processes {
     label: String,
-    /// Dropped before the monitor, whose thread is joined: no elevated thread keeps it from
+    /// Dropped before the monitor, whose thread is joined: an elevated thread could keep it from
     /// running.
     processes: Vec<Process>,
     monitor: ProcessMonitor,
@@ -52,11 +52,11 @@ pub struct Processes {
 
 impl Processes {
     /// Attaches process `pid` with all its threads and, if `with_children`, its present and future
-    /// children. They are put at `base`: the lowest notch of their future engine. `elevator` needs
-    /// a guardian.
+    /// children. They get the priority `base`: the lowest that the scheduler will use for them.
+    /// `elevator` needs a guardian.
     ///
     /// # Errors
-    /// [`SchedError`]; everything is then as it was.
+    /// [`SchedError`]; all threads have then been restored.
     pub fn attach(
         elevator: &Elevator,
         monitor: &ProcessMonitor,
@@ -88,7 +88,7 @@ impl Processes {
         Ok(task)
     }
 
-    /// Names the task.
+    /// Sets the name of the task.
     pub fn labelled(mut self, label: impl Into<String>) -> Processes {
         self.label = label.into();
         self
@@ -104,19 +104,19 @@ impl Processes {
         self.corrected
     }
 
-    /// Attaches new children, and theirs, until there are no more.
+    /// Attaches all new descendants.
     fn scan_children(&mut self) {
-        let mut at = 0;
-        while let Some(process) = self.processes.get(at) {
-            at += 1;
+        let mut next = 0;
+        while let Some(process) = self.processes.get(next) {
+            next += 1;
             for pid in procfs::children(process.pid, process.tids()) {
                 let known = self.processes.iter().any(|other| other.pid == pid);
                 if known || procfs::check(pid).is_err() {
                     continue;
                 }
-                // A child born before its parent was pinned has inherited no policy or CPU of this
-                // crate.
-                let parent = self.cpu.and(self.processes.get(at - 1));
+                // A child that started before its parent was pinned has inherited neither policy
+                // nor CPU.
+                let parent = self.cpu.and(self.processes.get(next - 1));
                 let parent = parent.and_then(Process::first);
                 let attached =
                     Process::attach(&self.elevator, &self.monitor, pid, self.class, parent);
@@ -189,7 +189,7 @@ impl Member for Processes {
                 !ends
             });
         }
-        // Where the kernel reports each birth, the other threads need not be read.
+        // Where the kernel reports each new thread, the other processes need not be read.
         let reported = self.monitor.reports_threads();
         for process in &mut self.processes {
             if thorough || (!reported && process.has_changed()) {

@@ -1,4 +1,4 @@
-//! Facts about processes from `/proc`. Each function opens a small file, some 5–15 µs.
+//! Facts about processes from `/proc`. Each function opens a small file, which takes about 5–15 µs.
 
 use std::fs;
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
         }
         _ => {}
     }
-    // The main thread may have ended before the others.
+    // The main thread may have ended before the other threads.
     let ended = field(&status, "State:").is_some_and(|state| state.starts_with(['Z', 'X']));
     if ended && field(&status, "Threads:").is_none_or(|threads| threads == "1") {
         return Err(SchedError::NoSuchProcess(pid));
@@ -57,13 +57,13 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
-/// Returns the fields after the name, which may contain blanks and brackets.
+/// Returns the fields after the name. The name may contain blanks and brackets.
 fn after_name(stat: &str) -> Option<&str> {
     stat.rfind(')').and_then(|end| stat.get(end + 1..))
 }
 
-/// Returns the ancestors of this process: its parent, the parent of that, and so on. They, and the
-/// first process, cannot be scheduled.
+/// Returns the ancestors of this process: its parent, the parent of its parent, and so on. The
+/// ancestors and the first process cannot be scheduled.
 pub fn ancestors() -> Vec<i32> {
     let mut found = Vec::new();
     let mut pid = std::process::id() as i32;
@@ -78,10 +78,10 @@ pub fn ancestors() -> Vec<i32> {
     }
 }
 
-/// Whether a process of this user or of root holds a lock on `file`; `true` if that is unknown.
+/// Returns whether a process of this user or of root holds a lock on `file`; `true` if unknown.
 ///
-/// A process that has ended may have left its lock to a child. No scheduler does that, so in the
-/// first pid namespace, where all living processes are visible, a lock without a living holder is
+/// A process that has ended may have left its lock to a child. Schedulers do not, so in the first
+/// pid namespace, where all living processes are visible, a lock without a living holder is
 /// ignored.
 pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
     let (Ok(found), Ok(locks)) = (file.metadata(), read_at_once("/proc/locks")) else {
@@ -103,7 +103,7 @@ pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
         || living.any(|pid| matches!(users(pid), (0, _)) || same_user(pid))
 }
 
-/// Inode of the pid namespace in which the machine has started.
+/// Inode of the pid namespace in which the machine started.
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 fn sees_all_processes() -> bool {
@@ -115,7 +115,7 @@ fn same_user(pid: i32) -> bool {
     theirs == ours
 }
 
-/// Returns the user of the process, 0 if there is no such process, and the user of this one.
+/// Returns the user of the process, or 0 if it does not exist, and the user of this process.
 pub(crate) fn users(pid: i32) -> (u32, u32) {
     let theirs = fs::metadata(format!("/proc/{pid}")).map_or(0, |found| found.uid());
     let ours = fs::metadata("/proc/self").map_or(0, |found| found.uid());

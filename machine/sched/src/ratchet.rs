@@ -1,17 +1,19 @@
-//! [`Ratchet`]: the SCHED_FIFO priorities that make a task run next, with as few system calls as
-//! possible.
+//! [`Ratchet`]: the SCHED_FIFO priorities that make a task run next, with few system calls.
 //!
-//! The plain way to switch is two calls for each thread: raise the next task, lower the last one. A
-//! ratchet has three ways and takes the cheapest; a task weighs as much as it has threads:
+//! A simple switch takes two calls for each thread: one to raise the next task, one to lower the
+//! last task. A ratchet has three ways and takes the cheapest; the weight of a task is the number
+//! of its threads:
 //!
-//! 1. *Raise* the next task one notch above the last one and lower none. The usual way: one call
-//!    for each thread of the next task, until the range is used up.
-//! 2. Keep the *heaviest* task and move the others around it. A task of thousands of sleeping
-//!    threads is thus moved once, and a switch costs the threads of the others.
-//! 3. *Restart*: the favoured tasks get the lowest notches, all others go to the base.
+//! 1. *Raise* the next task one notch above the last task and lower no task. This is the usual way,
+//!    with one call for each thread of the next task, until the range is used up.
+//! 2. Keep the *heaviest* task in place and move the other tasks around it. Thus a task with
+//!    thousands of sleeping threads is moved once, and a switch costs only the threads of the other
+//!    tasks.
+//! 3. *Restart*: the favoured tasks get the lowest notches, all other tasks go to the base.
 //!
 //! Invariant after [`Ratchet::order`]: the favoured tasks have strictly falling notches, all above
-//! those of every other task of the CPU. Pure logic, O(tasks²) for few tasks, no system calls.
+//! the notches of every other task of the CPU. Pure logic without system calls; O(tasks²), for few
+//! tasks.
 
 use upshift_elevate::Priority;
 
@@ -39,14 +41,14 @@ impl Ratchet {
         }
     }
 
-    /// Returns the number of tasks that can be favoured at once.
+    /// Returns the number of tasks that can be favoured at the same time.
     pub(crate) fn room(&self) -> usize {
         usize::from(self.top - self.base)
     }
 
     /// Returns the changes that put `favoured` above all other tasks and in this order, first to
-    /// last. `now`: all tasks of this CPU; `weight`: the system calls that a change of a task
-    /// takes. Favoured tasks beyond [`Ratchet::room`] are left out.
+    /// last. `now` contains all tasks of this CPU; `weight` returns the number of system calls that
+    /// a change of a task takes. Favoured tasks beyond [`Ratchet::room`] are ignored.
     pub(crate) fn order(
         &self,
         favoured: &[usize],
@@ -57,7 +59,7 @@ impl Ratchet {
         let heaviest = now.iter().max_by_key(|notch| weight(notch.task));
         let around = heaviest.and_then(|&fixed| self.around(fixed, favoured, now));
         let restarted = self.restarted(favoured, now);
-        // The second way leaves less room above than the third, so it counts twice.
+        // The second way leaves less space above than the third, so its cost counts twice.
         let ways = [
             (self.raised(favoured, now), 1),
             (around, 2),
@@ -73,7 +75,7 @@ impl Ratchet {
         changes.into_iter().filter_map(change).collect()
     }
 
-    /// The first way; `None` if the range is used up.
+    /// Computes the changes of the first way, or returns `None` if the range is used up.
     fn raised(&self, favoured: &[usize], now: &[Notch]) -> Option<Changes> {
         let mut below = others(favoured, now).map(|(_, at)| at).max().unwrap_or(0);
         let notches = now.iter().map(|notch| notch.at.get());
@@ -92,7 +94,8 @@ impl Ratchet {
         (highest <= self.top).then_some(changes)
     }
 
-    /// The second way; `None` if there is no room above or below `fixed`.
+    /// Computes the changes of the second way, or returns `None` without space above or below
+    /// `fixed`.
     fn around(&self, fixed: Notch, favoured: &[usize], now: &[Notch]) -> Option<Changes> {
         let at = fixed.at.get();
         let position = favoured.iter().position(|&task| task == fixed.task);
@@ -106,7 +109,7 @@ impl Ratchet {
             return None;
         }
         let mut changes = Vec::new();
-        // The favoured tasks begin at this notch; the others are below it.
+        // The favoured tasks begin at this notch; the other tasks are below it.
         let lowest = match (position, below) {
             (None, _) => at + 1,
             (Some(_), []) => at,
@@ -125,7 +128,7 @@ impl Ratchet {
         Some(changes)
     }
 
-    /// The third way.
+    /// Computes the changes of the third way.
     fn restarted(&self, favoured: &[usize], now: &[Notch]) -> Changes {
         let raised = others(favoured, now).filter(|&(_, at)| at > self.base);
         let lowered = raised.map(|(task, _)| (task, self.base));
@@ -150,7 +153,7 @@ fn others<'a>(favoured: &'a [usize], now: &'a [Notch]) -> impl Iterator<Item = (
 }
 
 fn change((task, at): (usize, u8)) -> Option<Notch> {
-    // The notch is within `base ..= top`, so always a priority.
+    // The notch is within `base ..= top`, so it is always a priority.
     let at = Priority::new(at).ok()?;
     Some(Notch { task, at })
 }
@@ -190,7 +193,7 @@ mod tests {
         let ratchet = Ratchet::new(Priority::of::<2>(), Priority::of::<12>());
         let mut now = start(4);
         let mut moved = [0; 4];
-        // Each task in turn; between them the second task before the heavy one, and after it.
+        // Each task is favoured in turn; in between, task 1 before the heavy task, and after it.
         let turns = [&[0][..], &[1], &[2], &[1, 0], &[3], &[0, 1], &[2, 3]];
         for turn in 0..700 {
             let weight = |task: usize| if task == 0 { 2000 } else { 1 };

@@ -1,13 +1,13 @@
-//! [`Report`] and [`Trace`]: the work of an engine, as figures and as events.
+//! [`Report`] and [`Trace`]: figures and events of an engine.
 //!
 //! Samples are stored in rings of fixed size, so a long run uses no more memory than a short one.
 
 use crate::policy::{Nanos, TaskId};
 
-/// Stored samples of each figure.
+/// Number of stored samples of each figure.
 const SAMPLES: usize = 4096;
 
-/// Figures of a run so far.
+/// Figures of a run until now.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// Name of the policy.
@@ -16,11 +16,11 @@ pub struct Report {
     pub began: Nanos,
     /// Time since the start, ns.
     pub elapsed: Nanos,
-    /// Number of questions to the policy.
+    /// Number of calls of [`Policy::pick`](crate::Policy::pick).
     pub turns: u64,
     /// Number of times that another task came to the front of a CPU.
     pub switches: u64,
-    /// Number of times that the scheduler slept: each takes a timer and two switches of the kernel.
+    /// Number of times that the scheduler slept; each takes a timer and two switches of the kernel.
     pub waits: u64,
     /// Number of system calls that changed the class or the priority of a thread.
     pub calls: u64,
@@ -32,11 +32,11 @@ pub struct Report {
     /// CPU time of the scheduler and its [`ProcessMonitor`](crate::ProcessMonitor) since the start,
     /// ns.
     pub own_cpu_time: Nanos,
-    /// Time for which the CPUs were open to ordinary threads, ns of each.
+    /// Time for which the CPUs were open to ordinary threads, ns for each CPU.
     pub opened: Nanos,
-    /// Number of events that the trace had no room for.
+    /// Number of events for which the trace had no space.
     pub untraced: u64,
-    /// CPUs that became unusable: their tasks were moved to the others.
+    /// CPUs that became unavailable; their tasks were moved to the other CPUs.
     pub lost: Vec<usize>,
     /// The tasks, including those that have ended.
     pub tasks: Vec<TaskReport>,
@@ -45,7 +45,7 @@ pub struct Report {
 /// Figures of one task.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskReport {
-    /// Name shown to users.
+    /// Name that users see.
     pub label: String,
     /// CPU time since the task was added, ns.
     pub cpu_time: Nanos,
@@ -53,13 +53,12 @@ pub struct TaskReport {
     pub share: f64,
     /// Number of times that the task came to the front.
     pub turns: u64,
-    /// Number of threads; 0: the task has ended, or was left out.
+    /// Number of threads; 0 if the task has ended, or was left out.
     pub threads: usize,
-    /// Whether the task was never scheduled
-    /// ([`Engine::add_left_out`](crate::Engine::add_left_out)).
+    /// Set if the task was never scheduled ([`Engine::add_left_out`](crate::Engine::add_left_out)).
     pub left_out: bool,
-    /// Threads and children that could not be elevated: other users', or more than
-    /// [`upshift_elevate::MAX_CAPACITY`].
+    /// Number of threads and children that could not be elevated, because they belong to other
+    /// users, or because there are more than [`upshift_elevate::MAX_CAPACITY`].
     pub refused: u64,
 }
 
@@ -121,7 +120,7 @@ pub struct Event {
 /// Kinds of [`Event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// A task came to the front of a CPU; `None`: all tasks are equal there now.
+    /// A task came to the front of a CPU; `None` if all tasks of the CPU are equal now.
     Front {
         /// The CPU.
         cpu: usize,
@@ -145,7 +144,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Creates a trace with room for `room` events.
+    /// Creates a trace with space for `room` events.
     pub(crate) fn new(room: usize) -> Trace {
         Trace {
             events: Vec::with_capacity(room),
@@ -167,7 +166,7 @@ impl Trace {
         &self.events
     }
 
-    /// Returns the number of events that were lost for lack of room.
+    /// Returns the number of events for which there was no space.
     pub fn lost(&self) -> u64 {
         self.lost
     }

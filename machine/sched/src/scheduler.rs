@@ -1,4 +1,4 @@
-//! [`Scheduler`]: an engine on a thread of its own, above the tasks.
+//! [`Scheduler`]: an engine on a separate thread, above the tasks.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -19,14 +19,14 @@ pub struct Scheduler {
     thread: Option<JoinHandle<Ended>>,
 }
 
-/// The result of an engine. All tasks have been restored by then.
+/// The result of an engine. All tasks have been restored before it is returned.
 pub type Ended = Result<(Report, Trace), SchedError>;
 
 impl Scheduler {
     /// Starts a thread, pins it to `cpu`, elevates it to `priority`, and runs the engine that
     /// `build` creates. `priority` must be above the engine's [`Config::top`](crate::Config::top).
     /// `build` attaches the tasks on the new thread, so that tasks that are already elevated cannot
-    /// keep it from the CPU.
+    /// keep this thread from the CPU.
     ///
     /// # Errors
     /// The thread could not be started, elevated or pinned, or `build` failed. Attached tasks have
@@ -43,8 +43,8 @@ impl Scheduler {
             let built = elevate_current(&elevator, cpu, priority)
                 .map_err(E::from)
                 .and_then(|guard| Ok((guard, build()?)));
-            // Dropped in reverse order: if the policy panics, the tasks are restored before the
-            // thread sinks below them.
+            // These values are dropped in reverse order: if the policy panics, the tasks are
+            // restored before the thread sinks below them.
             let (guard, mut engine) = match built {
                 Ok(built) => built,
                 Err(error) => {
@@ -56,7 +56,8 @@ impl Scheduler {
             let _ = ready.send(Ok(engine.control()));
             let result = engine.run(&mut Monotonic);
             let trace = engine.trace().clone();
-            // The tasks are restored before their scheduler, so that no other thread delays it.
+            // The tasks are restored before their scheduler is demoted, so that no other thread
+            // delays it.
             drop(engine);
             drop(guard);
             result.map(|report| (report, trace))
@@ -82,7 +83,7 @@ impl Scheduler {
         &self.control
     }
 
-    /// Whether the engine has ended, as it does when all tasks have.
+    /// Returns whether the engine has ended, for example because all tasks have ended.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -98,7 +99,7 @@ impl Scheduler {
     /// Stops the engine and restores the tasks.
     ///
     /// # Errors
-    /// Errors of [`Scheduler::wait`].
+    /// The errors of [`Scheduler::wait`].
     pub fn stop(mut self) -> Ended {
         self.control.stop();
         self.join()
@@ -107,8 +108,8 @@ impl Scheduler {
     fn join(&mut self) -> Ended {
         match self.thread.take() {
             Some(thread) => thread.join().map_err(|payload| {
-                // The destructor of the payload may be the policy's and panic, so the payload is
-                // leaked.
+                // The type of the payload may belong to the policy, and its destructor may panic,
+                // so the payload is leaked.
                 std::mem::forget(payload);
                 panicked()
             })?,

@@ -27,7 +27,7 @@ use crate::policy::{Nanos, TaskId};
 /// Error in a timetable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimetableError {
-    /// Number of the line, from 1; 0: the whole timetable.
+    /// Number of the line, from 1; 0 for the whole timetable.
     pub line: usize,
     /// The error as text, with a remedy.
     pub what: String,
@@ -44,7 +44,7 @@ impl fmt::Display for TimetableError {
 
 impl Error for TimetableError {}
 
-/// Longest timetable, ns.
+/// Maximum length of a timetable, ns.
 const MAX_LENGTH: Nanos = 1_000_000_000_000_000;
 
 /// Parses a timetable. `find` returns the task of a word; entries must be at least `floor` ns long.

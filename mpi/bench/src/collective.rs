@@ -1,4 +1,4 @@
-//! A collective that runs without pause while every rank serves the previous one.
+//! An allreduce that runs without pause while every rank serves calls of the previous rank.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,7 +32,7 @@ pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     })
 }
 
-/// Reduces while rank 0 says so, by a number that is part of the reduced data.
+/// Reduces until rank 0 ends the measurement, which it announces by the first reduced number.
 async fn reduce(world: World, runs: bool, seconds: f64) -> Result<()> {
     if !runs {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The cost of a message, a byte, a call and a multiplication.
+//! Costs of a message, a byte, a call and a multiplication.
 
 use std::time::Instant;
 

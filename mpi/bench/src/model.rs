@@ -1,13 +1,14 @@
-//! A model of many ranks, computed from the measured costs of two.
+//! A model of many ranks, computed from the costs that were measured between two ranks.
 //!
-//! SUMMA of order n on √P × √P ranks, panels of width w = 64: each rank multiplies n³/P times. It
-//! takes part in two broadcasts per panel, each in ⌈log₂ √P⌉ steps of a message with w·n/√P
-//! numbers. Rank 0 cuts the matrix up and collects the product: 2·n² numbers and 2·P messages pass
-//! it, one after the other. A step costs α, a byte β, a multiplication γ.
+//! SUMMA of order n on √P × √P ranks with panels of width w = 64: each rank performs n³/P
+//! multiplications and takes part in two broadcasts per panel, each in ⌈log₂ √P⌉ steps with a
+//! message of w·n/√P numbers. Rank 0 distributes the matrices and collects the product: 2·n²
+//! numbers and 2·P messages pass through it sequentially. A step costs α, a byte β, a
+//! multiplication γ.
 //!
-//! The model leaves out the network (α and β are those of shared memory: replace them by those of
-//! your network), contention in it, late ranks, and the memory bandwidth that ranks of a node
-//! share.
+//! The model neglects the network (α and β are the costs of shared memory: replace them by the
+//! costs of your network), contention in the network, late ranks, and the memory bandwidth that
+//! ranks of a node share.
 
 use upshift_report::Table;
 

@@ -1,5 +1,5 @@
-//! Overlap of communication and computing: blocking MPI without overlap, a thread for communication
-//! with `MPI_THREAD_MULTIPLE`, coroutines.
+//! Overlap of communication and computing in three ways: blocking MPI without overlap, a separate
+//! thread for communication with `MPI_THREAD_MULTIPLE`, and coroutines.
 
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn report(first: bool, sides: [Vec<Duration>; 3]) {
     print_figure("4 hidden %", hidden * 100.0);
 }
 
-/// Times each of three functions, in turn.
+/// Measures each of three functions in turn.
 fn timed(times: usize, barrier: impl Fn(), mut sides: [&mut dyn FnMut(); 3]) -> [Vec<Duration>; 3] {
     let mut taken = [const { Vec::new() }; 3];
     for _ in 0..times {
@@ -51,7 +51,7 @@ fn timed(times: usize, barrier: impl Fn(), mut sides: [&mut dyn FnMut(); 3]) -> 
     taken
 }
 
-/// Returns the pieces of computing that take as long as the messages.
+/// Returns the number of pieces of computing that take as long as the messages.
 fn pieces(plain: &Plain, peer: i32, out: &[u8], into: &mut [u8]) -> u64 {
     let mut taken = Vec::new();
     for _ in 0..10 {

@@ -1,4 +1,5 @@
-//! The tables of the figures: printed, and written into `mpi/bench/FIGURES.md` between two marks.
+//! The tables of the figures, which are printed and written into `mpi/bench/FIGURES.md` between two
+//! marks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +26,8 @@ pub(crate) fn measured_tables(figures: &Figures) -> String {
     let mut page = String::new();
     for ((name, ways), (_, text)) in MEASUREMENTS.iter().zip(EXPLAINED) {
         let keys = figures.keys().filter(|key| key.0 == *name);
-        // Each way has a row for each number of ranks, or, with more of them, each operation.
+        // Each way has a row for each number of ranks; in the table of sizes, each operation has
+        // one.
         let mut rows: Vec<(usize, &str)> = Vec::new();
         let mut columns: Vec<&str> = Vec::new();
         let is_by_size = *name == "sizes";
@@ -51,7 +53,7 @@ pub(crate) fn measured_tables(figures: &Figures) -> String {
         }
         rows.dedup();
         columns.dedup();
-        // The number in front of a figure is for the order.
+        // The number at the start of a figure's name determines the order.
         let title = |column: &&str| match column.split_once(' ') {
             Some((_, words)) if !is_by_size => words.to_owned(),
             _ => (*column).to_owned(),
@@ -82,7 +84,7 @@ pub(crate) fn measured_tables(figures: &Figures) -> String {
     page
 }
 
-/// Formats the median with the smallest and the largest value, in three digits.
+/// Formats the median and the range of the values, with three digits each.
 fn format_spread(values: &[f64]) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -153,7 +155,7 @@ pub(crate) fn machine() -> String {
     )
 }
 
-/// Puts a text between the marks of the page.
+/// Writes a text between the marks of the page.
 ///
 /// # Errors
 /// The page cannot be read or written, or has no marks.

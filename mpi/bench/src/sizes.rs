@@ -1,6 +1,6 @@
-//! Operations from one byte to 256 MiB: blocking MPI with the library's defaults, and with messages
-//! in pieces as [`Launch`] sets by default; a thread that starts the operation and calls
-//! `MPI_Wait`; coroutines.
+//! Operations on 1 byte to 256 MiB in four ways: blocking MPI with the library's defaults; blocking
+//! MPI with messages in pieces, the default of [`Launch`]; a thread that starts the operation and
+//! calls `MPI_Wait`; coroutines.
 
 use std::ffi::{c_int, c_void};
 use std::sync::mpsc::sync_channel;
@@ -26,7 +26,7 @@ enum Operation {
     Broadcast,
     Gather,
     Alltoall,
-    /// A message to the next rank, and one from the previous rank.
+    /// A message to the next rank, and another from the previous rank.
     Messages,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn run(way: &str, quick: bool) -> Result<()> {
     }
 }
 
-/// Makes MPI send in pieces, as `Launch` does.
+/// Makes MPI send messages in pieces, as `Launch` does.
 fn in_pieces() {
     for transport in ["self", "vader", "tcp"] {
         // SAFETY: this runs first in `main`: there is no other thread.
@@ -71,7 +71,7 @@ fn in_pieces() {
     }
 }
 
-/// Returns the items of one rank in each buffer, sent and received, and MPI's count.
+/// Returns the lengths of the buffers that a rank sends and receives, and the count for MPI.
 fn lengths(operation: Operation, bytes: usize, rank: usize, size: usize) -> (usize, usize, usize) {
     let share = (bytes / size).max(1);
     match operation {
@@ -194,7 +194,7 @@ unsafe fn run_blocking(
     }
 }
 
-/// Times `once`, which gets both buffers and the count.
+/// Measures `once`, which receives both buffers and the count.
 fn measure(
     plain: &Plain,
     quick: bool,
@@ -236,10 +236,10 @@ fn blocking(quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// A job of the thread.
+/// An operation for the communication thread: its buffers and the count.
 struct Job(Operation, *mut c_void, *mut c_void, usize);
 
-// SAFETY: the sender waits until the job is done.
+// SAFETY: the sender keeps the buffers alive until the job has ended.
 unsafe impl Send for Job {}
 
 fn thread(quick: bool) -> Result<()> {
@@ -277,8 +277,8 @@ async fn coroutines(world: &World, quick: bool) -> Result<()> {
         let (mut sent, mut received) = (vec![1u8; sent], vec![0u8; received]);
         let mut taken = Vec::new();
         for _ in 0..times {
-            // Where the operation takes buffers and returns others, they are made outside of the
-            // timing.
+            // An operation that takes a buffer returns another: new buffers are created outside of
+            // the measured time.
             let out = std::mem::take(&mut sent);
             comm.barrier().await?;
             let began = Instant::now();

@@ -13,7 +13,7 @@ use crate::work::{Schedule, histogram, print_figure, print_quantiles};
 const PER_SECOND: u32 = 100;
 const SMALL: usize = 16;
 const LARGE: usize = 384;
-/// Levels of the requests of the batch: two products at a time.
+/// Levels of the requests of the batch, which runs two products at a time.
 const BATCH: [u8; 2] = [5, 6];
 
 fn matrix(n: usize) -> Vec<u8> {
@@ -64,7 +64,8 @@ async fn measure(matrices: &Matrices, levels: Levels, seconds: f64, batch: bool)
     let level = levels.level(0);
     let (asking, noted) = (matrices.clone(), latencies.clone());
     let began = Instant::now();
-    // The source of the requests must not be late itself: it stands for clients elsewhere.
+    // The source of the requests is urgent too, so it is not late: it represents clients on other
+    // machines.
     let asker = spawn(
         async move {
             let mut schedule = Schedule::new(PER_SECOND, seconds);

@@ -1,4 +1,4 @@
-//! Helpers shared by all measurements: interruptible computing, time, histograms, and plain MPI.
+//! Helpers of all measurements: interruptible computing, time, histograms, and blocking MPI.
 
 use std::ffi::c_int;
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use mpi_sys as sys;
 use upshift::{time, yield_if_needed};
 use upshift_mpi::{Error, Result};
 
-/// Steps of computing between two chances to give way: some 100 ns.
+/// Number of steps of computing between two preemption points, about 100 ns.
 const STEPS: u64 = 128;
 
 fn piece(seed: u64) -> u64 {
@@ -29,7 +29,7 @@ pub(crate) async fn compute_cooperatively(pieces: u64) {
     black_box(seed);
 }
 
-/// Returns the number of pieces that take that long on this rank now.
+/// Returns the number of pieces that currently take `time` on this rank.
 pub(crate) fn pieces_in(time: Duration) -> u64 {
     let began = Instant::now();
     compute(20_000);
@@ -50,7 +50,7 @@ pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Creates a histogram of latencies in nanoseconds, from the intended moment.
+/// Creates a histogram of latencies in nanoseconds, which are measured from the intended moment.
 pub(crate) fn histogram() -> Histogram<u64> {
     // The upper bound is a minute.
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("these bounds are allowed")
@@ -63,7 +63,7 @@ pub(crate) fn print_quantiles(name: &str, latencies: &Histogram<u64>) {
     }
 }
 
-/// The schedule of an open loop.
+/// The schedule of requests in an open loop.
 pub(crate) struct Schedule {
     began: Instant,
     period: Duration,
@@ -94,7 +94,7 @@ impl Schedule {
     }
 }
 
-/// MPI as a C program uses it.
+/// Blocking MPI, as a C program uses it.
 pub(crate) struct Plain {
     pub(crate) rank: c_int,
     pub(crate) size: c_int,
@@ -124,7 +124,7 @@ impl Plain {
         Ok(Plain { rank, size })
     }
 
-    /// Sends to and receives from one rank at the same time; waits for both.
+    /// Sends to a rank and receives from it at the same time, and waits for both.
     pub(crate) fn exchange(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
         // SAFETY: MPI is initialised while a `Plain` lives, and both sides exchange buffers of one
         // length.
@@ -147,7 +147,7 @@ impl Plain {
         }
     }
 
-    /// Makes a round trip: rank 0 sends first, rank 1 answers.
+    /// Makes a round trip: rank 0 sends first, and rank 1 replies.
     pub(crate) fn round_trip(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
         let send = || {
             // SAFETY: MPI is initialised while a `Plain` lives.
@@ -196,7 +196,7 @@ impl Drop for Plain {
     }
 }
 
-/// Returns the partner of a rank; the last of an odd number, or the only one, is its own.
+/// Returns the partner of a rank; the last rank of an odd number is its own partner.
 pub(crate) fn partner(rank: usize, size: usize) -> usize {
     let other = rank ^ 1;
     if other < size { other } else { rank }

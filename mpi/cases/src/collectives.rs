@@ -107,8 +107,7 @@ async fn refused(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Awaits a collective at an urgent level while every rank computes: it completes before the
-/// computation.
+/// Awaits collectives at an urgent level while every rank computes.
 async fn beside_work(world: &World) -> Result<()> {
     let batch = spawn(
         async {

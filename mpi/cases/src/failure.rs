@@ -1,4 +1,5 @@
-//! Ranks that die in several ways. The tests check the messages of the others, and their time.
+//! Ranks that fail in several ways. The tests check the messages of the other ranks, and the time
+//! that they take.
 
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ async fn serve(world: &World) -> Result<()> {
     world.comm().barrier().await?;
     if world.rank() == 0 {
         world.call_at(last, Level::at::<0>(), vec![1; 77]).await?;
-        // Less urgent, so the message must not name it.
+        // This call is less urgent, so the message must not name it.
         world.call_at(last, Level::at::<5>(), vec![1; 11]).await?;
     }
     world.comm().barrier().await
 }
 
-/// The last rank is killed; the others wait for it in every way.
+/// The last rank is killed while the others wait for it in every possible way.
 pub(crate) async fn killed(world: World) -> Result<()> {
     serve(&world).await?;
     let comm = world.comm();

@@ -23,12 +23,12 @@ async fn mismatched(world: &World) -> Result<()> {
         assert!(matches!(short, Err(Error::Mpi(..))), "{short:?}");
         sent.await?;
     }
-    // A number of bytes that is no whole number of items.
+    // The number of bytes is not a multiple of the size of an item.
     let sent = comm.isend(vec![1u8; 13], peer, 2);
     let partial = comm.irecv(vec![0u64; 10], Source::Any, 2).await;
     assert_eq!(partial, Err(Error::PartialItem));
     sent.await?;
-    // A rank that does not exist.
+    // The rank does not exist.
     let size = world.size();
     for rank in [size, size + 7, 1 << 31, usize::MAX] {
         let unknown = Error::Rank(rank, size);
@@ -59,7 +59,7 @@ async fn mismatched(world: &World) -> Result<()> {
     let most = i32::MAX as u32;
     let all = comm.split(Some(most), most as usize).await?;
     assert_eq!(all.map(|all| all.size()), Some(size));
-    // A length beyond MPI's count. The memory is never touched.
+    // The length exceeds MPI's count. The memory is never touched.
     let long = comm.isend(vec![0u8; 1 << 31], peer, 4).await;
     assert_eq!(long.err(), Some(Error::TooLong(1 << 31)));
     Ok(())
@@ -73,7 +73,7 @@ async fn dropped(world: &World) -> Result<()> {
         drop(comm.isend(vec![9u32; length], peer, 1));
         let arrived = comm.irecv(vec![0u32; length], Source::Any, 1).await?;
         assert_eq!(arrived.data, vec![9; length]);
-        // The receive is gone: the message is for the next one.
+        // The receive was cancelled: the message is for the next receive.
         drop(comm.irecv(vec![0u32; length], Source::Any, 2));
         comm.barrier().await?;
         time::sleep(Duration::from_millis(5)).await;
@@ -84,11 +84,11 @@ async fn dropped(world: &World) -> Result<()> {
         // A collective continues in the background.
         drop(comm.allreduce(vec![1u32; length], Op::Sum));
         drop(comm.improbe(Source::Any, 3));
-        // A message that was probed, and never received.
+        // A probed message is never received.
         let sent = comm.issend(vec![7u32; length], peer, 4);
         drop(comm.improbe(Source::Any, 4).await?);
         sent.await?;
-        // A receive that is never dropped: the buffer stays.
+        // A receive is never dropped: its buffer stays.
         std::mem::forget(comm.irecv(vec![0u32; length], Source::Any, 5));
     }
     Ok(())
@@ -103,7 +103,7 @@ async fn cancelled(world: &World) -> Result<()> {
     let receive = comm.irecv(vec![0u8; 10], Source::Any, 7);
     comm.isend(vec![3u8; 10], peer, 7).await?;
     comm.barrier().await?;
-    // Whether the message has come or not, it is not lost.
+    // The message is not lost, whether it has arrived or not.
     let arrived = match receive.cancel().await? {
         Some(arrived) => arrived,
         None => comm.irecv(vec![0u8; 10], Source::Any, 7).await?,
@@ -133,7 +133,7 @@ async fn thousands(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A message of 256 MiB, whose bytes are checked.
+/// Sends a message of 256 MiB and checks its bytes.
 pub(crate) async fn huge(world: World) -> Result<()> {
     let comm = world.comm();
     let (rank, size) = (world.rank(), world.size());

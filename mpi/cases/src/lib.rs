@@ -1,5 +1,5 @@
-//! Programs that the tests of this workspace start: jobs of `mpirun`, and a daemon. Each ends when
-//! its handle is dropped, and after a bounded time.
+//! Programs that the tests of this workspace start: jobs of `mpirun`, and a daemon. A program ends
+//! when its handle is dropped, or after a time limit.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -13,20 +13,21 @@ const JOB_TIMEOUT_S: u32 = 60;
 /// Time limit for an expected event.
 pub const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Ensures one job at a time in a test program: each has more ranks than the machine may have CPUs.
+/// Ensures that a test program runs one job at a time: a job may have more ranks than the machine
+/// has CPUs.
 pub fn serialise_jobs() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns `mpirun` with the options to run as root and with more ranks than CPUs, up to the
-/// program. `timeout` ends it.
+/// Returns a command that runs `mpirun`, as root and with more ranks than CPUs, up to the name of
+/// the program. `timeout` kills the job after [`JOB_TIMEOUT_S`].
 #[must_use]
 pub fn mpirun(ranks: usize) -> Command {
     mpirun_for(JOB_TIMEOUT_S, ranks)
 }
 
-/// Returns [`mpirun`] with a limit in seconds.
+/// Returns the command of [`mpirun`] with a time limit in seconds.
 #[must_use]
 pub fn mpirun_for(limit: u32, ranks: usize) -> Command {
     let mut command = Command::new("timeout");
@@ -41,7 +42,7 @@ pub fn mpirun_for(limit: u32, ranks: usize) -> Command {
     command
 }
 
-/// Returns a program's output on both streams.
+/// Returns the contents of both output streams.
 #[must_use]
 pub fn text(output: &Output) -> String {
     let both = [&*output.stdout, &*output.stderr].map(String::from_utf8_lossy);
@@ -51,7 +52,7 @@ pub fn text(output: &Output) -> String {
 /// A program that runs beside the test.
 pub struct Running {
     child: Child,
-    /// Ends the standard input when it is dropped.
+    /// Dropped to close the standard input.
     input: Option<ChildStdin>,
     lines: Receiver<String>,
     seen: Vec<String>,
@@ -100,7 +101,7 @@ impl Running {
     /// Waits for a line that contains `what`.
     ///
     /// # Panics
-    /// If none comes in time.
+    /// If no such line appears in time.
     pub fn line(&mut self, what: &str) -> String {
         if let Some(line) = self.seen.iter().find(|line| line.contains(what)) {
             return line.clone();
@@ -118,7 +119,8 @@ impl Running {
         }
     }
 
-    /// Closes the program's input and waits for its end. Returns its status, and its output.
+    /// Closes the program's input and waits until the program ends. Returns its status and its
+    /// output.
     ///
     /// # Panics
     /// If the program does not end in time.
@@ -126,10 +128,10 @@ impl Running {
         drop(self.input.take());
         let deadline = Instant::now() + EVENT_TIMEOUT;
         let status = loop {
-            if let Some(status) = self.child.try_wait().expect("it is our child") {
+            if let Some(status) = self.child.try_wait().expect("a child of this process") {
                 break status;
             }
-            assert!(Instant::now() < deadline, "it does not end");
+            assert!(Instant::now() < deadline, "the program does not end");
             std::thread::sleep(Duration::from_millis(10));
         };
         while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(500)) {
@@ -143,7 +145,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         drop(self.input.take());
         if let Ok(None) = self.child.try_wait() {
-            // SIGTERM, which `timeout` and `mpirun` pass on to the ranks.
+            // Sends SIGTERM, which `timeout` and `mpirun` pass on to the ranks.
             let pid = self.child.id().to_string();
             let _ = Command::new("kill").arg(&pid).status();
             std::thread::sleep(Duration::from_millis(1500));
@@ -161,7 +163,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon that this checkout has built; `None` if it has built none.
+    /// Starts the daemon that was built in this checkout, or returns `None` if there is none.
     #[must_use]
     pub fn start(test: &str) -> Option<Daemon> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -193,16 +195,16 @@ impl Daemon {
         })
     }
 
-    /// Returns the path of its socket.
+    /// Returns the path of the daemon's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory.join("daemon.sock")
     }
 
-    /// Returns its status as JSON.
+    /// Returns the daemon's status as JSON.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the daemon does not answer.
     #[must_use]
     pub fn status(&self) -> String {
         let output = Command::new(&self.program)

@@ -1,7 +1,7 @@
-//! The program of the ranks: runs the case of a name. The tests start it by `mpirun`.
+//! The program of the ranks, which runs the named case. The tests start it by `mpirun`.
 //!
-//! A case succeeds if all ranks do; rank 0 prints `ok` then. A rank that finds a fault panics,
-//! which ends the job.
+//! A case succeeds if it succeeds on all ranks; rank 0 then prints `ok`. A rank that finds a fault
+//! panics, which ends the job.
 
 #![allow(clippy::unwrap_used)]
 

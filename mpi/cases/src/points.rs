@@ -1,4 +1,4 @@
-//! Messages between two ranks, and of each rank with itself.
+//! Messages between two ranks, and from each rank to itself.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn ring(world: &World) -> Result<()> {
     let comm = world.comm();
     let (rank, size) = (world.rank(), world.size());
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-    // From one item to a number that does not fit in an eager message.
+    // The largest message is too long for MPI to send eagerly.
     for length in [0, 1, 100, 1 << 10, 1 << 14, 1 << 18] {
         let sent = comm.isend(vec![rank as u64; length], next, 1);
         let arrived = comm.irecv(vec![0u64; length + 3], before, 1).await?;
@@ -35,7 +35,7 @@ async fn ring(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Sends one shared buffer to all ranks; receives from any rank.
+/// Sends one shared buffer to all ranks, and receives from any rank.
 async fn everyone_to_everyone(world: &World) -> Result<()> {
     let comm = world.comm();
     let items: Arc<[u32]> = vec![world.rank() as u32; 5000].into();
@@ -66,7 +66,7 @@ async fn probes(world: &World) -> Result<()> {
         assert_eq!(message.receive::<i16>().await?.data, vec![1; length]);
         sent.await?;
     }
-    // Half of an item.
+    // The message contains half of an item.
     let sent = comm.isend(vec![1u8; 12], peer, 3);
     let message = comm.improbe(Source::Any, 3).await?;
     assert_eq!(message.length::<u64>(), Err(Error::PartialItem));
@@ -106,7 +106,7 @@ async fn persistent(world: &World) -> Result<()> {
         receive.wait().await?;
         assert_eq!(receive.output()?, vec![round; 4000]);
     }
-    // The message never comes: the drop cancels the receive.
+    // The message never arrives: dropping the receive cancels it.
     receive.start()?;
     assert_eq!(receive.output(), Err(Error::Busy));
     Ok(())
@@ -116,7 +116,7 @@ async fn communicators(world: &World) -> Result<()> {
     let (rank, size) = (world.rank(), world.size());
     let other = world.comm().dup().await?;
     let peer = (rank + 1) % size;
-    // The same peer, the same tag: the communicator tells them apart.
+    // Both messages have the same peer and tag: the communicator distinguishes them.
     let first = world.comm().isend(vec![1u8], peer, 6);
     let second = other.isend(vec![2u8], peer, 6);
     assert_eq!(other.irecv(vec![0u8], Source::Any, 6).await?.data, [2]);
@@ -127,7 +127,7 @@ async fn communicators(world: &World) -> Result<()> {
 
     let half = world.comm().split(Some((rank % 2) as u32), size - rank);
     let half = half.await?.unwrap();
-    // In the order of the keys: the last rank of the world is the first.
+    // The keys reverse the order: the last rank of the world is the first.
     assert_eq!(half.size(), (size + 1 - rank % 2) / 2);
     let gathered = half.allgather(vec![rank as u32]).await?;
     assert!(gathered.is_sorted_by(|a, b| a > b), "{gathered:?}");

@@ -1,5 +1,4 @@
-//! Requests between ranks: levels, order, panics, callers that go away, and the cost of an idle
-//! rank.
+//! Requests between ranks: levels, order, panics, dropped callers, and the cost of an idle rank.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ pub(crate) async fn run_all(world: World) -> Result<()> {
     always_ready(&world).await
 }
 
-/// Checks that a coroutine whose operations are complete at once gives way all the same.
+/// Checks that a coroutine whose operations are always complete at once yields nevertheless.
 async fn always_ready(world: &World) -> Result<()> {
     let alone = world.comm().split(Some(world.rank() as u32), 0).await?;
     let alone = alone.unwrap();
@@ -49,7 +48,10 @@ async fn always_ready(world: &World) -> Result<()> {
         async move {
             while seen.load(SeqCst) == 0 {
                 alone.barrier().await?;
-                assert!(Instant::now() < deadline, "it never gave way");
+                assert!(
+                    Instant::now() < deadline,
+                    "the batch coroutine never yielded"
+                );
             }
             Ok(())
         },
@@ -63,7 +65,7 @@ async fn always_ready(world: &World) -> Result<()> {
     batch.await.unwrap()
 }
 
-/// Sends more requests at a time than there are permits.
+/// Sends more concurrent requests than there are permits.
 async fn many(world: &World) -> Result<()> {
     let calls: Vec<_> = (0..1000usize)
         .map(|number| {
@@ -86,7 +88,7 @@ async fn many(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Drops callers before the reply.
+/// Drops calls before the reply arrives.
 async fn gone(world: &World) -> Result<()> {
     let rank = (world.rank() + 1) % world.size();
     for _ in 0..100 {
@@ -98,7 +100,7 @@ async fn gone(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Checks that urgent requests to a rank full of batch requests are answered before these.
+/// Checks that a rank with many batch requests answers an urgent request first.
 pub(crate) async fn overtakes(world: World) -> Result<()> {
     let batches = 40;
     let done = Arc::new(AtomicUsize::new(0));
@@ -150,7 +152,7 @@ pub(crate) async fn overtakes(world: World) -> Result<()> {
 }
 
 fn cpu_time() -> Duration {
-    // SAFETY: plain data of C, filled by the kernel.
+    // SAFETY: `rusage` is valid when zeroed, and the kernel fills it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);
@@ -161,11 +163,11 @@ fn cpu_time() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// Measures the CPU time of a rank that serves without requests, and checks that it answers the
-/// first request after that.
+/// Measures the CPU time of a rank that serves but receives no requests, and checks that it then
+/// answers its first request.
 pub(crate) async fn idle(world: World) -> Result<()> {
     world.serve(async |request| request.body);
-    // The first sleep ends late enough that all ranks have gone to sleep.
+    // The first sleep is long enough for all ranks to fall asleep.
     world.comm().barrier().await?;
     time::sleep(Duration::from_millis(200)).await;
     let (began, before) = (Instant::now(), cpu_time());
@@ -180,7 +182,7 @@ pub(crate) async fn idle(world: World) -> Result<()> {
     Ok(())
 }
 
-/// Runs ranks that a daemon elevates in turn. Ends when the input of rank 0 does.
+/// Runs ranks that a daemon elevates in turn. Ends after the input of rank 0 has ended.
 pub(crate) async fn beside_a_daemon(world: World) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !Handle::current().is_ok_and(|handle| handle.board_stats().joined) {
@@ -200,7 +202,7 @@ pub(crate) async fn beside_a_daemon(world: World) -> Result<()> {
     busy(world).await
 }
 
-/// Runs ranks that spin and compute, more of them than CPUs: each makes progress.
+/// Runs ranks that spin and compute. There may be more ranks than CPUs: each makes progress.
 pub(crate) async fn busy(world: World) -> Result<()> {
     world.serve(async |request| request.body);
     world.comm().barrier().await?;

@@ -1,4 +1,4 @@
-//! Random operations from a seed: awaited, dropped at once, dropped after a while, cancelled.
+//! Random operations from a seed: awaited, dropped at once, dropped later, or cancelled.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ impl Random {
 
 const ROUNDS: u64 = 400;
 
-/// Draws the same numbers on every rank, so each knows the messages of the others; each rank treats
-/// its receives its own way.
+/// Runs coroutines with random operations. All ranks draw the same numbers, so each knows the
+/// messages of the other ranks; each decides independently how it treats its receives.
 pub(crate) async fn storm(world: World, seed: u64) -> Result<()> {
     let lanes: Vec<_> = {
         let mut comms = Vec::new();
@@ -57,7 +57,7 @@ async fn lane(comm: Comm, seed: u64) -> Result<()> {
         };
         let what = common.next(6);
         match what {
-            // A message that must arrive.
+            // The message must arrive.
             0 | 1 => {
                 let sent = comm.isend(vec![round; length], next, 1);
                 let arrived = comm.irecv(vec![0u64; length], before, 1).await?;
@@ -66,7 +66,7 @@ async fn lane(comm: Comm, seed: u64) -> Result<()> {
                     sent.await?;
                 }
             }
-            // Receives without a sender.
+            // The receives have no sender.
             2 => {
                 for _ in 0..own.next(50) {
                     let receive = comm.irecv(vec![0u64; length], before, 2);

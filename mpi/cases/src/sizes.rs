@@ -1,5 +1,5 @@
-//! Operations from one byte to 256 MiB with every item of the results checked, and a check that
-//! long operations are not slower than their parts.
+//! Operations on 1 byte to 256 MiB. Every item of the results is checked, and long operations must
+//! not be slower than short ones with the same total length.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn items(rank: usize, length: usize) -> Vec<u32> {
     (0..length).map(|at| item(rank, at)).collect()
 }
 
-/// Runs every operation with a longest buffer of `bytes` bytes: 1, or a multiple of 4.
+/// Runs every operation with a longest buffer of `bytes` bytes, which is 1 or a multiple of 4.
 pub(crate) async fn of(world: &World, bytes: usize) -> Result<()> {
     let (comm, rank, size) = (world.comm(), world.rank(), world.size());
     if bytes < 4 {
@@ -58,7 +58,7 @@ pub(crate) async fn of(world: &World, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sizes up to 32 MiB.
+/// Runs the operations with sizes up to 32 MiB.
 pub(crate) async fn run_all(world: World) -> Result<()> {
     for bytes in [1, 4 << 10, 36 << 10, 1 << 20, 32 << 20] {
         of(&world, bytes).await?;
@@ -66,7 +66,7 @@ pub(crate) async fn run_all(world: World) -> Result<()> {
     world.comm().barrier().await
 }
 
-/// 256 MiB.
+/// Runs the operations with 256 MiB.
 pub(crate) async fn huge(world: World) -> Result<()> {
     of(&world, 256 << 20).await
 }
@@ -74,7 +74,7 @@ pub(crate) async fn huge(world: World) -> Result<()> {
 const PARTS: usize = 32;
 const PART: usize = 1 << 20;
 
-/// Returns the shortest of three times.
+/// Returns the shortest of three measured times.
 async fn shortest(comm: &Comm, parts: usize, length: usize) -> Result<Duration> {
     let mut least = Duration::MAX;
     for _ in 0..3 {
@@ -88,8 +88,8 @@ async fn shortest(comm: &Comm, parts: usize, length: usize) -> Result<Duration> 
     Ok(least)
 }
 
-/// Checks that a long operation, whose pieces need many looks, takes about as long as short ones of
-/// the same bytes.
+/// Checks that a long operation, whose pieces need many looks, takes about as long as short
+/// operations on the same number of bytes.
 pub(crate) async fn long(world: World) -> Result<()> {
     let parts = shortest(world.comm(), PARTS, PART).await?;
     let whole = shortest(world.comm(), 1, PARTS * PART).await?;

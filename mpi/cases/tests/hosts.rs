@@ -1,6 +1,5 @@
-//! Tests of jobs on two hosts, which are network and UTS namespaces of this machine with a virtual
-//! cable between them. No interface of the machine is used. The tests need root, `ip` and
-//! `unshare`.
+//! Tests of jobs on two hosts: network and UTS namespaces of this machine with a virtual cable
+//! between them. The tests use no interface of the machine. They need root, `ip` and `unshare`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,14 +8,14 @@ use upshift_mpi_cases::{serialise_jobs, text};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 
-/// Two network namespaces with a virtual cable between them. Removed when dropped.
+/// Two network namespaces with a virtual cable between them, which are removed on drop.
 struct Hosts {
     names: [String; 2],
-    /// Folder for the scripts that start the job.
+    /// Folder of the scripts that start the job.
     folder: PathBuf,
 }
 
-/// Runs a program. Returns whether it succeeds.
+/// Runs a program and returns whether it succeeded.
 fn run(program: &str, arguments: &str) -> bool {
     let mut command = Command::new(program);
     let output = command.args(arguments.split_whitespace()).output();
@@ -31,7 +30,7 @@ fn create_script(path: &Path, text: &str) {
 }
 
 impl Hosts {
-    /// Creates the namespaces; `None` if this machine does not allow that.
+    /// Creates the namespaces, or returns `None` if this machine does not allow that.
     fn new(test: &str) -> Option<Hosts> {
         let id = std::process::id();
         let names = ["a", "b"].map(|host| format!("upshift-{test}-{host}-{id}"));
@@ -127,7 +126,7 @@ fn the_only_rank_of_a_host_is_named_if_it_dies() {
     }
 }
 
-/// Messages of all sizes, every collective, and requests with levels. The ranks check the results.
+/// The ranks check messages of all sizes, every collective, and requests with levels.
 #[test]
 fn messages_collectives_and_requests_cross_hosts() {
     let Some(hosts) = Hosts::new("cross") else {
@@ -146,7 +145,7 @@ fn messages_collectives_and_requests_cross_hosts() {
         let text = text(&output);
         let passed = output.status.success() && text.contains("ok");
         assert!(passed, "{case}, {ranks:?} ranks: {text}");
-        // No rank is reported as missing, since all ranks leave in order.
+        // No rank is reported as missing, since all ranks leave in an orderly way.
         assert!(!text.contains("upshift-mpi:"), "{case}, {ranks:?}: {text}");
     }
 }

@@ -1,5 +1,5 @@
-//! Runs every case as a job of `mpirun`, with 1, 2 and 4 ranks. A job that does not end in time is
-//! killed, and its test fails.
+//! Tests that run every case as a job of `mpirun` with 1, 2 and 4 ranks. A job that does not end in
+//! time is killed, and its test fails.
 
 use std::process::{Command, Output};
 
@@ -20,7 +20,7 @@ fn assert_passes(name: &str) {
     assert_passes_with_seed(name, "1");
 }
 
-/// Asserts that the case passes with this seed and each number of ranks.
+/// Asserts that the case passes with the seed and each number of ranks.
 fn assert_passes_with_seed(name: &str, seed: &str) {
     for ranks in RANKS {
         let output = run_job(ranks, &[name, seed]);
@@ -206,7 +206,7 @@ fn an_mpi_library_without_thread_support_is_refused() {
     assert!(compile.status().unwrap().success());
     for (case, needed) in [("points", "Funneled"), ("points2", "Serialized")] {
         let _guard = serialise_jobs();
-        // With several ranks, their messages may be mixed in a line.
+        // A job with several ranks could mix their messages in a line.
         let mut command = mpirun(1);
         command
             .arg("-x")

@@ -1,10 +1,11 @@
 //! Collectives: operations that all ranks of a communicator start, in the same order.
 //!
-//! None of them blocks. A rank that computes meanwhile delays the others only until its progress
-//! coroutine looks. A dropped collective completes in the background: MPI cannot cancel it.
+//! No collective blocks. A rank that computes meanwhile delays the other ranks only until its
+//! progress coroutine looks. A dropped collective completes in the background: MPI cannot cancel
+//! it.
 //!
-//! Each collective also exists in a persistent form: `persistent.rs`. Both forms are made from one
-//! description, so that they cannot differ.
+//! Each collective also has a persistent form (`persistent.rs`). Both forms use the same [`Call`],
+//! so they cannot differ.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub(crate) struct Call<T> {
     pub(crate) collective: Collective,
     pub(crate) buffers: Buffers<T>,
     root: usize,
-    /// Items that one rank contributes.
+    /// Number of items that one rank contributes.
     share: usize,
 }
 
@@ -41,7 +42,7 @@ pub(crate) enum Collective {
 }
 
 impl Collective {
-    /// Returns the name of the persistent form in MPI 4; before, Open MPI has it with the prefix
+    /// Returns the name of the persistent form in MPI 4. Older versions of Open MPI add the prefix
     /// `MPIX`.
     pub(crate) fn persistent_name(self) -> &'static str {
         match self {
@@ -57,8 +58,8 @@ impl Collective {
     }
 }
 
-/// The buffers of a collective: one for sending, one for receiving. A broadcast uses the first for
-/// both.
+/// The buffers of a collective: one to send from and one to receive into. A broadcast uses the
+/// first for both.
 #[derive(Clone)]
 pub(crate) struct Buffers<T> {
     pub(crate) sent: Vec<T>,
@@ -101,8 +102,8 @@ impl<T: Datatype> Call<T> {
         }
     }
 
-    /// Returns the arguments. The pointers are valid while the buffers live, also if they are
-    /// moved.
+    /// Returns the arguments. The pointers are valid while the buffers live, even if the buffers
+    /// are moved.
     pub(crate) fn raw(&mut self, comm: &Comm) -> impl FnOnce(&mut Table) -> Result<Raw> + use<T> {
         let sent = if self.collective == Collective::Broadcast {
             self.buffers.sent.as_mut_ptr().cast_const()
@@ -142,8 +143,8 @@ impl<T: Datatype> Call<T> {
             finish,
             |table, request| {
                 let raw = raw(table)?;
-                // SAFETY: the buffers are in the table until MPI is done, and have the lengths that
-                // `Call` was made with.
+                // SAFETY: the table owns the buffers until MPI has finished, and they have the
+                // lengths that `Call::new` received.
                 crate::error::check(unsafe { start_call(collective, raw, request) })?;
                 Ok(raw.datatype)
             },
@@ -286,7 +287,7 @@ impl Comm {
         Ok(Call::new(Collective::Alltoall, buffer, length, 0, share))
     }
 
-    /// Waits for all ranks: completes when each has started it.
+    /// Waits for all ranks: completes when each rank has started the barrier.
     pub fn barrier(&self) -> Operation<()> {
         self.barrier_call().start(self, finish_unit)
     }
@@ -296,7 +297,8 @@ impl Comm {
         self.broadcast_call(buffer, root).start(self, sent)
     }
 
-    /// Reduces the buffers of all ranks item by item; `root` gets the result, the others `None`.
+    /// Reduces the buffers of all ranks item by item; `root` gets the result, other ranks get
+    /// `None`.
     pub fn reduce<T: Number>(
         &self,
         buffer: Vec<T>,
@@ -312,7 +314,8 @@ impl Comm {
         self.allreduce_call(buffer, op).start(self, received)
     }
 
-    /// Collects the items of all ranks at `root`, in the order of the ranks; the others get `None`.
+    /// Collects the items of all ranks at `root`, in the order of the ranks; other ranks get
+    /// `None`.
     pub fn gather<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Operation<Option<Vec<T>>> {
         self.gather_call(buffer, root).start(self, root_received)
     }
@@ -322,7 +325,7 @@ impl Comm {
         self.allgather_call(buffer).start(self, received)
     }
 
-    /// Gives each rank its share of the items of `root`; the buffers of the others are ignored.
+    /// Gives each rank its share of the items of `root`; the buffers of other ranks are ignored.
     pub fn scatter<T: Datatype>(
         &self,
         buffer: Vec<T>,
@@ -346,7 +349,7 @@ impl Comm {
     /// Creates the persistent form of [`barrier`](Self::barrier).
     ///
     /// # Errors
-    /// MPI's, and [`Error::Unsupported`] if the library has no persistent collectives.
+    /// Errors of MPI, and [`Error::Unsupported`] if the library has no persistent collectives.
     pub fn barrier_init(&self) -> Result<Persistent<u8>> {
         Persistent::collective(self, self.barrier_call())
     }

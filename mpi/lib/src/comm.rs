@@ -1,7 +1,7 @@
-//! Communicators: a group of ranks, and a space of tags of its own.
+//! Communicators: a communicator is a group of ranks with its own messages and collectives.
 //!
-//! All ranks start the collectives of a communicator in the same order. Coroutines that are not
-//! ordered among themselves each take a [`Comm::dup`].
+//! All ranks start the collectives of a communicator in the same order. Coroutines that run
+//! concurrently without an order between them each need their own communicator ([`Comm::dup`]).
 
 use std::ffi::c_int;
 use std::fmt;
@@ -13,8 +13,8 @@ use crate::error::{Error, Result, check};
 use crate::job::Job;
 use crate::peers::Peers;
 
-/// A communicator. Clones name the same one; it is freed with the last clone, which every rank must
-/// drop.
+/// A communicator. Clones refer to the same communicator, which is freed with the last clone; every
+/// rank must drop all its clones.
 #[derive(Clone)]
 pub struct Comm {
     inner: Arc<Inner>,
@@ -24,21 +24,22 @@ struct Inner {
     job: Arc<Job>,
     handle: sys::MPI_Comm,
     rank: usize,
-    /// The rank in the world of each of its ranks.
+    /// World rank of each rank of the communicator.
     world: Arc<[u32]>,
     owned: bool,
 }
 
-// SAFETY: MPI's handles are names, which any thread may hold; they are used only under the lock.
+// SAFETY: an MPI handle is a name, which any thread may keep; it is used only under the lock.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
 impl Comm {
-    /// Takes over a communicator. The caller may call MPI, and the handle is valid.
+    /// Takes ownership of a communicator. The caller may call MPI, and the handle is valid.
     pub(crate) fn adopt(job: &Arc<Job>, handle: sys::MPI_Comm, owned: bool) -> Result<Comm> {
         let (mut rank, mut size) = (0, 0);
-        // SAFETY: a valid communicator, out-parameters, and arrays of the stated length.
+        // SAFETY: the communicator is valid; the out-parameters are locals, and both arrays have
+        // `size` items.
         let world = unsafe {
             check(sys::MPI_Comm_set_errhandler(
                 handle,

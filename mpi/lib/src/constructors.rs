@@ -1,4 +1,4 @@
-//! Communicators made from an existing one: a copy of it, and parts of it.
+//! Creates communicators from an existing communicator: `dup` copies it, `split` divides it.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use crate::table::{Completion, Kind};
 impl Comm {
     /// Creates a communicator of the same ranks with its own messages and collectives. Collective.
     pub fn dup(&self) -> Operation<Comm> {
-        let mut made = Box::new(Made(self.handle()));
-        let target = &raw mut made.0;
-        // MPI may write the handle at any time until the end: the box is in the table until then.
-        let payload = Box::new(Stable(Box::into_raw(made)));
+        let mut handle_box = Box::new(NewHandle(self.handle()));
+        let target = &raw mut handle_box.0;
+        // MPI may write the handle at any time until the operation ends: the table owns the box
+        // until then.
+        let payload = Box::new(PinnedHandle(Box::into_raw(handle_box)));
         start(
             self.job(),
             Kind::Completes,
@@ -27,7 +28,7 @@ impl Comm {
             0,
             finish_dup,
             |_, request| {
-                // SAFETY: `target` is in the box above.
+                // SAFETY: `target` points into the box of `payload`, which outlives the operation.
                 unsafe {
                     check(sys::MPI_Comm_idup(self.handle(), target, request))?;
                     Ok(sys::RSMPI_DATATYPE_NULL)
@@ -36,17 +37,17 @@ impl Comm {
         )
     }
 
-    /// Creates a communicator of all ranks that give the same `colour`, in the order of their
-    /// `key`s. `None` for no colour. Collective.
+    /// Creates a communicator of all ranks that pass the same `colour`, in the order of their
+    /// `key`s. A rank that passes `None` takes part but gets no communicator. Collective.
     ///
-    /// MPI has only a blocking form of this. So all ranks meet in a barrier first, which does not
-    /// block; then each blocks in MPI until the last rank is polled.
+    /// MPI has no non-blocking form of `MPI_Comm_split`. Therefore all ranks first meet in a
+    /// barrier that does not block; then each rank blocks in MPI until the last rank is polled.
     ///
     /// # Errors
-    /// [`Error::Colour`] and [`Error::Key`] beyond 2147483647; MPI's. A rank with such an error
-    /// does not take part, and the other ranks wait for it.
+    /// [`Error::Colour`] or [`Error::Key`] if the value exceeds 2147483647; errors of MPI. A rank
+    /// with such an error does not take part, and the other ranks wait for it.
     pub async fn split(&self, colour: Option<u32>, key: usize) -> Result<Option<Comm>> {
-        // SAFETY: constants of the library.
+        // SAFETY: reads two constants that the C library defines.
         let (none, undefined) = unsafe { (sys::RSMPI_COMM_NULL, sys::RSMPI_UNDEFINED) };
         let colour = match colour {
             Some(colour) => c_int::try_from(colour).map_err(|_| Error::Colour(colour))?,
@@ -54,39 +55,42 @@ impl Comm {
         };
         let key = c_int::try_from(key).map_err(|_| Error::Key(key))?;
         self.barrier().await?;
-        let made = self.job().call(&self.all(), |_| {
-            let mut made = none;
-            // SAFETY: a valid communicator and an out-parameter.
-            check(unsafe { sys::MPI_Comm_split(self.handle(), colour, key, &mut made) })?;
-            if made == none {
+        let handle = self.job().call(&self.all(), |_| {
+            let mut handle = none;
+            // SAFETY: the handle is that of a live communicator, and MPI writes only to `handle`, a
+            // local.
+            check(unsafe { sys::MPI_Comm_split(self.handle(), colour, key, &mut handle) })?;
+            if handle == none {
                 return Ok(None);
             }
-            Comm::adopt(self.job(), made, true).map(Some)
+            Comm::adopt(self.job(), handle, true).map(Some)
         })?;
-        Ok(made)
+        Ok(handle)
     }
 }
 
-struct Made(sys::MPI_Comm);
+struct NewHandle(sys::MPI_Comm);
 
-/// The box that MPI writes a handle to. A raw pointer, because MPI's own pointer into it must stay
-/// valid.
-struct Stable(*mut Made);
+/// Box that MPI writes a handle to. The pointer is raw, because the pointer that MPI holds must
+/// stay valid.
+struct PinnedHandle(*mut NewHandle);
 
-// SAFETY: the value owns a box.
-unsafe impl Send for Stable {}
+// SAFETY: the value owns the box, and the handle in it may be used by any thread.
+unsafe impl Send for PinnedHandle {}
 
-impl Drop for Stable {
+impl Drop for PinnedHandle {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw` above, and the operation has ended.
+        // SAFETY: the pointer comes from `Box::into_raw` in `dup`, and the operation has ended: MPI
+        // no longer uses the pointer.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
 
 fn finish_dup(job: &Arc<Job>, completion: Completion) -> Result<Comm> {
     completion.outcome?;
-    let stable: Box<Stable> = completion.payload.downcast().expect("the payload of a dup");
-    // SAFETY: MPI has filled it in, and is done with it.
-    let handle = unsafe { (*stable.0).0 };
+    let pinned: Box<PinnedHandle> = completion.payload.downcast().expect("the payload of a dup");
+    // SAFETY: the operation has completed: MPI has written the handle and no longer uses the
+    // pointer.
+    let handle = unsafe { (*pinned.0).0 };
     job.call(&Peers::None, |_| Comm::adopt(job, handle, true))
 }

@@ -1,8 +1,8 @@
-//! The data that can be sent: item types, and buffers that an operation owns while it runs.
+//! Data that can be sent: item types, and buffers that an operation owns while it runs.
 //!
-//! An item is any type of bytemuck's `Pod`: no padding, no invalid bit pattern, so any bytes from
-//! another rank are a value. The derive is bytemuck's. Numbers travel as MPI's own types, which
-//! reductions need; other items travel as blocks of bytes, so all ranks must have the same byte
+//! An item is any type that implements bytemuck's `Pod`, which has no padding and no invalid bit
+//! pattern: any bytes from another rank are a value. Numbers are sent as MPI's own types, which
+//! reductions need; other items are sent as blocks of bytes, so all ranks must have the same byte
 //! order.
 
 use std::any::TypeId;
@@ -63,12 +63,12 @@ numbers! {
 
 const _: () = assert!(size_of::<usize>() == 8, "ranks are 64-bit programs");
 
-/// MPI's types for items other than numbers, one per Rust type. They live as long as MPI does.
+/// MPI's types for items other than numbers, one per Rust type. They live until MPI is finalised.
 #[derive(Default)]
 pub(crate) struct Types(HashMap<TypeId, sys::MPI_Datatype>);
 
 impl Types {
-    /// Returns MPI's type of `T`, made on first use. The caller may call MPI.
+    /// Returns MPI's type for `T`, which is created on first use. The caller may call MPI.
     pub(crate) fn of<T: Datatype>(&mut self) -> Result<sys::MPI_Datatype> {
         const { assert!(size_of::<T>() > 0, "an item has at least one byte") };
         let id = TypeId::of::<T>();
@@ -76,7 +76,7 @@ impl Types {
             return Ok(found);
         }
         let size = count(size_of::<T>())?;
-        // SAFETY: out-parameter of the right type; `UINT8_T` is a constant of the library.
+        // SAFETY: the out-parameter has the right type; `UINT8_T` is a constant of the library.
         let made = unsafe {
             let mut made = sys::RSMPI_DATATYPE_NULL;
             check(sys::MPI_Type_contiguous(
@@ -97,7 +97,7 @@ pub(crate) fn count(items: usize) -> Result<c_int> {
     c_int::try_from(items).map_err(|_| Error::TooLong(items))
 }
 
-/// A buffer that can be sent without a copy, and is returned when the operation is complete.
+/// A buffer that can be sent without a copy; it is returned when the operation is complete.
 ///
 /// # Safety
 /// `items` returns the same memory even if the owner is moved, and no code writes to it while the
@@ -117,7 +117,7 @@ unsafe impl<T: Datatype> SendBuf for Vec<T> {
     }
 }
 
-// SAFETY: shared and immutable while a count is held.
+// SAFETY: the items are shared and immutable while a count is held.
 unsafe impl<T: Datatype> SendBuf for Arc<[T]> {
     type Item = T;
     fn items(&self) -> &[T] {
@@ -125,7 +125,7 @@ unsafe impl<T: Datatype> SendBuf for Arc<[T]> {
     }
 }
 
-// SAFETY: as above: `Arc::get_mut` needs the only count, which the operation holds.
+// SAFETY: as above: `Arc::get_mut` needs the only count, but the operation holds one.
 unsafe impl<T: Datatype> SendBuf for Arc<Vec<T>> {
     type Item = T;
     fn items(&self) -> &[T] {
@@ -133,7 +133,7 @@ unsafe impl<T: Datatype> SendBuf for Arc<Vec<T>> {
     }
 }
 
-// SAFETY: immutable for the whole run.
+// SAFETY: the items are immutable until the program ends.
 unsafe impl<T: Datatype> SendBuf for &'static [T] {
     type Item = T;
     fn items(&self) -> &[T] {
@@ -144,19 +144,19 @@ unsafe impl<T: Datatype> SendBuf for &'static [T] {
 /// The operation by which [`reduce`](crate::Comm::reduce) combines two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Their sum; integers wrap.
+    /// The sum; integers wrap.
     Sum,
-    /// Their product; integers wrap.
+    /// The product; integers wrap.
     Product,
-    /// The smaller one.
+    /// The smaller number.
     Min,
-    /// The greater one.
+    /// The greater number.
     Max,
-    /// The bits of both; integers only.
+    /// The bits that are set in both; integers only.
     And,
-    /// The bits of either; integers only.
+    /// The bits that are set in either; integers only.
     Or,
-    /// The bits of exactly one; integers only.
+    /// The bits that are set in exactly one; integers only.
     Xor,
 }
 

@@ -1,4 +1,4 @@
-//! The errors, each with advice.
+//! The errors of this crate. Each message contains advice.
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
@@ -18,23 +18,24 @@ pub enum Error {
         /// The support that the library provides.
         provided: Threads,
     },
-    /// A thread other than that of the runtime started an operation with [`Threads::Funneled`].
+    /// A thread other than the thread of the runtime started an operation with
+    /// [`Threads::Funneled`].
     WrongThread,
-    /// MPI counts items in 31 bits; carries the requested number.
+    /// The number of items exceeds MPI's 31-bit count; carries the number.
     TooLong(usize),
-    /// The buffer does not divide into equal parts for the ranks; carries its length and the number
-    /// of ranks.
+    /// The buffer cannot be divided into equal parts for the ranks; carries its length and the
+    /// number of ranks.
     Uneven(usize, usize),
-    /// There is no such rank; carries the requested one and the number of ranks of the
+    /// The rank does not exist; carries the requested rank and the number of ranks of the
     /// communicator.
     Rank(usize, usize),
-    /// A colour beyond the greatest, 2147483647; carries it.
+    /// The colour exceeds the maximum, 2147483647; carries the colour.
     Colour(u32),
-    /// A key beyond the greatest, 2147483647; carries it.
+    /// The key exceeds the maximum, 2147483647; carries the key.
     Key(usize),
     /// The received message is not a whole number of items of the requested type.
     PartialItem,
-    /// MPI refused: the class of the error, and its text.
+    /// MPI refused the operation; carries the class of the error and its text.
     Mpi(i32, String),
     /// A rank has died or hangs: the job is about to end.
     Died(Death),
@@ -115,15 +116,15 @@ impl std::error::Error for Error {}
 /// A rank that has died or hangs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Its number in the world.
+    /// Number of the rank in the world.
     pub rank: usize,
-    /// Its process.
+    /// Process of the rank.
     pub pid: u32,
-    /// The time for which it has not polled, if it is alive.
+    /// Time for which the rank has not polled, if it is alive.
     pub hangs: Option<Duration>,
-    /// The level-0 request that it began last.
+    /// The level-0 request that the rank began last.
     pub last_urgent: Option<String>,
-    /// Set if it was alone on its host: no other rank can read its last request.
+    /// Set if the rank was alone on its host: no other rank can read its last request.
     pub was_alone: bool,
 }
 
@@ -160,11 +161,11 @@ impl fmt::Display for Death {
 pub enum Threads {
     /// The process has one thread.
     Single,
-    /// A single thread calls MPI: enough for one vCPU without preemption.
+    /// A single thread calls MPI, which is enough for one vCPU without preemption.
     Funneled,
-    /// Several threads, one at a time: needed for several vCPUs.
+    /// Several threads call MPI, one at a time, which several vCPUs need.
     Serialized,
-    /// Several at once: never needed here.
+    /// Several threads call MPI concurrently, which this crate never needs.
     Multiple,
 }
 
@@ -181,7 +182,7 @@ impl Threads {
         }
     }
 
-    /// Returns the level of thread support. MPI's numbers of the levels ascend.
+    /// Returns the level of thread support for MPI's number. MPI's numbers ascend with the levels.
     pub(crate) fn of(number: c_int) -> Threads {
         [Threads::Multiple, Threads::Serialized, Threads::Funneled]
             .into_iter()
@@ -190,9 +191,8 @@ impl Threads {
     }
 }
 
-/// Turns the return value of an MPI function into a result.
-///
-/// The caller may call MPI: the text is the library's.
+/// Converts the return value of an MPI function into a result. The caller may call MPI, which
+/// provides the text.
 pub(crate) fn check(code: c_int) -> Result<()> {
     if code == mpi_sys::MPI_SUCCESS as c_int {
         return Ok(());

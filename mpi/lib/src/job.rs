@@ -1,9 +1,9 @@
-//! The job as seen from this rank, and the one lock under which MPI is called.
+//! The job as seen from this rank, and the lock under which MPI is called.
 //!
 //! MPI is initialised for at most one thread at a time, so every call is made under the lock, and a
-//! coroutine that holds the lock is not suspended. No call under it blocks but `MPI_Comm_split`,
-//! which `constructors.rs` delays until all ranks are ready. Destructors never call MPI: they leave
-//! their work to the next look.
+//! coroutine that holds the lock is not suspended. The only call under the lock that blocks is
+//! `MPI_Comm_split`, which `constructors.rs` delays until all ranks are ready. Destructors never
+//! call MPI: they leave their work to the next look.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -20,11 +20,11 @@ use crate::table::{Found, Key, Payload, Table};
 
 pub(crate) struct Job {
     table: Mutex<Table>,
-    /// The only thread that may call MPI, if there is only one.
+    /// The only thread that may call MPI, with [`Threads::Funneled`](crate::Threads::Funneled).
     only: Option<ThreadId>,
     death: OnceLock<Death>,
     ended: AtomicBool,
-    /// Runtime and progress coroutine, once they run.
+    /// The runtime and the progress coroutine, once it runs.
     progress: OnceLock<(Handle, CoroutineId)>,
     level: AtomicU8,
     pub(crate) node: Arc<Node>,
@@ -47,7 +47,7 @@ impl Job {
         let _ = self.progress.set((handle, progress));
     }
 
-    /// Runs `f` on the table under the lock. Calls of MPI that start an operation go through
+    /// Runs `f` on the table under the lock. MPI calls that start an operation go through
     /// [`call`](Self::call).
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Table) -> R) -> R {
         let (result, sleeper) = no_suspend(|| {
@@ -95,7 +95,7 @@ impl Job {
         Ok(())
     }
 
-    /// Keeps the progress coroutine at the level of the most urgent waiter.
+    /// Gives the progress coroutine the level of the most urgent waiter.
     fn update_level(&self, table: &Table) {
         let Some(level) = table.most_urgent() else {
             return;
@@ -103,7 +103,7 @@ impl Job {
         if self.level.swap(level.get(), Relaxed) != level.get()
             && let Some((handle, id)) = self.progress.get()
         {
-            // This fails at the end of the job, when the level no longer matters.
+            // This fails only at the end of the job, when the level no longer matters.
             let _ = handle.reprio(*id, level);
         }
     }
@@ -114,7 +114,7 @@ impl Job {
         drop(payload);
     }
 
-    /// Begins a look: work left by destructors, and probes.
+    /// Begins a look: does the work that destructors left, and probes for messages.
     pub(crate) fn begin_look(&self, found: &mut Found) -> usize {
         self.with(|table| {
             table.look_requested = false;
@@ -124,14 +124,14 @@ impl Job {
         })
     }
 
-    /// Continues a look with one window.
+    /// Continues a look with one window of the requests.
     pub(crate) fn look_at_window(&self, end: usize, found: &mut Found) -> usize {
         let mut dropped: Vec<Payload> = Vec::new();
         self.with(|table| table.test(end, found, &mut dropped))
     }
 
-    /// Returns whether no other coroutine of this rank is ready, so that looking all the time
-    /// delays none.
+    /// Returns whether no other coroutine of this rank is ready, so that continuous looking delays
+    /// no coroutine.
     pub(crate) fn is_otherwise_idle(&self) -> bool {
         self.progress
             .get()
@@ -161,7 +161,7 @@ impl Job {
         self.death.get()
     }
 
-    /// Records a death and wakes all waiters. Called by the watchdog's thread.
+    /// Records a death and wakes all waiters. The watchdog's thread calls this function.
     pub(crate) fn fail(&self, death: Death) {
         let _ = self.death.set(death);
         self.wake_all();
@@ -169,7 +169,7 @@ impl Job {
 
     fn wake_all(&self) {
         for _ in 0..100 {
-            // A rank that hangs in MPI keeps the lock; the watchdog must not hang, too.
+            // A rank that hangs in MPI keeps the lock; the watchdog must not hang as well.
             match self.table.try_lock() {
                 Ok(mut table) => {
                     let wakers = table.wakers();

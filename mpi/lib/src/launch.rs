@@ -1,4 +1,4 @@
-//! Start and end of a rank: MPI, the pages of the node, the runtime, the watchdog.
+//! Start and end of a rank: sets up MPI, the pages of the node, the runtime, and the watchdog.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::progress::progress;
 use crate::serve::World;
 use crate::watchdog::{HEARTBEAT_INTERVAL, TimeLimits, Watchdog};
 
-/// The longest wait for operations that other ranks have not matched when a rank leaves.
+/// Maximum wait, when a rank leaves, for operations that other ranks have not matched.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// The configuration of a rank; [`run`](Self::run) runs it.
@@ -77,15 +77,16 @@ impl Launch {
         self
     }
 
-    /// Sets the preemption, as [`upshift::Builder::preemption`]. With it, MPI must support
-    /// [`Threads::Serialized`].
+    /// Sets the preemption, like [`upshift::Builder::preemption`]. With preemption, MPI must
+    /// support [`Threads::Serialized`].
     #[must_use]
     pub fn preemption(mut self, preemption: Preemption) -> Launch {
         self.preemption = preemption;
         self
     }
 
-    /// Sets the board, as [`upshift::Builder::board`]: the rank that has urgent work gets the CPU.
+    /// Sets the board, like [`upshift::Builder::board`]: the rank that has urgent work gets the
+    /// CPU.
     #[must_use]
     pub fn board(mut self, board: Board) -> Launch {
         self.board = board;
@@ -99,29 +100,28 @@ impl Launch {
         self
     }
 
-    /// Sets how long a rank may go without a poll of level 0 before the job is ended (default 30
-    /// s). The limit must be longer than the longest poll.
+    /// Sets the time without a poll of level 0 after which the job is ended (default 30 s). The
+    /// limit must be longer than the longest poll.
     #[must_use]
     pub fn hang_limit(mut self, limit: Duration) -> Launch {
         self.limits.hang = limit;
         self
     }
 
-    /// Sets how long the survivors continue when a rank has died (default 0.5 s). `mpirun` kills
-    /// them after a second.
+    /// Sets the time for which the surviving ranks continue when a rank has died (default 0.5 s).
+    /// `mpirun` kills them after a second.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Launch {
         self.limits.grace = grace;
         self
     }
 
-    /// Lets Open MPI copy long messages directly from one process to the other (its *get* and
-    /// *put*), about twice as fast within a node.
+    /// Lets Open MPI copy long messages directly from one process to another (its *get* and *put*),
+    /// which is about twice as fast within a node.
     ///
-    /// # Safety
     /// No message is longer than the buffer that it is received into, and all ranks give a
-    /// collective the lengths that it requires. Open MPI 4.1 copies the whole message this way,
-    /// regardless of the length of the buffer; the other way it returns an error.
+    /// collective the lengths that it requires. With direct copies, Open MPI 4.1 copies the whole
+    /// message regardless of the length of the buffer; without them it returns an error.
     #[must_use]
     pub unsafe fn single_copy(mut self) -> Launch {
         self.single_copy = true;
@@ -139,13 +139,13 @@ impl Launch {
     }
 
     /// Joins the job and runs `main` as the rank's main coroutine; then leaves the job, together
-    /// with all other ranks. Called once, from the thread of `main`.
+    /// with all other ranks. Must be called once, on the main thread.
     ///
     /// # Errors
     /// The error of `main`; or MPI does not start with [`threads`](Self::threads); or the runtime
-    /// does not start; or operations are left that no other rank has matched. After an error the
-    /// process must exit with a status other than 0, which ends the job; the other ranks name this
-    /// one.
+    /// does not start; or operations remain that no other rank has matched. After an error the
+    /// process must exit with a status other than 0, which ends the job; the other ranks report
+    /// this rank.
     pub fn run<T, E: From<Error>>(
         self,
         main: impl AsyncFnOnce(World) -> std::result::Result<T, E>,
@@ -190,7 +190,7 @@ impl Launch {
             leave(&job, &world).await?;
             wakeups.cancel();
             heartbeats.cancel();
-            // This task ends with the job.
+            // The progress coroutine ends with the job.
             let _ = progress_task.await;
             Ok::<T, E>(output)
         });
@@ -209,8 +209,8 @@ pub(crate) fn system(error: std::io::Error) -> Error {
     Error::System(error.to_string())
 }
 
-/// Configures Open MPI before it starts. Its own waits at the begin and the end must yield the CPU,
-/// or elevated ranks that share a CPU would never begin. Messages are copied by *send* only; see
+/// Configures Open MPI before it starts. Its own waits at start and end must yield the CPU, or
+/// elevated ranks that share a CPU would never start. Messages are copied by *send* only; see
 /// [`Launch::single_copy`].
 fn configure(single_copy: bool) -> Result<()> {
     let threads = std::fs::read_dir("/proc/self/task").map_err(system)?;
@@ -220,7 +220,8 @@ fn configure(single_copy: bool) -> Result<()> {
         ));
     }
     let set = |name: &str, value: &str| {
-        // SAFETY: no other thread could read the environment, as counted above.
+        // SAFETY: no other thread can read the environment: the process has one thread, as checked
+        // above.
         unsafe { std::env::set_var(format!("OMPI_MCA_{name}"), value) };
     };
     set("mpi_yield_when_idle", "1");
@@ -234,7 +235,7 @@ fn configure(single_copy: bool) -> Result<()> {
 
 fn initialise(needed: Threads) -> Result<()> {
     let mut provided = 0;
-    // SAFETY: MPI accepts null for the arguments; an out-parameter.
+    // SAFETY: MPI accepts null for the arguments; `provided` is an out-parameter.
     let code = unsafe {
         sys::MPI_Init_thread(
             std::ptr::null_mut(),
@@ -253,7 +254,7 @@ fn initialise(needed: Threads) -> Result<()> {
     Ok(())
 }
 
-/// Duplicates the world's communicator.
+/// Duplicates the world communicator.
 ///
 /// # Safety
 /// MPI is initialised, and this thread may call it.
@@ -266,12 +267,13 @@ unsafe fn duplicate() -> Result<sys::MPI_Comm> {
     }
 }
 
-/// Finds the ranks of this node, and the file that they share.
+/// Finds the ranks of this node and opens the file that they share.
 ///
 /// # Safety
 /// MPI is initialised, and this thread may call it.
 unsafe fn join_node(vcpus: usize) -> Result<Node> {
-    // SAFETY: guaranteed by the caller; out-parameters and arrays of the stated length.
+    // SAFETY: guaranteed by the caller; the out-parameters are locals, and the arrays have the
+    // stated lengths.
     unsafe {
         check(sys::MPI_Comm_set_errhandler(
             sys::RSMPI_COMM_WORLD,
@@ -299,8 +301,8 @@ unsafe fn join_node(vcpus: usize) -> Result<Node> {
             sys::RSMPI_UINT32_T,
             near,
         ))?;
-        // The first rank names the file. Its pid alone could be that of a process in another
-        // namespace.
+        // The first rank chooses the file's name. Its pid alone could equal the pid of a process in
+        // another namespace.
         let clock = SystemTime::now().duration_since(UNIX_EPOCH);
         let nanos = clock.map_or(0, |time| time.subsec_nanos() as c_int);
         let mut leader: [c_int; 3] = [std::process::id() as c_int, nanos, 0];
@@ -334,12 +336,12 @@ unsafe fn join_node(vcpus: usize) -> Result<Node> {
     }
 }
 
-/// Connects the first rank of each host with rank 0.
+/// Connects the first rank of each host to rank 0.
 ///
 /// # Safety
 /// MPI is initialised, and this thread may call it.
 unsafe fn connect_hosts(node: &Node) -> Result<Vec<Lifeline>> {
-    // SAFETY: guaranteed by the caller; out-parameters.
+    // SAFETY: guaranteed by the caller; the out-parameters are locals.
     unsafe {
         let (mut me, mut size) = (0, 0);
         check(sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut me))?;
@@ -357,7 +359,7 @@ async fn abort_on_panic(job: Arc<Job>, progress_task: JoinHandle<()>) {
     }
 }
 
-/// Counts heartbeats, which show that this rank polls.
+/// Counts the heartbeats, which show that this rank polls.
 async fn count_heartbeats(node: Arc<Node>) {
     loop {
         node.own_page().heartbeats.fetch_add(1, Relaxed);
@@ -365,7 +367,7 @@ async fn count_heartbeats(node: Arc<Node>) {
     }
 }
 
-/// Reads the datagrams by which other ranks wake this one.
+/// Receives the datagrams by which other ranks wake this rank.
 async fn receive_wakeups(job: Arc<Job>, socket: std::os::unix::net::UnixDatagram) {
     let Ok(socket) = upshift::net::UnixDatagram::from_std(socket) else {
         return;
@@ -375,8 +377,8 @@ async fn receive_wakeups(job: Arc<Job>, socket: std::os::unix::net::UnixDatagram
     }
 }
 
-/// Waits until all ranks are ready to leave, and then for operations that they have left running.
-/// Handlers continue to serve meanwhile: other ranks may still wait for them.
+/// Waits until all ranks are ready to leave, and then for operations that this rank has left
+/// running. Handlers continue to serve meanwhile, because other ranks may still wait for them.
 async fn leave(job: &Arc<Job>, world: &World) -> Result<()> {
     world.service().barrier().await?;
     let deadline = Instant::now() + DRAIN;

@@ -1,8 +1,8 @@
-//! MPI on Upshift: requests are futures, and a level crosses ranks.
+//! MPI on Upshift: requests are futures, and levels are transferred between ranks.
 //!
 //! The crate is for MPI programs whose ranks also serve requests, or overlap communication and
-//! computing. [`Launch`] starts a rank; [`World`] names all of them; [`Comm`] has messages and
-//! collectives, each an [`Operation`] to await:
+//! computing. [`Launch`] starts a rank; [`World`] contains all ranks; [`Comm`] has messages and
+//! collectives, each an [`Operation`] that can be awaited:
 //!
 //! ```no_run
 //! use upshift_mpi::{Launch, Op, Result};
@@ -23,27 +23,27 @@
 //!
 //! | module | concern |
 //! |---|---|
-//! | `launch` | MPI, runtime, watchdog: begin and end |
+//! | `launch` | start and end: MPI, runtime, watchdog |
 //! | `table` | the requests and their buffers |
 //! | `job` | the lock under which MPI is called |
 //! | `progress` | the coroutine that asks for completions |
 //! | `operation` | the future of a request |
 //! | `comm`, `constructors`, `point`, `collective`, `persistent` | the functions of MPI |
 //! | `serve` | requests with a level between ranks |
-//! | `node`, `watchdog` | pages and wake-ups between the ranks of a node; the death of a rank |
+//! | `node`, `watchdog` | pages and wake-ups shared by the ranks of a node; the death of a rank |
 //!
 //! # Drop and cancel
 //!
-//! An operation runs from the call that makes it. Dropping a receive cancels it, and loses a
-//! message that had reached it ([`Operation::cancel`] loses none). A dropped send or collective
-//! completes in the background. Buffers are freed when MPI is done with them, whether the future
-//! lives or not.
+//! An operation runs from the call that creates it. Dropping a receive cancels it, and loses a
+//! message that it has already received ([`Operation::cancel`] loses no message). A dropped send or
+//! collective completes in the background. MPI frees a buffer only after it has finished with it,
+//! whether the future is alive or not.
 //!
 //! # Bindings
 //!
-//! The crate `mpi-sys` makes its bindings from the `mpi.h` of the installed library. The crate
-//! `mpi` above it ties a request to a value that panics when it is dropped early, so it cannot
-//! serve as the base of a future.
+//! The crate `mpi-sys` generates its bindings from the `mpi.h` of the installed library. The crate
+//! `mpi` above it ties a request to a value that panics when it is dropped early, so it cannot be
+//! the base of a future.
 
 mod collective;
 mod comm;

@@ -1,13 +1,13 @@
 //! Lifelines: connections that report the death of a rank that is alone on its host.
 //!
-//! A pidfd reaches no further than its host. Where a job spans several hosts, the first rank of
-//! each holds a TCP connection to rank 0. The kernel closes the connection when its process dies,
-//! however it dies; a rank that leaves the job in order sends [`LEAVING`] first. Only the end of a
-//! rank that is alone on its host counts as a death here: other ranks have neighbours, which also
-//! know the last request.
+//! A pidfd only reports processes of its own host. If a job spans several hosts, the first rank of
+//! each host has a TCP connection to rank 0. The kernel closes the connection when the process
+//! dies, for whatever reason; a rank that leaves the job normally sends [`LEAVING`] first. Here
+//! only the end of a rank that is alone on its host counts as a death: other ranks have neighbours,
+//! which also know the last request.
 //!
-//! A job on one host has no lifelines. A host that cannot reach rank 0 by IPv4 has none either, and
-//! prints a warning when the job starts.
+//! A job on one host has no lifelines. A host that cannot reach rank 0 by IPv4 has no lifeline
+//! either, and prints a warning when the job starts.
 
 use std::collections::BTreeSet;
 use std::ffi::c_int;
@@ -22,20 +22,19 @@ use crate::error::{Result, check};
 use crate::launch::system;
 use crate::node::Node;
 
-/// The byte that a rank sends before it leaves the job in order.
+/// The byte that a rank sends before it leaves the job normally.
 const LEAVING: u8 = b'L';
 
-/// Bytes of the invitation that rank 0 broadcasts: the token, then its addresses as text.
+/// Size in bytes of the invitation that rank 0 broadcasts: the token, then its addresses as text.
 const INVITATION: usize = 512;
 
-/// Bytes of the secret by which both ends know that they belong to one job.
+/// Size in bytes of the secret by which both ends recognise that they belong to the same job.
 const TOKEN: usize = 16;
 
-/// The longest wait for a connection to one address of rank 0, and for each message of the
-/// greeting.
+/// Maximum wait for a connection to one address of rank 0, and for each message of the greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The first rank of another host, at the far end of a connection.
+/// The first rank of another host, at the other end of a connection.
 pub(crate) struct Lifeline {
     pub(crate) rank: u32,
     pub(crate) pid: u32,
@@ -47,26 +46,26 @@ pub(crate) struct Lifeline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum LineState {
-    /// The rank lives.
+    /// The rank is alive.
     Open,
-    /// The rank has left in order, or has died beside neighbours, which name it.
+    /// The rank has left normally, or has died and had neighbours, which report its death.
     Closed,
     /// The rank has died, alone on its host.
     Lost,
 }
 
 impl Lifeline {
-    /// Connects the first ranks of all hosts with rank 0. Returns no lifelines on a job of one
+    /// Connects the first ranks of all hosts with rank 0. Returns no lifelines in a job on one
     /// host.
     ///
     /// # Safety
-    /// MPI is initialised, and this thread may call it. All ranks call this.
+    /// MPI is initialised, and this thread may call it. All ranks call this function.
     ///
     /// # Errors
-    /// MPI refuses a collective. A connection that cannot be made is no error.
+    /// MPI refuses a collective. A failed connection is not an error.
     pub(crate) unsafe fn connect_all(node: &Node, me: u32, size: usize) -> Result<Vec<Lifeline>> {
         let first = node.ranks[0];
-        // SAFETY: guaranteed by the caller; arrays of the stated length.
+        // SAFETY: guaranteed by the caller; `firsts` has one item for each rank.
         let others = unsafe {
             let mut firsts = vec![0u32; size];
             check(sys::MPI_Allgather(
@@ -87,7 +86,7 @@ impl Lifeline {
         if me == 0 {
             listener = listen_for_hosts(&mut invitation).map_err(system)?;
         }
-        // SAFETY: guaranteed by the caller; an array of the stated length.
+        // SAFETY: guaranteed by the caller; the array has `INVITATION` bytes.
         unsafe {
             check(sys::MPI_Bcast(
                 invitation.as_mut_ptr().cast(),
@@ -124,7 +123,7 @@ impl Lifeline {
         self.stream.as_raw_fd()
     }
 
-    /// Reads from a connection that is readable.
+    /// Reads from a readable connection.
     pub(crate) fn read_state(&mut self) -> LineState {
         match self.stream.read(&mut [0]) {
             Ok(1..) => LineState::Closed,
@@ -134,21 +133,21 @@ impl Lifeline {
         }
     }
 
-    /// Notifies the far end that this rank leaves in order.
+    /// Notifies the other end that this rank leaves normally.
     pub(crate) fn leave(&self) {
-        // An error means that the far end is gone.
+        // An error means that the other end has gone.
         let _ = (&self.stream).write(&[LEAVING]);
     }
 }
 
-/// The greeting of both ends.
+/// The greeting that each end sends.
 struct Hello {
     token: [u8; TOKEN],
     rank: u32,
     is_alone: bool,
 }
 
-/// A greeting on the wire: token, rank, process, alone on its host.
+/// A greeting as bytes: token, rank, process, and whether the rank is alone on its host.
 type Wire = [u8; TOKEN + 9];
 
 impl Hello {
@@ -171,7 +170,7 @@ impl Hello {
         wire
     }
 
-    /// Connects to rank 0 by the first of its addresses that answers.
+    /// Connects to rank 0 by the first of its addresses that accepts a connection.
     fn connect(&self, invitation: &[u8; INVITATION]) -> io::Result<TcpStream> {
         let text = String::from_utf8_lossy(&invitation[TOKEN..]);
         let mut refusal = io::Error::other("it has no address");
@@ -189,7 +188,7 @@ impl Hello {
         Err(refusal)
     }
 
-    /// Reads the greeting of the far end. Another program may listen at the address of rank 0.
+    /// Reads the greeting of the other end. Another program may listen at the address of rank 0.
     fn read_greeting(&self, mut stream: TcpStream) -> io::Result<Lifeline> {
         stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
         let mut wire: Wire = [0; TOKEN + 9];
@@ -209,12 +208,12 @@ impl Hello {
 
     /// Waits for the greeting of rank 0.
     fn await_greeting(&self, stream: TcpStream) -> io::Result<Lifeline> {
-        // Rank 0 may wait for others first.
+        // Rank 0 may wait for other hosts first.
         stream.set_read_timeout(Some(GREETING_TIMEOUT * 2))?;
         self.read_greeting(stream)
     }
 
-    /// Accepts the waiting connections, and keeps those of this job's hosts.
+    /// Accepts the waiting connections, and keeps the connections of this job's hosts.
     fn accept_all(&self, listener: &TcpListener, others: usize) -> Vec<Lifeline> {
         let mut lines = Vec::new();
         while lines.len() < others
@@ -227,8 +226,8 @@ impl Hello {
     }
 }
 
-/// Listens on all addresses of this host, and writes them into the invitation. If the host has no
-/// address or the socket cannot be bound, the invitation stays empty and no host connects.
+/// Listens on all addresses of this host, and writes the addresses into the invitation. If the host
+/// has no address or the socket cannot be bound, the invitation stays empty and no host connects.
 fn listen_for_hosts(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpListener>> {
     // SAFETY: writes at most `TOKEN` bytes to the array.
     let read = unsafe { libc::getrandom(invitation.as_mut_ptr().cast(), TOKEN, 0) };
@@ -243,16 +242,16 @@ fn listen_for_hosts(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpL
     let mut at = TOKEN;
     for address in addresses()? {
         let text = format!("{},", SocketAddr::new(address, port));
-        let Some(room) = invitation.get_mut(at..at + text.len()) else {
+        let Some(target) = invitation.get_mut(at..at + text.len()) else {
             break;
         };
-        room.copy_from_slice(text.as_bytes());
+        target.copy_from_slice(text.as_bytes());
         at += text.len();
     }
     Ok(Some(listener))
 }
 
-/// The IPv4 addresses of this host by which others may reach it.
+/// Returns the IPv4 addresses of this host that other hosts may be able to reach.
 fn addresses() -> io::Result<Vec<IpAddr>> {
     let mut found = Vec::new();
     // SAFETY: the list is valid until it is freed; an entry's address has the type of its family.

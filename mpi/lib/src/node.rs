@@ -1,16 +1,18 @@
 //! The memory that the ranks of one node share, and their wake-ups.
 //!
-//! Each rank has a page, which shows its phase, its heartbeats, whether it sleeps, and the level-0
-//! request that it began last. Each rank has a datagram socket, by which the others wake it.
+//! Each rank has a page, which contains its phase, its heartbeats, whether it sleeps, and the
+//! level-0 request that it began last. Each rank also has a datagram socket, by which other ranks
+//! wake it.
 //!
-//! MPI offers no way to sleep until a message comes. A rank that has seen no completion for a while
-//! marks its page as asleep. A rank that then starts an operation that concerns the sleeper, or
-//! completes one with it, wakes it by a datagram. A datagram is a hint: a lost one costs only time,
-//! because a sleeper also checks by itself. There are no datagrams between nodes.
+//! MPI has no function to sleep until a message arrives. A rank that has seen no completion for a
+//! while marks its page as asleep. A rank that then starts an operation that concerns the sleeper,
+//! or completes an operation with it, wakes it by a datagram. A datagram is a hint: if it is lost,
+//! that costs only time, because a sleeper also checks periodically. Ranks of different nodes send
+//! each other no datagrams.
 //!
-//! Only its rank writes a page, except `death_reported` and `asleep`, which the rank that wakes it
-//! clears. All fields are words, and the description of a request is checked by its sequence number
-//! and its length: a torn description names a wrong request at worst.
+//! Only its own rank writes to a page, except for `death_reported`, and `asleep`, which a waking
+//! rank clears. All fields are words. The description of a request has a sequence number and a
+//! length, which are checked: a torn description can at worst name a wrong request.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -26,10 +28,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::peers::Peers;
 
-/// Words of the longest description of a request.
+/// Number of words of the longest description of a request.
 const REQUEST_WORDS: usize = 24;
 
-/// The longest description of a request that a page holds, in bytes.
+/// Maximum length in bytes of the description of a request in a page.
 pub(crate) const MAX_REQUEST_TEXT: usize = REQUEST_WORDS * 8;
 
 /// Phase: the rank has not joined yet, or has left the job in order.
@@ -43,7 +45,7 @@ pub(crate) struct Page {
     pub(crate) pid: AtomicU32,
     pub(crate) phase: AtomicU32,
     asleep: AtomicU32,
-    /// Set when a survivor has reported the death of this rank.
+    /// Set when a surviving rank has reported the death of this rank.
     pub(crate) death_reported: AtomicU32,
     /// A rank of another host whose loss this rank has noticed: its number plus one (high half) and
     /// its pid.
@@ -67,12 +69,12 @@ pub(crate) struct Node {
     pub(crate) crowded: bool,
 }
 
-// SAFETY: the mapping is shared and lives as long as the node; all of it is atomic.
+// SAFETY: the mapping is shared and lives as long as the node; all its fields are atomic.
 unsafe impl Send for Node {}
 // SAFETY: as above.
 unsafe impl Sync for Node {}
 
-/// Creates the file of the pages. It is unlinked once all ranks have opened it.
+/// Creates the file of the pages, which is unlinked after all ranks have opened it.
 pub(crate) fn create(path: &Path, ranks: usize) -> io::Result<()> {
     let file = OpenOptions::new()
         .read(true)
@@ -89,8 +91,7 @@ fn address(path: &Path, rank: u32) -> io::Result<SocketAddr> {
 }
 
 impl Node {
-    /// Maps the pages of `ranks`, given by their numbers in the world; this rank's page is number
-    /// `me`.
+    /// Maps the pages of the ranks with the world numbers `ranks`; this rank's page has index `me`.
     pub(crate) fn open(path: &Path, ranks: Vec<u32>, me: usize, vcpus: usize) -> io::Result<Node> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let addresses = ranks
@@ -116,7 +117,7 @@ impl Node {
 
     pub(crate) fn page(&self, index: usize) -> &Page {
         assert!(index < self.ranks.len(), "a rank of this node");
-        // SAFETY: within the mapping, which is full of atomics.
+        // SAFETY: the page is within the mapping, and all its fields are atomic.
         unsafe { self.pages.add(index).as_ref() }
     }
 
@@ -144,15 +145,16 @@ impl Node {
         index == self.me
     }
 
-    /// Returns a copy of the socket, for the runtime.
+    /// Returns a duplicate of the socket for the runtime.
     pub(crate) fn socket(&self) -> io::Result<UnixDatagram> {
         self.socket.try_clone()
     }
 
-    /// Marks this rank as asleep, before its last look.
+    /// Marks this rank as asleep. Called before its last look.
     pub(crate) fn sleep(&self) {
         self.own_page().asleep.store(1, SeqCst);
-        // Either the waking rank sees the mark, or the last look sees the effect of its operation.
+        // Either the waking rank sees the mark, or the last look sees the effect of the waking
+        // rank's operation.
         fence(SeqCst);
     }
 
@@ -174,13 +176,13 @@ impl Node {
             };
             let asleep = &self.page(index).asleep;
             if index != self.me && asleep.load(Relaxed) != 0 && asleep.swap(0, SeqCst) != 0 {
-                // If the queue is full, it holds a datagram already.
+                // If the queue is full, it already contains a datagram.
                 let _ = self.socket.send_to_addr(&[1], &self.addresses[index]);
             }
         }
     }
 
-    /// Records the level-0 request that begins, for the message that names this rank if it dies.
+    /// Records the level-0 request that begins, for the message that reports this rank if it dies.
     pub(crate) fn record_request(&self, text: &str) {
         let text = &text.as_bytes()[..text.len().min(MAX_REQUEST_TEXT)];
         let page = self.own_page();
@@ -222,7 +224,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; there is no other pointer to it.
+        // SAFETY: `map` created the mapping with this length, and no other pointer to it remains.
         unsafe {
             libc::munmap(
                 self.pages.as_ptr().cast(),
@@ -233,7 +235,7 @@ impl Drop for Node {
 }
 
 fn map(file: &File, ranks: usize) -> io::Result<NonNull<Page>> {
-    // SAFETY: a new mapping of a file that has this length.
+    // SAFETY: creates a new mapping; the file has this length.
     let address = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

@@ -1,4 +1,5 @@
-//! The future of an operation. The operation itself is in the table, and outlives it.
+//! The future of an operation. The operation itself is in the table, and lives longer than its
+//! future.
 
 use std::fmt;
 use std::future::Future;
@@ -14,16 +15,16 @@ use crate::job::{Job, waiter_level};
 use crate::peers::Peers;
 use crate::table::{Completion, Key, Kind, Outcome, Payload, Start, lost};
 
-/// Makes the result of an operation from its completion. A function pointer: the payload is its
-/// only state.
+/// Computes the result of an operation from its completion. A function pointer suffices, because
+/// the payload is its only state.
 pub(crate) type Finish<T> = fn(&Arc<Job>, Completion) -> Result<T>;
 
-/// A running request. Awaiting it returns its result, and its buffer.
+/// A running request. Awaiting it returns its result and its buffer.
 ///
-/// It runs from the call that made it, awaited or not.
+/// The request runs from the call that created it, whether it is awaited or not.
 ///
 /// # Cancellation safety
-/// Dropping a receive cancels it, and loses a message that had reached it already. Any other
+/// Dropping a receive cancels it, and loses a message that it has already received. Any other
 /// operation completes in the background, since other ranks depend on it.
 #[must_use = "an operation that is dropped is cancelled if it receives; await it"]
 pub struct Operation<T> {
@@ -58,11 +59,11 @@ impl<T> Operation<T> {
         }
     }
 
-    /// Cancels a receive. Returns its message if one came before, so that none is lost. Any other
-    /// operation runs to its end.
+    /// Cancels a receive. If a message arrived earlier, returns the message, so no message is lost.
+    /// Any other operation runs to its end.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// The errors of the operation.
     pub async fn cancel(mut self) -> Result<Option<T>> {
         if let State::Running(key) = self.state {
             self.job.with(|table| table.cancel(key));
@@ -99,7 +100,7 @@ impl<T> Operation<T> {
 impl<T> Future for Operation<T> {
     type Output = Result<T>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        // A loop whose operations are all complete at once would otherwise keep the vCPU.
+        // Otherwise a loop whose operations are always complete at once would keep the vCPU.
         if pin!(yield_if_needed()).poll(cx).is_pending() {
             return Poll::Pending;
         }
@@ -111,7 +112,7 @@ impl<T> Future for Operation<T> {
     }
 }
 
-// No field is pinned: `T` is only made, never held.
+// No field is pinned: a `T` is only returned, never stored.
 impl<T> Unpin for Operation<T> {}
 
 impl<T> Drop for Operation<T> {
@@ -133,7 +134,7 @@ impl<T> fmt::Debug for Operation<T> {
     }
 }
 
-/// Starts an operation: `begin` calls MPI with pointers into `payload`, which the table owns from
+/// Starts an operation. `begin` calls MPI with pointers into `payload`, which the table owns from
 /// then on.
 pub(crate) fn start<T>(
     job: &Arc<Job>,
@@ -176,13 +177,14 @@ pub(crate) fn start<T>(
     Operation::of(job, key, finish)
 }
 
-/// Tests a new request: a short message is often complete when its send returns, and needs no look.
+/// Tests a new request: a short message is often complete when its send returns, and then needs no
+/// look.
 fn test_once(
     request: &mut sys::MPI_Request,
     datatype: sys::MPI_Datatype,
 ) -> Result<Option<Outcome>> {
     let mut flag = 0;
-    // SAFETY: an active request, out-parameters.
+    // SAFETY: the request is active, and the out-parameters are locals.
     let status = unsafe {
         let mut status: sys::MPI_Status = std::mem::zeroed();
         check(sys::MPI_Test(request, &mut flag, &mut status))?;

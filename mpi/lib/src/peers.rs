@@ -1,4 +1,4 @@
-//! The ranks that an operation concerns: those to wake when it has started or ended.
+//! The ranks that an operation concerns, which are woken when it has started or ended.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Persistent operations: MPI gets the arguments once, for an operation that runs many times.
+//! Persistent operations: MPI receives the arguments once, for an operation that runs many times.
 //!
-//! The buffers go to the table for each run, and come back at its end: they can be accessed only
-//! between runs.
+//! For each run the buffers move to the table, and at its end they move back: they can be accessed
+//! only between runs.
 
 use std::ffi::{CString, c_int, c_void};
 use std::future::poll_fn;
@@ -18,21 +18,21 @@ use crate::job::{Job, waiter_level};
 use crate::peers::Peers;
 use crate::table::{Completion, Key, Kind, Start};
 
-/// An operation that can be run again and again. Dropped while it runs, it ends as an
-/// [`Operation`](crate::Operation) does.
+/// An operation that can be run repeatedly. If it is dropped while it runs, the run ends like an
+/// [`Operation`](crate::Operation) that is dropped.
 pub struct Persistent<T: Datatype> {
     comm: Comm,
     kind: Kind,
     datatype: Handle,
     peers: Peers,
-    /// Set if the operation has one buffer, as a broadcast or a send.
+    /// Set if the operation has one buffer, like a broadcast or a send.
     one: bool,
     state: State<T>,
 }
 
 struct Handle(sys::MPI_Datatype);
 
-// SAFETY: MPI's handles are names, which any thread may hold; they are used only under the lock.
+// SAFETY: an MPI handle is a name, which any thread may keep; it is used only under the lock.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -44,7 +44,7 @@ enum State<T> {
     Gone,
 }
 
-// SAFETY: MPI's handles are names, which any thread may hold; they are used only under the lock.
+// SAFETY: an MPI handle is a name, which any thread may keep; it is used only under the lock.
 unsafe impl<T: Datatype> Send for State<T> {}
 // SAFETY: as above.
 unsafe impl<T: Datatype> Sync for State<T> {}
@@ -83,8 +83,8 @@ impl<T: Datatype> Persistent<T> {
         let (kind, peers) = (Kind::Completes, comm.all());
         Persistent::new(comm, kind, peers, one, buffers, |table, request| {
             let raw = raw(table)?;
-            // SAFETY: the function has the type of this name in MPI 4; the buffers live as long as
-            // the request: here, or in the table.
+            // SAFETY: the function has the type that MPI 4 gives this name; the buffers live as
+            // long as the request: in this value, or in the table.
             check(unsafe { init(function, collective, raw, request) })?;
             Ok(raw.datatype)
         })
@@ -94,10 +94,10 @@ impl<T: Datatype> Persistent<T> {
         self.comm.job()
     }
 
-    /// Starts a run. [`wait`](Self::wait) awaits its end.
+    /// Starts a run; [`wait`](Self::wait) awaits its end.
     ///
     /// # Errors
-    /// [`Error::Busy`] if the operation runs; MPI's.
+    /// [`Error::Busy`] if the operation runs; errors of MPI.
     pub fn start(&mut self) -> Result<()> {
         let request = match &self.state {
             State::Rests(request, _) => *request,
@@ -107,10 +107,10 @@ impl<T: Datatype> Persistent<T> {
         let level = waiter_level();
         let key = self.comm.job().call(&self.peers, |table| {
             let mut request = request;
-            // SAFETY: a persistent request that is not active, with its buffers.
+            // SAFETY: the persistent request is inactive, and `self.state` contains its buffers.
             check(unsafe { sys::MPI_Start(&mut request) })?;
             let State::Rests(_, buffers) = std::mem::replace(&mut self.state, State::Gone) else {
-                unreachable!("it rested above, and is borrowed");
+                unreachable!("it rested above and is borrowed");
             };
             Ok(table.insert(
                 Start {
@@ -135,7 +135,7 @@ impl<T: Datatype> Persistent<T> {
     /// This method is cancellation safe: it may be called again.
     ///
     /// # Errors
-    /// Those of the operation. A persistent operation that has failed cannot be run again.
+    /// The errors of the operation. A persistent operation that has failed cannot be run again.
     pub async fn wait(&mut self) -> Result<()> {
         let completion = poll_fn(|cx| {
             let State::Runs(key) = self.state else {
@@ -172,7 +172,7 @@ impl<T: Datatype> Persistent<T> {
     /// Runs the operation once and awaits its end.
     ///
     /// # Errors
-    /// As [`start`](Self::start) and [`wait`](Self::wait).
+    /// The errors of [`start`](Self::start) and [`wait`](Self::wait).
     pub async fn run(&mut self) -> Result<()> {
         self.start()?;
         self.wait().await
@@ -232,7 +232,7 @@ impl Comm {
     /// Creates the persistent form of [`isend`](Self::isend).
     ///
     /// # Errors
-    /// [`Error::Rank`], [`Error::TooLong`]; MPI's.
+    /// [`Error::Rank`], [`Error::TooLong`]; errors of MPI.
     pub fn send_init<T: Datatype>(
         &self,
         mut buffer: Vec<T>,
@@ -274,7 +274,7 @@ impl Comm {
     /// Creates the persistent form of [`irecv`](Self::irecv), for `length` items from `rank`.
     ///
     /// # Errors
-    /// [`Error::Rank`], [`Error::TooLong`]; MPI's.
+    /// [`Error::Rank`], [`Error::TooLong`]; errors of MPI.
     pub fn recv_init<T: Datatype>(
         &self,
         length: usize,
@@ -315,13 +315,13 @@ impl Comm {
     }
 }
 
-/// Looks up the function of a persistent collective: MPI 4 has it; Open MPI 4, which implements MPI
-/// 3, has it as an extension. A program that names the function would not start with a library that
-/// lacks it.
+/// Looks up the function of a persistent collective. MPI 4 has the function; Open MPI 4, which
+/// implements MPI 3, has it as an extension. A program that is linked to the function would not
+/// start with a library that lacks it.
 fn symbol(name: &'static str) -> Result<*mut c_void> {
     for prefix in ["MPI_", "MPIX_"] {
         let name = CString::new(format!("{prefix}{name}")).expect("no zero in it");
-        // SAFETY: a C string; the handle stands for all libraries of the process.
+        // SAFETY: `name` is a C string; the handle represents all libraries of the process.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         if !found.is_null() {
             return Ok(found);
@@ -362,7 +362,7 @@ unsafe fn init(
         root,
         comm,
     } = raw;
-    // SAFETY: the types are those of MPI 4; the caller guarantees the rest.
+    // SAFETY: the types are the function types of MPI 4; the caller guarantees the rest.
     unsafe {
         let info = sys::RSMPI_INFO_NULL;
         match collective {

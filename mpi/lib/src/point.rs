@@ -46,11 +46,11 @@ impl From<u16> for Tag {
 /// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received<T> {
-    /// The items, as many as were sent.
+    /// The items; there are as many as were sent.
     pub data: Vec<T>,
-    /// The rank that sent them.
+    /// The rank that sent the message.
     pub source: usize,
-    /// Their tag.
+    /// The tag of the message.
     pub tag: u16,
 }
 
@@ -77,7 +77,7 @@ impl Comm {
         self.send_by(buffer, rank, tag, sys::MPI_Isend)
     }
 
-    /// Sends as [`isend`](Self::isend) does, and completes only when the receive has begun.
+    /// Sends like [`isend`](Self::isend), and completes only when the receive has begun.
     pub fn issend<B: SendBuf>(&self, buffer: B, rank: usize, tag: u16) -> Operation<B> {
         self.send_by(buffer, rank, tag, sys::MPI_Issend)
     }
@@ -108,8 +108,8 @@ impl Comm {
             |table, request| {
                 let datatype = table.types.of::<B::Item>()?;
                 let (length, rank) = (count(length)?, self.known(rank)?);
-                // SAFETY: the items keep their address (`SendBuf`), in the table, until MPI is
-                // done.
+                // SAFETY: the items keep their address (`SendBuf`) while the buffer is in the
+                // table, and the table owns it until MPI has finished.
                 check(unsafe {
                     send(
                         items.cast(),
@@ -126,8 +126,8 @@ impl Comm {
         )
     }
 
-    /// Receives into `buffer` a message of at most as many items as it holds. A longer message is
-    /// an error, and is lost.
+    /// Receives a message into `buffer`. The message may have at most as many items as the buffer;
+    /// a longer message is an error, and is lost.
     pub fn irecv<T: Datatype>(
         &self,
         mut buffer: Vec<T>,
@@ -150,7 +150,8 @@ impl Comm {
             |table, request| {
                 let datatype = table.types.of::<T>()?;
                 let (length, from) = (count(length)?, source(self, from)?);
-                // SAFETY: the items are in the table until MPI is done; every bit pattern is a `T`.
+                // SAFETY: the table owns the items until MPI has finished; every bit pattern is a
+                // `T`.
                 check(unsafe {
                     sys::MPI_Irecv(
                         items.cast(),
@@ -167,8 +168,8 @@ impl Comm {
         )
     }
 
-    /// Waits for a message and reserves it, so that no other receive takes it and its length is
-    /// known.
+    /// Waits for a message and reserves it, so that no other receive takes the message and its
+    /// length is known.
     pub fn improbe(&self, from: impl Into<Source>, with: impl Into<Tag>) -> Operation<Message> {
         let (from, with) = (source(self, from.into()), tag(with.into()));
         let level = waiter_level();
@@ -222,7 +223,7 @@ fn finish_probe(_: &Arc<Job>, completion: Completion) -> Result<Message> {
     Ok(Message { comm, matched })
 }
 
-/// A message that waits to be received. Dropping it receives and discards the message.
+/// A message that waits to be received. Dropping this value receives and discards the message.
 pub struct Message {
     comm: Comm,
     matched: Option<Matched>,
@@ -233,24 +234,24 @@ impl Message {
         self.matched.as_ref().map(|matched| &matched.status)
     }
 
-    /// Returns the rank that sent it.
+    /// Returns the rank that sent the message.
     #[must_use]
     pub fn source(&self) -> usize {
         let source = self.status().map_or(0, |status| status.MPI_SOURCE);
         usize::try_from(source).unwrap_or(0)
     }
 
-    /// Returns its tag.
+    /// Returns the tag of the message.
     #[must_use]
     pub fn tag(&self) -> u16 {
         let tag = self.status().map_or(0, |status| status.MPI_TAG);
         u16::try_from(tag).unwrap_or(0)
     }
 
-    /// Returns its length in items of type `T`.
+    /// Returns the length of the message in items of type `T`.
     ///
     /// # Errors
-    /// [`Error::PartialItem`] if it is not a whole number of items; [`Error::WrongThread`].
+    /// [`Error::PartialItem`] if the length is not a whole number of items; [`Error::WrongThread`].
     pub fn length<T: Datatype>(&self) -> Result<usize> {
         let Some(status) = self.status() else {
             return Ok(0);
@@ -284,8 +285,8 @@ impl Message {
                 let datatype = table.types.of::<T>()?;
                 let length = count(length)?;
                 if let Some(matched) = &mut self.matched {
-                    // SAFETY: the items are in the table until MPI is done; every bit pattern is a
-                    // `T`; the message is received once, because it is taken below.
+                    // SAFETY: the table owns the items until MPI has finished; every bit pattern is
+                    // a `T`; the message is received once, because it is removed below.
                     check(unsafe {
                         sys::MPI_Imrecv(
                             items.cast(),
@@ -303,7 +304,7 @@ impl Message {
     }
 }
 
-/// Returns all items of a message; the probe gave their number.
+/// Returns all items of a message, whose number the probe has determined.
 fn finish_message<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Received<T>> {
     let outcome = completion.outcome?;
     let data = *completion

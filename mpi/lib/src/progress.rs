@@ -1,19 +1,19 @@
-//! The progress coroutine: the only place that asks MPI for completions.
+//! The progress coroutine, which alone asks MPI for completions.
 //!
-//! It runs at the level of the most urgent pending operation, and its cost is bounded:
+//! The coroutine runs at the level of the most urgent pending operation, and its cost is bounded:
 //!
-//! * With no operation outstanding, it sleeps until one is started.
-//! * For [`SPIN`] after the last completion, about the cost of a sleep and a wake, it looks all the
-//!   time if this rank has no other work. If ranks share CPUs it calls `sched_yield` meanwhile, so
-//!   that a rank on which the others depend gets to run, also if all of them are elevated.
-//! * Otherwise it sleeps between looks, for an eighth of the time since the last completion. So a
-//!   completion is noticed late by an eighth of its waiting time, or by [`FLOOR`], and a rank
-//!   without completions looks once in [`CEILING`]. A rank of the same node ends the sleep by a
+//! * If no operation is outstanding, it sleeps until an operation is started.
+//! * For [`SPIN`] after the last completion, about the cost of a sleep and a wake-up, it looks
+//!   continuously if this rank has no other work. If ranks share CPUs it calls `sched_yield`
+//!   meanwhile, so that a rank on which other ranks depend can run, even if all ranks are elevated.
+//! * Otherwise it sleeps between looks for an eighth of the time since the last completion. So the
+//!   delay of a completion is an eighth of its waiting time, or [`FLOOR`], and a rank without
+//!   completions looks once every [`CEILING`]. A rank of the same node ends the sleep by a
 //!   datagram.
 //!
-//! MPI moves a long message in pieces, each by a look on either side, and does not report a piece.
-//! So after each [`SPIN`] without a completion, a piece is presumed to have come, at most as often
-//! as the outstanding bytes hold pieces ([`Pieces`]).
+//! MPI transfers a long message in pieces, each by a look on either side, and does not report a
+//! piece. So after each [`SPIN`] without a completion, a piece is presumed to have arrived, at most
+//! as often as the outstanding bytes contain pieces ([`Pieces`]).
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -29,17 +29,17 @@ use crate::table::Found;
 /// Time after a completion during which the coroutine looks without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
 /// Time after a sleep during which the coroutine looks without sleeping: a rank that waited for
-/// this rank's look answers within it.
+/// this rank's look replies within this time.
 const ANSWER: Duration = Duration::from_micros(25);
-/// Shortest sleep.
+/// Minimum sleep.
 const FLOOR: Duration = Duration::from_micros(50);
-/// Longest sleep. It bounds the CPU time of a rank without completions.
+/// Maximum sleep, which bounds the CPU time of a rank without completions.
 const CEILING: Duration = Duration::from_millis(20);
-/// Bytes of a piece: half a fragment of Open MPI's shared memory, because a collective moves its
-/// bytes several times.
+/// Size of a piece in bytes: half a fragment of Open MPI's shared memory, because a collective
+/// moves its bytes several times.
 const PIECE: u64 = 16 << 10;
 
-/// Looks at all requests, a window at a time. Returns whether any is complete.
+/// Looks at all requests, one window at a time. Returns whether a request has completed.
 async fn look(job: &Job) -> bool {
     let mut found = Found::default();
     let mut end = job.begin_look(&mut found);
@@ -59,25 +59,25 @@ async fn look(job: &Job) -> bool {
     found.events > 0
 }
 
-/// The pieces that may be presumed. Each is presumed once, like a completion, so the cost of
-/// looking is bounded by the bytes that are moved.
+/// The pieces that may still be presumed. Each is presumed once, like a completion, so the cost of
+/// looking is bounded by the number of transferred bytes.
 ///
-/// Another rank may begin its part late, when all pieces have been presumed in vain. A datagram may
-/// announce that, and may have another cause: it brings back half of the pieces, then a quarter,
-/// and so on. An operation that begins or completes renews the pieces that datagrams may bring
-/// back.
+/// Another rank may begin its part late, after all pieces have been presumed in vain. A datagram
+/// may announce such a late beginning, or have another cause: the first datagram restores half of
+/// the pieces, the second a quarter, and so on. An operation that begins or completes renews the
+/// pieces that datagrams may restore.
 #[derive(Default)]
 struct Pieces {
     begun: u64,
     outstanding: u64,
     left: u64,
-    /// Pieces that datagrams may bring back.
+    /// Number of pieces that datagrams may restore.
     restorable: u64,
 }
 
 impl Pieces {
-    /// Updates the pieces from the bytes that are outstanding, and those that have begun since the
-    /// start of the job.
+    /// Updates the pieces from the outstanding bytes, and the bytes of all operations that have
+    /// begun since the start of the job.
     fn update(&mut self, (bytes, begun): (u64, u64)) {
         let (outstanding, begun) = (bytes / PIECE, begun / PIECE);
         let fresh = begun - self.begun;
@@ -94,7 +94,8 @@ impl Pieces {
         self.restorable -= back;
     }
 
-    /// Presumes a piece after a [`SPIN`] without a completion, if any is left.
+    /// Presumes a piece after a [`SPIN`] without a completion, if any remains. Returns whether it
+    /// did.
     fn take_one(&mut self) -> bool {
         if self.left == 0 {
             return false;
@@ -174,7 +175,7 @@ mod tests {
         std::iter::from_fn(|| pieces.take_one().then_some(())).count() as u64
     }
 
-    /// Operations of a number of pieces each.
+    /// Operations, each with a number of pieces.
     #[derive(Default)]
     struct Operations {
         begun: u64,
@@ -208,8 +209,8 @@ mod tests {
         }
     }
 
-    /// Each operation has its own pieces, also if no look comes between the end of one and the
-    /// beginning of the next.
+    /// Each operation has its own pieces, even if no look happens between the end of one operation
+    /// and the beginning of the next.
     #[test]
     fn an_operation_does_not_use_the_pieces_of_the_next() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());
@@ -221,7 +222,7 @@ mod tests {
         }
     }
 
-    /// An operation that completes takes its pieces with it.
+    /// An operation that completes removes its pieces.
     #[test]
     fn there_are_never_more_left_than_outstanding() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());
@@ -240,7 +241,7 @@ mod tests {
             waited += presumed(&mut pieces);
         }
         assert!((1900..2000).contains(&waited), "{waited}");
-        // Shorter operations beside it bring three times as many pieces as they have.
+        // Shorter operations in the meantime restore three times as many pieces as they have.
         for _ in 0..100 {
             pieces.update(all.begin(10));
             pieces.update(all.end(10));

@@ -1,5 +1,5 @@
-//! Levels that cross ranks: a message carries its level, and its handler on the other rank starts
-//! at that level.
+//! Requests between ranks: a message carries its level, and its handler on the other rank starts at
+//! this level.
 //!
 //! ```text
 //!   call_at(rank, level, body)                  dispatcher, level 0: probes, does not receive
@@ -8,13 +8,13 @@
 //!   call's future ◄───── replies ───────────────    └─ handler ─► reply, at the same level
 //! ```
 //!
-//! The dispatcher's work per message is bounded: the level is in the tag, and the coroutine
-//! receives the body. So an urgent request passes batch requests in all queues of the ranks: it
-//! waits for at most one poll, as any coroutine does. It cannot pass messages that MPI has already
+//! The dispatcher's work per message is bounded: the tag contains the level, and the coroutine
+//! receives the body. So an urgent request overtakes batch requests in all queues of the ranks, and
+//! waits for at most one poll, like any coroutine. It cannot overtake messages that MPI has already
 //! put on the wire.
 //!
-//! Bounds: [`MAX_HANDLERS`] handlers per level run at a time. Further messages of the level stay in
-//! MPI, which holds back the bodies of long ones at the sender.
+//! At most [`MAX_HANDLERS`] handlers per level run at a time. Further messages of the level stay in
+//! MPI, which keeps the bodies of long messages at the sender.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,7 +35,7 @@ use crate::point::{Message, Source, Tag};
 /// Maximum number of handlers of a level that run at the same time on a rank.
 pub const MAX_HANDLERS: usize = 256;
 
-/// Bytes after the body: the number of the call, 0 for none.
+/// Size in bytes of the trailer after the body, which contains the number of the call, or 0.
 const TRAILER: usize = 8;
 const LEVEL_BITS: u16 = 6;
 const REQUEST: u16 = 0;
@@ -61,7 +61,7 @@ struct Inner {
 #[derive(Default)]
 struct Calls {
     waiting: HashMap<u64, oneshot::Sender<Result<Vec<u8>>>>,
-    /// Number of replies that have not arrived. More than `waiting` when callers are gone.
+    /// Number of replies that have not arrived. It exceeds `waiting` if callers have gone.
     due: usize,
     /// Set while a coroutine receives replies.
     received: bool,
@@ -70,13 +70,13 @@ struct Calls {
 /// A request of another rank, or of this one.
 #[derive(Debug)]
 pub struct Request {
-    /// The rank that sent it.
+    /// The rank that sent the request.
     pub source: usize,
-    /// Its level, at which the handler runs.
+    /// The level of the request, at which the handler runs.
     pub level: Level,
-    /// Its number on the rank that sent it; 0 if it expects no reply.
+    /// The number of the request on the rank that sent it, or 0 if it expects no reply.
     pub id: u64,
-    /// Its content.
+    /// The content of the request.
     pub body: Vec<u8>,
 }
 
@@ -119,15 +119,15 @@ impl World {
         self.inner.comm.size()
     }
 
-    /// Returns the error that names the rank that has died, once one has: the job is about to end.
+    /// Returns the error that names the dead rank, if a rank has died: the job is about to end.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         let death = self.inner.comm.job().death()?;
         Some(Error::Died(death.clone()))
     }
 
-    /// Records the level-0 request that begins on this rank, for the message that names it should
-    /// the rank die. [`serve`](Self::serve) does this by itself. At most 192 bytes are kept.
+    /// Records the level-0 request that begins on this rank, for the message that reports this rank
+    /// if it dies. [`serve`](Self::serve) calls this function. At most 192 bytes are kept.
     pub fn note_urgent(&self, request: &str) {
         no_suspend(|| self.inner.comm.job().node.record_request(request));
     }
@@ -135,7 +135,8 @@ impl World {
     /// Runs `handler` for every request to this rank, at the request's level. Its output is the
     /// reply.
     ///
-    /// Requests wait until this is called. A second handler replaces the first for later requests.
+    /// Requests wait until this function is called. A second handler replaces the first for later
+    /// requests.
     pub fn serve<F>(&self, handler: impl Fn(Request) -> F + Send + Sync + 'static)
     where
         F: Future<Output = Vec<u8>> + Send + 'static,
@@ -154,7 +155,7 @@ impl World {
             let (world, handler) = (self.clone(), handler.clone());
             spawn(
                 async move {
-                    // An error means the end of the job, which its waiters learn by themselves.
+                    // An error means that the job ends, which all waiters learn independently.
                     let _ = world.handle(message, level, &*handler).await;
                 },
                 level,
@@ -177,7 +178,7 @@ impl World {
             id,
             body,
         };
-        // The handler gets a coroutine of its own, so that a panic reaches only the caller.
+        // The handler runs in a separate coroutine, so that a panic affects only the caller.
         let output = spawn(handler(request), level).await;
         if id == 0 {
             return Ok(());
@@ -194,17 +195,16 @@ impl World {
         Ok(())
     }
 
-    /// Sends a request without a reply. The operation is complete when the buffer can be used
-    /// again.
+    /// Sends a request without a reply. The operation completes when the buffer can be used again.
     pub fn send_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Operation<Vec<u8>> {
         let tag = tag(REQUEST, level);
         self.inner.service.isend(sealed(body, 0), rank, tag)
     }
 
-    /// Sends a request as [`call_at`](Self::call_at) does, at the level of the calling coroutine.
+    /// Sends a request like [`call_at`](Self::call_at), at the level of the calling coroutine.
     ///
     /// # Errors
-    /// As [`call_at`](Self::call_at).
+    /// The errors of [`call_at`](Self::call_at).
     pub async fn call(&self, rank: usize, body: Vec<u8>) -> Result<Vec<u8>> {
         self.call_at(rank, waiter_level(), body).await
     }
@@ -212,10 +212,10 @@ impl World {
     /// Sends a request, which is handled at `level` on the other rank, and returns its reply.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the request is handled all the same, and its reply is lost.
+    /// If the future is dropped, the request is still handled, and its reply is lost.
     ///
     /// # Errors
-    /// [`Error::Handler`] if the handler panicked; those of the job.
+    /// [`Error::Handler`] if the handler panicked; errors of the job.
     pub async fn call_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Result<Vec<u8>> {
         let id = self.inner.next.fetch_add(1, Relaxed);
         let (sender, receiver) = oneshot::channel();
@@ -244,7 +244,7 @@ impl World {
             .map_err(|_| self.failure().unwrap_or(Error::Ended))?
     }
 
-    /// Receives replies while any is due.
+    /// Receives replies while any reply is due.
     async fn receive_replies(self) {
         loop {
             let is_last = no_suspend(|| {
@@ -275,7 +275,7 @@ impl World {
                             Ok(body)
                         };
                         if let Some(waiting) = waiting {
-                            // An error means that the caller is gone.
+                            // An error means that the caller has gone.
                             let _ = waiting.send(result);
                         }
                     }
@@ -286,7 +286,7 @@ impl World {
         }
     }
 
-    /// Stops taking requests.
+    /// Stops accepting requests.
     pub(crate) fn close(&self) {
         if let Some(dispatcher) = lock(&self.inner.dispatcher).take() {
             dispatcher.cancel();
@@ -313,7 +313,7 @@ fn level_of(tag: u16) -> Level {
     Level::new(bits).unwrap_or(Level::DEFAULT)
 }
 
-/// Appends the trailer to the body, in place.
+/// Appends the trailer to the body in place.
 fn sealed(mut body: Vec<u8>, id: u64) -> Vec<u8> {
     body.extend_from_slice(&id.to_le_bytes());
     body

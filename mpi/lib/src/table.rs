@@ -1,5 +1,5 @@
-//! The table of requests: every operation lives here from its start to its end, whether its future
-//! lives or not.
+//! The table of requests, which contains every operation from its start to its end, whether its
+//! future is alive or not.
 //!
 //! ```text
 //!            start                 Testsome, Improbe             poll
@@ -11,16 +11,16 @@
 //!
 //! Invariants:
 //!
-//! * A request that MPI knows is in `requests`, and its buffer in the slot that `owners` names
-//!   beside it. A slot is freed after MPI has completed the request, never before; so a buffer
-//!   outlives its operation, also under `mem::forget`.
-//! * A key has a generation: the key of a freed slot names nothing.
+//! * A request that MPI knows is in `requests`, and its buffer is in the slot that `owners` names
+//!   at the same index. A slot is freed only after MPI has completed the request; so a buffer
+//!   outlives its operation, even under `mem::forget`.
+//! * A key contains a generation: the key of a freed slot refers to no operation.
 //! * `levels` counts the operations by the level of their waiters; an orphan keeps its last level.
 //!
-//! Cost: start and end O(1); a look is one `MPI_Testsome` per [`WINDOW`](look::WINDOW) requests and
-//! one `MPI_Improbe` per probe.
+//! Start and end of an operation cost O(1); a look costs one `MPI_Testsome` per
+//! [`WINDOW`](look::WINDOW) requests and one `MPI_Improbe` per probe.
 //!
-//! The lock of `job.rs` protects the whole table, and MPI is called only under it.
+//! The lock of `job.rs` protects the whole table, and MPI is called only under this lock.
 
 mod levels;
 mod look;
@@ -39,7 +39,7 @@ pub(crate) use self::parts::{
 };
 use crate::data::Types;
 
-/// The name of an operation: slot and generation.
+/// The identity of an operation: slot and generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     index: u32,
@@ -66,7 +66,7 @@ struct Slot {
     busy: Option<Busy>,
 }
 
-/// The operations of a rank; see the module.
+/// The operations of a rank; see the module documentation.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) types: Types,
@@ -89,11 +89,11 @@ pub(crate) struct Table {
     pub(crate) look_requested: bool,
 }
 
-// SAFETY: as for `Completion`; the table is behind a lock.
+// SAFETY: the MPI handles are names, as in `Completion`; the table is behind a lock.
 unsafe impl Send for Table {}
 
 impl Table {
-    /// Takes over a request that has been started.
+    /// Inserts a request that has been started.
     pub(crate) fn insert(&mut self, start: Start, level: Level) -> Key {
         let position = self.requests.len();
         self.bytes += start.bytes as u64;
@@ -112,7 +112,7 @@ impl Table {
         key
     }
 
-    /// Inserts an operation that was complete at its start.
+    /// Inserts an operation that was complete when it started.
     pub(crate) fn insert_done(&mut self, completion: Completion, level: Level) -> Key {
         let key = self.slot(Stage::Done(completion), level);
         self.levels.remove(level);
@@ -153,7 +153,7 @@ impl Table {
         slot.busy.take()
     }
 
-    /// Takes the completion of an operation; if there is none yet, records the waiter and its
+    /// Takes the completion of an operation. If it has not completed, records the waiter and its
     /// level.
     pub(crate) fn take(&mut self, key: Key, waker: &Waker, level: Level) -> Option<Completion> {
         let busy = self.busy(key)?;
@@ -174,7 +174,7 @@ impl Table {
         None
     }
 
-    /// Abandons an operation whose future was dropped. The caller drops the returned payload
+    /// Abandons an operation whose future was dropped. The caller must drop the returned payload
     /// without the lock.
     #[must_use]
     pub(crate) fn abandon(&mut self, key: Key) -> Option<Payload> {
@@ -192,7 +192,7 @@ impl Table {
                 let level = busy.level;
                 self.levels.remove(level);
                 self.probes.retain(|probe| *probe != key.index);
-                // Its communicator must not be dropped under the lock.
+                // The communicator must not be dropped under the lock.
                 if let Stage::Probing(pattern) = self.release(key.index)?.stage {
                     return Some(Box::new(pattern.comm));
                 }
@@ -207,7 +207,7 @@ impl Table {
         None
     }
 
-    /// Requests that the next look cancels a receive.
+    /// Requests that the next look cancel a receive.
     pub(crate) fn cancel(&mut self, key: Key) {
         if let Some(busy) = self.busy(key)
             && !busy.cancel
@@ -218,8 +218,7 @@ impl Table {
         }
     }
 
-    /// Requests that all receives are cancelled. Returns the number of requests that have not
-    /// ended.
+    /// Requests that all receives be cancelled. Returns the number of requests that have not ended.
     pub(crate) fn cancel_receives(&mut self) -> usize {
         for position in 0..self.owners.len() {
             let index = self.owners[position];
@@ -239,12 +238,12 @@ impl Table {
         self.requests.len()
     }
 
-    /// Requests a look soon.
+    /// Requests a look.
     pub(crate) fn request_look(&mut self) {
         self.look_requested = true;
     }
 
-    /// Takes the wakers of all waiters, for when the job fails.
+    /// Takes the wakers of all waiters. Called when the job fails.
     pub(crate) fn wakers(&mut self) -> Vec<Waker> {
         let slots = self.slots.iter_mut();
         let busy = slots.filter_map(|slot| slot.busy.as_mut());
@@ -263,7 +262,7 @@ impl Table {
             && self.free_requests.is_empty()
     }
 
-    /// Returns the bytes of running requests, and those of all requests that have begun.
+    /// Returns the number of bytes of running requests, and of all requests that have begun.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.bytes, self.begun)
     }

@@ -1,17 +1,17 @@
-//! The watchdog: a thread that sleeps until a rank of this node dies, hangs, or the job is ended.
+//! The watchdog thread, which sleeps until a rank of this node dies or hangs, or the job is ended.
 //!
-//! It is a thread rather than a coroutine, because it must also act while this rank computes or is
-//! stuck in MPI. Deaths are reported by pidfds, and from other hosts by lifelines (`lifeline.rs`).
-//! Hangs show by heartbeats, which a coroutine of level 0 counts in the rank's page. The watchdog
-//! counts its own checks since the heartbeat moved, so a job that is stopped and continued as a
-//! whole has not hung.
+//! It is a thread and not a coroutine, because it must also act while this rank computes or blocks
+//! in MPI. Pidfds report deaths on this host, and lifelines (`lifeline.rs`) deaths on other hosts.
+//! Heartbeats show whether a rank hangs: a coroutine of level 0 counts them in the rank's page. The
+//! watchdog counts its own checks since the last heartbeat, so a job that is stopped and continued
+//! as a whole does not appear to hang.
 //!
-//! When a rank dies, one survivor of the node names it, with its last level-0 request. Every
+//! When a rank dies, one survivor of the node reports it, with its last level-0 request. Every
 //! pending operation fails with [`Error::Died`](crate::Error::Died). After a grace period, in which
 //! a server can still refuse requests, each survivor exits with status [`EXIT_STATUS`]. `mpirun`
-//! notices the death at the same time and sends SIGTERM to all ranks, which therefore waits for the
-//! grace period, too; it sends SIGKILL a second later. No call of MPI is made: none of them is safe
-//! with a rank gone.
+//! notices the death at the same time and sends SIGTERM to all ranks; the handling of SIGTERM
+//! therefore also waits for the grace period. A second later `mpirun` sends SIGKILL. The watchdog
+//! never calls MPI: no MPI function is safe after a rank has died.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -28,7 +28,7 @@ use crate::node::{Node, PHASE_AWAY, PHASE_RUNNING};
 /// Exit status of a rank whose job has failed.
 pub const EXIT_STATUS: i32 = 70;
 
-/// Time between two heartbeats, and between two checks of them.
+/// Time between two heartbeats, and between two checks of the heartbeats.
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The time limits of the watchdog.
@@ -46,7 +46,7 @@ pub(crate) struct Watchdog {
 }
 
 fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: a new descriptor, or an error.
+    // SAFETY: the call returns a new descriptor or an error.
     unsafe {
         match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
             -1 => Err(io::Error::last_os_error()),
@@ -56,7 +56,7 @@ fn eventfd() -> io::Result<OwnedFd> {
 }
 
 fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: a new descriptor, or an error.
+    // SAFETY: the call returns a new descriptor or an error.
     unsafe {
         match libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) {
             -1 => Err(io::Error::last_os_error()),
@@ -67,7 +67,7 @@ fn pidfd(pid: u32) -> io::Result<OwnedFd> {
 
 fn signal_eventfd(event: RawFd) {
     let one = 1u64;
-    // SAFETY: eight bytes to an eventfd; async-signal-safe.
+    // SAFETY: writes the eight bytes of `one` to an eventfd; `write` is async-signal-safe.
     unsafe { libc::write(event, (&raw const one).cast(), 8) };
 }
 
@@ -96,7 +96,7 @@ impl Watchdog {
             });
         }
         let on_signal = term.clone();
-        // SAFETY: the handler writes to an eventfd, which it owns.
+        // SAFETY: the handler only writes to an eventfd, which it keeps open.
         let signal = unsafe {
             signal_hook_registry::register(libc::SIGTERM, move || {
                 signal_eventfd(on_signal.as_raw_fd())
@@ -132,7 +132,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// A rank of this node, under observation.
+/// A rank of this node that the thread observes.
 struct Peer {
     index: usize,
     fd: Option<OwnedFd>,
@@ -150,7 +150,7 @@ struct WatchdogThread {
     term: Arc<OwnedFd>,
 }
 
-/// The end of a wait.
+/// The reason why a wait ended.
 enum Event {
     Stop,
     Term,
@@ -213,7 +213,7 @@ impl WatchdogThread {
             })
             .collect();
         let milliseconds = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: an array of this length.
+        // SAFETY: the pointer and the length describe `polled`.
         unsafe {
             libc::poll(
                 polled.as_mut_ptr(),
@@ -226,7 +226,7 @@ impl WatchdogThread {
         }
         let (pidfds, lifelines) = polled[2..].split_at(self.peers.len());
         for at in (0..pidfds.len()).filter(|at| pidfds[*at].revents != 0) {
-            // A pidfd stays readable: it is not polled again.
+            // A pidfd stays readable, so it is not polled again.
             self.peers[at].fd = None;
             let index = self.peers[at].index;
             if let Some((rank, pid)) = self.node.lost_rank() {
@@ -255,7 +255,7 @@ impl WatchdogThread {
         Event::Nothing
     }
 
-    /// Returns the death of a rank whose heartbeat has stood still for too many checks, or whose
+    /// Returns the death of a rank whose heartbeat has not changed for too many checks, or whose
     /// loss a neighbour has recorded.
     fn find_lost_or_hung(&mut self) -> Option<Death> {
         if let Some((rank, pid)) = self.node.lost_rank() {
@@ -277,8 +277,8 @@ impl WatchdogThread {
         None
     }
 
-    /// Returns the death of a rank of this node, with its last request. The first survivor to call
-    /// this prints it.
+    /// Returns the death of a rank of this node, with its last request. The first survivor that
+    /// calls this function prints the death.
     fn death(&self, index: usize, hangs: Option<Duration>) -> Death {
         let page = self.node.page(index);
         let death = Death {
@@ -304,13 +304,14 @@ impl WatchdogThread {
     }
 }
 
-/// Prints a death to standard error in one write, so that the launcher's text does not split it.
+/// Prints a death to standard error in one write, so that the launcher's text does not interrupt
+/// it.
 fn print(death: &Death) {
     let line = format!("upshift-mpi: {death}; the job ends\n");
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// Ends the process without destructors, which would wait for ranks that are gone.
+/// Ends the process without running destructors, which would wait for ranks that are gone.
 fn exit(status: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(status) }

@@ -1,8 +1,8 @@
-//! The TCP front, on rank 0: a coroutine per connection.
+//! The TCP front on rank 0, with a coroutine for each connection.
 //!
-//! Headers are read at level 0 with bounded work; then the coroutine takes the level of the
-//! request, at which it reads the matrix, computes and replies. Once a rank has died, every request
-//! is answered with [`wire::UNAVAILABLE`].
+//! A coroutine reads headers at level 0 with bounded work; then it takes the level of the request,
+//! at which it reads the matrix, computes and replies. After a rank has died, every request is
+//! answered with [`wire::UNAVAILABLE`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,10 +17,10 @@ use upshift_load::matrix::{HEADER, order};
 use crate::job::Matrices;
 use crate::wire::{self, header, parts};
 
-/// Maximum number of connections; further ones wait to be accepted.
+/// Maximum number of connections; further connections wait to be accepted.
 const CONNECTIONS: usize = 1024;
 
-/// Serves clients until it is dropped.
+/// Serves clients until the future is dropped.
 ///
 /// # Errors
 /// Accepting fails.
@@ -33,7 +33,7 @@ pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> 
         let matrices = matrices.clone();
         spawn(
             async move {
-                // The client has gone.
+                // An error means that the client has gone.
                 let _ = connection(&matrices, stream, peer).await;
                 drop(permit);
             },

@@ -1,7 +1,7 @@
 //! The grid of ranks, and the part of a matrix that each rank has.
 //!
-//! Ranks form a grid of `rows` × `columns`, as square as their number allows. A dimension of n is
-//! cut into parts whose lengths differ by at most one.
+//! Ranks form a grid of `rows` × `columns`, which is as square as their number allows. A dimension
+//! of n is divided into parts whose lengths differ by at most one.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ impl Grid {
         }
     }
 
-    /// Returns row and column of a rank.
+    /// Returns the row and the column of a rank.
     pub(crate) fn position(self, rank: usize) -> (usize, usize) {
         (rank / self.columns, rank % self.columns)
     }
@@ -41,7 +41,7 @@ pub(crate) fn part(n: usize, parts: usize, k: usize) -> Range<usize> {
     n * k / parts..n * (k + 1) / parts
 }
 
-/// Returns the part that contains `at`.
+/// Returns the index of the part that contains `at`.
 pub(crate) fn owner(n: usize, parts: usize, at: usize) -> usize {
     (0..parts)
         .find(|k| part(n, parts, *k).contains(&at))

@@ -1,4 +1,4 @@
-//! The division of work among the ranks: the part of the server that every rank has.
+//! The division of work among the ranks, which every rank runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,17 +12,17 @@ use crate::kernel::multiply;
 use crate::summa::{self, Lanes};
 use crate::wire;
 
-/// Smallest order of a product that is spread over the ranks.
+/// Minimum order of a product that is spread over the ranks.
 pub const SPREAD: usize = 128;
 
 const SMALL: u8 = 0;
 const LARGE: u8 = 1;
 const END: u8 = 2;
 
-/// Tag bit of the blocks of the product; the other bits are the level.
+/// Tag bit of the blocks of the product; the other bits contain the level.
 const BACK: u16 = 64;
 
-/// The use of levels.
+/// The number of levels that requests use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Levels {
     /// Eight levels.
@@ -43,7 +43,7 @@ impl Levels {
     }
 }
 
-/// The products of a job. Every rank makes this value, at the same time.
+/// The products of a job. All ranks create this value collectively.
 #[derive(Clone)]
 pub struct Matrices {
     inner: Arc<Inner>,
@@ -53,7 +53,8 @@ struct Inner {
     world: World,
     grid: Grid,
     blocks: Comm,
-    /// A lane for each level of the requests: one product at a time, in the order of arrival.
+    /// A lane for each level of the requests; a lane computes one product at a time, in the order
+    /// of arrival.
     lanes: Vec<Mutex<Lanes>>,
     next: AtomicUsize,
     ended: Notify,
@@ -62,10 +63,10 @@ struct Inner {
 }
 
 impl Matrices {
-    /// Makes the communicators and starts to serve requests. Collective.
+    /// Creates the communicators and starts to serve requests. Collective.
     ///
     /// # Errors
-    /// Those of the job.
+    /// The errors of the job.
     pub async fn new(world: &World, levels: Levels, spread: usize) -> Result<Matrices> {
         let comm = world.comm();
         let grid = Grid::of(world.size());
@@ -118,7 +119,7 @@ impl Matrices {
             Some((&SMALL, payload)) => local(payload).await,
             Some((&LARGE, &[lane, ref order @ ..])) => {
                 let n = order.try_into().map_or(0, u32::from_le_bytes) as usize;
-                // An error here occurs at rank 0, too, which reports it.
+                // Such an error also occurs at rank 0, which reports it.
                 let _ = self.take_part(lane, n).await;
                 Vec::new()
             }
@@ -129,8 +130,8 @@ impl Matrices {
         }
     }
 
-    /// Takes part in a product on a rank other than 0: receives its block, multiplies, sends its
-    /// part back.
+    /// Takes part in a product on a rank other than 0: receives its block, multiplies, and sends
+    /// its part of the product back.
     async fn take_part(&self, lane: u8, n: usize) -> Result<()> {
         let Inner {
             world,
@@ -142,7 +143,8 @@ impl Matrices {
         let lanes = lanes
             .get(usize::from(lane))
             .ok_or_else(|| Error::System(format!("there is no lane {lane}")))?;
-        // Rank 0 starts the next product of the lane when it has all parts of this one.
+        // Rank 0 starts the next product of the lane after it has received all parts of this
+        // product.
         let lanes = lanes.lock().await;
         let (rows, columns) = grid.block(n, world.rank());
         let empty = vec![0u64; rows.len() * columns.len()];
@@ -152,11 +154,11 @@ impl Matrices {
         Ok(())
     }
 
-    /// Returns the square of a matrix of order `n`, at the level of the calling coroutine, in the
-    /// lane of the request's level.
+    /// Returns the square of a matrix of order `n`. The computation runs at the level of the
+    /// calling coroutine, in the lane of the request's level.
     ///
     /// # Errors
-    /// Those of the job.
+    /// The errors of the job.
     pub async fn square(&self, wire_level: u8, payload: &[u8], n: usize) -> Result<Vec<u8>> {
         if n < self.inner.spread || self.inner.world.size() == 1 {
             let ranks = self.inner.world.size();
@@ -189,7 +191,7 @@ impl Matrices {
             let (rows, columns) = grid.block(n, rank);
             let mut start = vec![LARGE, lane];
             start.extend_from_slice(&(n as u32).to_le_bytes());
-            // The send completes by itself; it is not awaited.
+            // The send is not awaited: it completes in the background.
             drop(world.send_at(rank, level, start));
             let block = cut(&matrix, n, rows.clone(), columns.clone());
             let empty = vec![0u64; block.len()];
@@ -211,10 +213,10 @@ impl Matrices {
         Ok(bytemuck::cast_slice(&product).to_vec())
     }
 
-    /// Ends the service of all ranks. Called on rank 0.
+    /// Ends the service of all ranks. Must be called on rank 0.
     ///
     /// # Errors
-    /// Those of the job.
+    /// The errors of the job.
     pub async fn end(&self) -> Result<()> {
         for rank in 0..self.inner.world.size() {
             self.inner

@@ -1,10 +1,11 @@
-//! The arithmetic: products of numbers modulo 2^64, giving way between short pieces.
+//! Matrix multiplication modulo 2^64, which yields between short pieces.
 
 use upshift::yield_if_needed;
 
 /// Adds the product of `a` (rows × inner) and `b` (inner × columns) to `c` (rows × columns).
 ///
-/// Between two chances to give way it computes a row of `b`, which takes some hundred nanoseconds.
+/// Between two preemption points it computes with one row of `b`, which takes a few hundred
+/// nanoseconds.
 pub async fn multiply(a: &[u64], b: &[u64], c: &mut [u64], inner: usize, columns: usize) {
     if inner == 0 || columns == 0 {
         return;

@@ -1,14 +1,15 @@
-//! A matrix server over the ranks of an MPI job: rank 0 has the TCP front, and a large product is
-//! spread over all ranks. A request has one of eight levels, which holds on every rank that it
-//! touches.
+//! A matrix server on the ranks of an MPI job: rank 0 has the TCP front, and a large product is
+//! spread over all ranks. A request has one of eight levels, which applies on every rank that works
+//! on the request.
 //!
 //! ```text
 //!  client ─► front (rank 0) ─ small ─► one rank, in turn: product ─────────────► reply
 //!                   └──────── large ─► blocks to all ranks, SUMMA, blocks back ─► reply
 //! ```
 //!
-//! `wire` is the clients' protocol, `front` accepts them, `job` divides the work among the ranks,
-//! `grid` arranges ranks and cuts matrices, `summa` is the spread product, `kernel` the arithmetic.
+//! `wire` is the clients' protocol, `front` accepts clients, `job` divides the work among the
+//! ranks, `grid` arranges ranks and divides matrices, `summa` computes the spread product, and
+//! `kernel` multiplies.
 
 mod front;
 mod grid;

@@ -1,5 +1,5 @@
 //! `mpirun -n 4 upshift-mpi-matrix`: the matrix server. Rank 0 prints its address, and each rank
-//! its pid; the server ends with the standard input of rank 0.
+//! prints its pid; the server ends when the standard input of rank 0 ends.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         Board::Off
     };
     // SAFETY: both sides compute the lengths of all messages and collectives of the server from the
-    // order of the matrix; requests are received with their own length.
+    // order of the matrix; a request is received into a buffer of its own length.
     let launch = unsafe { Launch::new().single_copy() };
     match launch
         .board(board)
@@ -75,7 +75,7 @@ async fn rank(world: World, arguments: &Arguments) -> Result<()> {
         matrices.ended().await;
     }
     if world.failure().is_some() {
-        // mpirun ends the input, too, when a rank has died: clients are refused until the watchdog
+        // mpirun also closes the input when a rank has died: clients are refused until the watchdog
         // ends this rank.
         std::future::pending::<()>().await;
     }

@@ -1,9 +1,9 @@
-//! SUMMA (van de Geijn and Watts, 1997): each rank of a grid has a block of each matrix. For every
-//! panel of the inner dimension, the ranks that have it broadcast it along their rows and columns,
-//! and each rank multiplies the panels that it received.
+//! SUMMA (van de Geijn and Watts, 1997): each rank of a grid has a block of each matrix. The ranks
+//! that have a panel of the inner dimension broadcast it along their rows and columns, and each
+//! rank multiplies the panels that it received.
 //!
-//! The broadcasts of a panel run while the previous one is multiplied. Memory on a rank: three
-//! blocks and two panels.
+//! The broadcasts of a panel run while the previous panel is multiplied. A rank needs memory for
+//! three blocks and two panels.
 
 use std::ops::Range;
 
@@ -12,21 +12,21 @@ use upshift_mpi::{Comm, Operation, Result};
 use crate::grid::{Grid, cut, owner, part};
 use crate::kernel::multiply;
 
-/// Width of a panel: wide enough that a message is worth its cost, narrow enough that the first one
-/// comes soon.
+/// Width of a panel: wide enough that a message is worth its cost, and narrow enough that the first
+/// panel arrives early.
 const PANEL: usize = 64;
 
-/// The communicators of one product at a time.
+/// The communicators of a lane, for one product at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Lanes {
     /// The ranks of this rank's row of the grid.
     pub(crate) row: Comm,
-    /// The ranks of its column.
+    /// The ranks of this rank's column of the grid.
     pub(crate) column: Comm,
 }
 
-/// Returns the panels of the inner dimension: each lies in one part of the rows and one of the
-/// columns.
+/// Returns the panels of the inner dimension: each is within one part of the rows and one part of
+/// the columns.
 fn panels(n: usize, grid: Grid) -> Vec<Range<usize>> {
     let mut cuts: Vec<usize> = (0..grid.rows)
         .map(|k| part(n, grid.rows, k).start)
@@ -45,7 +45,7 @@ struct Panel {
     width: usize,
 }
 
-/// Returns this rank's block of the square of a matrix of order `n`, of which it has `block`.
+/// Returns this rank's block of the square of a matrix of order `n`, in which it has `block`.
 pub(crate) async fn square(
     lanes: &Lanes,
     grid: Grid,

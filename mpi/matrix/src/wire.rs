@@ -1,8 +1,8 @@
-//! The clients' protocol: the frames of [`upshift_load::matrix`] with one more meaningful byte.
+//! The clients' protocol: the frames of [`upshift_load::matrix`], with a meaning for one more byte.
 //!
-//! The upper eight bits of a request's length are its level, 0 to 7; those of a reply's are its
-//! status. A reply that is not [`OK`] has a text in place of a matrix. So clients of the plain
-//! protocol are served, at level 0.
+//! The upper eight bits of a request's length contain its level, 0 to 7; in a reply they contain
+//! its status. A reply other than [`OK`] contains a text instead of a matrix. Clients of the
+//! original protocol are served at level 0.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -19,13 +19,13 @@ pub const REFUSED: u8 = 2;
 /// Number of levels of requests.
 pub const LEVELS: u8 = 8;
 
-/// Makes a header from a length and the byte above it.
+/// Returns a header from a length and the byte above the length.
 #[must_use]
 pub fn header(length: usize, above: u8) -> [u8; HEADER] {
     (length as u32 & 0x00ff_ffff | u32::from(above) << 24).to_le_bytes()
 }
 
-/// Splits a header into its two parts.
+/// Splits a header into the length and the byte above it.
 #[must_use]
 pub fn parts(header: [u8; HEADER]) -> (u32, u8) {
     let word = u32::from_le_bytes(header);
@@ -53,7 +53,7 @@ impl Client {
     /// Connects to a server.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Client> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -63,7 +63,7 @@ impl Client {
     /// Requests the square of the matrix of order `n` that `seed` generates.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn square(&mut self, level: u8, n: usize, seed: u64) -> io::Result<Reply> {
         let mut request = frame(n, seed);
         request[HEADER - 1] = level;
@@ -73,7 +73,7 @@ impl Client {
     /// Sends arbitrary bytes, and reads a reply.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn send(&mut self, request: &[u8]) -> io::Result<Reply> {
         self.stream.write_all(request)?;
         let mut head = [0; HEADER];

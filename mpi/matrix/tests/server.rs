@@ -1,5 +1,5 @@
-//! Tests of the server as a user starts it: by `mpirun`, with clients over TCP. The products are
-//! compared with products that one process computes.
+//! Tests of the server in the way a user starts it: by `mpirun`, with clients over TCP. The
+//! products are compared with products that a single process computes.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +24,7 @@ fn start(ranks: usize, arguments: &[&str], socket: Option<&Path>) -> (Running, S
     (running, address)
 }
 
-/// Returns the reply with the square of the matrix of order `n` and this seed.
+/// Returns the reply that contains the square of the matrix of order `n` with this seed.
 fn expected(n: usize, seed: u64) -> Reply {
     let mut product = Vec::new();
     square(&frame(n, seed)[HEADER..], n, &mut product);
@@ -64,14 +64,14 @@ fn products_equal_those_of_one_process() {
     }
 }
 
-/// After the death of a rank, clients get refusals, and then no connection. The job ends with a
+/// After the death of a rank, clients are refused, and then get no connection. The job ends with a
 /// message that names the rank.
 #[test]
 fn requests_to_a_killed_rank_are_refused_and_the_job_names_the_rank() {
     let _guard = serialise_jobs();
     let (mut running, address) = start(4, &[], None);
     let mut urgent = Client::connect(&address).unwrap();
-    // One request for each rank.
+    // Each rank computes one of these requests.
     for seed in 0..4 {
         assert!(urgent.square(0, 16, seed).unwrap() == expected(16, seed));
     }

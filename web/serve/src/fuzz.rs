@@ -2,15 +2,15 @@
 //!
 //! An input is added to the corpus if its target returns a behaviour that no earlier input had.
 //! This replaces libFuzzer's coverage feedback, on stable Rust and without instrumented code. A
-//! seed determines all inputs; it is printed with a failure, as is the input. Two environment
-//! variables set numbers: `UPSHIFT_FUZZ_SECONDS` (time per target; `cargo xtask soak fuzz` sets 60)
-//! and `UPSHIFT_FUZZ_SEED`.
+//! seed determines all inputs; a failure prints the seed and the input. Two environment variables
+//! contain numbers: `UPSHIFT_FUZZ_SECONDS` (time per target; `cargo xtask soak fuzz` sets 60) and
+//! `UPSHIFT_FUZZ_SEED`.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-/// Longest input, in bytes; longer ones are cut.
+/// Maximum length of an input, in bytes; longer inputs are cut.
 const MAX_INPUT: usize = 4096;
 /// Largest number of samples in the corpus.
 const MAX_CORPUS: usize = 4096;
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// Reports the input with which a target has panicked.
+/// Reports the input for which a target has panicked.
 struct FailureReport<'a>(&'a str, u64, &'a [u8]);
 
 impl Drop for FailureReport<'_> {
@@ -45,8 +45,8 @@ impl Drop for FailureReport<'_> {
     }
 }
 
-/// Calls `target` with the samples, then with mutations of them and of these words: `cases` times,
-/// or for the time in the variable. The target returns a hash of its behaviour.
+/// Calls `target` with the samples, then with mutations of the samples and of `words`: `cases`
+/// times, or for the time in the environment variable. The target returns a hash of its behaviour.
 pub(crate) fn fuzz(
     name: &str,
     samples: &[&[u8]],
@@ -57,7 +57,7 @@ pub(crate) fn fuzz(
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     let time = number("UPSHIFT_FUZZ_SECONDS").map(Duration::from_secs);
     let seed = number("UPSHIFT_FUZZ_SEED").unwrap_or(match time {
-        // A new seed each time.
+        // Each run uses a new seed.
         Some(_) => std::process::id().into(),
         None => 0,
     });
@@ -96,7 +96,7 @@ pub(crate) fn hash_of(of: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Returns the end of an error message, which seldom contains parts of the input.
+/// Returns the end of an error message, which rarely contains parts of the input.
 pub(crate) fn error_kind(error: &str) -> String {
     let letters = error.chars().rev().filter(|c| c.is_ascii_alphabetic());
     letters.take(16).collect()
@@ -115,10 +115,10 @@ fn mutate(bytes: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut
     let at = random.below(bytes.len() + 1);
     let end = at + random.below(bytes.len() - at + 1).min(16);
     match random.below(10) {
-        // A byte changes to any other, or in one bit.
+        // A byte changes to another byte, or in one bit.
         0 if at < bytes.len() => bytes[at] = random.next() as u8,
         1 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
-        // A word is inserted, or replaces some bytes.
+        // A word is inserted, or replaces a few bytes.
         2 | 3 if !words.is_empty() => {
             let word = words[random.below(words.len())].bytes();
             let end = if random.below(2) == 0 { at } else { end };

@@ -1,7 +1,8 @@
 //! An HTTP server in which every request has a priority.
 //!
-//! The server behind `upshift serve`, as a library for any tower service. HTTP/1.1 and HTTP/2, with
-//! TLS or without; static files; limits, admission, draining, reloading, metrics and an access log.
+//! The server behind `upshift serve`, as a library for any tower service. It supports HTTP/1.1 and
+//! HTTP/2, with TLS or without; static files; limits, admission, draining, reloading, metrics and
+//! an access log.
 //!
 //! ```no_run
 //! use upshift_serve::{Config, Server};
@@ -24,7 +25,7 @@
 //! }
 //! ```
 //!
-//! # The path of a request
+//! # Stages of a request
 //!
 //! ```text
 //!  connection coroutine, at the level of receiving

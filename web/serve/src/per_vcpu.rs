@@ -1,22 +1,22 @@
-//! Per-vCPU values: a vCPU updates its own value, without sharing a cache line with another vCPU;
-//! readers add the values up.
+//! Values per vCPU: a vCPU updates its own value without sharing a cache line with another vCPU,
+//! and readers add up the values.
 //!
 //! A coroutine returns a resource to the value from which it was taken, even if the coroutine has
 //! moved to another vCPU meanwhile. So the values are `Sync`.
 //!
-//! Cost: a load to find the value; one load per vCPU to add up a counter.
+//! Finding the value costs a load; adding up a counter costs one load per vCPU.
 
 /// A value on its own pair of cache lines, since the CPU prefetches the adjacent line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CacheAligned<T>(T);
 
-/// A value for each vCPU (see the module).
+/// A value for each vCPU (see the module documentation).
 #[derive(Debug)]
 pub(crate) struct PerVcpu<T>(Box<[CacheAligned<T>]>);
 
 impl<T: Default> PerVcpu<T> {
-    /// Creates a value for each of `vcpus` vCPUs; vCPUs that are added later share these.
+    /// Creates a value for each of `vcpus` vCPUs; vCPUs that are added later share these values.
     pub(crate) fn new(vcpus: usize) -> PerVcpu<T> {
         let values = (0..vcpus.max(1)).map(|_| CacheAligned::default());
         PerVcpu(values.collect())
@@ -24,7 +24,7 @@ impl<T: Default> PerVcpu<T> {
 }
 
 impl<T> PerVcpu<T> {
-    /// Returns the index of the calling thread's vCPU; the first one outside of vCPUs.
+    /// Returns the index of the calling thread's vCPU, or 0 outside of vCPUs.
     #[inline]
     pub(crate) fn index(&self) -> usize {
         match upshift::get_vcpu() {
@@ -73,7 +73,7 @@ mod tests {
             let tasks: Vec<_> = (0..100)
                 .map(|_| {
                     let counts = async {
-                        let vcpu = upshift::get_vcpu().expect("a coroutine runs on one");
+                        let vcpu = upshift::get_vcpu().expect("a coroutine runs on a vCPU");
                         assert_eq!(counters.index(), vcpu);
                         counters.local().fetch_add(1, Relaxed);
                     };

@@ -11,9 +11,9 @@
 //!             own stack, tp = number of the hart, main.rs
 //! ```
 //!
-//! All harts enter at `_start`, and ignore their argument: OpenSBI 1.1 marks a hart as to be
-//! started before it stores the address and the argument, so a hart that looks in between starts
-//! with those of the boot hart.
+//! All harts enter at `_start`, and ignore their argument: OpenSBI 1.1 marks a hart as startable
+//! before it stores the address and the argument, so a hart that looks in between starts with the
+//! values of the boot hart.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -22,10 +22,10 @@ use super::{csr, sbi, trap};
 use crate::MAX_HARTS;
 use crate::memory::{DIRECT, PhysAddr};
 
-/// Bytes of a hart's stack, its guard page included.
+/// Size of a hart's stack in bytes, including its guard page.
 pub(crate) const STACK: usize = 1 << 16;
 
-/// Three gigapages, until `memory` installs the final table.
+/// Table with three gigapages, in use until `memory` installs the final table.
 #[repr(C, align(4096))]
 struct BootTable([u64; 512]);
 
@@ -41,11 +41,11 @@ const fn boot_table() -> BootTable {
     BootTable(table)
 }
 
-/// Ids of the harts that are to be started, by number. Not in .bss.
+/// Ids of the harts that the kernel starts, by number. Not in .bss.
 #[unsafe(no_mangle)]
 static START_IDS: [AtomicUsize; MAX_HARTS] = [const { AtomicUsize::new(usize::MAX) }; MAX_HARTS];
 
-/// 1: a hart boots. Not in .bss.
+/// 1 when the boot hart has claimed the boot. Not in .bss.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".data.claimed")]
 static BOOT_CLAIMED: AtomicU32 = AtomicU32::new(0);
@@ -99,7 +99,7 @@ _start:
     addi    t0, t0, 8
     addi    a2, a2, 1
     bne     a2, t1, 4b
-5:  wfi     # this one has not been asked for
+5:  wfi     # the kernel has not requested this hart
     j       5b
 6:  la      a3, {secondary}
 

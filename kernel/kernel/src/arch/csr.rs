@@ -1,14 +1,14 @@
-//! Control and status registers, fences, `wfi`: one instruction each.
+//! Access to control and status registers, fences and `wfi`: one instruction each.
 //!
-//! Only the registers that the kernel uses. Every function here is safe to call at any time in
-//! S-mode except [`set_satp`], whose effect reaches every pointer.
+//! The module contains only the registers that the kernel uses. Every function here may be called
+//! at any time in S-mode except [`set_satp`], which affects every pointer.
 
 use core::arch::asm;
 
 /// Top bit of `scause`: the trap is an interrupt.
 pub(crate) const INTERRUPT: usize = 1 << 63;
-/// Software interrupt (an IPI), timer, external (PLIC): bits of `sie` and
-/// `sip`, codes of `scause`.
+/// Software interrupt (an IPI), timer, external interrupt (PLIC): bits of `sie` and `sip`, and
+/// codes of `scause`.
 pub(crate) const SOFTWARE: usize = 1;
 pub(crate) const TIMER: usize = 5;
 pub(crate) const EXTERNAL: usize = 9;
@@ -59,7 +59,7 @@ pub(crate) fn sepc() -> usize {
 /// Clears a pending IPI.
 #[inline]
 pub(crate) fn clear_software_interrupt() {
-    // SAFETY: clears one pending bit of this hart.
+    // SAFETY: clears only the pending bit of the IPI of this hart; no memory is accessed.
     unsafe { asm!("csrc sip, {}", in(reg) 1 << SOFTWARE, options(nostack)) };
 }
 
@@ -86,28 +86,29 @@ pub(crate) fn interrupts_restore(before: bool) {
 /// Waits until an interrupt is pending, masked or not.
 #[inline]
 pub(crate) fn wait_for_interrupt() {
-    // SAFETY: a hint that ends by itself when something is pending.
+    // SAFETY: `wfi` only delays this hart; it ends when an interrupt is pending.
     unsafe { asm!("wfi", options(nostack)) };
 }
 
-/// Enables IPIs, timer and external interrupts on this hart, to be taken when unmasked.
+/// Enables IPIs, timer and external interrupts on this hart; it takes them when interrupts are
+/// unmasked.
 pub(crate) fn enable_sources() {
     let sources = 1 << SOFTWARE | 1 << TIMER | 1 << EXTERNAL;
-    // SAFETY: the trap vector is set before; handlers exist for all three.
+    // SAFETY: `boot.rs` has set the trap vector, and handlers exist for all three interrupts.
     unsafe { asm!("csrs sie, {}", in(reg) sources, options(nostack)) };
 }
 
-/// Switches floating point off in the kernel: its use traps, instead of changing the registers of a
-/// user program.
+/// Switches floating point off in the kernel: a floating-point instruction traps instead of
+/// changing the registers of a user program.
 pub(crate) fn floating_point_off() {
-    // SAFETY: the kernel has no floating-point state.
+    // SAFETY: the kernel has no floating-point state that could be lost.
     unsafe { asm!("csrc sstatus, {}", in(reg) FS, options(nostack)) };
 }
 
 /// Arms the timer of this hart through the Sstc extension.
 #[inline]
 pub(crate) fn set_stimecmp(deadline: u64) {
-    // SAFETY: only raises or clears the pending bit of the timer.
+    // SAFETY: only sets or clears the pending bit of this hart's timer; no memory is accessed.
     unsafe { asm!("csrw 0x14d, {}", in(reg) deadline, options(nostack)) };
 }
 
@@ -116,42 +117,42 @@ pub(crate) fn set_stimecmp(deadline: u64) {
 /// # Safety
 /// `handler` is a trap entry for the mode that runs next.
 pub(crate) unsafe fn set_stvec(handler: usize) {
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees that `handler` is a trap entry.
     unsafe { asm!("csrw stvec, {}", in(reg) handler, options(nostack)) };
 }
 
 /// Installs a page table and flushes old translations.
 ///
 /// # Safety
-/// The table maps the kernel as the present one does, and lives until another
-/// is installed.
+/// The table maps the kernel as the current table does, and lives until another table is installed.
 pub(crate) unsafe fn set_satp(satp: usize) {
-    // SAFETY: passed on. No `nomem`: memory is seen through the new table.
+    // SAFETY: the caller guarantees that the table maps the kernel and stays alive. No `nomem`:
+    // later accesses use the new table.
     unsafe { asm!("csrw satp, {}", "sfence.vma", in(reg) satp, options(nostack)) };
 }
 
 /// Flushes all translations of this hart.
 #[inline]
 pub(crate) fn flush_translations() {
-    // SAFETY: costs time only.
+    // SAFETY: a flush costs only time: translations are read again from the table.
     unsafe { asm!("sfence.vma", options(nostack)) };
 }
 
 /// Flushes the translations of one ASID on this hart.
 #[cfg(feature = "isolated")]
 pub(crate) fn flush_translations_of(asid: usize) {
-    // SAFETY: costs time only.
+    // SAFETY: a flush costs only time: translations are read again from the table.
     unsafe { asm!("sfence.vma x0, {}", in(reg) asid, options(nostack)) };
 }
 
-/// Returns the highest ASID of the processor; 0: it has no ASIDs. Called on the table of the
-/// kernel, whose ASID is 0.
+/// Returns the highest ASID of the processor, or 0 if it has no ASIDs. The kernel's table, whose
+/// ASID is 0, must be installed.
 #[cfg(feature = "isolated")]
 pub(crate) fn last_asid() -> usize {
     const ALL: usize = 0xffff;
     let read: usize;
-    // SAFETY: the table stays the same; bits of the ASID that the processor lacks read as 0.
-    // The flush forgets translations under the other number.
+    // SAFETY: the address of the table stays the same; bits of the ASID that the processor lacks
+    // read as 0. The flush discards translations under the other ASID.
     unsafe {
         asm!(
             "csrr {old}, satp",
@@ -171,6 +172,6 @@ pub(crate) fn last_asid() -> usize {
 /// Synchronizes instruction fetches of this hart with earlier writes.
 #[inline]
 pub(crate) fn flush_instructions() {
-    // SAFETY: costs time only.
+    // SAFETY: a flush costs only time: instructions are fetched again from memory.
     unsafe { asm!("fence.i", options(nostack)) };
 }

@@ -6,8 +6,8 @@
 //!  sret ◄──  registers of the gate ◄──  csrw satp, program's ◄── registers from the context
 //! ```
 //!
-//! It is a page of text and a page with a [`Gate`] for each hart, both at the addresses that
-//! they have in the kernel, and neither accessible to user mode. Tables differ by ASID, so no
+//! The gate consists of a page of text and a page with a [`Gate`] for each hart. Both have the same
+//! addresses as in the kernel, and user mode can access neither. Tables differ by ASID, so no
 //! translation is flushed on the way.
 
 use core::ops::Range;
@@ -24,9 +24,9 @@ pub(super) struct Gate {
     kernel: AtomicUsize,
     /// `satp` of the program that runs on the hart, or ran there last.
     program: AtomicUsize,
-    /// Registers of the running thread.
+    /// Context that receives the registers of the running thread.
     context: AtomicUsize,
-    /// a1 of the program, while the register holds another word.
+    /// Register a1 of the program, while the kernel uses the register.
     a1: AtomicUsize,
 }
 
@@ -36,7 +36,7 @@ pub(super) const PROGRAM: usize = core::mem::offset_of!(Gate, program);
 pub(super) const CONTEXT: usize = core::mem::offset_of!(Gate, context);
 pub(super) const A1: usize = core::mem::offset_of!(Gate, a1);
 
-/// The gates of all harts, alone in a page.
+/// The gates of all harts, which fill a page.
 #[repr(C, align(4096))]
 struct Gates([Gate; MAX_HARTS]);
 
@@ -63,7 +63,7 @@ pub(super) fn of(hart: usize) -> &'static Gate {
     &GATES.0[hart]
 }
 
-/// Returns the ranges of the gate: text, and words.
+/// Returns the physical ranges of the gate: text, and words.
 pub(crate) fn pages() -> (Range<usize>, Range<usize>) {
     let physical = |address: usize| PhysAddr::of_image(address).get();
     let text = physical(&raw const __gate_start as usize)..physical(&raw const __gate_end as usize);
@@ -71,17 +71,18 @@ pub(crate) fn pages() -> (Range<usize>, Range<usize>) {
     (text, words..words + PAGE)
 }
 
-/// Sets the table that every hart has in the kernel, while booting.
+/// Sets the table that every hart uses in the kernel. Called while booting.
 pub(crate) fn set_kernel(satp: usize) {
     for gate in &GATES.0 {
         gate.kernel.store(satp, Relaxed);
     }
 }
 
-/// Sets the table that a hart has in user mode from now on.
+/// Sets the table that a hart uses in user mode from now on.
 ///
 /// # Safety
-/// The table has the gate, and lives until another is set or the hart stays in the kernel.
+/// The table contains the gate, and lives until another table is set or the hart stays in the
+/// kernel.
 pub(crate) unsafe fn set_program(hart: usize, satp: usize) {
     GATES.0[hart].program.store(satp, Relaxed);
 }

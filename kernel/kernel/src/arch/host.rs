@@ -1,7 +1,7 @@
 //! The kernel as a host of the scheduler.
 //!
-//! A hart serves one vCPU, with the hart's number as index. An interrupt handler serves none: its
-//! wakes go through the inbox, because the interrupted code may hold the vCPU's lock.
+//! A hart serves one vCPU, whose index is the number of the hart. An interrupt handler serves none:
+//! its wakes use the inbox, because the interrupted code may hold the vCPU's lock.
 
 use core::future::Future;
 use core::ptr::NonNull;
@@ -15,12 +15,12 @@ use upshift_core::{
 use super::csr;
 use crate::{hart, trace};
 
-/// The kernel.
+/// The host: a unit type, because the state is in statics.
 pub(crate) struct KernelHost;
 
-// SAFETY: `current` names the vCPU whose executor the hart's loop holds (it is
-// set when the hart takes it, and the loop never ends), and only to that hart;
-// to a handler, which may stand in the middle of the loop, it names none.
+// SAFETY: `current` names the vCPU whose executor the hart's loop holds (it is set when the hart
+// takes the executor, and the loop never ends), and only to that hart. In a handler, which may
+// interrupt the loop at any point, `current` returns `None`.
 unsafe impl Host for KernelHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -58,8 +58,8 @@ unsafe impl Host for KernelHost {
     }
 }
 
-/// Creates the switching coroutine of a vCPU: pinned, never done, at the least urgent level until
-/// `set_level` changes it. Its hart wakes it when it goes online.
+/// Creates the switching coroutine of a vCPU. The coroutine is pinned, never ends, and has the
+/// least urgent level until `set_level` changes it. Its hart wakes it when the hart goes online.
 ///
 /// # Errors
 /// [`SpawnError`].

@@ -1,6 +1,6 @@
-//! Kernel threads, with the feature `kernel-threads`: the baseline that coroutines are compared
-//! with. Each call that waits has a kernel stack of its own, and the hart switches to it and back,
-//! saving the callee-saved registers.
+//! Kernel threads, with the feature `kernel-threads`: the baseline for comparisons with coroutines.
+//! Each call that waits has its own kernel stack; the hart switches to that stack and back, and
+//! saves the callee-saved registers.
 //!
 //! ```text
 //!  poll of the call's coroutine ── exchange ─► thread: polls the call on its stack
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The scheduler still picks the next coroutine, from queues per hart, so the baseline takes no
-//! lock that coroutines do not take. A process keeps the stacks that its calls have needed, like a
-//! kernel in which each thread has a permanent stack.
+//! additional lock. A process keeps the stacks that its calls have needed, like a kernel in which
+//! each thread has a permanent stack.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -28,9 +28,9 @@ use crate::memory::dma::Dma;
 use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 
-/// Bytes of a stack, the size in the papers.
+/// Size of a stack in bytes, as in the papers.
 const STACK: usize = 4 * 4096;
-/// Bytes of the saved registers: ra, s0 to s11.
+/// Size of the saved registers in bytes: ra, s0 to s11.
 const SAVED: usize = 14 * 8;
 /// Lowest word of a stack that has not overflowed.
 const CANARY: [u8; 8] = *b"upshift!";
@@ -81,9 +81,9 @@ __begin_thread:
 );
 
 unsafe extern "C" {
-    /// Switches to the stack pointer in `*other`, which receives the current one.
+    /// Switches to the stack pointer in `*other`, and stores the current stack pointer there.
     fn __exchange_stacks(other: *mut usize);
-    /// Entry of a thread: calls s1 with s0.
+    /// Entry of a thread: calls the address in s1 with s0 as argument.
     fn __begin_thread();
 }
 
@@ -125,27 +125,27 @@ impl Stacks {
     }
 }
 
-/// A future that is polled on a stack of its own.
+/// A future that is polled on its own stack.
 pub(crate) struct OnThread<F: Future> {
     call: F,
     result: Option<F::Output>,
     /// The stack; `None` after the drop.
     stack: Option<Stack>,
     stacks: Arc<Stacks>,
-    /// The stack pointer of the thread while it waits, that of the hart while it runs; 0
-    /// before it has begun.
+    /// The stack pointer of the thread while it waits, the stack pointer of the hart while it runs;
+    /// 0 before the thread has begun.
     other: usize,
     /// Context of the current poll.
     context: *mut Context<'static>,
     _pinned: PhantomPinned,
 }
 
-// SAFETY: the pointer is used during a poll only, by the hart that polls.
+// SAFETY: the pointer `context` is used only during a poll, by the hart that polls.
 unsafe impl<F: Future + Send> Send for OnThread<F> where F::Output: Send {}
 
 impl<F: Future> OnThread<F> {
     /// # Errors
-    /// [`Error::OutOfMemory`]: there is no stack for it, in the machine or in the share.
+    /// [`Error::OutOfMemory`] if the machine or the share has no memory for a stack.
     pub(crate) fn new(call: F, stacks: Arc<Stacks>) -> Result<OnThread<F>, Error> {
         Ok(OnThread {
             call,
@@ -161,8 +161,8 @@ impl<F: Future> OnThread<F> {
     /// Entry of the thread: polls the call each time the thread is resumed.
     extern "C" fn run(this: *mut OnThread<F>) -> ! {
         loop {
-            // SAFETY: `poll` waits for the exchange below, and uses nothing of it meanwhile; the
-            // call is pinned, as `this` is; the context is that of this poll.
+            // SAFETY: `poll` waits for the exchange below, and does not use `*this` meanwhile; the
+            // call is pinned, because `this` is; the context is that of the current poll.
             unsafe {
                 let call = Pin::new_unchecked(&mut (*this).call);
                 if let Poll::Ready(result) = call.poll(&mut *(*this).context) {
@@ -178,7 +178,7 @@ impl<F: Future> Future for OnThread<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // SAFETY: nothing is moved out of it.
+        // SAFETY: no field is moved out of `this`.
         let this = unsafe { self.get_unchecked_mut() };
         if this.other == 0 {
             let run: extern "C" fn(*mut OnThread<F>) -> ! = OnThread::<F>::run;
@@ -200,10 +200,10 @@ impl<F: Future> Future for OnThread<F> {
         }
         this.context = (&raw mut *cx).cast();
         let this: *mut OnThread<F> = this;
-        // SAFETY: `other` is a stack pointer that an exchange, or the beginning above, has left
-        // there; the thread comes back by an exchange of its own, having kept the registers.
+        // SAFETY: `other` is the stack pointer that an exchange, or the preparation above, has
+        // stored there; the thread returns by an exchange, which restores the registers.
         unsafe { __exchange_stacks(&raw mut (*this).other) };
-        // SAFETY: the thread waits for the next exchange.
+        // SAFETY: the thread waits for the next exchange, so no other reference is in use.
         let this = unsafe { &mut *this };
         let is_whole = |stack: &Stack| stack.frames[..CANARY.len()] == CANARY;
         assert!(
@@ -216,7 +216,7 @@ impl<F: Future> Future for OnThread<F> {
 
 impl<F: Future> Drop for OnThread<F> {
     fn drop(&mut self) {
-        // The stack holds only the loop of `run`, which has nothing to drop.
+        // The stack contains only the loop of `run`, which has no values to drop.
         if let Some(stack) = self.stack.take() {
             self.stacks.give_back(stack);
         }

@@ -1,10 +1,9 @@
-//! [`IrqLock`], the one lock of the kernel, and [`Once`].
+//! [`IrqLock`], the only lock of the kernel, and [`Once`].
 //!
-//! Every lock masks interrupts while it is held. So a handler never meets a lock
-//! that the code it interrupted holds, and there is one kind of lock to reason
-//! about. Critical sections are short: no system call, no `await`, no user
-//! memory fault happens in one. The order in which locks are taken is written
-//! down in `main.rs`.
+//! Every lock masks interrupts while it is held. So a handler never meets a lock that the
+//! interrupted code holds, and there is only one kind of lock. Critical sections are short: they
+//! contain no system call, no `await`, and no fault on user memory. `main.rs` defines the order in
+//! which locks are taken.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -21,8 +20,8 @@ pub(crate) struct IrqLock<T> {
     data: UnsafeCell<T>,
 }
 
-// SAFETY: the data is reached by one hart at a time, and by no handler of that
-// hart meanwhile; it moves between harts, hence `Send`.
+// SAFETY: the lock gives one hart at a time access to the data, and no handler of that hart
+// meanwhile; the data may therefore pass from hart to hart: `T: Send`.
 unsafe impl<T: Send> Sync for IrqLock<T> {}
 
 impl<T> IrqLock<T> {
@@ -34,7 +33,7 @@ impl<T> IrqLock<T> {
         }
     }
 
-    /// Acquires the lock, spinning.
+    /// Acquires the lock; spins while another hart holds it.
     #[inline]
     pub(crate) fn lock(&self) -> IrqGuard<'_, T> {
         let interrupts = csr::interrupts_off();
@@ -62,14 +61,14 @@ pub(crate) struct IrqGuard<'a, T> {
 impl<T> Deref for IrqGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held.
+        // SAFETY: the guard holds the lock, so no other hart has access.
         unsafe { &*self.lock.data.get() }
     }
 }
 
 impl<T> DerefMut for IrqGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, and the guard is borrowed mutably.
+        // SAFETY: the guard holds the lock, and is borrowed mutably.
         unsafe { &mut *self.lock.data.get() }
     }
 }
@@ -92,13 +91,15 @@ pub(crate) struct Once<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: written once by the hart that turned `EMPTY` into `BUSY`, read after `FULL`.
+// SAFETY: only the hart that changed `EMPTY` to `BUSY` writes the value, and it is read only after
+// `FULL`.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
 
 impl<T> Drop for Once<T> {
     fn drop(&mut self) {
         if *self.state.get_mut() == FULL {
-            // SAFETY: full, and there is no other reference any more.
+            // SAFETY: the state is `FULL`, so the value is initialized, and there is no other
+            // reference.
             unsafe { self.value.get_mut().assume_init_drop() };
         }
     }
@@ -120,7 +121,7 @@ impl<T> Once<T> {
     pub(crate) fn set(&self, value: T) {
         let first = self.state.compare_exchange(EMPTY, BUSY, Acquire, Relaxed);
         assert!(first.is_ok(), "a value is set twice");
-        // SAFETY: this call alone made the state `BUSY`; there are no readers yet.
+        // SAFETY: this call alone changed the state to `BUSY`, and readers wait for `FULL`.
         unsafe { (*self.value.get()).write(value) };
         self.state.store(FULL, Release);
     }
@@ -129,7 +130,8 @@ impl<T> Once<T> {
     #[inline]
     pub(crate) fn try_get(&self) -> Option<&T> {
         if self.state.load(Acquire) == FULL {
-            // SAFETY: written before `FULL`, never again.
+            // SAFETY: the value was written before the state became `FULL`, and is not written
+            // again.
             Some(unsafe { (*self.value.get()).assume_init_ref() })
         } else {
             None
@@ -139,7 +141,7 @@ impl<T> Once<T> {
     /// Returns the value.
     ///
     /// # Panics
-    /// If it is not set yet: an error in the boot order.
+    /// If it has not been set, which is an error in the boot order.
     #[inline]
     pub(crate) fn get(&self) -> &T {
         self.try_get()

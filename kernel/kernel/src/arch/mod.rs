@@ -1,7 +1,7 @@
 //! RISC-V: registers, traps, firmware, and the devices of every machine.
 //!
-//! With `memory` the only place of `unsafe`; each block has its argument. All exported items are
-//! safe to call. The module has no policy.
+//! This module and `memory` are the only places of `unsafe`, and each block states its reason. All
+//! exported items may be called safely. The module contains no policy.
 
 pub(crate) mod boot;
 pub(crate) mod csr;
@@ -27,7 +27,7 @@ use crate::memory::PhysAddr;
 #[inline]
 pub(crate) fn hart_index() -> usize {
     let index;
-    // SAFETY: reads a register that nothing else uses.
+    // SAFETY: reads `tp`, which only `boot.rs` and `trap.rs` write.
     unsafe { asm!("mv {}, tp", out(reg) index, options(nomem, nostack)) };
     index
 }
@@ -36,18 +36,18 @@ pub(crate) fn hart_index() -> usize {
 #[derive(Clone, Copy)]
 pub(crate) struct Register<T>(*mut T);
 
-// SAFETY: an address; each access is a volatile one of its own.
+// SAFETY: the value is an address; each access through it is a separate volatile access.
 unsafe impl<T> Send for Register<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Register<T> {}
 
 impl<T: Copy> Register<T> {
-    /// Returns the register at a physical address below [`crate::memory::DEVICE_END`]; `None` if
-    /// the address is not there.
+    /// Returns the register at a physical address, or `None` if the address is unaligned or not
+    /// below [`crate::memory::DEVICE_END`].
     ///
     /// # Safety
-    /// No value written to the register makes the device access memory other than that allocated
-    /// for it (`memory/dma.rs`).
+    /// No value written to the register makes the device access memory other than the memory
+    /// allocated for it (`memory/dma.rs`).
     pub(crate) unsafe fn new(address: PhysAddr) -> Option<Register<T>> {
         let last = address.get().checked_add(size_of::<T>())?;
         let aligned = address.get().is_multiple_of(align_of::<T>());
@@ -55,13 +55,13 @@ impl<T: Copy> Register<T> {
     }
 
     pub(crate) fn read(self) -> T {
-        // SAFETY: device space is mapped for as long as the kernel runs and
-        // holds no Rust object; aligned, says the constructor.
+        // SAFETY: device space is mapped for as long as the kernel runs and contains no Rust
+        // object; the constructor has checked the alignment.
         unsafe { read_volatile(self.0) }
     }
 
     pub(crate) fn write(self, value: T) {
-        // SAFETY: as above; and it does no harm to memory, says the caller of `new`.
+        // SAFETY: as above; and the caller of `new` guarantees that no written value harms memory.
         unsafe { write_volatile(self.0, value) };
     }
 }

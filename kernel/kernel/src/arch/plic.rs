@@ -1,4 +1,4 @@
-//! The platform's interrupt controller: which source, for which hart.
+//! The interrupt controller of the platform, which routes interrupt sources to harts.
 
 use super::Register;
 use crate::machine::{Device, Kind};
@@ -10,7 +10,7 @@ pub(crate) struct Plic {
 }
 
 impl Plic {
-    /// Returns the controller; `None` if the device is another.
+    /// Creates the driver; `None` if the device is not an interrupt controller.
     pub(crate) fn new(device: Device) -> Option<Plic> {
         let base = device.base().get();
         (device.kind() == Kind::Plic).then_some(Plic { base })
@@ -18,7 +18,7 @@ impl Plic {
 
     fn register(&self, offset: usize) -> Option<Register<u32>> {
         let address = PhysAddr::new(self.base.checked_add(offset)?);
-        // SAFETY: of a PLIC, says the device tree, which accesses no memory.
+        // SAFETY: according to the device tree this is a PLIC, which accesses no memory.
         unsafe { Register::new(address) }
     }
 
@@ -27,7 +27,7 @@ impl Plic {
         self.set_threshold(context, 0);
     }
 
-    /// Closes it: none does.
+    /// Closes the threshold of a context: no source interrupts it.
     #[cfg(feature = "selftest")]
     pub(crate) fn close(&self, context: usize) {
         self.set_threshold(context, 7);
@@ -51,7 +51,7 @@ impl Plic {
         }
     }
 
-    /// Calls `f` with each source that is pending for a context, in turn.
+    /// Calls `f` with each source that is pending for a context.
     pub(crate) fn serve(&self, context: usize, mut f: impl FnMut(u32)) {
         let Some(claim) = self.register(0x20_0004 + 0x1000 * context) else {
             return;

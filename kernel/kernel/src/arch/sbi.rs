@@ -1,6 +1,6 @@
 //! Calls to the firmware (SBI 1.0): timer, IPIs, starting harts.
 //!
-//! Costs some microseconds each: a trap to M-mode and back.
+//! Each call costs several microseconds: a trap to M-mode and back.
 
 use core::arch::asm;
 
@@ -8,14 +8,14 @@ const TIME: usize = 0x5449_4d45;
 const IPI: usize = 0x0073_5049;
 const HSM: usize = 0x0048_534d;
 
-/// The error word of a call; 0 is success.
+/// Error word of a call; never 0, which means success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SbiError(pub(crate) isize);
 
 fn call(extension: usize, function: usize, args: [usize; 3]) -> Result<(), SbiError> {
     let error: isize;
-    // SAFETY: the calls below change the timer, pending bits or the state of
-    // harts, not memory; the firmware preserves all registers but a0 and a1.
+    // SAFETY: the calls below change the timer, pending bits or the state of harts, but no memory;
+    // the firmware preserves all registers except a0 and a1.
     unsafe {
         asm!(
             "ecall",
@@ -36,7 +36,7 @@ fn call(extension: usize, function: usize, args: [usize; 3]) -> Result<(), SbiEr
 
 /// Arms the timer of the calling hart.
 pub(crate) fn set_timer(deadline: u64) {
-    // A machine without Sstc has this call; there is nothing to do if it fails.
+    // A machine without Sstc has this call; a failure has no remedy.
     let _ = call(TIME, 0, [deadline as usize, 0, 0]);
 }
 
@@ -49,10 +49,10 @@ pub(crate) fn send_ipi(hart: usize) {
 /// Starts a stopped hart at a physical address, with `argument` in `a1`.
 ///
 /// # Errors
-/// The firmware's error word: no such hart, or not stopped.
+/// The firmware's error word: the hart does not exist or is not stopped.
 ///
 /// # Safety
-/// `entry` is the physical address of code that expects to be started so.
+/// `entry` is the physical address of code that expects this entry state.
 pub(crate) unsafe fn start_hart(
     hart: usize,
     entry: usize,

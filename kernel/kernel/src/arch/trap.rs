@@ -1,19 +1,22 @@
 //! Traps: into the kernel from itself, and from user mode.
 //!
-//! *From the kernel*: the registers a function may change go onto the stack, [`handle`] runs with
-//! interrupts masked, and the interrupted code resumes. An exception there is a bug, and a panic.
+//! *From the kernel*: the registers that a function may change are saved on the stack, [`handle`]
+//! runs with interrupts masked, and the interrupted code resumes. An exception in the kernel is a
+//! bug, and a panic.
 //!
 //! *To user mode and back* is a function call: [`UserContext::run`] saves the callee-saved
-//! registers of the kernel on its stack, loads the user's and goes; the next trap saves the user's,
-//! loads the kernel's and returns. So a trap from user mode comes back in the middle of the poll
-//! that entered it, on the same stack, and nothing of the kernel is ever interrupted by it.
+//! registers of the kernel on its stack, loads the user's registers and enters user mode; the next
+//! trap saves the user's registers, loads the kernel's and returns. So a trap from user mode
+//! returns in the middle of the poll that entered it, on the same stack, and never interrupts code
+//! of the kernel.
 //!
-//! In an isolated kernel the way leads through the gate (`gate.rs`): the text from `enter_user` to
-//! `user_trap` is in every table, and changes the table where it has the fewest registers in use.
+//! In an isolated kernel the transition passes through the gate (`gate.rs`): the text from
+//! `enter_user` to `user_trap` is in every table, and changes the table where it has the fewest
+//! registers in use.
 //!
-//! Floating point: the kernel runs with it off. A program starts with it off as well; its first
-//! floating-point instruction traps, and from then on its registers are saved when they were
-//! changed and loaded on the way back. Programs that never use it pay two instructions.
+//! Floating point is off in the kernel, and at the start of a program. The first floating-point
+//! instruction of a program traps; from then on its registers are saved if they were changed, and
+//! loaded on the way back. Programs that never use floating point pay two instructions.
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
@@ -47,8 +50,8 @@ const KERNEL_TP: usize = core::mem::offset_of!(UserContext, kernel_tp);
 const FLOAT: usize = core::mem::offset_of!(UserContext, float);
 const FCSR: usize = core::mem::offset_of!(UserContext, fcsr);
 
-/// State of a program at a user interrupt; without floating-point registers, if the program has
-/// none.
+/// State of a program at a user interrupt. It has floating-point registers only if the program uses
+/// them.
 #[derive(Clone)]
 pub(crate) struct Interrupted {
     registers: [usize; 31],
@@ -57,14 +60,14 @@ pub(crate) struct Interrupted {
     float: Option<Box<([u64; 32], u64)>>,
 }
 
-/// Why a program came back.
+/// The reason why a program returned to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trap {
     /// `ecall`.
     SystemCall,
-    /// An interrupt, with its code; still pending.
+    /// An interrupt, with its code; the interrupt is still pending.
     Interrupt(usize),
-    /// The program did something forbidden.
+    /// An exception other than `ecall`.
     Fault(Fault),
 }
 
@@ -83,14 +86,14 @@ impl Trap {
 pub(crate) struct Fault {
     /// `scause`.
     pub(crate) cause: usize,
-    /// The address or instruction.
+    /// The faulting address, or the instruction.
     pub(crate) value: usize,
     /// Address of the instruction.
     pub(crate) pc: usize,
 }
 
 impl UserContext {
-    /// A program that starts at `pc` with the stack pointer `sp`.
+    /// Creates the context of a program that starts at `pc` with the stack pointer `sp`.
     pub(crate) fn new(pc: usize, sp: usize) -> UserContext {
         let mut registers = [0; 31];
         registers[1] = sp;
@@ -105,7 +108,7 @@ impl UserContext {
         }
     }
 
-    /// Sets the register by which a thread finds its own line.
+    /// Sets the register by which a thread finds its line of the page of threads.
     pub(crate) fn set_thread_pointer(&mut self, value: usize) {
         self.registers[3] = value;
     }
@@ -120,7 +123,7 @@ impl UserContext {
         self.registers[9 + n] = value;
     }
 
-    /// Goes on at `handler` instead, on the same stack; the result is for
+    /// Makes the program resume at `handler`, on the same stack; the result is the argument of
     /// [`UserContext::leave_handler`].
     pub(crate) fn enter_handler(&mut self, handler: usize) -> Interrupted {
         let has_float = self.status & csr::FS != 0;
@@ -131,38 +134,38 @@ impl UserContext {
             float: has_float.then(|| Box::new((self.float, self.fcsr))),
         };
         self.pc = handler;
-        // The ABI requires the alignment; nothing below the stack pointer is in use.
+        // The ABI requires this alignment; no data below the stack pointer is in use.
         self.registers[1] &= !15;
         interrupted
     }
 
-    /// Goes on where it was interrupted.
+    /// Makes the program resume where it was interrupted.
     pub(crate) fn leave_handler(&mut self, interrupted: &Interrupted) {
         self.registers = interrupted.registers;
         self.pc = interrupted.pc;
         if let Some(float) = &interrupted.float {
             (self.float, self.fcsr) = **float;
         } else if self.status & csr::FS != 0 {
-            // The handler has used them: the next one to begin finds zeros.
+            // The handler has used the registers: the next handler must find zeros.
             (self.float, self.fcsr) = ([0; 32], 0);
         }
         self.status = interrupted.status;
     }
 
-    /// Runs the program on this hart until it traps, with the page table that is
-    /// installed. Interrupts are masked from the call on, and when it returns; a caller
-    /// that first looks whether to run it masks them before that.
+    /// Runs the program on this hart until it traps, with the installed page table. Interrupts are
+    /// masked when the function is called and when it returns; a caller that first decides whether
+    /// to run the program masks them before the decision.
     pub(crate) fn run(&mut self) -> Trap {
         csr::interrupts_off();
-        // SAFETY: interrupts are masked, so no handler meets a hart that is between
-        // kernel and program. The context is ours until the call returns. User mode cannot
-        // touch kernel memory, and returns only through `user_trap`, which
-        // restores stack, `tp` and the callee-saved registers.
+        // SAFETY: interrupts are masked, so no handler runs between kernel and program. The context
+        // is borrowed mutably until the call returns. User mode cannot access kernel memory, and
+        // returns only through `user_trap`, which restores the stack pointer, `tp` and the
+        // callee-saved registers.
         #[cfg(not(feature = "isolated"))]
         unsafe {
             enter_user(self)
         };
-        // SAFETY: as above; and the gate is that of this hart, which has the table of the program.
+        // SAFETY: as above; and the gate belongs to this hart and names the table of the program.
         #[cfg(feature = "isolated")]
         unsafe {
             enter_user(self, gate::of(super::hart_index()))
@@ -182,8 +185,8 @@ impl UserContext {
         })
     }
 
-    /// Gives the program floating point if the fault may be for lack of it. Returns false if the
-    /// program has it already, or the fault has another reason.
+    /// Enables floating point for the program if the fault may be due to its absence. Returns false
+    /// if floating point is already enabled, or the fault has another cause.
     pub(crate) fn enable_float(&mut self, fault: Fault) -> bool {
         let wants = fault.cause == 2 && self.status & csr::FS == 0;
         if wants {
@@ -195,7 +198,7 @@ impl UserContext {
 
 /// Sets the trap vector of this hart.
 pub(crate) fn install() {
-    // SAFETY: the entry below handles traps from the kernel.
+    // SAFETY: `kernel_trap` is the entry for traps from the kernel.
     unsafe { csr::set_stvec(kernel_trap as *const () as usize) };
 }
 
@@ -207,7 +210,7 @@ unsafe extern "C" {
     fn enter_user(context: *mut UserContext, gate: &gate::Gate);
 }
 
-/// A trap while the kernel ran. Interrupts are masked until it returns.
+/// Handles a trap of the kernel. Interrupts are masked until it returns.
 extern "C" fn handle() {
     let cause = csr::scause();
     if cause & csr::INTERRUPT != 0 {
@@ -446,7 +449,7 @@ user_trap:
 #[repr(C, align(16))]
 struct Emergency(core::cell::UnsafeCell<[u8; 4096]>);
 
-// SAFETY: only the assembly above uses it, for a path that ends in a panic.
+// SAFETY: only the assembly above uses it, on a path that ends in a panic.
 unsafe impl Sync for Emergency {}
 
 static EMERGENCY: Emergency = Emergency(core::cell::UnsafeCell::new([0; 4096]));

@@ -10,11 +10,11 @@ const MODEM_CONTROL: usize = 4;
 const LINE_STATUS: usize = 5;
 const RECEIVED: u8 = 1 << 0;
 const TRANSMITTER_EMPTY: u8 = 1 << 5;
-/// Loopback mode: sent bytes are received, and go nowhere else.
+/// Loopback mode: sent bytes are received by the port itself.
 #[cfg(feature = "selftest")]
 const LOOP: u8 = 1 << 4;
 
-/// A serial port. Callers hold a lock around it.
+/// A serial port. Callers serialize accesses by a lock.
 pub(crate) struct Uart {
     data: Register<u8>,
     interrupt_enable: Register<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct Uart {
 }
 
 impl Uart {
-    /// Returns the port; `None` if the device is another.
+    /// Creates the driver; `None` if the device is not a serial port.
     pub(crate) fn new(device: Device) -> Option<Uart> {
         match device.kind() {
             Kind::Uart => Uart::at(device.base().get()),
@@ -38,8 +38,8 @@ impl Uart {
     }
 
     fn at(base: usize) -> Option<Uart> {
-        // SAFETY: of a serial port, which accesses no memory: the device tree says so, or
-        // the one machine that this kernel is linked for.
+        // SAFETY: the register belongs to a serial port, which accesses no memory; the address is
+        // from the device tree, or of the only machine that this kernel is linked for.
         let register = |offset| unsafe { Register::new(PhysAddr::new(base + offset)) };
         Some(Uart {
             data: register(DATA)?,
@@ -49,7 +49,7 @@ impl Uart {
         })
     }
 
-    /// Receives a byte as if it had come in, which interrupts. Nothing is sent.
+    /// Makes the port receive a byte, which causes an interrupt. The byte is not sent.
     #[cfg(feature = "selftest")]
     pub(crate) fn loop_back(&mut self, byte: u8) {
         self.modem_control.write(LOOP);
@@ -57,12 +57,12 @@ impl Uart {
         self.modem_control.write(0);
     }
 
-    /// Asks for an interrupt when a byte has come in.
+    /// Enables the interrupt for received bytes.
     pub(crate) fn enable_input(&mut self) {
         self.interrupt_enable.write(1);
     }
 
-    /// Sends a byte, waiting until there is room.
+    /// Sends a byte; waits until the transmitter has space.
     pub(crate) fn send(&mut self, byte: u8) {
         while self.line_status.read() & TRANSMITTER_EMPTY == 0 {
             core::hint::spin_loop();
@@ -70,7 +70,7 @@ impl Uart {
         self.data.write(byte);
     }
 
-    /// Takes a byte that has come in.
+    /// Returns a received byte, if any.
     pub(crate) fn receive(&mut self) -> Option<u8> {
         (self.line_status.read() & RECEIVED != 0).then(|| self.data.read())
     }

@@ -1,9 +1,9 @@
-//! Devices: which interrupt source has which handler, and which hart serves it.
+//! Devices: assigns interrupt sources to handlers and to harts.
 //!
-//! A source is attached once, to a handler, and interrupts one hart: the next in turn among those
-//! that are online, so that devices are spread over harts. [`route`] moves it. A handler wakes
-//! coroutines and does nothing else; the coroutines run on any hart. An interrupt costs a claim and
-//! a completion at the controller, and a table look-up.
+//! A source is attached once, to a handler, and interrupts one hart. Online harts take turns, so
+//! that devices are spread over harts; [`route`] moves a source. A handler wakes coroutines and
+//! does nothing else; the coroutines run on any hart. An interrupt costs a claim and a completion
+//! at the controller, and a table look-up.
 
 #[allow(unsafe_code)]
 mod virtio;
@@ -26,7 +26,7 @@ pub(crate) use virtio::InterruptAck;
 pub(crate) use virtio_blk::{BLOCK, Disk, Request, RequestMemory};
 pub(crate) use virtio_net::{Card, Received};
 
-/// Sources that may be attached: those of `-machine virt` are fewer.
+/// Number of sources that can be attached; `-machine virt` has fewer.
 const SOURCES: usize = 128;
 
 /// Handler of an interrupt source: a function and its argument.
@@ -37,13 +37,13 @@ struct Handler {
 
 static HANDLERS: [Once<Handler>; SOURCES] = [const { Once::new() }; SOURCES];
 
-/// The controller, and the lock for its enable registers, whose words hold several sources.
+/// The controller, and the lock for its enable registers, each of which serves several sources.
 static PLIC: Once<(Plic, IrqLock<()>)> = Once::new();
 
-/// Hart that the next source is routed to.
+/// Hart to which the next source is routed.
 static NEXT_HART: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the controller.
+/// Initializes the controller.
 pub(crate) fn init(machine: &Machine) {
     if let Some(plic) = machine.plic.and_then(Plic::new) {
         PLIC.set((plic, IrqLock::new(())));
@@ -75,8 +75,8 @@ impl NetworkDevice {
     }
 }
 
-/// Returns the first disk of the machine and its interrupt source. `function` is called at each of
-/// its interrupts.
+/// Returns the first disk of the machine and its interrupt registers. Each interrupt of the disk
+/// calls `function`.
 pub(crate) fn find_disk(machine: &Machine, function: fn(usize)) -> Option<(Disk, InterruptAck)> {
     machine.virtio.iter().find_map(|device| {
         let found = (Disk::new(*device)?, InterruptAck::new(*device)?);
@@ -88,7 +88,7 @@ pub(crate) fn find_disk(machine: &Machine, function: fn(usize)) -> Option<(Disk,
 /// Calls `function(argument)` whenever the device interrupts, on the next hart in turn.
 ///
 /// # Panics
-/// If the device's source has a handler: it is boot time.
+/// If the source of the device already has a handler, which is an error in the boot order.
 pub(crate) fn attach(device: Device, function: fn(usize), argument: usize) {
     let source = device.interrupt();
     let Some(handler) = HANDLERS.get(source as usize) else {
@@ -101,9 +101,9 @@ pub(crate) fn attach(device: Device, function: fn(usize), argument: usize) {
     let _ = (0..harts).any(|n| route(source, (first + n) % harts));
 }
 
-/// Routes a source to this hart, and to no other; a hart that has already claimed an interrupt
-/// still serves it. Returns false if the hart cannot be interrupted. The firmware leaves a context
-/// closed, so it is opened here, for a hart that starts late, too.
+/// Routes a source only to hart `index`; a hart that has already claimed an interrupt still serves
+/// it. Returns false if the hart cannot be interrupted. The firmware leaves a context closed, so
+/// the function opens it, also for a hart that starts late.
 pub(crate) fn route(source: u32, index: usize) -> bool {
     let Some((plic, lock)) = PLIC.try_get() else {
         return false;
@@ -132,17 +132,17 @@ pub(crate) fn close_all() {
 #[cfg(feature = "selftest")]
 static SERVING: AtomicUsize = AtomicUsize::new(0);
 
-/// Waits until no hart serves an interrupt that it has claimed before a source was moved from it.
+/// Waits until no hart serves an interrupt that it claimed before its source was moved.
 #[cfg(feature = "selftest")]
 pub(crate) async fn wait_idle() {
     while SERVING.load(SeqCst) != 0 {
-        // The host may run other threads than that hart's.
+        // The host may not run the thread of that hart for a while.
         let soon = crate::clock::now() + crate::clock::from_micros(100);
         crate::sleep::sleep_until(soon).await;
     }
 }
 
-/// The handler of device interrupts of the calling hart.
+/// Handles the device interrupts of the calling hart.
 pub(crate) fn serve() {
     #[cfg(feature = "selftest")]
     SERVING.fetch_add(1, SeqCst);

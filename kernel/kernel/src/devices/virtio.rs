@@ -1,4 +1,4 @@
-//! Common parts of the virtio drivers: memory for `virtio-drivers`, the registers of a slot.
+//! Common parts of the virtio drivers: memory for `virtio-drivers`, and the registers of a slot.
 
 use core::ptr::NonNull;
 
@@ -19,13 +19,13 @@ const INTERRUPT_ACK: usize = 0x64;
 /// Memory services of the kernel for the drivers of `virtio-drivers`.
 pub(super) struct VirtioHal;
 
-// SAFETY: frames are zeroed, aligned, contiguous, mapped at a fixed distance, and given once;
-// registers are mapped likewise.
+// SAFETY: frames are zeroed, aligned, contiguous, mapped at a fixed distance, and handed out once;
+// registers are mapped in the same way.
 unsafe impl Hal for VirtioHal {
     fn dma_alloc(pages: usize, _: BufferDirection) -> (BusAddr, NonNull<u8>) {
         match Dma::new(pages * PAGE) {
             Ok(dma) => {
-                // The driver gives it back when the device has forgotten it.
+                // The driver frees it when the device no longer uses it.
                 let start = dma.lend().address();
                 let address = NonNull::new(start.direct() as *mut u8);
                 (
@@ -39,7 +39,8 @@ unsafe impl Hal for VirtioHal {
     }
 
     unsafe fn dma_dealloc(start: BusAddr, _: NonNull<u8>, pages: usize) -> i32 {
-        // SAFETY: the driver gives back the memory that it got, with as many pages.
+        // SAFETY: the driver returns memory that it got from `dma_alloc`, with the same number of
+        // pages.
         drop(unsafe { InDevice::from_raw(PhysAddr::new(start as usize), pages * PAGE).reclaim() });
         0
     }
@@ -50,7 +51,7 @@ unsafe impl Hal for VirtioHal {
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, _: BufferDirection) -> BusAddr {
-        // Buffers are frames, which the kernel sees at a fixed distance.
+        // Buffers are frames, which the kernel maps at a fixed distance.
         PhysAddr::of_image(buffer.cast::<u8>().as_ptr().addr()).get() as BusAddr
     }
 
@@ -65,15 +66,15 @@ pub(crate) struct InterruptAck {
 }
 
 impl InterruptAck {
-    /// Returns the registers of a device; `None` if it is no virtio slot.
+    /// Returns the registers of a device; `None` if it is not a virtio slot.
     pub(crate) fn new(device: Device) -> Option<InterruptAck> {
         if device.kind() != Kind::Virtio {
             return None;
         }
         let register = |offset| {
             let address = PhysAddr::new(device.base().get() + offset);
-            // SAFETY: the device tree says that it is a virtio slot; these two registers of
-            // one make it access nothing.
+            // SAFETY: according to the device tree this is a virtio slot, and writes to these two
+            // registers cause no memory access.
             unsafe { Register::new(address) }
         };
         Some(InterruptAck {
@@ -88,19 +89,20 @@ impl InterruptAck {
     }
 }
 
-/// Returns the slot of a device, if the device has this type. A device of another type is left
-/// alone: dropping its transport would reset it.
+/// Returns the slot of a device if the device has this type. The slot of a device of another type
+/// is not opened: dropping its transport would reset it.
 pub(super) fn transport(device: Device, kind: DeviceType) -> Option<MmioTransport<'static>> {
     if device.kind() != Kind::Virtio {
         return None;
     }
-    // SAFETY: the device tree says that it is a virtio slot; reading this register does nothing.
+    // SAFETY: according to the device tree this is a virtio slot, and a read of this register has
+    // no effect.
     let id = unsafe { Register::<u32>::new(PhysAddr::new(device.base().get() + DEVICE_ID)) };
     if DeviceType::try_from(id?.read()).ok() != Some(kind) {
         return None;
     }
     let header = NonNull::new(device.base().direct() as *mut _)?;
-    // SAFETY: the device tree says that there is a virtio slot of this size; it is mapped for good,
-    // and nothing else uses it but `InterruptAck`, for registers of its own.
+    // SAFETY: according to the device tree there is a virtio slot of this size; it stays mapped,
+    // and only `InterruptAck` uses it besides, for two other registers.
     unsafe { MmioTransport::new(header, device.size()) }.ok()
 }

@@ -1,5 +1,5 @@
-//! A virtio disk, by the queue of `virtio-drivers`, in a legacy or a modern slot. Nothing spins,
-//! not even a flush.
+//! Driver of a virtio disk, on the queue of `virtio-drivers`, in a legacy or a modern slot. No
+//! operation spins, not even a flush.
 //!
 //! ```text
 //!        take           submit              reap            take_finished        give_back
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The number of buffers is fixed: [`REQUESTS`], of a block each. A buffer belongs to the device
-//! from the call that submits it until the device has put it into its used ring (`memory/dma.rs`).
-//! A device without a cache needs no flush.
+//! from its submission until the device has put it into its used ring (`memory/dma.rs`). A device
+//! without a cache needs no flush.
 
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::mmio::MmioTransport;
@@ -21,24 +21,24 @@ use crate::machine::Device;
 use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
 
-/// Bytes of a block.
+/// Size of a block in bytes.
 pub(crate) const BLOCK: usize = PAGE;
 /// Maximum number of concurrent requests.
 const REQUESTS: usize = 8;
-/// Descriptors of the queue: a request takes three at most.
+/// Number of descriptors of the queue; a request takes at most three.
 const QUEUE: usize = 32;
-/// Bytes of a sector, in which the device counts.
+/// Size of a sector in bytes, the unit of the device.
 const SECTOR: usize = 512;
 
 /// Features (virtio 1.2, 5.2.3 and 6).
 const FLUSH: u64 = 1 << 9;
 const VERSION_1: u64 = 1 << 32;
-/// Types of requests, and the status of one that was done (5.2.6).
+/// Types of requests, and the status of a successful request (5.2.6).
 const IN: u32 = 0;
 const OUT: u32 = 1;
 const FLUSH_OUT: u32 = 4;
 const OK: u8 = 0;
-/// Bytes of the header of a request; the status follows it in memory.
+/// Length of the header of a request; the status follows it in memory.
 const HEADER: usize = 16;
 
 /// A request to the disk.
@@ -54,7 +54,7 @@ pub(crate) enum Request {
 
 /// The memory of a request: its header and status, and a block.
 pub(crate) struct RequestMemory {
-    /// Number of the buffer: no other buffer has this number until it is given back.
+    /// Number of the buffer. No other buffer has it.
     number: usize,
     header: Dma,
     block: Dma,
@@ -75,7 +75,7 @@ impl RequestMemory {
     }
 }
 
-/// A request that the device has, and its memory.
+/// A request that the device has, with its memory.
 struct Submitted {
     number: usize,
     header: InDevice,
@@ -92,15 +92,15 @@ pub(crate) struct Disk {
     can_flush: bool,
     free: [Option<RequestMemory>; REQUESTS],
     /// Requests in the device, by token. A token is free for another request as soon as its request
-    /// is reaped.
+    /// has been reaped.
     submitted: [Option<Submitted>; QUEUE],
     /// Finished requests by number, with true for success.
     done: [Option<(RequestMemory, bool)>; REQUESTS],
 }
 
 impl Disk {
-    /// Creates the driver of the disk in a slot. `None`: the slot has no writable disk, or there is
-    /// no memory for it.
+    /// Creates the driver of the disk in a slot; `None` if the slot has no disk, or there is no
+    /// memory.
     pub(crate) fn new(device: Device) -> Option<Disk> {
         let mut transport = transport(device, DeviceType::Block)?;
         let driver = DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER;
@@ -148,14 +148,14 @@ impl Disk {
         self.free.iter_mut().find_map(Option::take)
     }
 
-    /// Frees a buffer.
+    /// Frees the memory of a request.
     pub(crate) fn give_back(&mut self, memory: RequestMemory) {
         if let Some(slot) = self.free.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some(memory);
         }
     }
 
-    /// Submits a request, and returns its number. `Err`: the queue is full.
+    /// Submits a request, and returns its number. Returns the memory if the queue is full.
     pub(crate) fn submit(
         &mut self,
         mut memory: RequestMemory,
@@ -174,7 +174,8 @@ impl Disk {
         memory.header[HEADER] = !OK;
         let (header, status) = memory.header.split_at_mut(HEADER);
         let status = &mut status[..1];
-        // SAFETY: the memory is the device's until `reap` finds it in the used ring.
+        // SAFETY: the memory belongs to the device until `reap` finds its token in the used ring:
+        // it is lent below, and freed only if `add` fails.
         let token = unsafe {
             match request {
                 Request::Read(_) => self.queue.add(&[header], &mut [&mut memory.block, status]),
@@ -193,9 +194,9 @@ impl Disk {
             request,
             is_wanted: true,
         });
-        // The device is notified even if it asks for no notification: between the write of the
-        // index and the read of that word the queue has no fence, so a device that has just gone to
-        // sleep would not be woken.
+        // The device is notified even if it requests no notification: between the write of the
+        // index and the read of that request the queue has no fence, so a device that has just gone
+        // to sleep would not be woken.
         self.transport.notify(0);
         Ok(number)
     }
@@ -206,15 +207,16 @@ impl Disk {
         while let Some(token) = self.queue.peek_used() {
             let at = usize::from(token) % QUEUE;
             let Some(submitted) = self.submitted[at].take() else {
-                // The device reports no further request as done.
+                // The device reports a request as done that it does not have.
                 break;
             };
-            // SAFETY: the device has put it into its used ring.
+            // SAFETY: the device has put the token into its used ring, so it no longer uses the
+            // memory.
             let (mut header, mut block) =
                 unsafe { (submitted.header.reclaim(), submitted.block.reclaim()) };
             let (request, status) = header.split_at_mut(HEADER);
             let status = &mut status[..1];
-            // SAFETY: the memory of this token, as it was added.
+            // SAFETY: these are the buffers that were added for this token.
             let popped = unsafe {
                 match submitted.request {
                     Request::Read(_) => {
@@ -245,7 +247,7 @@ impl Disk {
         has_finished
     }
 
-    /// Returns the memory of a request that is over, and whether it was done.
+    /// Returns the memory of a finished request, and whether the request was successful.
     pub(crate) fn take_finished(&mut self, number: usize) -> Option<(RequestMemory, bool)> {
         self.done.get_mut(number)?.take()
     }

@@ -1,4 +1,5 @@
-//! A virtio network card, by `virtio-drivers`, in a legacy or a modern slot. Nothing spins.
+//! Driver of a virtio network card, on `virtio-drivers`, in a legacy or a modern slot. No operation
+//! spins.
 //!
 //! ```text
 //!           post             (a frame)            receive           give_back
@@ -8,10 +9,9 @@
 //!  buffer ────────► device ────────────► used ────────────► free
 //! ```
 //!
-//! The number of buffers is fixed: [`QUEUE`] each way, of a page each. A sender without a free
-//! buffer waits; the device drops frames for which no buffer is posted. A buffer belongs to the
-//! device from the call that submits it until the device has put it into its used ring
-//! (`memory/dma.rs`).
+//! The number of buffers is fixed: [`QUEUE`] in each direction, of a page each. A sender without a
+//! free buffer waits; the device drops frames for which no buffer is posted. A buffer belongs to
+//! the device from its submission until the device has put it into its used ring (`memory/dma.rs`).
 
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::fence;
@@ -25,11 +25,12 @@ use crate::machine::Device;
 use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
 
-/// Maximum number of buffers in the device, each way. A power of two; a frame arrives every 120 µs
-/// at 100 Mbit/s, so the buffers hold the arrivals while a more urgent poll takes two milliseconds.
+/// Maximum number of buffers in the device, in each direction. A power of two; a frame arrives
+/// every 120 µs at 100 Mbit/s, so the buffers hold the frames that arrive while a more urgent poll
+/// takes two milliseconds.
 pub(crate) const QUEUE: usize = 16;
 
-/// The card.
+/// The driver of the card.
 pub(crate) struct Card {
     raw: VirtIONetRaw<VirtioHal, MmioTransport<'static>, QUEUE>,
     /// Buffers that the device has, by its tokens.
@@ -54,8 +55,8 @@ impl Received {
 }
 
 impl Card {
-    /// Creates the driver of the network card in a slot. `None`: the slot has no card, or there is
-    /// no memory for its buffers.
+    /// Creates the driver of the network card in a slot; `None` if the slot has no card, or there
+    /// is no memory for its buffers.
     pub(crate) fn new(device: Device) -> Option<Card> {
         let transport = transport(device, DeviceType::Network)?;
         let mut card = Card {
@@ -79,20 +80,21 @@ impl Card {
         self.raw.mac_address()
     }
 
-    /// Lets the device receive a frame into a buffer.
+    /// Passes a buffer to the device, which receives a frame into it.
     fn post(&mut self, mut buffer: Dma) {
-        // SAFETY: the buffer is the device's until `receive` finds it used.
+        // SAFETY: the buffer belongs to the device until `receive` finds its token in the used
+        // ring: it is lent below.
         let token = unsafe { self.raw.receive_begin(&mut buffer) };
         let submitted = buffer.lend();
         match token {
             Ok(token) => self.receiving[usize::from(token) % QUEUE] = Some(submitted),
-            // The queue has room for all buffers. SAFETY: the buffer was not added to the queue.
+            // The queue has space for all buffers. SAFETY: the buffer was not added to the queue.
             Err(_) => drop(unsafe { submitted.reclaim() }),
         }
     }
 
     /// Sets whether the card interrupts. With the event index the card ignores the setting. A
-    /// caller that enables interrupts polls once more afterwards.
+    /// caller that enables interrupts polls once more after this call.
     pub(crate) fn set_interrupts(&mut self, wanted: bool) {
         if wanted {
             self.raw.enable_interrupts()
@@ -107,14 +109,14 @@ impl Card {
         self.raw.poll_receive().is_some()
     }
 
-    /// Returns an incoming frame. It is to be [given back](Card::give_back).
+    /// Returns a received frame, which the caller [gives back](Card::give_back).
     pub(crate) fn receive(&mut self) -> Option<Received> {
         fence(SeqCst);
         let token = self.raw.poll_receive()?;
         let submitted = self.receiving[usize::from(token) % QUEUE].take()?;
-        // SAFETY: the device has put it into its used ring.
+        // SAFETY: the device has put the token into its used ring, so it no longer uses the buffer.
         let mut buffer = unsafe { submitted.reclaim() };
-        // SAFETY: the buffer of this token.
+        // SAFETY: this is the buffer that was added for the token.
         match unsafe { self.raw.receive_complete(token, &mut buffer) } {
             Ok((start, len)) if start + len <= buffer.len() => {
                 Some(Received { buffer, start, len })
@@ -133,7 +135,7 @@ impl Card {
         self.post(frame.buffer);
     }
 
-    /// Returns whether there is a buffer to send with.
+    /// Returns whether there is a free buffer to send with.
     pub(crate) fn can_send(&mut self) -> bool {
         if !self.has_free() {
             self.reap_sent();
@@ -152,9 +154,10 @@ impl Card {
             let Some(submitted) = self.sending[usize::from(token) % QUEUE].take() else {
                 break;
             };
-            // SAFETY: the device has put it into its used ring.
+            // SAFETY: the device has put the token into its used ring, so it no longer uses the
+            // buffer.
             let buffer = unsafe { submitted.reclaim() };
-            // SAFETY: the buffer of this token.
+            // SAFETY: this is the buffer that was added for the token.
             let _ = unsafe { self.raw.transmit_complete(token, &buffer) };
             if let Some(slot) = self.free.iter_mut().find(|slot| slot.is_none()) {
                 *slot = Some(buffer);
@@ -163,7 +166,7 @@ impl Card {
         }
     }
 
-    /// Sends a frame of `len` bytes that `fill` writes. `None`: there is no buffer for it.
+    /// Sends a frame of `len` bytes that `fill` writes; `None` if no buffer is free.
     pub(crate) fn send<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let mut buffer = self.free.iter_mut().find_map(Option::take)?;
         let Ok(start) = self.raw.fill_buffer_header(&mut buffer) else {
@@ -171,7 +174,8 @@ impl Card {
         };
         let end = (start + len).min(buffer.len());
         let result = fill(&mut buffer[start..end]);
-        // SAFETY: the buffer is the device's until `can_send` finds it used.
+        // SAFETY: the buffer belongs to the device until `reap_sent` finds its token in the used
+        // ring: it is lent below.
         let token = unsafe { self.raw.transmit_begin(&buffer[..end]) };
         let submitted = buffer.lend();
         match token {

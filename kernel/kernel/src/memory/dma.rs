@@ -1,4 +1,4 @@
-//! Memory for devices: whole frames, one after the other, that a device may read and write.
+//! Memory for devices: contiguous frames that a device may read and write.
 //!
 //! ```text
 //!            new              lend             reclaim
@@ -8,9 +8,9 @@
 //!                                   never used again
 //! ```
 //!
-//! While a device may access the memory, the kernel has no reference to it: [`InDevice`] gives
-//! none. Dropping an [`InDevice`] leaks the memory, for the device may still write to it. A
-//! function that passes the address to a device is `unsafe`, and has to hold the [`InDevice`] until
+//! While a device may access the memory, the kernel has no reference to it: [`InDevice`] provides
+//! none. Dropping an [`InDevice`] leaks the memory, because the device may still write to it. A
+//! function that passes the address to a device is `unsafe`, and must hold the [`InDevice`] until
 //! the device has finished.
 
 use core::ops::{Deref, DerefMut};
@@ -26,7 +26,7 @@ pub(crate) struct Dma {
 }
 
 impl Dma {
-    /// Allocates at least this number of zeroed bytes, aligned to their size.
+    /// Allocates at least `bytes` zeroed bytes, aligned to their size.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -55,26 +55,26 @@ impl Dma {
 impl Deref for Dma {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: a block of frames that is ours alone: no device has it.
+        // SAFETY: the value owns this block of frames, and no device has it.
         unsafe { core::slice::from_raw_parts(self.start.direct() as *const u8, self.len()) }
     }
 }
 
 impl DerefMut for Dma {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: as above, and `self` is borrowed mutably.
         unsafe { core::slice::from_raw_parts_mut(self.start.direct() as *mut u8, self.len()) }
     }
 }
 
 impl Drop for Dma {
     fn drop(&mut self) {
-        // SAFETY: allocated with this order; no device has it.
+        // SAFETY: the block was allocated with this order, and no device has it.
         unsafe { free_block(self.start, self.order) };
     }
 }
 
-/// Returns the order of the block that has room for `bytes` bytes.
+/// Returns the order of the smallest block with at least `bytes` bytes.
 fn order_of(bytes: usize) -> usize {
     let frames = bytes.div_ceil(PAGE).max(1);
     frames.next_power_of_two().ilog2() as usize
@@ -93,10 +93,11 @@ impl InDevice {
         self.start
     }
 
-    /// Returns the memory at an address that a driver stores in place of the value.
+    /// Returns the memory at an address that a driver has stored instead of the value.
     ///
     /// # Safety
-    /// A [`Dma::new`] of `bytes` bytes was dma there, and its value is gone.
+    /// A [`Dma::new`] of `bytes` bytes was lent at this address, and its [`InDevice`] no longer
+    /// exists.
     pub(crate) unsafe fn from_raw(start: PhysAddr, bytes: usize) -> InDevice {
         InDevice {
             start,
@@ -107,7 +108,7 @@ impl InDevice {
     /// Reclaims the memory from the device.
     ///
     /// # Safety
-    /// The device does not access it any more, or never got the address.
+    /// The device no longer accesses the memory, or never got its address.
     pub(crate) unsafe fn reclaim(self) -> Dma {
         Dma {
             start: self.start,

@@ -1,25 +1,25 @@
-//! Frames: a buddy allocator over all free memory.
+//! Frames: a buddy allocator for all free memory.
 //!
 //! A block of order `n` is 2ⁿ frames, aligned to its size. Free blocks are in one doubly linked
 //! list per order, the links in the blocks themselves; one byte per frame holds the order of a free
 //! block that starts there, if any. Allocating and freeing are O(orders): at most eleven splits or
 //! merges.
 //!
-//! [`Frame`] is the ownership of one zeroed frame. The heap takes blocks.
+//! A [`Frame`] owns a zeroed frame. The heap allocates blocks.
 
 use core::ops::Range;
 
 use super::{OutOfMemory, PAGE, PhysAddr};
 use crate::arch::lock::IrqLock;
 
-/// Blocks are at most 2¹⁰ frames: 4 MiB.
+/// Number of orders: a block has at most 2¹⁰ frames, 4 MiB.
 const ORDERS: usize = 11;
-/// `state`: no free block starts here.
+/// Value in `state` if no free block starts at the frame.
 const NONE: u8 = u8::MAX;
-/// Null link. Physical address 0 is a device, so it is no block.
+/// Null link. Physical address 0 belongs to a device, so no block starts there.
 const NIL: usize = 0;
 
-/// The links of a free block, at its start.
+/// Links of a free block, at its start.
 #[repr(C)]
 struct Links {
     next: usize,
@@ -44,9 +44,9 @@ static BUDDY: IrqLock<Buddy> = IrqLock::new(Buddy {
 
 impl Buddy {
     fn links(&mut self, block: usize) -> &mut Links {
-        // SAFETY: called only for blocks that are in a list (or about to be):
-        // free memory, page-aligned, in the direct map, and ours alone;
-        // the borrow of `self` keeps two of these from existing at once.
+        // SAFETY: called only for blocks that are in a list or about to be: page-aligned free
+        // memory in the direct map that only the allocator uses; the borrow of `self` excludes a
+        // second reference.
         unsafe { &mut *(PhysAddr::new(block).direct() as *mut Links) }
     }
 
@@ -92,7 +92,7 @@ impl Buddy {
 
     fn free(&mut self, mut block: usize, mut order: usize) {
         while order + 1 < ORDERS {
-            // Blocks are aligned by address, not by distance from the base.
+            // The alignment of a block refers to its address, not to its distance from the base.
             let buddy = block ^ (PAGE << order);
             let is_free =
                 buddy >= self.base && self.state.get(self.index(buddy)) == Some(&(order as u8));
@@ -107,18 +107,18 @@ impl Buddy {
     }
 }
 
-/// Adds the unused part of `first` to the allocator. `ram` is all memory of the machine; `first` is
-/// the part that is already mapped.
+/// Adds the unused part of `first` to the allocator. `ram` is the whole memory of the machine;
+/// `first` is its part that is already mapped.
 ///
 /// # Panics
-/// If `first` has no room for the bookkeeping.
+/// If `first` has no space for the bookkeeping.
 pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usize>]) {
     let frames = (ram.end - ram.start) / PAGE;
     let home = gaps(first.clone(), used)
         .find(|gap| gap.end - gap.start >= frames)
         .expect("no room for one byte per frame");
     let state = PhysAddr::new(home.start).direct() as *mut u8;
-    // SAFETY: free memory, mapped, not given out: it is excluded below.
+    // SAFETY: the range is free and mapped, and never allocated: it is excluded below.
     let state = unsafe {
         state.write_bytes(NONE, frames);
         core::slice::from_raw_parts_mut(state, frames)
@@ -141,7 +141,7 @@ pub(super) fn add(memory: Range<usize>, used: &mut [Range<usize>]) {
     }
 }
 
-/// Returns the parts of `memory` that are in none of the ranges.
+/// Returns the parts of `memory` outside of all ranges.
 fn gaps(
     memory: Range<usize>,
     used: &mut [Range<usize>],
@@ -168,7 +168,7 @@ fn release(memory: Range<usize>) {
     }
 }
 
-/// Allocates a block of 2ᵒʳᵈᵉʳ frames with any contents. `None`: there is none.
+/// Allocates a block of 2ᵒʳᵈᵉʳ frames with arbitrary contents; `None` if there is none.
 pub(super) fn allocate_block(order: usize) -> Option<PhysAddr> {
     if order >= ORDERS {
         return None;
@@ -179,7 +179,7 @@ pub(super) fn allocate_block(order: usize) -> Option<PhysAddr> {
 /// Frees a block.
 ///
 /// # Safety
-/// The block came from [`allocate_block`] with this order, and is not in use any more.
+/// The block came from [`allocate_block`] with this order, and is no longer in use.
 pub(super) unsafe fn free_block(block: PhysAddr, order: usize) {
     BUDDY.lock().free(block.get(), order);
 }
@@ -200,12 +200,13 @@ impl Frame {
     /// [`OutOfMemory`].
     pub(crate) fn zeroed() -> Result<Frame, OutOfMemory> {
         let block = allocate_block(0).ok_or(OutOfMemory)?;
-        // SAFETY: just allocated, ours, in the direct map.
+        // SAFETY: the block was allocated just now, so nothing else uses it, and it is in the
+        // direct map.
         unsafe { (block.direct() as *mut u8).write_bytes(0, PAGE) };
         Ok(Frame(block))
     }
 
-    /// Allocates a frame that begins with these bytes; the rest is zero.
+    /// Allocates a frame that begins with `bytes`; its other bytes are zero.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -226,23 +227,23 @@ impl Frame {
     /// Writes bytes at an offset.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If the bytes do not fit.
     pub(super) fn fill(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset <= PAGE && bytes.len() <= PAGE - offset);
         let start = (self.0.direct() + offset) as *mut u8;
-        // SAFETY: within the frame, which is ours alone.
+        // SAFETY: the bytes are within the frame, which this value owns.
         unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Releases the ownership, to be taken again by [`Frame::from_address`].
+    /// Releases the ownership, which [`Frame::from_address`] restores.
     pub(super) fn into_address(self) -> PhysAddr {
         core::mem::ManuallyDrop::new(self).0
     }
 
-    /// Takes the ownership again.
+    /// Restores the ownership.
     ///
     /// # Safety
-    /// `address` came from [`Frame::into_address`], once.
+    /// `address` came from [`Frame::into_address`], and was not passed to this function before.
     pub(super) unsafe fn from_address(address: PhysAddr) -> Frame {
         Frame(address)
     }
@@ -250,7 +251,7 @@ impl Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // SAFETY: a block of order 0 that is ours, and this is its last use.
+        // SAFETY: the value owns this block of order 0, and is dropped.
         unsafe { free_block(self.0, 0) };
     }
 }

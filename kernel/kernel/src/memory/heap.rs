@@ -1,16 +1,17 @@
 //! The kernel heap: size classes over frames.
 //!
-//! 16 to 1024 bytes come from pages of cells, one size each; larger ones are blocks of the frame
-//! allocator. Each page has its own list of free cells, behind a header; each class has a list of
-//! the pages with free cells. A page without a used cell goes back to the frame allocator, except
-//! the last of its class: so memory that the kernel allocated for programs is available to programs
-//! again. Each operation is O(1), except for the cells of a new page.
+//! Allocations of 16 to 1024 bytes come from pages of cells of one size; larger allocations are
+//! blocks of the frame allocator. Each page has a list of its free cells, behind a header; each
+//! class has a list of the pages with free cells. A page without used cells returns to the frame
+//! allocator, except the last page of its class, so memory that the kernel has allocated for
+//! programs becomes available to programs again. Each operation is O(1), except for the creation of
+//! a page's cells.
 //!
 //! [`in_use`] counts allocated bytes, for tests that look for leaks.
 //!
-//! When memory is out, `alloc` returns null. Kernel code that serves user programs allocates only
-//! amounts that per-process limits bound, and user memory leaves a reserve free (`space.rs`), so an
-//! infallible allocation that fails is a bug, and a panic.
+//! If there is no memory, `alloc` returns null. Kernel code that serves user programs allocates
+//! only amounts that limits per process bound, and user memory leaves a reserve free (`space.rs`),
+//! so the failure of an infallible allocation is a bug, and a panic.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -27,9 +28,9 @@ const NONE: usize = 0;
 /// The start of a page of cells.
 #[repr(C)]
 struct Header {
-    /// The first free cell; each free cell starts with the address of the next.
+    /// First free cell; a free cell starts with the address of the next.
     free: usize,
-    /// Cells that are allocated.
+    /// Number of allocated cells.
     used: usize,
     /// Neighbours among the pages of the class with free cells.
     next: usize,
@@ -39,7 +40,7 @@ struct Header {
 struct Heap {
     /// The first page with free cells of each class.
     partial: [usize; CLASSES],
-    /// Pages that were cut into cells.
+    /// Number of pages that were divided into cells.
     pages: usize,
     in_use: usize,
 }
@@ -72,8 +73,8 @@ fn source(layout: Layout) -> Source {
 
 impl Heap {
     fn header(&mut self, page: usize) -> &mut Header {
-        // SAFETY: called only for pages of cells, which start with a header that only
-        // this heap touches; the borrow of `self` keeps two of these from existing at once.
+        // SAFETY: called only for pages of cells, which start with a header that only this heap
+        // accesses; the borrow of `self` excludes a second reference.
         unsafe { &mut *(page as *mut Header) }
     }
 
@@ -85,7 +86,7 @@ impl Heap {
         let header = self.header(page);
         let cell = header.free;
         header.used += 1;
-        // SAFETY: a free cell, which starts with its link.
+        // SAFETY: the cell is free, so it starts with its link.
         header.free = unsafe { *(cell as *const usize) };
         if header.free == NONE {
             self.unlink(class, page);
@@ -93,7 +94,7 @@ impl Heap {
         cell as *mut u8
     }
 
-    /// Allocates a page of cells; false: there is no memory.
+    /// Allocates a page of cells. Returns false if there is no memory.
     fn fill(&mut self, class: usize) -> bool {
         let Some(page) = frames::allocate_block(0) else {
             return false;
@@ -104,7 +105,8 @@ impl Heap {
         let first = page + size_of::<Header>().next_multiple_of(size);
         let mut free = NONE;
         for cell in (first..page + PAGE).step_by(size).rev() {
-            // SAFETY: within the page, which is ours alone, behind its header.
+            // SAFETY: the cell is within the page, behind the header, and only the heap uses the
+            // page.
             unsafe { *(cell as *mut usize) = free };
             free = cell;
         }
@@ -122,8 +124,8 @@ impl Heap {
         let page = cell / PAGE * PAGE;
         let header = self.header(page);
         let was_full = header.free == NONE;
-        // SAFETY: a cell of the page that is not in use any more, at least 16 bytes and
-        // aligned to them.
+        // SAFETY: the cell is in the page and no longer in use; it has at least 16 bytes and is
+        // aligned to 16.
         unsafe { *(cell as *mut usize) = header.free };
         header.free = cell;
         header.used -= 1;
@@ -137,7 +139,7 @@ impl Heap {
     }
 
     /// Frees a page without used cells, unless it is the last page of its class with free cells,
-    /// which would be allocated again soon.
+    /// which would soon be allocated again.
     fn release(&mut self, class: usize, page: usize) {
         let Header { next, prev, .. } = *self.header(page);
         if next == NONE && prev == NONE {
@@ -146,8 +148,8 @@ impl Heap {
         self.unlink(class, page);
         self.pages -= 1;
         let frame = PhysAddr::new(page.wrapping_sub(super::DIRECT));
-        // SAFETY: allocated with order 0 by `fill`; no cell of it is in use, and it is in
-        // no list any more.
+        // SAFETY: `fill` has allocated the page with order 0; none of its cells is in use, and it
+        // is in no list.
         unsafe { frames::free_block(frame, 0) };
     }
 
@@ -174,9 +176,9 @@ impl Heap {
     }
 }
 
-// SAFETY: a cell is in a free list or with one caller, never both; its size and alignment are the
-// power of two at or above the layout's, as cells of a page (the header takes whole cells) and
-// blocks of frames are aligned to their size.
+// SAFETY: a cell is either in a free list or with one caller. Its size and alignment are the power
+// of two at or above those of the layout, because cells of a page (the header occupies whole cells)
+// and blocks of frames are aligned to their size.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let memory = match source(layout) {
@@ -198,17 +200,17 @@ unsafe impl GlobalAlloc for KernelHeap {
             Source::Class(class) => HEAP.lock().put(class, memory as usize),
             Source::Block(order) => {
                 let block = PhysAddr::new((memory as usize).wrapping_sub(super::DIRECT));
-                // SAFETY: allocated with this layout, hence with this order.
+                // SAFETY: the block was allocated with this layout, hence with this order.
                 unsafe { frames::free_block(block, order) };
             }
         }
     }
 }
 
-/// Returns the number of frames that are free or in the size classes: those that programs and calls
-/// do not use.
+/// Returns the number of frames that are free or in the size classes, and so are not used by
+/// programs and calls.
 pub(crate) fn free_pages() -> usize {
-    // Both numbers are read under this lock, under which pages move between the two.
+    // Both numbers are read under the lock under which pages move between them.
     let heap = HEAP.lock();
     heap.pages + frames::free_frames()
 }

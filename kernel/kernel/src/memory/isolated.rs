@@ -1,10 +1,9 @@
-//! The isolated build: page tables of programs map nothing of the kernel but its gate
+//! The isolated build: page tables of programs map nothing of the kernel except its gate
 //! (`arch/gate.rs`), and each trap changes the table.
 //!
-//! No change flushes a translation, because each space has an ASID of its own and no page is
-//! global. ASID 0 is the kernel's. The ASID of a space that has ended goes to another space, whose
-//! translations a hart flushes once, before it first runs that space: so nothing is left of the
-//! ended one.
+//! A change flushes no translation, because each space has its own ASID and no page is global. The
+//! kernel has ASID 0. When a space ends, its ASID is assigned to another space; a hart flushes the
+//! translations of this ASID once, before it first runs the new space.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,20 +14,19 @@ use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, gate, hart_index};
 use crate::command_line::refuse;
 
-/// Maximum number of ASIDs that are used: twice as many as there are processes, since `exec` needs
-/// two.
+/// Maximum number of ASIDs in use: two for each process, because `exec` needs two.
 pub(crate) const ASIDS: usize = 512;
 
 /// Position of the ASID in `satp`.
 const SHIFT: u32 = 44;
 
-/// ASIDs that are in use, and how many there are.
+/// Bitmap of the ASIDs in use, and the number of ASIDs.
 static IN_USE: IrqLock<([u64; ASIDS / 64], usize)> = IrqLock::new(([0; ASIDS / 64], 0));
 
 /// Table that maps only the gate.
 static GATE_TABLE: Once<PageTable> = Once::new();
 
-/// Sets up the gate and the ASIDs, while booting on the kernel's table.
+/// Sets up the gate and the ASIDs. Called while booting, on the kernel's table.
 ///
 /// # Errors
 /// [`OutOfMemory`].
@@ -52,7 +50,7 @@ pub(super) fn init() -> Result<(), OutOfMemory> {
 /// The ASID of a space, which distinguishes its translations from those of other spaces.
 pub(crate) struct Asid {
     asid: usize,
-    /// Harts that have run the space, as bits.
+    /// Bitmap of the harts that have run the space.
     harts: AtomicU64,
 }
 
@@ -60,7 +58,7 @@ impl Asid {
     /// Takes an ASID. O(ASIDs / 64).
     ///
     /// # Errors
-    /// [`OutOfMemory`]: all are in use.
+    /// [`OutOfMemory`] if all ASIDs are in use.
     pub(crate) fn new() -> Result<Asid, OutOfMemory> {
         let mut in_use = IN_USE.lock();
         let count = in_use.1;
@@ -88,16 +86,16 @@ impl Asid {
         table.satp() | self.asid << SHIFT
     }
 
-    /// Installs the table that the calling hart has in user mode.
+    /// Sets the table that the calling hart uses in user mode.
     ///
     /// # Safety
-    /// The table has the gate, and lives until another one is given or [`leave`] is called.
+    /// The table contains the gate, and lives until another table is set or [`leave`] is called.
     pub(super) unsafe fn enter(&self, satp: usize) {
         let hart = hart_index();
         if self.harts.fetch_or(1 << hart, Relaxed) & 1 << hart == 0 {
             csr::flush_translations_of(self.asid);
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that the table contains the gate and stays alive.
         unsafe { gate::set_program(hart, satp) };
     }
 }
@@ -112,7 +110,7 @@ impl Drop for Asid {
 /// installed.
 pub(super) fn leave() {}
 
-/// Returns the table whose upper half is that of every program.
+/// Returns the table whose upper half every program shares.
 pub(crate) fn visible() -> &'static PageTable {
     GATE_TABLE.get()
 }

@@ -1,11 +1,12 @@
-//! The default build: the kernel is in every table, inaccessible to user mode, and a hart keeps the
-//! table of a program while it is in the kernel. `isolated.rs` is the alternative.
+//! The default build: the kernel is mapped in every table, inaccessible to user mode, and a hart
+//! keeps the table of a program while it is in the kernel. `isolated.rs` is the alternative.
 
 use super::pagetable::PageTable;
 use super::{KERNEL_TABLE, OutOfMemory};
 use crate::arch::csr;
 
-/// Stands for the ASID of a space, which has none: a change of the table flushes all translations.
+/// Placeholder for the ASID of a space: without ASIDs a change of the table flushes all
+/// translations.
 pub(super) struct Asid;
 
 impl Asid {
@@ -21,9 +22,10 @@ impl Asid {
     /// Installs the table of a program on the calling hart.
     ///
     /// # Safety
-    /// The table maps the kernel, and lives until another one is given or [`leave`] is called.
+    /// The table maps the kernel, and lives until another table is installed or [`leave`] is
+    /// called.
     pub(super) unsafe fn enter(&self, satp: usize) {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that the table maps the kernel and stays alive.
         unsafe { csr::set_satp(satp) };
     }
 }
@@ -33,7 +35,7 @@ pub(super) fn leave() {
     super::install_kernel_table();
 }
 
-/// Returns the table whose upper half is that of every program.
+/// Returns the table whose upper half every program shares.
 pub(super) fn visible() -> &'static PageTable {
     KERNEL_TABLE.get()
 }

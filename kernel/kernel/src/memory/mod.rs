@@ -16,12 +16,11 @@
 //!  0                     ┘
 //! ```
 //!
-//! The upper half is never accessible to user mode. It is the same in every
-//! address space, or in an isolated kernel empty but for a gate (`isolated.rs`).
-//! There is one mapping of the kernel, so nothing is writable under one address
-//! and executable under another.
+//! The upper half is never accessible to user mode. It is the same in every address space, or in an
+//! isolated kernel empty except for a gate (`isolated.rs`). The kernel is mapped once, so no memory
+//! is writable under one address and executable under another.
 //!
-//! With `arch` the only place of `unsafe`. User memory is an *allegation*: see
+//! This module and `arch` are the only places of `unsafe`. User memory is an *allegation*: see
 //! [`user`].
 
 pub(crate) mod dma;
@@ -47,13 +46,13 @@ use isolated as isolation;
 use mapped as isolation;
 use pagetable::{Mapping, PageTable};
 
-/// Bytes of a page and of a frame.
+/// Size of a page and of a frame in bytes.
 pub(crate) const PAGE: usize = 4096;
 /// Virtual address of physical address 0 in the kernel.
 pub(crate) const DIRECT: usize = 0xffff_ffc0_0000_0000;
-/// Devices are below this physical address, memory is above.
+/// Devices are below this physical address, memory is above it.
 pub(crate) const DEVICE_END: usize = 0x8000_0000;
-/// End of the physical memory that is used.
+/// End of the physical memory that the kernel can use.
 const MEMORY_END: usize = DEVICE_END + (64 << 30);
 
 /// Error of an allocation: there is no memory for the request.
@@ -96,10 +95,10 @@ fn image() -> Range<usize> {
         ..PhysAddr::of_image(&raw const __image_end as usize).get()
 }
 
-/// Returns bytes that the firmware or QEMU left in memory, for good.
+/// Returns bytes that the firmware or QEMU has left in memory for ever.
 ///
-/// `None` unless they are in the memory that is mapped while booting (the first
-/// GiB) or, after [`init`], in any memory.
+/// Returns `None` unless they are in the memory that is mapped while booting (the first GiB) or,
+/// after [`init`], in any memory.
 pub(crate) fn boot_bytes(start: PhysAddr, len: usize) -> Option<&'static [u8]> {
     let first_gib = DEVICE_END..DEVICE_END + (1 << 30);
     let mapped = KERNEL_TABLE.try_get().map_or(first_gib, |_| memory_end());
@@ -107,8 +106,8 @@ pub(crate) fn boot_bytes(start: PhysAddr, len: usize) -> Option<&'static [u8]> {
     if start.get() < mapped.start || end > mapped.end || end > isize::MAX as usize {
         return None;
     }
-    // SAFETY: mapped, and kept out of the frame allocator by `init`, so it is
-    // never written.
+    // SAFETY: the range is mapped, and `init` keeps it out of the frame allocator, so it is never
+    // written.
     Some(unsafe { core::slice::from_raw_parts(start.direct() as *const u8, len) })
 }
 
@@ -119,11 +118,11 @@ fn memory_end() -> Range<usize> {
     RAM.get().clone()
 }
 
-/// Frames that requests of programs never use: 4 MiB.
+/// Number of frames that requests of programs never use: 4 MiB.
 pub(crate) const KERNEL_RESERVE: usize = 1024;
 
-/// Returns whether memory is so short that the kernel needs it for itself. Then every request of a
-/// program that takes kernel memory is refused.
+/// Returns whether memory is so short that the kernel must keep it. Then every request of a program
+/// that needs kernel memory is refused.
 pub(crate) fn is_short() -> bool {
     frames::free_frames() < KERNEL_RESERVE
 }
@@ -140,19 +139,18 @@ pub(crate) fn init(machine: &Machine, device_tree: Range<usize>) {
         "the kernel is not in the memory that the device tree describes"
     );
     let mut used = [
-        // The firmware sits below the kernel.
+        // The firmware is below the kernel.
         ram.start..image.end,
         device_tree,
         machine.archive.clone().unwrap_or(0..0),
     ];
-    // Memory beyond the first GiB is mapped by the table that is made of frames
-    // of the first GiB.
+    // The table that maps the memory beyond the first GiB is allocated in the first GiB.
     let first = ram.start..ram.end.min(DEVICE_END + (1 << 30));
     frames::init(ram.clone(), first.clone(), &mut used);
     RAM.set(ram.clone());
     let table = kernel_table(&ram).expect("memory for the kernel's page table");
-    // SAFETY: it maps all that the boot table maps and the kernel uses: image,
-    // stacks, memory, devices; it is never dropped.
+    // SAFETY: the table maps all that the kernel uses of the boot table's mappings: image, stacks,
+    // memory, devices; and it is never dropped.
     unsafe { csr::set_satp(table.satp()) };
     KERNEL_TABLE.set(table);
     #[cfg(feature = "isolated")]
@@ -163,9 +161,9 @@ pub(crate) fn init(machine: &Machine, device_tree: Range<usize>) {
     }
 }
 
-/// Installs the kernel's page table on a hart that still has another.
+/// Installs the kernel's page table on a hart that has another table.
 pub(crate) fn install_kernel_table() {
-    // SAFETY: never dropped, and maps the kernel.
+    // SAFETY: the table is never dropped, and maps the kernel.
     unsafe { csr::set_satp(KERNEL_TABLE.get().satp()) };
 }
 
@@ -191,6 +189,6 @@ fn kernel_table(ram: &Range<usize>) -> Result<PageTable, OutOfMemory> {
 #[cfg(feature = "selftest")]
 pub(crate) fn write_to_text() {
     let text = (&raw const __image_start).cast_mut();
-    // SAFETY: not sound if it succeeded, and then the test has failed.
+    // SAFETY: the write is unsound, and must trap; if it succeeds, the test has failed.
     unsafe { text.write_volatile(0) };
 }

@@ -1,8 +1,8 @@
 //! Sv39 page tables: three levels of 512 entries, pages of 4 KiB, 2 MiB, 1 GiB.
 //!
-//! A [`PageTable`] owns its tables and, in the lower half, the frames that were given to it; both
-//! are freed with it. The entries of the upper half point to tables of the kernel's page table, or
-//! of its gate's, which are never dropped.
+//! A [`PageTable`] owns its tables and, in the lower half, the frames that were passed to it; all
+//! are freed with it. The entries of the upper half point to tables of the kernel's page table or
+//! of the gate's page table, which are never dropped.
 
 use core::ops::Range;
 
@@ -21,17 +21,17 @@ const WRITE: u64 = 1 << 2;
 const EXECUTE: u64 = 1 << 3;
 const USER: u64 = 1 << 4;
 const GLOBAL: u64 = 1 << 5;
-/// Set from the start, for machines that do not set them.
+/// Set from the start, for machines that do not set these bits.
 const ACCESSED_DIRTY: u64 = 0b11 << 6;
 /// Software bit: the frame is freed with the table.
 const OWNED: u64 = 1 << 8;
 
-/// Permissions of a page. Only these exist, so W^X holds by type.
+/// Permissions of a page. No other combinations exist, so W^X holds by type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping(u64);
 
 impl Mapping {
-    /// Set for pages that are in every table: the kernel's, unless it is isolated.
+    /// Bit of pages that are in every table: those of the kernel, unless it is isolated.
     const KERNEL: u64 = if cfg!(feature = "isolated") {
         0
     } else {
@@ -48,12 +48,12 @@ impl Mapping {
     pub(crate) const USER_DATA: Mapping = Mapping(USER | READ | WRITE);
 }
 
-/// A program's kind of access to memory.
+/// Kind of an access to user memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Read it.
+    /// Read access.
     Read,
-    /// Write it.
+    /// Write access.
     Write,
 }
 
@@ -82,7 +82,7 @@ impl Entry {
     }
 }
 
-/// A page table, in a frame of its own.
+/// A page table of one level, in its own frame.
 #[repr(C, align(4096))]
 struct Table([Entry; ENTRIES]);
 
@@ -91,7 +91,7 @@ fn index(address: usize, level: usize) -> usize {
     address >> (12 + 9 * level) & (ENTRIES - 1)
 }
 
-/// Returns the bytes that a leaf of a level covers.
+/// Returns the number of bytes that a leaf of a level covers.
 fn span(level: usize) -> usize {
     PAGE << (9 * level)
 }
@@ -102,7 +102,7 @@ pub(super) struct Mapped {
     pub(super) page: usize,
     pub(super) frame: PhysAddr,
     pub(super) mapping: Mapping,
-    /// True if the frame is freed with the table.
+    /// True if the frame is freed with the page table.
     pub(super) owned: bool,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct PageTable {
 }
 
 impl PageTable {
-    /// Creates a table that maps nothing.
+    /// Creates an empty page table.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -121,8 +121,7 @@ impl PageTable {
         Ok(PageTable { root })
     }
 
-    /// Creates a table with the upper half of another one, which is never dropped, and nothing
-    /// else.
+    /// Creates a page table with the upper half of `other` and an empty lower half.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -139,18 +138,18 @@ impl PageTable {
     }
 
     fn root_table(&self) -> &Table {
-        // SAFETY: the root is a frame of ours that holds a table; the borrow of
-        // `self` keeps it from being written.
+        // SAFETY: this value owns the root, a frame that contains a table; the borrow of `self`
+        // excludes writes.
         unsafe { &*(self.root.address().direct() as *const Table) }
     }
 
     fn root_table_mut(&mut self) -> &mut Table {
-        // SAFETY: as above, and `self` is borrowed mutably. The hardware reads
-        // tables as well; each entry is written whole.
+        // SAFETY: as above, and `self` is borrowed mutably. The hardware also reads tables; each
+        // entry is written as a whole.
         unsafe { &mut *(self.root.address().direct() as *mut Table) }
     }
 
-    /// Returns the entry for an address at a level; missing tables on the way are created.
+    /// Returns the entry for an address at a level; creates missing tables on the way.
     fn entry(&mut self, address: usize, level: usize) -> Result<&mut Entry, OutOfMemory> {
         let mut table = self.root_table_mut();
         for step in (level + 1..=2).rev() {
@@ -159,8 +158,8 @@ impl PageTable {
                 *entry = Entry::table(Frame::zeroed()?.into_address());
             }
             assert!(!entry.is_leaf(), "a large page is in the way");
-            // SAFETY: a valid entry that is no leaf points to a table in a frame
-            // of ours; we go down a tree, under a mutable borrow of its root.
+            // SAFETY: a valid entry that is not a leaf points to a table in a frame that this value
+            // owns; tables form a tree, and its root is borrowed mutably.
             table = unsafe { &mut *(entry.address().direct() as *mut Table) };
         }
         Ok(&mut table.0[index(address, level)])
@@ -186,7 +185,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Maps a frame at a page of the lower half that has none yet; the frame is freed with the
+    /// Maps an owned frame at an unmapped page of the lower half; the frame is freed with the page
     /// table.
     ///
     /// # Errors
@@ -216,7 +215,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Returns the first page of the lower half that is mapped, from an address on. O(tables).
+    /// Returns the first mapped page of the lower half at or above an address. O(tables).
     pub(super) fn next_page(&self, from: usize) -> Option<Mapped> {
         let mut page = from;
         while page < LOWER_END {
@@ -237,7 +236,7 @@ impl PageTable {
                     });
                 }
                 assert!(!entry.is_leaf(), "programs have no large pages");
-                // SAFETY: as in `entry`, under a shared borrow.
+                // SAFETY: as in `entry`, with a shared borrow.
                 table = unsafe { &*(entry.address().direct() as *const Table) };
                 level -= 1;
             }
@@ -249,7 +248,7 @@ impl PageTable {
     #[cfg(all(feature = "selftest", feature = "isolated"))]
     pub(crate) fn upper_bytes(&self) -> usize {
         let upper = &self.root_table().0[UPPER..];
-        // SAFETY: `self` is borrowed, so its tables are there.
+        // SAFETY: `self` is borrowed, so its tables exist.
         upper.iter().map(|entry| unsafe { bytes(*entry, 2) }).sum()
     }
 
@@ -260,8 +259,7 @@ impl PageTable {
         Ok(entry)
     }
 
-    /// Returns the physical address of a page of the lower half, if a program has this access to
-    /// it.
+    /// Returns the physical address of a page of the lower half if a program has this access to it.
     pub(super) fn translate(&self, page: usize, access: Option<Access>) -> Option<PhysAddr> {
         if page >= LOWER_END {
             return None;
@@ -272,7 +270,7 @@ impl PageTable {
             if !entry.is_valid() || entry.is_leaf() {
                 return None;
             }
-            // SAFETY: as in `entry`, under a shared borrow.
+            // SAFETY: as in `entry`, with a shared borrow.
             table = unsafe { &*(entry.address().direct() as *const Table) };
         }
         let entry = table.0[index(page, 0)];
@@ -289,7 +287,7 @@ impl PageTable {
 impl Drop for PageTable {
     fn drop(&mut self) {
         for entry in &mut self.root_table_mut().0[..UPPER] {
-            // SAFETY: the lower half is ours, and the table is in use nowhere.
+            // SAFETY: this value owns the lower half, and no hart uses the page table any more.
             unsafe { drop_entry(*entry, 2) };
         }
     }
@@ -298,7 +296,7 @@ impl Drop for PageTable {
 /// Returns the number of bytes that an entry maps.
 ///
 /// # Safety
-/// The entry belongs to a table of this level that is in use.
+/// The entry belongs to a table of this level that exists.
 #[cfg(all(feature = "selftest", feature = "isolated"))]
 unsafe fn bytes(entry: Entry, level: usize) -> usize {
     if !entry.is_valid() {
@@ -307,9 +305,9 @@ unsafe fn bytes(entry: Entry, level: usize) -> usize {
     if entry.is_leaf() {
         return span(level);
     }
-    // SAFETY: points to a table of the level below.
+    // SAFETY: the entry points to a table of the level below.
     let table = unsafe { &*(entry.address().direct() as *const Table) };
-    // SAFETY: passed on.
+    // SAFETY: the entries belong to that table.
     let bytes = |entry: &Entry| unsafe { bytes(*entry, level - 1) };
     table.0.iter().map(bytes).sum()
 }
@@ -317,23 +315,23 @@ unsafe fn bytes(entry: Entry, level: usize) -> usize {
 /// Frees the frame or table that an entry owns.
 ///
 /// # Safety
-/// The entry is not in use any more, and it belongs to a table of this level.
+/// The entry is no longer in use, and belongs to a table of this level.
 unsafe fn drop_entry(entry: Entry, level: usize) {
     if !entry.is_valid() {
         return;
     }
     if !entry.is_leaf() {
         debug_assert!(level > 0);
-        // SAFETY: points to a table that only this entry reaches.
+        // SAFETY: the entry points to a table that no other entry points to.
         let table = unsafe { &*(entry.address().direct() as *const Table) };
         for entry in &table.0 {
-            // SAFETY: passed on.
+            // SAFETY: the entries belong to that table, which is no longer in use.
             unsafe { drop_entry(*entry, level - 1) };
         }
     } else if entry.0 & OWNED == 0 {
         return;
     }
-    // SAFETY: tables and owned leaves were `into_address`ed when the entry was
-    // made; this is the one time they are taken back.
+    // SAFETY: the address of a table or of an owned leaf came from `into_address` when the entry
+    // was created, and is converted back only here.
     drop(unsafe { Frame::from_address(entry.address()) });
 }

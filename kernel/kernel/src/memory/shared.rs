@@ -8,7 +8,7 @@ use super::{OutOfMemory, PAGE, PhysAddr};
 use crate::arch::lock::{IrqLock, Once};
 
 /// A frame of words that kernel and programs share. The kernel accesses it word by word,
-/// atomically, and holds no reference into it.
+/// atomically, and keeps no reference into it.
 pub(crate) struct SharedPage(Frame);
 
 impl SharedPage {
@@ -23,8 +23,8 @@ impl SharedPage {
 
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < PAGE / 8);
-        // SAFETY: within a frame of ours that holds nothing but such words;
-        // aligned; programs access it too, which atomics allow.
+        // SAFETY: the word is within the frame that this value owns, and which contains only such
+        // words; it is aligned; programs access it concurrently, which atomics permit.
         unsafe { &*((self.0.address().direct() as *const AtomicU64).add(index)) }
     }
 
@@ -45,10 +45,10 @@ impl SharedPage {
     }
 }
 
-/// The page of [`os_abi::trace`].
+/// The page of [`os_abi::trace`], which a program fills.
 pub(crate) struct TracePage {
     pub(crate) page: SharedPage,
-    /// Number of entries that were read.
+    /// Number of entries that the kernel has read.
     pub(crate) read: IrqLock<u64>,
 }
 
@@ -64,7 +64,7 @@ impl TracePage {
 /// The page with the global bitmap, the same in every space.
 static GLOBAL: Once<SharedPage> = Once::new();
 
-/// Creates the pages that all spaces share, while booting.
+/// Creates the pages that all spaces share. Called while booting.
 ///
 /// # Errors
 /// [`OutOfMemory`].

@@ -1,7 +1,7 @@
 //! Address spaces of processes: their mappings, and the harts that use them.
 //!
-//! An address space is freed when its last holder has gone; a hart that has the space in `satp`, or
-//! will in user mode, holds it ([`load`], [`unload`]).
+//! An address space is freed when its last holder is dropped; a hart that has the space in `satp`,
+//! or will have it in user mode, is a holder ([`load`], [`unload`]).
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicUsize;
@@ -23,11 +23,12 @@ use crate::process::Share;
 use crate::process::share::{Charge, PAGE_KIB, Resource};
 use crate::{chaos, trace};
 
-/// Frames of user memory that a process may have: 16 MiB.
+/// Maximum number of frames of user memory of a process: 16 MiB.
 const MAX_FRAMES: usize = 4096;
-/// Frames that a space needs for itself: shared pages, tables, the kernel's records of the process.
+/// Number of frames that a space needs for itself: shared pages, tables, the kernel's records of
+/// the process.
 const OVERHEAD: usize = 16;
-/// Frames that user memory leaves to the kernel: 8 MiB.
+/// Number of frames that user memory leaves to the kernel: 8 MiB.
 const RESERVE: usize = 2048;
 
 /// The address space of a process.
@@ -36,22 +37,22 @@ pub(crate) struct AddressSpace {
     satp: usize,
     /// ASID of the space.
     asid: isolation::Asid,
-    /// Frames of user memory that may still be charged.
+    /// Number of frames of user memory that may still be charged.
     allowance: AtomicUsize,
     /// Words that kernel and program share.
     shared: SharedPage,
     /// Page in which the program records the events of its coroutines.
     trace: Option<TracePage>,
-    /// Pages of the completion ring that were allocated so far.
+    /// Pages of the completion ring, allocated on demand.
     completions: [Once<SharedPage>; RING_PAGES],
-    /// Lines of words of the process's threads.
+    /// Lines of words of the threads of the process.
     threads: SharedPage,
-    /// Memory charged to the share of its process; given back last.
+    /// Memory charged to the share of the process. The last field, so that it is dropped last.
     charge: Charge,
 }
 
 impl AddressSpace {
-    /// Creates a space with its shared pages and nothing else, for a process of this share.
+    /// Creates a space that contains only its shared pages, for a process of this share.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -90,8 +91,8 @@ impl AddressSpace {
         })
     }
 
-    /// Allocates a page of the completion ring, unless it exists. Under the lock of the process's
-    /// ring.
+    /// Allocates a page of the completion ring, unless it exists. The caller holds the lock of the
+    /// process's ring.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -143,22 +144,22 @@ impl AddressSpace {
         }
     }
 
-    /// Copies the line of a thread.
+    /// Copies the line of a thread from another space.
     pub(crate) fn copy_line(&self, from: &AddressSpace, line: usize) {
         for word in 0..LINE_WORDS {
             self.set_line(line, word, from.line(line, word));
         }
     }
 
-    /// Copies the words that kernel and program share.
+    /// Copies the words that kernel and program share from another space.
     pub(crate) fn copy_shared(&self, from: &AddressSpace) {
         for word in 0..PAGE / 8 {
             self.shared.store(word, from.shared.load(word));
         }
     }
 
-    /// Copies at most `count` pages, from address `start` on, that do not exist here yet; pages
-    /// that all processes share are shared. Returns the address to continue at.
+    /// Copies at most `count` pages, from address `start` on, that do not exist in this space;
+    /// pages that all processes share are shared. Returns the address at which to continue.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -187,8 +188,9 @@ impl AddressSpace {
                 continue;
             }
             let frame = self.new_frame(&[])?;
-            // SAFETY: see `copy`; both are frames, one of ours alone, the other of a
-            // space that is held by the caller, from which nothing is ever unmapped.
+            // SAFETY: see `copy`; both pointers lead to frames. This space has just allocated the
+            // target; the source belongs to a space that the caller holds, and pages are never
+            // unmapped.
             unsafe {
                 copy(
                     next.frame.direct() as *const u8,
@@ -203,7 +205,7 @@ impl AddressSpace {
         Ok(Some(at))
     }
 
-    /// Allocates a frame of the allowance that begins with these bytes.
+    /// Allocates a frame of the allowance that begins with `bytes`.
     fn new_frame(&self, bytes: &[u8]) -> Result<Frame, OutOfMemory> {
         if frames::free_frames() < RESERVE {
             return Err(OutOfMemory);
@@ -230,10 +232,10 @@ impl AddressSpace {
         self.table.lock().map_shared(page, frame.address(), mapping)
     }
 
-    /// Maps a page that has no frame yet to a new one with these first bytes.
+    /// Maps an unmapped page to a new frame that begins with `bytes`.
     ///
     /// # Errors
-    /// [`OutOfMemory`]: memory is short, or the space has used its allowance, or its share.
+    /// [`OutOfMemory`] if memory is short, or the space has used its allowance or its share.
     pub(crate) fn map_page(
         &self,
         page: usize,
@@ -242,23 +244,23 @@ impl AddressSpace {
     ) -> Result<(), OutOfMemory> {
         let frame = self.new_frame(bytes)?;
         self.table.lock().map_owned(page, frame, mapping)?;
-        // The hardware may remember that there was nothing.
+        // The hardware may have cached the absence of a mapping.
         csr::flush_translations();
         Ok(())
     }
 
-    /// Returns whether anything is mapped at this page.
+    /// Returns whether this page is mapped.
     pub(crate) fn is_mapped(&self, page: usize) -> bool {
         self.table.lock().translate(page, None).is_some()
     }
 }
 
-/// Space that each hart has in `satp` while its program runs, if any.
+/// The space of the program that a hart runs or ran last, if any.
 static LOADED: [IrqLock<Option<Arc<AddressSpace>>>; MAX_HARTS] =
     [const { IrqLock::new(None) }; MAX_HARTS];
 
-/// Installs a space on the calling hart, which holds it from now on. Interrupts
-/// are masked, or the hart is otherwise kept from changing.
+/// Installs a space on the calling hart, which becomes a holder. Interrupts are masked, or the
+/// caller otherwise stays on this hart.
 pub(crate) fn load(space: &Arc<AddressSpace>) {
     let mut loaded = LOADED[hart_index()].lock();
     if loaded
@@ -267,17 +269,17 @@ pub(crate) fn load(space: &Arc<AddressSpace>) {
     {
         return;
     }
-    // SAFETY: it maps the same pages of the kernel as every table, and lives until `loaded`
+    // SAFETY: the table maps the same pages of the kernel as every table, and lives until `loaded`
     // is replaced, which happens after another table is installed.
     unsafe { space.asid.enter(space.satp) };
-    // A program's text was written by some hart.
+    // Another hart may have written the program's text.
     csr::flush_instructions();
     let old = loaded.replace(space.clone());
     drop(loaded);
     drop(old);
 }
 
-/// Installs the kernel's own table on the calling hart and releases the space of its last program.
+/// Installs the kernel's table on the calling hart, and releases the space of its last program.
 pub(crate) fn unload() {
     let mut loaded = LOADED[hart_index()].lock();
     if loaded.is_some() {

@@ -1,9 +1,9 @@
-//! User memory: the only access to it.
+//! The only access to user memory.
 //!
-//! A [`UserSlice`] is an *allegation*: a program claims that this is memory of its own. It is
-//! checked page by page against the page table, for the intended access, and copied through the
-//! kernel's mapping, at the moment of use and under the lock of the table. The kernel never follows
-//! a user's address, so no address makes it fault.
+//! A [`UserSlice`] is an *allegation*: a program claims that the range belongs to it. At the moment
+//! of use, and under the lock of the page table, each page is checked for the intended access and
+//! copied through the kernel's mapping. The kernel never dereferences a user's address, so no
+//! address makes it fault.
 
 use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::AtomicU32;
@@ -15,7 +15,7 @@ use super::PAGE;
 use super::pagetable::{Access, LOWER_END};
 use super::space::AddressSpace;
 
-/// An unchecked range of the memory of a program.
+/// An unchecked range of a program's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UserSlice {
     start: usize,
@@ -39,7 +39,7 @@ impl UserSlice {
         self.len
     }
 
-    /// Returns the part from `offset` on, at most `len` bytes.
+    /// Returns the part that begins at `offset` and has at most `len` bytes.
     pub(crate) fn part(self, offset: usize, len: usize) -> UserSlice {
         let offset = offset.min(self.len);
         UserSlice {
@@ -48,7 +48,7 @@ impl UserSlice {
         }
     }
 
-    /// Returns the pieces of the slice, each within a page: page, offset in it, bytes.
+    /// Returns the pieces of the slice, each within a page, as page, offset in the page and length.
     fn pieces(self) -> impl Iterator<Item = (usize, usize, usize)> {
         let mut rest = self;
         core::iter::from_fn(move || {
@@ -61,7 +61,7 @@ impl UserSlice {
 }
 
 impl AddressSpace {
-    /// Checks that the program has all of this memory, for this access. It cannot lose any: pages
+    /// Checks that the program has this access to the whole range. It cannot lose the access: pages
     /// are never unmapped, only whole spaces are dropped.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl AddressSpace {
     /// Reads the 32-bit word at an address atomically.
     ///
     /// # Errors
-    /// [`Error::BadAddress`]: not aligned, or not the program's.
+    /// [`Error::BadAddress`] if the address is unaligned or not readable by the program.
     pub(crate) fn load_word(&self, address: usize) -> Result<u32, Error> {
         self.with_word(address, Access::Read, |word| word.load(SeqCst))
     }
@@ -85,7 +85,7 @@ impl AddressSpace {
     /// Writes the 32-bit word at an address atomically.
     ///
     /// # Errors
-    /// [`Error::BadAddress`]: not aligned, or not the program's to write.
+    /// [`Error::BadAddress`] if the address is unaligned or not writable by the program.
     pub(crate) fn store_word(&self, address: usize, value: u32) -> Result<(), Error> {
         self.with_word(address, Access::Write, |word| word.store(value, SeqCst))
     }
@@ -93,15 +93,15 @@ impl AddressSpace {
     /// Checks that the program may write the 32-bit word at an address.
     ///
     /// # Errors
-    /// [`Error::BadAddress`]: not aligned, or not writable by the program.
+    /// [`Error::BadAddress`] if the address is unaligned or not writable by the program.
     pub(crate) fn check_word(&self, address: usize) -> Result<(), Error> {
         self.with_word(address, Access::Write, |_| ())
     }
 
-    /// Replaces the 32-bit word at an address if it is `old`, or returns its value.
+    /// Replaces the 32-bit word at an address if it is `old`, or else returns its value.
     ///
     /// # Errors
-    /// [`Error::BadAddress`]: not aligned, or not writable by the program.
+    /// [`Error::BadAddress`] if the address is unaligned or not writable by the program.
     pub(crate) fn exchange_word(
         &self,
         address: usize,
@@ -127,16 +127,16 @@ impl AddressSpace {
         let frame = table
             .translate(page, Some(access))
             .ok_or(Error::BadAddress)?;
-        // SAFETY: within a frame of the program, which lives while its table is
-        // locked; aligned; programs access it too, which atomics allow.
+        // SAFETY: the word is within a frame of the program, which exists while its table is
+        // locked; it is aligned; programs access it concurrently, which atomics permit.
         let word = unsafe { &*((frame.direct() + offset) as *const AtomicU32) };
         Ok(f(word))
     }
 
-    /// Copies from the program.
+    /// Copies from user memory.
     ///
     /// # Errors
-    /// [`Error::BadAddress`]; part of it may have been copied.
+    /// [`Error::BadAddress`]; a part may have been copied.
     pub(crate) fn read(&self, from: UserSlice, to: &mut [u8]) -> Result<(), Error> {
         let from = from.part(0, to.len());
         if from.len < to.len() {
@@ -148,9 +148,8 @@ impl AddressSpace {
             let frame = table
                 .translate(page, Some(Access::Read))
                 .ok_or(Error::BadAddress)?;
-            // SAFETY: see `copy`; `frame` is a frame of the program as long as
-            // its table is locked or alive, and `len` bytes stay within it; `to`
-            // has `len` bytes left.
+            // SAFETY: see `copy`; `frame` belongs to the program while its table is locked, and
+            // `len` bytes stay within the frame; `to` has at least `len` more bytes.
             unsafe {
                 copy(
                     (frame.direct() + offset) as *const u8,
@@ -163,10 +162,10 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Copies to the program.
+    /// Copies to user memory.
     ///
     /// # Errors
-    /// [`Error::BadAddress`]; part of it may have been copied.
+    /// [`Error::BadAddress`]; a part may have been copied.
     pub(crate) fn write(&self, to: UserSlice, from: &[u8]) -> Result<(), Error> {
         let to = to.part(0, from.len());
         if to.len < from.len() {
@@ -178,7 +177,7 @@ impl AddressSpace {
             let frame = table
                 .translate(page, Some(Access::Write))
                 .ok_or(Error::BadAddress)?;
-            // SAFETY: as in `read`; the page is one that the program may write.
+            // SAFETY: as in `read`; the program may write the page.
             unsafe {
                 copy(
                     from[done..done + len].as_ptr(),
@@ -192,51 +191,52 @@ impl AddressSpace {
     }
 }
 
-/// Bytes that are copied by one access.
+/// Number of bytes that an access copies.
 const WORD: usize = 8;
 
 /// Copies between kernel memory and a frame of a program.
 ///
-/// Other harts may run the program meanwhile and write the same bytes: the copy is then any
-/// mixture. No Rust object is in such a frame and no reference to it exists, so the accesses are
-/// volatile, like those to a device.
+/// Other harts may run the program meanwhile and write the same bytes: the result is then any
+/// mixture. Such a frame contains no Rust object and no reference to it exists, so the accesses are
+/// volatile, like accesses to a device.
 ///
 /// # Safety
 /// `from` and `to` are valid for `len` bytes and do not overlap.
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     let bytes = |range: core::ops::Range<usize>| {
         for n in range {
-            // SAFETY: within the ranges.
+            // SAFETY: `n` is below `len`, for which the caller guarantees both ranges.
             unsafe { write_volatile(to.add(n), read_volatile(from.add(n))) };
         }
     };
-    // The head ends where `to` is aligned; `from` is then a fixed number of bytes behind an aligned
-    // address.
+    // The head ends where `to` is aligned; `from` is then a constant number of bytes behind an
+    // aligned address.
     let head = (to.addr().wrapping_neg() % WORD).min(len);
     bytes(0..head);
-    // SAFETY: within the ranges, or at their ends.
+    // SAFETY: `head` is at most `len`, so both pointers are within the ranges or at their ends.
     let (source, target) = unsafe { (from.add(head), to.add(head).cast::<u64>()) };
     let (left, behind) = (len - head, source.addr() % WORD);
     let words = match behind {
         0 => {
             let source = source.cast::<u64>();
             for n in 0..left / WORD {
-                // SAFETY: within the ranges, and aligned.
+                // SAFETY: the words are within the ranges, and both pointers are aligned.
                 unsafe { write_volatile(target.add(n), read_volatile(source.add(n))) };
             }
             left / WORD
         }
-        // Each word of `to` has the end of a word of `from` and the beginning of the next.
+        // Each word of `to` consists of the end of a word of `from` and the beginning of the next.
         _ if left >= 2 * WORD => {
             let lead = WORD - behind;
-            // SAFETY: the first bytes, which are in a word that begins before the range.
+            // SAFETY: `n` is below `lead`, and at least two words are left.
             let byte = |n| unsafe { read_volatile(source.add(n)) };
             let mut low = (0..lead).fold(0, |low, n| low | u64::from(byte(n)) << (8 * n));
             let words = (left - lead) / WORD;
-            // SAFETY: within the range, and aligned.
+            // SAFETY: `lead` bytes are within the range, and the result is aligned.
             let source = unsafe { source.add(lead) }.cast::<u64>();
             for n in 0..words {
-                // SAFETY: within the ranges, and aligned: `lead` bytes and `words` words are.
+                // SAFETY: `lead` bytes and `words` words are within the ranges, and both pointers
+                // are aligned.
                 unsafe {
                     let next = u64::from_le(read_volatile(source.add(n)));
                     write_volatile(target.add(n), (low | next << (8 * lead)).to_le());

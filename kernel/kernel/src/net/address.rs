@@ -1,5 +1,6 @@
-//! The addresses of the machine: always 127.0.0.0/8; with a card also one from DHCP, or the one on
-//! the kernel's command line: `address=10.0.2.15/24,10.0.2.2`, where the second is the gateway's.
+//! The addresses of the machine: always 127.0.0.0/8; with a card also an address from DHCP, or the
+//! address on the kernel's command line: `address=10.0.2.15/24,10.0.2.2`, where the second address
+//! is the gateway.
 
 use smoltcp::socket::dhcpv4;
 use smoltcp::wire::{
@@ -19,8 +20,8 @@ use crate::println;
 const DHCP_CLIENT_PORT: u16 = 68;
 
 impl Stack {
-    /// Configures the address, or starts the DHCP client, while booting. `address` is the value
-    /// from the command line.
+    /// Configures the address, or starts the DHCP client. Called while booting; `address` is the
+    /// value from the command line.
     ///
     /// # Panics
     /// If there is no memory, at boot time.
@@ -68,10 +69,10 @@ impl Stack {
         self.set_address(address, gateway);
     }
 
-    /// Adds the own addresses of the machine to the neighbours of `smoltcp`, as an ARP reply would.
+    /// Adds the machine's own addresses to the neighbours of `smoltcp`, as an ARP reply would.
     ///
-    /// `smoltcp` looks up one neighbour a second, for all sockets together. Frames for the machine
-    /// itself do not wait for that, regardless of the number of unanswered requests.
+    /// `smoltcp` resolves one neighbour per second, for all sockets together. Frames for the
+    /// machine itself do not wait for this, whatever the number of unanswered requests.
     pub(super) fn add_own_neighbours(&mut self) {
         const LEN: usize = 42;
         let hardware = EthernetAddress(self.link.address());
@@ -104,7 +105,7 @@ impl Stack {
     fn set_address(&mut self, address: Option<Ipv4Cidr>, gateway: Option<Ipv4Address>) {
         self.interface.update_ip_addrs(|addresses| {
             addresses.clear();
-            // There is room for two.
+            // The list has space for two addresses.
             let _ = addresses.push(IpCidr::new(IpAddress::v4(127, 0, 0, 1), 8));
             if let Some(address) = address {
                 let _ = addresses.push(IpCidr::Ipv4(address));
@@ -115,7 +116,7 @@ impl Stack {
         let routes = self.interface.routes_mut();
         routes.remove_default_ipv4_route();
         if let Some(gateway) = gateway {
-            // There is room for one.
+            // The list has space for one route.
             let _ = routes.add_default_ipv4_route(gateway);
         }
     }

@@ -1,23 +1,23 @@
-//! The checksums of IPv4, TCP, UDP and ICMP, of frames that the card sends or receives.
+//! Checksums of IPv4, TCP, UDP and ICMP for frames that the card sends or receives.
 //!
 //! `smoltcp` neither computes nor verifies checksums: loopback frames do not leave memory, so they
-//! need none, and this module adds eight bytes at a time.
+//! need none, and this module processes eight bytes at a time.
 
 use super::table::{TCP, UDP};
 
 const ETHERNET_HEADER: usize = 14;
 const ICMP: u8 = 1;
-/// ICMP type "unreachable": the header of the undelivered packet follows.
+/// ICMP type "unreachable". Its payload begins with the header of the undelivered packet.
 const UNREACHABLE: u8 = 3;
 const ICMP_HEADER: usize = 8;
 
-/// Returns the sum of bytes as numbers of 16 bits, the first byte of each the higher one, with the
-/// carries in the upper bits.
+/// Returns the sum of the bytes as big-endian numbers of 16 bits, with the carries in the upper
+/// bits.
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
-    // The order of bytes does not matter to a sum whose carries are added at the end (RFC 1071),
+    // The order of bytes is irrelevant to a sum whose carries are added at the end (RFC 1071),
     // except for the order of the result.
     let halves = |word: &[u8; 8]| {
         let word = u64::from_ne_bytes(*word);
@@ -27,7 +27,7 @@ fn sum(bytes: &[u8]) -> u64 {
     u64::from(u16::from_be(fold(native)))
 }
 
-/// Adds the carries.
+/// Adds the carries to the lower 16 bits.
 fn fold(mut sum: u64) -> u16 {
     while sum >> 16 != 0 {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -35,18 +35,17 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Layout of a frame within IPv4: the offset and end of its payload, and the offset of the
-/// payload's checksum.
+/// Layout of an IPv4 frame: offset and end of its payload, and offset of the payload's checksum.
 struct Layout {
     payload: usize,
     end: usize,
     checksum: Option<usize>,
-    /// Sum of the pseudo-header that TCP and UDP count besides their own bytes.
+    /// Sum of the pseudo-header, which TCP and UDP include in their checksum.
     pseudo: u64,
     protocol: u8,
 }
 
-/// Returns the layout of a frame; `None`: it is not IPv4, or is truncated.
+/// Returns the layout of a frame; `None` if the frame is not IPv4 or is truncated.
 fn layout(frame: &[u8]) -> Option<Layout> {
     if frame.get(12..14) != Some(&[8, 0]) {
         return None;
@@ -118,7 +117,7 @@ pub(super) fn fill(frame: &mut [u8]) {
     }
     frame[at..at + 2].fill(0);
     let sum = !fold(layout.pseudo + sum(&frame[layout.payload..layout.end]));
-    // In UDP, 0 stands for no checksum; all ones is the same number.
+    // In UDP, 0 means no checksum; all ones represents the same number.
     let sum = if sum == 0 && layout.protocol == UDP {
         0xffff
     } else {

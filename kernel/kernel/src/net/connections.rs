@@ -1,4 +1,4 @@
-//! The life cycle of sockets between their frames: the time of the next frame, the time-out of a
+//! The life cycle of sockets between their frames: the time of the next frame, the time-out for a
 //! stalled peer, and the end.
 
 use smoltcp::socket::tcp;
@@ -11,7 +11,7 @@ use super::table::{Kind, Owner, key_of};
 use super::{BUDGET, ORPHAN_TIMEOUT, SILENCE_TIMEOUT, STALL_TIMEOUT, Stack, now};
 
 impl Stack {
-    /// Updates the stack after a change of a socket. Returns false if the socket is gone.
+    /// Updates the stack after a change of a socket. Returns false if the socket was removed.
     pub(super) fn changed(&mut self, index: Index) -> bool {
         match self.table.slot(index).kind {
             Kind::Stream => {
@@ -39,7 +39,8 @@ impl Stack {
             Owner::Listener(port) => {
                 let is_half_open = socket.state() == tcp::State::SynReceived;
                 if socket.state() == tcp::State::Closed {
-                    // Reset, or dropped for another. The port is not 0.
+                    // The connection was reset, or dropped in favour of another. The call cannot
+                    // fail: the port is not 0.
                     let _ = socket.listen(port);
                 }
                 socket.set_timeout(is_half_open.then_some(SILENCE_TIMEOUT));
@@ -89,8 +90,8 @@ impl Stack {
         }
     }
 
-    /// Returns the time at which a connection is reset if its peer does not progress; `None` while
-    /// nothing is outstanding.
+    /// Returns the time at which a connection is reset if its peer makes no progress; `None` while
+    /// no bytes are outstanding.
     pub(super) fn stall_deadline(&mut self, index: Index, now: Instant) -> Option<Instant> {
         let slot = self.table.slot(index);
         let (is_orphan, limit) = match (slot.kind, slot.owner) {
@@ -100,7 +101,8 @@ impl Stack {
         };
         let outstanding = endpoint(index).tcp().send_queue();
         let since = match slot.stalled_since {
-            // The peer has acknowledged nothing, or too late.
+            // The peer has acknowledged no bytes, or acknowledges them for a socket without an
+            // owner.
             Some((since, before)) if is_orphan || outstanding >= before => since,
             _ => now,
         };
@@ -108,7 +110,7 @@ impl Stack {
         slot.stalled_since.map(|(since, _)| since + limit)
     }
 
-    /// Lets sockets that are due send. Returns false if some still are.
+    /// Serves the sockets whose deadline has passed. Returns false if any are left.
     pub(super) fn serve_deadlines(&mut self) -> bool {
         let now = now();
         for _ in 0..BUDGET {
@@ -135,8 +137,8 @@ impl Stack {
 
     /// Ends the writing side of a socket.
     ///
-    /// If its peer has ended, too, the end is sent once all is acknowledged: in LAST-ACK `smoltcp`
-    /// does not look at a window that the peer opens again.
+    /// If the peer has ended its side, too, the end is sent once all bytes are acknowledged: in
+    /// LAST-ACK `smoltcp` ignores a window that the peer opens again.
     pub(super) fn close_write(&self, index: Index) {
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
@@ -147,9 +149,9 @@ impl Stack {
         }
     }
 
-    /// Returns whether the connection has ended. TIME-WAIT is left to the peer, once the end that
-    /// this side has sent is acknowledged; a reset has been sent once the socket has no peer any
-    /// more.
+    /// Returns whether the connection has ended. TIME-WAIT is left to the peer once the peer has
+    /// acknowledged the end of this side; a reset has been sent once the socket has no remote
+    /// endpoint.
     pub(super) fn has_ended(&mut self, endpoint: &mut Endpoint) -> bool {
         let socket = endpoint.tcp();
         match socket.state() {
@@ -168,8 +170,8 @@ impl Stack {
             self.silent.retain(|silent| *silent != index);
         }
         self.table.remove(index);
-        // Without anything that waits for the clock the coroutine keeps no timer: a hart gives
-        // the memory of its timers back when it has none.
+        // Without deadlines the coroutine keeps no timer: a hart frees the memory of its timers
+        // when it has none.
         if self.alarm.is_some() && self.table.deadlines.first().is_none() {
             requests().wake();
         }

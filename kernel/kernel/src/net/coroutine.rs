@@ -1,4 +1,4 @@
-//! The coroutine of the network. It handles at most [`BUDGET`] frames per poll.
+//! The coroutine of the network, which handles at most [`BUDGET`] frames per poll.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -13,7 +13,7 @@ use crate::{clock, println};
 #[derive(Default)]
 pub(super) struct NetworkTask {
     sleep: Option<Sleep>,
-    /// Set after the message about frames that are too long.
+    /// Set after the message about frames that exceed [`FRAME`].
     has_warned: bool,
 }
 
@@ -37,8 +37,8 @@ impl Future for NetworkTask {
         let has_more = budget == 0 || !all_served || stack.link.stop_polling();
         requests().set_known_levels(stack.levels());
         if has_more {
-            // The rest is handled after others of its level. The next poll prefers the other
-            // direction among equally urgent frames.
+            // The remaining frames are handled after other coroutines of the level. The next poll
+            // prefers the other direction among equally urgent frames.
             stack.is_sending = !stack.is_sending;
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -55,7 +55,7 @@ impl Future for NetworkTask {
                 sleep_until(clock::now() + clock::from_micros(u64::try_from(left).unwrap_or(0)))
             });
         }
-        // A sleep that found no memory for its entry has asked for this poll.
+        // A sleep that found no memory for its timer has requested this poll.
         if let Some(sleep) = &mut self.sleep
             && !sleep.is_armed()
             && Pin::new(sleep).poll(cx).is_ready()

@@ -1,6 +1,6 @@
-//! Deadlines of slots: a binary heap that knows the position of each slot. Nothing is allocated
-//! after boot. Setting and removing cost O(log slots), and nothing if the slot already has an
-//! earlier deadline.
+//! Deadlines of slots: a binary heap that knows the position of each slot. It allocates no memory
+//! after boot. Setting and removing a deadline cost O(log slots), or nothing if the slot already
+//! has an earlier deadline. earlier deadline.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use super::lists::Index;
 
 const NONE: Index = Index::MAX;
 
-/// See the module.
+/// Deadlines of all slots. See the module.
 pub(super) struct Deadlines {
     heap: Vec<(Instant, Index)>,
     /// Position of each slot in the heap, or [`NONE`].
@@ -19,7 +19,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Creates deadlines for `slots` slots, while booting.
+    /// Creates an empty heap for `slots` slots. Called while booting.
     pub(super) fn new(slots: usize) -> Deadlines {
         Deadlines {
             heap: Vec::with_capacity(slots),
@@ -32,7 +32,7 @@ impl Deadlines {
         self.heap.first().copied()
     }
 
-    /// Gives a slot a deadline, or none.
+    /// Sets or removes the deadline of a slot.
     pub(super) fn set(&mut self, slot: Index, deadline: Option<Instant>) {
         let position = self.positions[usize::from(slot)];
         match (position, deadline) {
@@ -62,8 +62,8 @@ impl Deadlines {
         }
     }
 
-    /// Sets the deadline of a slot unless it has an earlier one. A slot that is served too early is
-    /// given its real deadline then. So a deadline that moves on with each frame costs nothing.
+    /// Sets the deadline of a slot unless it has an earlier one. A slot that is served too early
+    /// gets its real deadline then. So a deadline that moves with each frame costs nothing.
     pub(super) fn set_no_later_than(&mut self, slot: Index, deadline: Instant) {
         match self.positions[usize::from(slot)] {
             NONE => self.set(slot, Some(deadline)),

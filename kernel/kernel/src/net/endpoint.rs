@@ -1,13 +1,13 @@
-//! The sockets of `smoltcp`, each behind a lock of its own.
+//! The sockets of `smoltcp`, each behind its own lock.
 //!
 //! ```text
 //!  program ── read, write ─► endpoint ◄─ frame, clock ── stack
 //!              copies bytes              takes or makes one frame
 //! ```
 //!
-//! A call that moves bytes takes the lock of its endpoint only, so it waits at most for one frame
-//! of the same socket. The stack takes that lock inside its own. The slot of an endpoint
-//! (`table.rs`) has the fields of the stack.
+//! A call that transfers bytes takes only the lock of its endpoint, so it waits for at most one
+//! frame of the same socket. The stack takes this lock while it holds its own. The slot of an
+//! endpoint (`table.rs`) has the fields that belong to the stack.
 
 use core::ops::{Deref, DerefMut};
 
@@ -22,16 +22,17 @@ static ENDPOINTS: [IrqLock<Option<Endpoint>>; SOCKETS] = [const { IrqLock::new(N
 
 /// A socket and its buffers.
 pub(super) struct Endpoint {
-    /// A set of one socket: `smoltcp` looks at the sockets of a set one after the other.
+    /// A set of one socket: `smoltcp` would process all sockets of a set.
     pub(super) set: SocketSet<'static>,
-    /// Set when the socket is closed: it ends once all written bytes have been acknowledged.
+    /// Set when the socket is closed: the connection ends once all written bytes have been
+    /// acknowledged.
     pub(super) is_ending: bool,
     /// Set when the receive buffer is at least half full, until all of it has been read.
     pub(super) was_half_full: bool,
 }
 
 impl Endpoint {
-    /// Returns the socket, of its kind.
+    /// Returns the socket, which must be of kind `T`.
     pub(super) fn socket<T: AnySocket<'static>>(&mut self) -> &mut T {
         self.set.get_mut(SocketHandle::default())
     }

@@ -1,11 +1,11 @@
-//! The link: the card, if there is one, and the loopback.
+//! The link layer: the card, if the machine has one, and the loopback.
 //!
-//! A frame for the machine itself, or one that asks for one of its addresses, is looped back
-//! through a queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and no
-//! time. While the queue or the card has no room nothing is sent, and the sockets wait.
+//! A frame for the machine itself, and a query for an address of the machine, is returned through a
+//! queue of at most [`QUEUE`] frames: this is the loopback, which needs no card and takes no time.
+//! While the queue or the card is full, no frame is sent, and the sockets wait.
 //!
-//! `smoltcp` takes frames from, and gives them to, a [`Port`] of one frame at a time. It writes
-//! each frame into a loopback buffer; a frame for the card is copied from there, with its checksums
+//! `smoltcp` exchanges frames through a [`Port`], one frame at a time. It writes each frame into a
+//! loopback buffer; a frame for the card is copied from there, and gets its checksums
 //! ([`checksum`]).
 
 use alloc::boxed::Box;
@@ -23,16 +23,16 @@ use crate::levels::WaiterLevels;
 
 /// Maximum number of loopback frames: as many as the card has buffers.
 const QUEUE: usize = 16;
-/// Number of loopback buffers: one for each frame in the queue, one for the frame that is handled,
-/// one for its answer.
+/// Number of loopback buffers: one for each frame in the queue, one for the frame that is being
+/// handled, and one for its answer.
 const BUFFERS: usize = QUEUE + 2;
-/// The longest frame.
+/// Maximum length of a frame, in bytes.
 pub(super) const FRAME: usize = 1514;
-/// Bytes in front of a frame in its buffer: they align the payload after headers of 14, 20 and 20
-/// bytes, so that it is copied in words.
+/// Number of bytes before a frame in its buffer: they align the payload after headers of 14, 20 and
+/// 20 bytes, so that it is copied in words.
 const PADDING: usize = 2;
 
-/// See the module.
+/// The link layer. See the module.
 pub(super) struct Link {
     pub(super) card: Option<Card>,
     /// True while the receiver polls the card, so that the card need not interrupt.
@@ -42,17 +42,17 @@ pub(super) struct Link {
     loopback: VecDeque<(LoopbackBuffer, Level)>,
     /// Levels of the loopback frames.
     levels: WaiterLevels,
-    /// Free buffers, of [`BUFFERS`].
+    /// Free buffers; there are [`BUFFERS`] in total.
     free: Vec<LoopbackBuffer>,
-    /// Makes the card interrupt for each frame, so that tests can count the cost.
+    /// Set by tests: the card interrupts for each frame, so that the cost can be counted.
     #[cfg(feature = "selftest")]
     pub(super) is_never_polled: bool,
-    /// Last loopback frame from a port, for the tests.
+    /// Port whose last loopback frame is kept, and this frame, for tests.
     #[cfg(feature = "selftest")]
     pub(super) tap: Option<(u16, Vec<u8>)>,
     /// The address of the machine besides 127.0.0.0/8.
     own_address: Option<[u8; 4]>,
-    /// Frames that were longer than [`FRAME`].
+    /// Number of frames that were longer than [`FRAME`].
     too_long: u64,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct LoopbackBuffer {
 }
 
 impl LoopbackBuffer {
-    /// Allocates room for a frame of `len` bytes.
+    /// Allocates a buffer for a frame of `len` bytes.
     fn new(len: usize) -> LoopbackBuffer {
         let bytes = alloc::vec![0; PADDING + len].into_boxed_slice();
         LoopbackBuffer { bytes, len }
@@ -81,7 +81,7 @@ impl LoopbackBuffer {
 /// A received frame.
 pub(super) enum Frame {
     Card(Received),
-    /// A loopback frame, of this level.
+    /// A loopback frame, and its level.
     Loopback(LoopbackBuffer, Level),
 }
 
@@ -104,7 +104,7 @@ impl Frame {
 
 impl Link {
     pub(super) fn new(card: Option<Card>) -> Link {
-        // Without a card: locally administered.
+        // Without a card the address is locally administered.
         let address = card.as_ref().map_or([2, 0, 0, 0, 0, 1], Card::address);
         let mut loopback = VecDeque::new();
         loopback.reserve(QUEUE + 1);
@@ -132,14 +132,14 @@ impl Link {
         self.own_address = own;
     }
 
-    /// Returns whether an address is the machine's.
+    /// Returns whether the machine has this address.
     pub(super) fn is_own(&self, address: IpAddress) -> bool {
         let IpAddress::Ipv4(address) = address;
         address.is_loopback() || self.own_address == Some(address.octets())
     }
 
-    /// Returns whether there is no room to send. The card interrupts when there is; a loopback
-    /// frame that is taken makes room, too.
+    /// Returns whether there is no space for another frame. The card interrupts when it has space;
+    /// a loopback frame that is taken also frees space.
     pub(super) fn is_full(&mut self) -> bool {
         self.loopback.len() >= QUEUE || !self.card_has_room()
     }
@@ -153,7 +153,7 @@ impl Link {
         self.levels.bits()
     }
 
-    /// Returns the next incoming frame. `None`: there is none, or no room for an answer.
+    /// Returns the next incoming frame, or `None` if there is none, or no space for an answer.
     pub(super) fn take(&mut self) -> Option<Frame> {
         if !self.card_has_room() {
             return None;
@@ -181,8 +181,8 @@ impl Link {
         }
     }
 
-    /// Enables the interrupts of the card again. Returns true if it has more frames, which would
-    /// not interrupt.
+    /// Enables the interrupts of the card again. Returns true if it has more frames, for which it
+    /// would not interrupt.
     pub(super) fn stop_polling(&mut self) -> bool {
         let Some(card) = &mut self.card else {
             return false;
@@ -201,11 +201,11 @@ impl Link {
         core::mem::replace(&mut self.card, card)
     }
 
-    /// Gives a frame's buffer back.
+    /// Returns the buffer of a frame to its owner.
     pub(super) fn give_back(&mut self, frame: Frame) {
         match (frame, &mut self.card) {
             (Frame::Card(frame), Some(card)) => card.give_back(frame),
-            // A frame that a test has injected has a buffer of its own.
+            // A frame that a test has injected has its own buffer.
             (Frame::Loopback(frame, _), _)
                 if frame.bytes.len() == PADDING + FRAME && self.free.len() < BUFFERS =>
             {
@@ -215,7 +215,7 @@ impl Link {
         }
     }
 
-    /// Returns a port for `smoltcp`: it receives this frame, if any, and sends frames at `level`.
+    /// Returns a port for `smoltcp`, which receives `frame`, if any, and sends frames at `level`.
     pub(super) fn port<'a>(&'a mut self, frame: Option<&'a [u8]>, level: Level) -> Port<'a> {
         Port {
             frame,
@@ -235,8 +235,9 @@ impl Link {
         matches!(frame, Frame::Card(_)) && !checksum::is_valid(frame.bytes())
     }
 
-    /// Returns whether a frame is longer than the medium allows. Such a frame is counted, and to be
-    /// dropped: a buffer of the card holds 4,084 bytes, and the device drops still longer frames.
+    /// Returns whether a frame is longer than the medium permits, and counts such a frame. The
+    /// caller drops it: a buffer of the card holds 4,084 bytes, and the device drops still longer
+    /// frames.
     pub(super) fn is_too_long(&mut self, frame: &Frame) -> bool {
         let is_too_long = frame.bytes().len() > FRAME;
         self.too_long += u64::from(is_too_long);
@@ -279,8 +280,7 @@ fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
     }
 }
 
-/// Returns whether a frame comes from an address of the machine, or goes to an address in no
-/// network.
+/// Returns whether a frame comes from an address of the machine, or goes to 127.0.0.0/8.
 pub(super) fn claims_own_address(frame: &[u8], own: Option<[u8; 4]>) -> bool {
     let (from, to) = match frame.get(12..14) {
         Some([8, 6]) => (frame.get(28..32), None),
@@ -292,7 +292,7 @@ pub(super) fn claims_own_address(frame: &[u8], own: Option<[u8; 4]>) -> bool {
     is_own || is_loopback(from) || is_loopback(to)
 }
 
-/// See [`Link::port`].
+/// A device of one frame for `smoltcp`. See [`Link::port`].
 pub(super) struct Port<'a> {
     frame: Option<&'a [u8]>,
     link: &'a mut Link,
@@ -335,7 +335,7 @@ impl TxToken for TxFrame<'_> {
         }
         if let Some(card) = &mut link.card {
             checksum::fill(own.frame_mut());
-            // The caller has checked that there is room.
+            // The caller has checked that there is space.
             let _ = card.send(len, |to| to.copy_from_slice(own.frame()));
         }
         link.free.push(own);
@@ -361,7 +361,7 @@ impl Device for Port<'_> {
         capabilities
     }
 
-    /// Takes the frame, together with room for an answer.
+    /// Takes the frame, together with space for an answer.
     fn receive(&mut self, _: Instant) -> Option<(RxFrame<'_>, TxFrame<'_>)> {
         let frame = self.frame.take()?;
         let out = TxFrame {

@@ -1,10 +1,10 @@
-//! Lists of slots: the links are beside the slots, so that nothing is allocated, and putting
-//! in and taking out are O(1). A slot is in at most one list of a [`Lists`].
+//! Lists of slots. The links are stored beside the slots, so no operation allocates; insertion and
+//! removal are O(1). A slot is in at most one list of a [`Lists`].
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// A slot, by its place in the table.
+/// Index of a slot in the table.
 pub(super) type Index = u16;
 
 const NONE: Index = Index::MAX;
@@ -13,19 +13,19 @@ const NONE: Index = Index::MAX;
 struct Links {
     previous: Index,
     next: Index,
-    /// The list it is in, or [`NONE`].
+    /// List that contains the slot, or [`NONE`].
     list: Index,
 }
 
-/// Several lists of the same slots, each first in, first out.
+/// Several FIFO lists of the same slots.
 pub(super) struct Lists {
     links: Vec<Links>,
-    /// First and last of each list.
+    /// First and last slot of each list.
     ends: Vec<(Index, Index)>,
 }
 
 impl Lists {
-    /// Creates `lists` empty lists of `slots` slots, while booting.
+    /// Creates `lists` empty lists for `slots` slots. Called while booting.
     pub(super) fn new(lists: usize, slots: usize) -> Lists {
         let links = Links {
             previous: NONE,
@@ -38,13 +38,13 @@ impl Lists {
         }
     }
 
-    /// Returns the list a slot is in.
+    /// Returns the list that contains a slot.
     pub(super) fn list_of(&self, slot: Index) -> Option<usize> {
         let list = self.links[usize::from(slot)].list;
         (list != NONE).then_some(usize::from(list))
     }
 
-    /// Returns the first of a list.
+    /// Returns the first slot of a list.
     pub(super) fn first(&self, list: usize) -> Option<Index> {
         let first = self.ends[list].0;
         (first != NONE).then_some(first)
@@ -74,7 +74,7 @@ impl Lists {
         self.ends[list].1 = slot;
     }
 
-    /// Takes a slot out of its list, if it is in one.
+    /// Removes a slot from its list, if it is in one.
     pub(super) fn remove(&mut self, slot: Index) {
         let links = self.links[usize::from(slot)];
         if links.list == NONE {

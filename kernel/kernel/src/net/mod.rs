@@ -1,4 +1,4 @@
-//! The network: TCP and UDP by `smoltcp`, in a coroutine of the kernel that owns the stack.
+//! The network: TCP and UDP by `smoltcp`, in a kernel coroutine that owns the stack.
 //!
 //! ```text
 //!  program ── call ─► Socket (socket/) ── bytes, waits ─► endpoint (endpoint.rs), a lock each
@@ -9,15 +9,15 @@
 //!                                                   └─ Link (link.rs): the card or the loopback
 //! ```
 //!
-//! A call that reads, writes or waits takes the lock of its own socket and leaves a request in
+//! A call that reads, writes or waits takes only the lock of its socket and leaves a request in
 //! [`requests`]; only calls that create or close sockets take the lock of the stack. The coroutine
 //! handles the most urgent frame first, incoming or outgoing, and is as urgent as that frame. The
-//! owner of a frame from the card is unknown until the frame is read: it may be the most urgent
+//! owner of a frame from the card is unknown until the frame is parsed: it may be the most urgent
 //! waiting call. The card's interrupt and the clock wake the coroutine, which handles one frame at
-//! a time under the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood
-//! occupies no hart. While it has frames to handle the card does not interrupt.
+//! a time under the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood does
+//! not occupy a hart. While the coroutine has frames to handle, the card does not interrupt.
 //!
-//! A frame costs O(log sockets), for the deadline of its socket; the other sockets are not touched.
+//! A frame costs O(log sockets), for the deadline of its socket; it does not touch other sockets.
 //! There are at most [`SOCKETS`].
 
 mod address;
@@ -63,38 +63,39 @@ pub(crate) const SOCKETS: usize = 1024;
 /// Maximum number of frames per poll.
 const BUDGET: usize = 16;
 /// Maximum number of frames that a socket sends before others of its level have their turn: as many
-/// as fill its buffer. So bytes that were written at once can be read at once.
+/// as fill its buffer, so that bytes that were written at once can be read at once.
 const MAX_TURN: usize = 3;
-/// Time without a frame from the peer after which a connection without an owner is reset: a few
+/// Time without a frame from the peer after which a connection without an owner is reset: several
 /// times the first time-out for a lost frame, which is a second. It also ends a connection that the
 /// peer has begun and does not confirm.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time after which a silent peer is probed; without an answer in the same time it is gone.
+/// Time after which a silent peer is probed; a peer that does not answer within the same time is
+/// considered gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// Maximum delay of an acknowledgement within the machine. It travels with the next answer if there
-/// is one by then, and at once for more than a frame. The loopback loses no frame, and neither end
+/// Maximum delay of an acknowledgement within the machine. It is sent with an answer if there is
+/// one by then, and at once for more than a frame. The loopback loses no frame, and neither end
 /// waits for an acknowledgement before it sends.
 const ACK_DELAY: Duration = Duration::from_millis(40);
-/// Time after which a peer that acknowledges nothing is gone, even if it sends frames.
+/// Time after which a peer that acknowledges nothing is considered gone, even if it sends frames.
 const STALL_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time after which a connection without an owner is reset, even if its peer sends frames: a peer
 /// whose window stays 0 would keep the connection for ever.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time after which a send that failed in spite of room is tried again.
+/// Time after which a failed send is repeated although there was space.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// The stack, behind its lock.
+/// The stack, which a lock guards.
 struct Stack {
     interface: Interface,
     link: Link,
     table: Table,
-    /// Socket set of the frames that are for no socket.
+    /// Socket set for frames that belong to no socket.
     unmatched: SocketSet<'static>,
-    /// Sockets that could not send at their last turn.
+    /// Sockets that could not send in their last turn.
     silent: Vec<Index>,
-    /// Socket whose turn it is to send, and its number of frames in this turn.
+    /// Socket whose turn it is to send, and the number of frames it has sent in this turn.
     turn: (Index, usize),
-    /// True while outgoing frames have their turn among equally urgent ones.
+    /// True while outgoing frames precede equally urgent incoming frames.
     is_sending: bool,
     /// Time at which the clock wakes the coroutine.
     alarm: Option<Instant>,
@@ -102,14 +103,14 @@ struct Stack {
 
 static NET: Once<IrqLock<Stack>> = Once::new();
 static INTERRUPT_ACK: Once<InterruptAck> = Once::new();
-/// The coroutine, for the handler, which takes no lock of the network.
+/// Id of the coroutine, for the handler, which takes no lock of the network.
 static COROUTINE: AtomicU64 = AtomicU64::new(0);
 
 fn now() -> Instant {
     Instant::from_micros(i64::try_from(clock::to_micros(clock::now())).unwrap_or(i64::MAX))
 }
 
-/// Finds the card and starts the coroutine, while booting. `address`: see [`address`].
+/// Initializes the card and starts the coroutine, while booting. For `address` see [`address`].
 pub(crate) fn init(machine: &Machine, address: Option<&str>) {
     let network = NetworkDevice::find(machine);
     if let Some(network) = &network {
@@ -145,7 +146,7 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
     wake();
 }
 
-/// Takes the card away from the stack, or gives it back.
+/// Removes the card from the stack, or restores it.
 #[cfg(feature = "selftest")]
 pub(crate) fn exchange_card(card: Option<crate::devices::Card>) -> Option<crate::devices::Card> {
     let old = NET.get().lock().link.exchange_card(card);
@@ -172,21 +173,22 @@ fn interrupt() {
     wake();
 }
 
-/// Wakes the coroutine: there may be frames, and room for frames.
+/// Wakes the coroutine, because there may be frames, or space for frames.
 fn wake() {
     // The coroutine never ends.
     let _ = executor::domain().wake(CoroutineId::from_u64(COROUTINE.load(Relaxed)));
 }
 
 impl Stack {
-    /// Records work for a socket by a call of this level; the caller holds the lock of the stack.
+    /// Records work for a socket by a call of level `level`; the caller holds the lock of the
+    /// stack.
     fn kick(&mut self, index: Index, level: Level) {
         self.table.add_levels(index, level.bit());
         self.changed(index);
         self.wake_if_busy();
     }
 
-    /// Wakes the coroutine if there is work for it.
+    /// Wakes the coroutine if it has work.
     fn wake_if_busy(&mut self) {
         let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
@@ -212,7 +214,7 @@ impl Stack {
             };
             drop(requests);
             if request.levels == 0 {
-                // The socket is gone.
+                // The socket has been removed.
                 continue;
             }
             self.table.add_levels(index, request.levels);
@@ -222,8 +224,8 @@ impl Stack {
         }
     }
 
-    /// Handles the most urgent frame, incoming or outgoing; of equally urgent frames one kind until
-    /// none is left. Returns false if there is none, or no room.
+    /// Handles the most urgent frame, incoming or outgoing. Among equally urgent frames it stays
+    /// with one direction until no frame is left. Returns false if there is no frame, or no space.
     fn handle_frame(&mut self) -> bool {
         let waiting = self.apply_requests();
         let card_levels = self.link.card.as_ref().map_or(0, |_| waiting);
@@ -247,7 +249,7 @@ impl Stack {
         false
     }
 
-    /// Handles an incoming frame. Returns false if there is none, or no room for an answer.
+    /// Handles an incoming frame. Returns false if there is none, or no space for an answer.
     fn take_frame(&mut self) -> bool {
         self.link.start_polling();
         let Some(frame) = self.link.take() else {
@@ -266,7 +268,8 @@ impl Stack {
         }
         let bytes = frame.bytes();
         let recipient = self.recipient(bytes);
-        // The answer is as urgent as the frame, if that is known: its sender waits for it.
+        // The answer is as urgent as the frame, if its level is known, because the sender waits for
+        // the answer.
         let frame_level = frame.level().unwrap_or(executor::LEAST_URGENT_WORK);
         let level = recipient.map_or(frame_level, |index| {
             if frame.level().is_some() {
@@ -298,9 +301,9 @@ impl Stack {
 
     /// Returns the socket that a frame is for.
     ///
-    /// A listener with a full backlog drops the connection that has waited longest to be confirmed.
-    /// So a flood of connections that are never confirmed keeps out no peer that confirms before
-    /// the flood has filled the backlog.
+    /// A listener with a full backlog drops the connection that has waited longest for its
+    /// confirmation. So a flood of connections that are never confirmed excludes no peer that
+    /// confirms before the flood has filled the backlog.
     fn recipient(&mut self, frame: &[u8]) -> Option<Index> {
         let key = Key::of(frame)?;
         if let Some(index) = self.table.find(key) {
@@ -324,7 +327,7 @@ impl Stack {
     }
 
     /// Sends a frame of the most urgent socket that has one. Returns false if there is none, or no
-    /// room.
+    /// space.
     fn send_frame(&mut self) -> bool {
         let Some(index) = self.table.next_to_send() else {
             return false;
@@ -333,7 +336,7 @@ impl Stack {
             return false;
         }
         let mut port = self.link.port(None, self.table.slot(index).level());
-        // The socket's lock is held for this call only.
+        // The lock of the socket is held only during this call.
         let sent = (self.interface).poll_egress(now(), &mut port, &mut endpoint(index).set);
         let before = match self.turn {
             (whose, before) if whose == index => before,
@@ -349,12 +352,12 @@ impl Stack {
         }
         let owner = self.table.slot(index).owner;
         if owner == Owner::None && endpoint(index).tcp().state() == tcp::State::Closed {
-            // There is no route to the socket's peer, to which a reset would be sent.
+            // There is no route to the peer, which would get a reset.
             self.remove(index);
             return true;
         }
         if self.table.has_to_send(index) {
-            // The socket reported a frame to send, and has none.
+            // The socket announced a frame, but did not send it.
             self.table.set_sending(index, false);
             self.table.deadlines.set(index, Some(now() + RETRY_DELAY));
         }

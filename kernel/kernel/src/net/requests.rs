@@ -1,12 +1,12 @@
-//! Requests of calls to the coroutine of the network: sockets with work, and its levels.
+//! Requests of calls to the coroutine of the network: sockets with work, and their levels.
 //!
 //! ```text
 //!  call ── bytes ─► endpoint
 //!   └───── kick ──► Requests: queue of sockets, levels ── next ─► the coroutine, before each frame
 //! ```
 //!
-//! A call that moves bytes does not take the lock of the stack: it leaves a request here, under a
-//! lock that is held for some dozens of instructions. O(1), and nothing is allocated after boot,
+//! A call that transfers bytes does not take the lock of the stack: it leaves a request here, under
+//! a lock that is held for a few dozen instructions. O(1), and no memory is allocated after boot,
 //! because a socket is in the queue at most once.
 
 use alloc::collections::VecDeque;
@@ -25,14 +25,14 @@ static REQUESTS: Once<IrqLock<Requests>> = Once::new();
 /// Requests of all calls to a socket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Request {
-    /// The levels of the calls.
+    /// Levels of the calls.
     pub(super) levels: u64,
-    /// Set if there is work; otherwise a call only waits.
+    /// Set if there is work; otherwise the calls only wait.
     pub(super) has_work: bool,
     is_queued: bool,
 }
 
-/// See the module.
+/// The queue of requests. See the module.
 pub(super) struct Requests {
     queue: VecDeque<Index>,
     by_socket: Vec<Request>,
@@ -40,14 +40,14 @@ pub(super) struct Requests {
     new_levels: u64,
     /// Levels of the work in the stack.
     known_levels: u64,
-    /// The calls that wait for the network.
+    /// Calls that wait for the network.
     waiting: WaiterLevels,
     /// True if frames of unknown level may arrive.
     has_card: bool,
     coroutine: LevelFollower,
 }
 
-/// Creates the requests, while booting.
+/// Creates the queue of requests. Called while booting.
 pub(super) fn init(coroutine: LevelFollower, has_card: bool) {
     REQUESTS.set(IrqLock::new(Requests {
         queue: VecDeque::with_capacity(SOCKETS),
@@ -66,7 +66,7 @@ pub(super) fn requests() -> IrqGuard<'static, Requests> {
 }
 
 impl Requests {
-    /// Records work for a socket by a call of this level.
+    /// Records work for a socket by a call of level `level`.
     pub(super) fn kick(&mut self, index: Index, level: Level) {
         self.add(index, level).has_work = true;
         self.new_levels |= level.bit();
@@ -74,7 +74,7 @@ impl Requests {
         self.coroutine.wake();
     }
 
-    /// Adds the level of a call that waits for a socket: frames of the socket are as urgent.
+    /// Adds the level of a call that waits for a socket: frames of the socket get this level.
     pub(super) fn add_level(&mut self, index: Index, level: Level) {
         self.add(index, level);
     }
@@ -103,13 +103,13 @@ impl Requests {
         ))
     }
 
-    /// Drops the requests to a socket that is gone: the next socket of this index has none.
+    /// Drops the requests to a removed socket, so that the next socket of this index has none.
     pub(super) fn clear(&mut self, index: Index) {
         let request = &mut self.by_socket[usize::from(index)];
         (request.levels, request.has_work) = (0, false);
     }
 
-    /// Sets the levels at which the stack has work; later calls add others.
+    /// Sets the levels at which the stack has work; later calls add further levels.
     pub(super) fn set_known_levels(&mut self, levels: u64) {
         self.known_levels = levels;
         if self.queue.is_empty() {
@@ -118,7 +118,7 @@ impl Requests {
         self.update_level();
     }
 
-    /// Returns the levels of the calls that wait.
+    /// Returns the levels of the waiting calls.
     pub(super) fn waiting(&self) -> u64 {
         self.waiting.bits()
     }
@@ -128,8 +128,8 @@ impl Requests {
         self.coroutine.wake();
     }
 
-    /// Makes the coroutine as urgent as its work. The level of a frame of the card is not known
-    /// before the frame is parsed, nor that of a deadline: each may be for any call that waits.
+    /// Makes the coroutine as urgent as its work. The level of a frame of the card is unknown
+    /// before the frame is parsed, and so is that of a deadline: each may concern any waiting call.
     fn update_level(&mut self) {
         let mut levels = self.new_levels | self.known_levels;
         if levels == 0 || self.has_card {

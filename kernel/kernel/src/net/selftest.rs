@@ -1,5 +1,5 @@
-//! The tests of the network inside the kernel: state that no program can see, and frames that no
-//! well-behaved machine sends. Frames come in by the loopback.
+//! Tests of the network inside the kernel: state that no program can see, and frames that no
+//! well-behaved machine sends. Frames arrive through the loopback.
 
 mod card;
 mod frames;
@@ -65,8 +65,8 @@ async fn wait(micros: u64) {
 }
 
 /// Interval at which closed connections are polled, at most [`MAX_POLLS`] times: a silent
-/// connection is reset after [`SILENCE_TIMEOUT`]. Polls are counted, not timed: a host may stop the
-/// machine for longer.
+/// connection is reset after [`SILENCE_TIMEOUT`]. Polls are counted instead of timed, because a
+/// host may stop the machine for longer.
 const POLL_MICROS: u64 = 20_000;
 const MAX_POLLS: u64 = 6 * SILENCE_TIMEOUT.total_micros() / POLL_MICROS;
 
@@ -77,8 +77,8 @@ fn streams() -> usize {
     (0..super::SOCKETS as u16).filter(is_stream).count()
 }
 
-/// Returns the resources in use once no frame is on its way and no connection of an earlier test is
-/// left.
+/// Returns the resources in use, after all frames have arrived and all connections of earlier tests
+/// have ended.
 async fn in_use() -> (usize, usize) {
     for _ in 0..MAX_POLLS {
         wait(POLL_MICROS).await;
@@ -89,7 +89,7 @@ async fn in_use() -> (usize, usize) {
     (heap::free_pages(), heap::in_use())
 }
 
-/// Checks that no more is in use than before, once all connections are over.
+/// Checks that no more resources are in use than before, after all connections have ended.
 async fn check_no_leak(before: (usize, usize)) -> Outcome {
     let is_released = |after: (usize, usize)| after.0 >= before.0 && after.1 <= before.1;
     let mut after = in_use().await;
@@ -126,7 +126,7 @@ async fn check_connection(port: u16) -> Outcome {
     };
     ensure!(
         client.write(5, true, put) == Some(Ok(5)),
-        "it does not write"
+        "the connection does not accept bytes"
     );
     server.readable().await;
     let mut seen = 0;
@@ -136,14 +136,14 @@ async fn check_connection(port: u16) -> Outcome {
     });
     ensure!(
         count == Some(Ok(5)) && seen == 5,
-        "{count:?} read, {seen} right"
+        "{count:?} read, {seen} of them expected"
     );
     Ok(())
 }
 
-/// Sockets of several levels have something to send, and it is sent in the order of the levels.
+/// Sockets of several levels have frames to send, which leave in the order of the levels.
 pub(crate) async fn more_urgent_socket_sends_first() -> Outcome {
-    // Resolves the own address.
+    // Resolves the machine's own address.
     check_connection(PORT).await?;
     wait(20_000).await;
     let levels = [40, 10, 50, 20].map(|level| Level::new(level).expect("a level"));
@@ -166,7 +166,7 @@ pub(crate) async fn more_urgent_socket_sends_first() -> Outcome {
         }
         while stack.send_frame() {}
         while let Some(frame) = stack.link.take() {
-            // Skips frames from the card.
+            // Skip frames from the card.
             if Key::of(frame.bytes()).is_some_and(|key| key.port == PORT + 1) {
                 seen.extend(frame.bytes().last().copied());
             }
@@ -182,14 +182,14 @@ pub(crate) async fn more_urgent_socket_sends_first() -> Outcome {
     Ok(())
 }
 
-/// A frame takes as many instructions beside 900 sockets as beside none.
+/// A frame takes as many instructions beside 900 other sockets as beside none.
 pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
     const FRAMES: usize = 64;
     if !is_icount() {
         return Ok(());
     }
-    let own = Socket::datagrams(&machine());
-    own.bind(PORT).map_err(|error| format!("{error}"))?;
+    let socket = Socket::datagrams(&machine());
+    socket.bind(PORT).map_err(|error| format!("{error}"))?;
     let frame = datagram((SELF + 1, 9), PORT, b"x");
     let ticks = || {
         let mut ticks = 0;
@@ -201,7 +201,7 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
             ticks += clock::now() - start;
             assert!(handled);
             drop(stack);
-            own.receive_from(|_, _, bytes| Ok(bytes.len()));
+            socket.receive_from(|_, _, bytes| Ok(bytes.len()));
         }
         ticks
     };
@@ -219,7 +219,7 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
         alone * 100 / FRAMES as u64,
         beside * 100 / FRAMES as u64
     );
-    // Only the sockets of the frame's bucket are looked at: one or two.
+    // Only the sockets of the frame's bucket are examined: one or two.
     ensure!(
         beside * 10 <= alone * 11,
         "{beside} instead of {alone} ticks"
@@ -227,7 +227,7 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
     Ok(())
 }
 
-/// Bytes that one socket has written at once are sent together, before those of another socket of
+/// Bytes that a socket has written at once are sent together, before the bytes of another socket of
 /// its level.
 pub(crate) async fn bytes_written_together_are_sent_together() -> Outcome {
     let before = in_use().await;
@@ -254,7 +254,7 @@ pub(crate) async fn bytes_written_together_are_sent_together() -> Outcome {
         let mut order = Vec::new();
         while stack.send_frame() {
             while let Some(frame) = stack.link.take() {
-                // Skips frames that announce room.
+                // Skip frames that announce space.
                 let to = Key::of(frame.bytes()).map(|key| key.port);
                 order.extend(to.filter(|port| (PORT..PORT + 2).contains(port)));
                 stack.link.give_back(frame);
@@ -287,10 +287,11 @@ pub(crate) async fn checksums_are_right() -> Outcome {
                 checksum::is_valid(frame),
                 "{frame:?} is reported as damaged"
             );
-            let right = frame.clone();
+            let expected = frame.clone();
             checksum::fill(frame);
-            ensure!(*frame == right, "{frame:?} instead of {right:?}");
-            // Not in the addresses of Ethernet, and no length, which cuts the frame off.
+            ensure!(*frame == expected, "{frame:?} instead of {expected:?}");
+            // Addresses of Ethernet have no checksum, and a changed length would truncate the
+            // frame.
             for at in [22, 26, 33, frame.len() - 1] {
                 frame[at] ^= 0x10;
                 ensure!(
@@ -304,7 +305,7 @@ pub(crate) async fn checksums_are_right() -> Outcome {
     Ok(())
 }
 
-/// Writes three parts, a frame each, and returns the frames, which do not arrive.
+/// Writes three parts, which leave in a frame each, and returns the frames, which do not arrive.
 fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
     let mut stack = NET.get().lock();
     let is_sender = |index: &u16| {
@@ -320,7 +321,7 @@ fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
         stack.changed(sender);
         while stack.send_frame() {}
         while let Some(frame) = stack.link.take() {
-            // Skips frames from the card.
+            // Skip frames from the card.
             if Key::of(frame.bytes()).is_some_and(|key| key.port == PORT) {
                 frames.push(frame.bytes().into());
             }
@@ -330,11 +331,11 @@ fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The last segment arrives first, and some arrive twice.
+/// The last segment arrives first, and some segments arrive twice.
 pub(crate) async fn segments_out_of_order_are_put_in_order() -> Outcome {
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;
-    // The frame that confirms the connection has arrived.
+    // Wait for the frame that confirms the connection.
     wait(20_000).await;
     let frames = sent_in_parts([b"one, ", b"two, ", b"three"]);
     ensure!(frames.len() == 3, "{} frames", frames.len());
@@ -348,7 +349,7 @@ pub(crate) async fn segments_out_of_order_are_put_in_order() -> Outcome {
             seen.extend_from_slice(bytes);
             Ok(())
         });
-        ensure!(count != Some(Ok(0)), "it has ended");
+        ensure!(count != Some(Ok(0)), "the connection has ended");
     }
     ensure!(seen == b"one, two, three", "{seen:?}");
     drop((listener, client, server, frames, seen));

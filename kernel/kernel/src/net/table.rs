@@ -1,13 +1,14 @@
-//! The table of sockets: the recipient of each frame, the sockets with frames to send, and their
-//! deadlines.
+//! The table of sockets, which finds the recipient of each frame, the sockets with frames to send,
+//! and their deadlines.
 //!
 //! ```text
 //!  frame ─► key: protocol, port, peer ─► bucket ─► slot          O(1)
 //!  call, frame, clock ─► slot has something to send ─► list of its level
 //! ```
 //!
-//! A slot holds the fields that only the stack reads; the socket itself, which calls read too, is
-//! its endpoint (`endpoint.rs`). The cost of a frame does not depend on the number of idle sockets.
+//! A slot contains the fields that only the stack accesses; the socket itself, which calls access
+//! too, is in its endpoint (`endpoint.rs`). The cost of a frame does not depend on the number of
+//! idle sockets.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,13 +27,13 @@ use super::requests::requests;
 use crate::executor;
 use crate::process::share::Charge;
 
-/// Lists by key.
+/// Number of lists by key.
 const BUCKETS: usize = 1024;
-/// Lists of half-open connections, by port.
+/// Number of lists of half-open connections, by port.
 const PORTS: usize = 64;
 
 /// Key of the recipient of a frame: the local port, and the peer, which is 0 for a socket that
-/// takes frames of any peer.
+/// accepts frames of any peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) protocol: u8,
@@ -42,7 +43,7 @@ pub(super) struct Key {
 
 impl Key {
     /// Returns the key of a frame: TCP and UDP in IPv4, without options that `smoltcp` would not
-    /// take.
+    /// accept.
     pub(super) fn of(frame: &[u8]) -> Option<Key> {
         let header = frame.get(14)?;
         if frame.get(12..14) != Some(&[8, 0]) || header >> 4 != 4 {
@@ -63,7 +64,7 @@ impl Key {
         })
     }
 
-    /// Returns the key of a socket that takes frames of any peer.
+    /// Returns the key of a socket that accepts frames of any peer.
     pub(super) fn wildcard(self) -> Key {
         Key {
             peer: (0, 0),
@@ -71,7 +72,7 @@ impl Key {
         }
     }
 
-    /// Returns whether the frame, of this key, begins a connection.
+    /// Returns whether the frame, which has this key, begins a connection.
     pub(super) fn is_syn(self, frame: &[u8]) -> bool {
         const SYN: u8 = 2;
         const ACK: u8 = 16;
@@ -91,7 +92,7 @@ impl Key {
     }
 }
 
-/// Protocols, as IPv4 numbers them.
+/// Protocol numbers of IPv4.
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 
@@ -100,7 +101,7 @@ pub(super) const UDP: u8 = 17;
 pub(super) enum Owner {
     /// A program owns the socket.
     Program,
-    /// A listener at this port owns the socket, until its connection is accepted.
+    /// A listener at this port owns the socket until its connection is accepted.
     Listener(u16),
     /// The socket has no owner; it is removed when its connection has ended.
     None,
@@ -115,7 +116,7 @@ pub(super) enum Kind {
     Dhcp,
 }
 
-/// A socket.
+/// The part of a socket that only the stack accesses.
 pub(super) struct Slot {
     pub(super) kind: Kind,
     key: Option<Key>,
@@ -125,14 +126,14 @@ pub(super) struct Slot {
     pub(super) is_silent: bool,
     /// Set while `smoltcp` may keep the socket silent for a peer whose hardware address is unknown.
     pub(super) lacks_neighbour: bool,
-    /// Time since which the peer has acknowledged nothing, and the number of unacknowledged bytes
+    /// Time since which the peer has acknowledged no bytes, and the number of unacknowledged bytes
     /// at the last check; for a socket without an owner, the time at which it lost its owner.
     pub(super) stalled_since: Option<(Instant, usize)>,
-    /// Levels of the calls for the socket since it last had nothing to send.
+    /// Levels of the calls for the socket since it last had no frame to send.
     calls: u64,
-    /// Most urgent level of the earlier calls.
+    /// Most urgent level of earlier calls.
     level: Level,
-    /// Memory and socket charged to a share; the kernel's own sockets have none.
+    /// Charges for memory and socket to a share; the kernel's own sockets have none.
     _charge: Option<[Charge; 2]>,
 }
 
@@ -144,25 +145,25 @@ impl Slot {
     }
 }
 
-/// See the module.
+/// The table of sockets. See the module.
 pub(super) struct Table {
     slots: Vec<Option<Box<Slot>>>,
     free: Vec<Index>,
     seed: u64,
     by_key: Lists,
-    /// Sockets with frames to send, a list for each level; `levels` has the levels of non-empty
-    /// lists.
+    /// Sockets with frames to send, a list for each level; `levels` contains the levels of the
+    /// non-empty lists.
     to_send: Lists,
     levels: u64,
     /// Connections that the peer has begun and not confirmed, oldest first.
     half_open: Lists,
-    /// Ports that have a listener.
+    /// Ports with a listener.
     ports: Vec<u16>,
     pub(super) deadlines: Deadlines,
 }
 
 impl Table {
-    /// Creates an empty table, while booting.
+    /// Creates an empty table. Called while booting.
     pub(super) fn new(seed: u64) -> Table {
         let mut slots = Vec::new();
         slots.resize_with(SOCKETS, || None);
@@ -219,7 +220,7 @@ impl Table {
         Ok(index)
     }
 
-    /// Returns the protocol of a slot's socket, if there is one.
+    /// Returns the protocol of a slot's socket, if any.
     #[cfg(feature = "selftest")]
     pub(super) fn kind_of(&self, index: Index) -> Option<Kind> {
         self.slots[usize::from(index)]
@@ -227,7 +228,7 @@ impl Table {
             .map(|slot| slot.kind)
     }
 
-    /// Returns a slot that is there.
+    /// Returns an occupied slot.
     pub(super) fn slot(&mut self, index: Index) -> &mut Slot {
         let slot = self.slots[usize::from(index)].as_mut();
         slot.expect("a socket has its slot until its index is free")
@@ -235,8 +236,8 @@ impl Table {
 
     /// Prepares a socket for another peer.
     ///
-    /// `smoltcp` keeps a socket silent for a second when it does not find the address of its peer,
-    /// even if the peer changes.
+    /// `smoltcp` keeps a socket silent for a second when it does not find the hardware address of
+    /// its peer, even if the peer changes.
     pub(super) fn reset_neighbour(&mut self, index: Index) {
         let slot = self.slot(index);
         if core::mem::take(&mut slot.lacks_neighbour) {
@@ -281,7 +282,7 @@ impl Table {
         self.by_key.iter(key.bucket(self.seed)).find(has_key)
     }
 
-    /// Sets whether a connection waits to be confirmed.
+    /// Sets whether a connection waits for its confirmation.
     pub(super) fn set_half_open(&mut self, index: Index, port: u16, is_half_open: bool) {
         match (self.half_open.list_of(index), is_half_open) {
             (None, true) => self.half_open.push(usize::from(port) % PORTS, index),
@@ -290,7 +291,7 @@ impl Table {
         }
     }
 
-    /// Returns the connection of a port that has waited longest to be confirmed.
+    /// Returns the connection of a port that has waited longest for its confirmation.
     pub(super) fn oldest_half_open(&self, port: u16) -> Option<Index> {
         let of_port = |index: &Index| {
             let slot = self.slots[usize::from(*index)].as_ref();
@@ -299,10 +300,10 @@ impl Table {
         self.half_open.iter(usize::from(port) % PORTS).find(of_port)
     }
 
-    /// Claims a port for a listener. Returns false if the port is taken. O(listeners).
+    /// Claims a port for a listener. Returns false if another listener has it. O(listeners).
     pub(super) fn claim_port(&mut self, port: u16) -> bool {
         let is_free = !self.ports.contains(&port);
-        // Each listener has at least one socket, so there is room.
+        // Each listener has at least one socket, so the list has space.
         if is_free && self.ports.len() < SOCKETS {
             self.ports.push(port);
         }
@@ -323,7 +324,7 @@ impl Table {
         }
     }
 
-    /// Notes that a socket has something to send now, or nothing any more.
+    /// Records whether a socket has frames to send.
     pub(super) fn set_sending(&mut self, index: Index, has_data: bool) {
         let level = self.slot(index).level();
         let list = usize::from(level.get());
@@ -351,7 +352,7 @@ impl Table {
         }
     }
 
-    /// Returns the most urgent socket with something to send.
+    /// Returns the most urgent socket with frames to send.
     pub(super) fn next_to_send(&self) -> Option<Index> {
         match self.levels {
             0 => None,
@@ -359,23 +360,23 @@ impl Table {
         }
     }
 
-    /// Returns whether the socket waits for its turn.
+    /// Returns whether the socket has frames to send.
     pub(super) fn has_to_send(&self, index: Index) -> bool {
         self.to_send.list_of(index).is_some()
     }
 
-    /// Moves the socket's next turn after those of others of its level.
+    /// Moves the socket behind the other sockets of its level.
     pub(super) fn end_turn(&mut self, index: Index) {
         self.unlist(index);
     }
 
-    /// Returns the levels of the sockets that have something to send.
+    /// Returns the levels of the sockets with frames to send.
     pub(super) fn levels(&self) -> u64 {
         self.levels
     }
 }
 
-/// Returns the key of a TCP socket in its present state.
+/// Returns the key of a TCP socket in its current state.
 pub(super) fn key_of(socket: &tcp::Socket<'_>) -> Option<Key> {
     let key = |port, peer| {
         Some(Key {

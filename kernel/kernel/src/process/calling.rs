@@ -1,5 +1,5 @@
-//! The calls of a process that are in flight: waiting threads, reserved completions, and the choice
-//! of the thread that a completion notifies.
+//! Calls in flight of a process: waiting threads, reserved completions, and the choice of the
+//! thread that a completion notifies.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::SeqCst;
@@ -13,11 +13,11 @@ use super::{Process, Thread};
 use crate::{executor, memory, run_queue};
 
 impl Process {
-    /// Makes the thread wait for the end of the call of a coroutine that has its level: until
+    /// Makes the thread wait for a call, whose coroutine has the level of the thread, until
     /// [`Process::resume`], or for ever if the process has ended.
     pub(crate) fn wait_in_call(&self, thread: Box<Thread>, call: CoroutineId) {
         self.with_thread(thread, |threads, mut thread| {
-            // The thread may have been lent a level since.
+            // The thread may have been lent a level meanwhile.
             if thread.update_level() {
                 self.reprio_call(threads, call, thread.level);
             }
@@ -45,20 +45,20 @@ impl Process {
         self.calls.lock().add(self.share(), token)
     }
 
-    /// Notes the coroutine of a call, so that it ends with the process.
+    /// Records the coroutine of a call, so that it ends with the process.
     ///
     /// # Errors
-    /// [`Error::NoProcess`]: it has ended.
+    /// [`Error::NoProcess`] if the process has ended.
     pub(crate) fn begin_call(&self, number: usize, call: CoroutineId) -> Result<(), Error> {
         let mut calls = self.calls.lock();
-        // An end of the process that comes later finds the call.
+        // If the process ends later, it finds the call.
         if self.is_ended() || !calls.set(number, call) {
             return Err(Error::NoProcess);
         }
         Ok(())
     }
 
-    /// Frees the number of a call that is over, or was not made.
+    /// Frees the number of a call that has ended, or was not made.
     pub(crate) fn end_call(&self, number: usize) {
         self.calls.lock().remove(number);
     }
@@ -66,7 +66,7 @@ impl Process {
     /// Changes the level of an asynchronous call.
     ///
     /// # Errors
-    /// [`Error::NoCall`]: no call of this number and token is in flight.
+    /// [`Error::NoCall`] if no call with this number and token is in flight.
     pub(crate) fn reprio_numbered(
         &self,
         number: usize,
@@ -82,7 +82,7 @@ impl Process {
     /// Ends an asynchronous call early.
     ///
     /// # Errors
-    /// [`Error::NoCall`]: no call of this number and token is in flight.
+    /// [`Error::NoCall`] if no call with this number and token is in flight.
     pub(crate) fn cancel_call(&self, number: usize, token: u64) -> Result<(), Error> {
         let coroutine = self.calls.lock().cancel(number, token);
         let coroutine = coroutine.ok_or(Error::NoCall)?;
@@ -91,7 +91,7 @@ impl Process {
         Ok(())
     }
 
-    /// Returns whether a call is to end early.
+    /// Returns whether a call must end early.
     pub(crate) fn is_cancelled(&self, number: usize) -> bool {
         self.calls.lock().is_cancelled(number)
     }
@@ -99,7 +99,7 @@ impl Process {
     /// Reserves a completion for the result of an asynchronous call.
     ///
     /// # Errors
-    /// [`Error::TooMany`], [`Error::NoProcess`]: it has ended.
+    /// [`Error::TooMany`]; [`Error::NoProcess`] if the process has ended.
     pub(crate) fn reserve_completion(&self) -> Result<(), Error> {
         let space = self.space()?;
         self.ring.lock().reserve(&space)
@@ -110,18 +110,17 @@ impl Process {
         self.ring.lock().release();
     }
 
-    /// Hands the result of an asynchronous call of this level to the program.
+    /// Passes the result of an asynchronous call of level `level` to the program.
     ///
-    /// A parked thread resumes, at that level; it holds the word `DRAINING`, so further completions
-    /// interrupt no thread until it has drained the ring. Without a parked thread, and with no
-    /// draining thread, a running thread is interrupted. A draining thread is meanwhile as urgent
-    /// as the completions.
+    /// A parked thread resumes at that level; it holds the word `DRAINING`, so further completions
+    /// interrupt no thread until it has drained the ring. If no thread is parked and no thread
+    /// drains, a running thread is interrupted. A draining thread is as urgent as the completions.
     pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
         let Ok(space) = self.space() else {
             return;
         };
         let page = space.shared();
-        // Under the lock of the ring, under which threads park.
+        // The lock of the ring is held, because threads park under it.
         let mut ring = self.ring.lock();
         ring.complete(&space, entry);
         let is_most_urgent = ring.is_more_urgent(page, level);
@@ -149,7 +148,7 @@ impl Process {
             }
         }
         drop(ring);
-        // A running thread reaches the completion by itself; a thread that does not run may queue
+        // A running thread will find the completion; a thread that does not run may be queued
         // behind others.
         if is_most_urgent && !run_queue::raise_running(self, level) {
             let draining = threads.may_be_draining(&space);
@@ -158,14 +157,14 @@ impl Process {
         }
     }
 
-    /// Raises a thread of the process for an event of this level, while none of its threads runs in
-    /// user mode or is parked: a ready thread becomes as urgent, or the next that becomes ready.
+    /// Raises a thread of the process for an event of level `level`, while none of its threads runs
+    /// in user mode or is parked: a ready thread, or the next that becomes ready, gets this level.
     pub(crate) fn raise(&self, level: Level) {
         let threads = self.threads.lock();
         run_queue::raise(self, threads.queue_slots(), level);
     }
 
-    /// Removes a thread from the run queue, as if it were on its way to a hart.
+    /// Removes a thread from the run queue, as a hart does before it runs the thread.
     #[cfg(feature = "selftest")]
     pub(crate) fn take_ready(&self) -> Option<Box<Thread>> {
         let threads = self.threads.lock();
@@ -174,11 +173,11 @@ impl Process {
             .find_map(|queue_slot| run_queue::remove(self, queue_slot))
     }
 
-    /// Parks the thread until there is a completion or it is unparked. `Some`:
-    /// that has happened already, or the process has ended.
+    /// Parks the thread until a completion arrives or it is unparked. Returns the thread if this
+    /// has already happened.
     ///
     /// # Errors
-    /// [`Error::NoProcess`]: it has ended.
+    /// [`Error::NoProcess`] if the process has ended.
     pub(crate) fn park(&self, thread: Box<Thread>) -> Result<Option<Box<Thread>>, Error> {
         let space = self.space()?;
         // Both locks are held until the thread is parked, so that a completion that arrives now
@@ -192,7 +191,7 @@ impl Process {
         Ok(parked.flatten())
     }
 
-    /// Ends the wait of the parked thread of a line, or its next one.
+    /// Ends the current wait of the parked thread of a line, or its next wait.
     ///
     /// # Errors
     /// [`Error::NoThread`].

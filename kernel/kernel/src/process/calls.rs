@@ -1,8 +1,8 @@
-//! The calls of a process that are in flight: their coroutines, by number.
+//! Numbers of the calls in flight of a process, and their coroutines.
 //!
-//! A number is taken before the coroutine is made, so that the coroutine knows it, and given back
-//! at its end. It comes with the token of an asynchronous call, which tells apart calls that had
-//! the same number. All operations are O(1).
+//! A number is allocated before the coroutine is created, so that the coroutine knows it, and freed
+//! when the call ends. It is paired with the token of an asynchronous call, which distinguishes
+//! calls that had the same number. All operations are O(1).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,26 +17,26 @@ use super::share::{Charge, Resource};
 /// threads.
 const MAX_CALLS: usize = os_abi::shared::RING_ENTRIES + os_abi::thread::MAX_THREADS;
 
-/// KiB that a call takes at most: its coroutine, its slot, its timer.
+/// Maximum memory of a call in KiB: its coroutine, its slot, its timer.
 const KIB: usize = 1;
 
 const NONE: usize = usize::MAX;
 
 struct Slot {
-    /// Coroutine of the call, once it is made.
+    /// Coroutine of the call, once it is created.
     coroutine: Option<CoroutineId>,
-    /// The token of an asynchronous call.
+    /// Token of an asynchronous call.
     token: Option<u64>,
     cancelled: bool,
     /// Next free slot.
     next: usize,
 }
 
-/// See the module.
+/// The calls in flight. See the module.
 pub(super) struct Calls {
     slots: Vec<Slot>,
     free: usize,
-    /// Memory of the slots, charged to the share as the table grows.
+    /// Charge for the memory of the slots, which grows with the table.
     charge: Option<Charge>,
 }
 
@@ -49,7 +49,7 @@ impl Calls {
         }
     }
 
-    /// Takes a number for a call.
+    /// Allocates a number for a call.
     ///
     /// # Errors
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
@@ -83,7 +83,7 @@ impl Calls {
         slot.map(|slot| slot.coroutine = Some(coroutine)).is_some()
     }
 
-    /// Removes a call that is over.
+    /// Removes a call that has ended.
     pub(super) fn remove(&mut self, number: usize) {
         if let Some(slot) = self.slots.get_mut(number) {
             slot.coroutine = None;
@@ -92,7 +92,7 @@ impl Calls {
         }
     }
 
-    /// Marks an asynchronous call to end early. Returns its coroutine, to be woken.
+    /// Marks an asynchronous call as cancelled. Returns its coroutine, which the caller wakes.
     pub(super) fn cancel(&mut self, number: usize, token: u64) -> Option<CoroutineId> {
         let coroutine = self.find(number, token)?;
         self.slots[number].cancelled = true;
@@ -105,7 +105,7 @@ impl Calls {
         slot.coroutine.filter(|_| slot.token == Some(token))
     }
 
-    /// Returns whether a call is to end early.
+    /// Returns whether a call must end early.
     pub(super) fn is_cancelled(&self, number: usize) -> bool {
         self.slots.get(number).is_some_and(|slot| slot.cancelled)
     }

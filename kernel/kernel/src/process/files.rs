@@ -1,4 +1,4 @@
-//! The file descriptors of a process.
+//! File descriptors of a process.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -41,13 +41,13 @@ impl File {
             File::Console => console::readable().await,
             File::Pipe(end) => end.readable().await,
             File::Socket(socket) => socket.readable().await,
-            // In a box, so that calls of other files, which are many, stay small.
+            // In a box, so that the futures of other files, which are more frequent, stay small.
             File::Stored(file) => Box::pin(file.readable()).await?,
         }
         Ok(())
     }
 
-    /// Waits until there is room to write, or an error.
+    /// Waits until there is space to write, or an error.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -61,7 +61,7 @@ impl File {
         Ok(())
     }
 
-    /// Takes the bytes that are there; 0 at the end. `None`: nothing yet.
+    /// Takes the available bytes; 0 at the end. Returns `None` if it must wait.
     pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => console::try_read(to).map(Ok),
@@ -72,7 +72,7 @@ impl File {
         }
     }
 
-    /// Stores all the bytes if they fit, or returns an error. `None`: they do not fit.
+    /// Stores all bytes. Returns `None` if they do not fit.
     pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => {
@@ -84,10 +84,10 @@ impl File {
         }
     }
 
-    /// Returns the socket.
+    /// Returns the socket of the descriptor.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: the descriptor stands for another object.
+    /// [`Error::BadFile`] if the descriptor stands for another object.
     pub(crate) fn socket(self) -> Result<Arc<Socket>, Error> {
         match self {
             File::Socket(socket) => Ok(socket),
@@ -95,10 +95,10 @@ impl File {
         }
     }
 
-    /// Returns the file of the disk.
+    /// Returns the file of the disk of the descriptor.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: the descriptor stands for another object.
+    /// [`Error::BadFile`] if the descriptor stands for another object.
     pub(crate) fn stored(self) -> Result<Arc<OpenFile>, Error> {
         match self {
             File::Stored(file) => Ok(file),
@@ -106,7 +106,7 @@ impl File {
         }
     }
 
-    /// Stores the bytes that fit, or returns an error. `None`: nothing fits.
+    /// Stores as many bytes as fit. Returns `None` if none fit.
     pub(crate) fn put(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => self.try_write(from),
@@ -116,7 +116,7 @@ impl File {
     }
 }
 
-/// Returns the KiB that a table of `slots` slots uses at most.
+/// Returns the maximum memory of a table of `slots` slots, in KiB.
 const fn kib(slots: usize) -> usize {
     (2 * slots * size_of::<Option<File>>()).div_ceil(1 << 10)
 }
@@ -126,9 +126,9 @@ pub(crate) struct Files {
     slots: Vec<Option<File>>,
     /// Lower bound of the free slots: all slots below are in use.
     first_free: usize,
-    /// Memory of the table, charged to a share.
+    /// Charge for the memory of the table.
     charge: Option<Charge>,
-    /// Maximum number of slots so far.
+    /// Maximum number of slots that the table has had.
     peak: usize,
 }
 
@@ -143,7 +143,7 @@ impl Files {
         }
     }
 
-    /// Returns a table of the same files under the same descriptors.
+    /// Returns a table with the same files under the same descriptors.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -170,8 +170,8 @@ impl Files {
         file.cloned().ok_or(Error::BadFile)
     }
 
-    /// Gives files descriptors, all or none: the lowest that are free. O(1) unless some
-    /// were freed.
+    /// Assigns the lowest free descriptors to files, to all or none. O(1) unless descriptors were
+    /// freed.
     ///
     /// # Errors
     /// [`Error::TooMany`], [`Error::OutOfMemory`]; the files are dropped.
@@ -203,8 +203,8 @@ impl Files {
         Ok(descriptors)
     }
 
-    /// Charges the memory of another slot to the share. The charge is released only for the table
-    /// as a whole.
+    /// Charges the memory of another slot to the share. The charge is released only with the whole
+    /// table.
     fn charge_slot(&mut self, share: &Arc<Share>) -> Result<(), Error> {
         let more = kib(self.slots.len() + 1) - kib(self.slots.len());
         match &self.charge {
@@ -216,7 +216,7 @@ impl Files {
         Ok(())
     }
 
-    /// Frees a descriptor. The file is to be dropped after the lock is released.
+    /// Frees a descriptor. The caller drops the file after it has released the lock.
     ///
     /// # Errors
     /// [`Error::BadFile`].

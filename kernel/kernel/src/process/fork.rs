@@ -1,16 +1,16 @@
 //! `fork` and `exec`.
 //!
-//! *Fork* copies the memory and the descriptors of a process; of its threads the child has the one
-//! that called. Calls in flight and completions that were not taken stay with the parent.
+//! *Fork* copies the memory and the descriptors of a process; the child has only a copy of the
+//! calling thread. Calls in flight, and completions that were not read, stay with the parent.
 //!
 //! So that the copy is consistent, the other threads are held meanwhile: none runs in user mode,
-//! and none is inside a critical section (`os_abi::thread`), so the scheduler's data and the heap
-//! are as between two operations. A thread that is inside one continues until it has left it; if it
-//! does not leave in time, `fork` fails. Any other unfinished work of a thread, such as a poll, is
-//! never finished in the child.
+//! and none is inside a critical section (`os_abi::thread`), so no operation on the scheduler's
+//! data or on the heap is incomplete. A thread inside a critical section continues until it has
+//! left it; if it does not leave in time, `fork` fails. Any other unfinished work of a thread, such
+//! as a poll, is never finished in the child.
 //!
-//! *Exec* makes another process with the same [`Identity`](super::Identity) and the files of the
-//! old one, which ends without a status.
+//! *Exec* creates another process with the same [`Identity`](super::Identity) and the files of the
+//! old process, which ends without a status.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -31,11 +31,11 @@ use crate::memory::user::UserSlice;
 use crate::sleep::sleep_until;
 use crate::{clock, executor, memory, run_queue, switching};
 
-/// Time that the other threads have to leave their critical sections.
+/// Time limit for the other threads to leave their critical sections.
 const QUIESCE_MICROS: u64 = 500_000;
-/// Time between two checks of these threads.
+/// Interval between two checks of these threads.
 const POLL_MICROS: u64 = 50;
-/// Pages that are copied between two yields.
+/// Number of pages that are copied between two yields.
 const PAGES_AT_ONCE: usize = 16;
 
 /// Initial state of the child's thread.
@@ -48,7 +48,7 @@ pub(crate) struct ThreadImage {
 }
 
 impl ThreadImage {
-    /// Copies the thread; the copy sees 0 as the result of its call.
+    /// Copies a thread; the result of the call in the copy is 0.
     pub(crate) fn new(thread: &Thread) -> ThreadImage {
         let mut context = thread.context.clone();
         context.set_argument(0, 0);
@@ -62,7 +62,7 @@ impl ThreadImage {
     }
 }
 
-/// Holds the other threads of a process back from user mode, until it is dropped.
+/// Keeps the other threads of a process from running in user mode, until it is dropped.
 struct Hold(Arc<Process>);
 
 impl Hold {
@@ -94,7 +94,7 @@ impl Drop for Hold {
 }
 
 impl Process {
-    /// Returns whether the threads of the process are held back from user mode.
+    /// Returns whether the threads of the process are kept from running in user mode.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(SeqCst) != 0
     }
@@ -106,10 +106,10 @@ impl Process {
         lines.any(|line| space.line(line, CRITICAL) != 0)
     }
 
-    /// Parks a thread until the process is not held any more.
+    /// Parks a thread until the process is no longer held.
     pub(crate) fn hold(&self, thread: Box<Thread>) {
         self.with_thread(thread, |threads, thread| threads.hold(thread));
-        // The process may have been released while the thread came here.
+        // The process may have been released before the thread was parked.
         self.release_held();
     }
 
@@ -130,11 +130,11 @@ impl Process {
     }
 }
 
-/// Makes a child that is a copy of the process, with one thread; returns its number.
+/// Creates a child that is a copy of the process, with one thread; returns its number.
 ///
 /// # Errors
-/// [`Error::TooMany`] processes or threads; [`Error::OutOfMemory`]; [`Error::Busy`]: other threads
-/// of the process do not leave their critical sections.
+/// [`Error::TooMany`] processes or threads; [`Error::OutOfMemory`]; [`Error::Busy`] if other
+/// threads of the process do not leave their critical sections.
 pub(crate) async fn fork(parent: Arc<Process>, image: ThreadImage) -> Result<isize, Error> {
     if memory::is_short() {
         return Err(Error::OutOfMemory);
@@ -160,7 +160,7 @@ pub(crate) async fn fork(parent: Arc<Process>, image: ThreadImage) -> Result<isi
         heap_end,
     );
     let (_, mut thread) = child.add_thread(Some(image.number), image.context, image.level)?;
-    // The calling thread, which has waited all the time, continues as it was.
+    // The calling thread, which has waited all the time, continues unchanged in the child.
     space.copy_line(&from, image.line);
     thread.interrupted = image.interrupted;
     reserved.become_process(child);
@@ -207,13 +207,13 @@ pub(crate) struct Program<'a> {
     pub(crate) argument: &'a [u8],
 }
 
-/// Replaces the program of a process by another, for a caller of this level; returns the thread
-/// that runs it, at the level `own`, which is to be made ready. No thread of the old program runs
-/// afterwards; the caller has to drop the calling thread.
+/// Replaces the program of a process by another, for a caller of level `level`. Returns the thread
+/// that runs the new program, at level `own`; the caller makes it ready and drops the calling
+/// thread. No thread of the old program runs afterwards.
 ///
 /// # Errors
-/// [`Error::BadProgram`], [`Error::OutOfMemory`], [`Error::TooMany`] threads: everything is as
-/// before. [`Error::NoProcess`]: the process has ended.
+/// [`Error::BadProgram`], [`Error::OutOfMemory`], [`Error::TooMany`] threads: the process is
+/// unchanged. [`Error::NoProcess`]: the process has ended.
 pub(crate) fn exec(
     old: &Arc<Process>,
     program: &Program<'_>,
@@ -242,7 +242,7 @@ pub(crate) fn exec(
         new.clear(level);
         return Err(Error::NoProcess);
     }
-    // From here on the end of the process finds the new one.
+    // From now on the end of the process ends the new program.
     *new.files.lock() = core::mem::replace(&mut *old.files.lock(), Files::new());
     if new.is_ended() {
         new.drop_files();

@@ -1,4 +1,4 @@
-//! The part of a process that other processes see: its number, parent, status and waiters.
+//! The part of a process that other processes access: its number, parent, status and waiters.
 //!
 //! It outlives the program: see [`super`].
 
@@ -10,12 +10,12 @@ use super::{Process, Share};
 use crate::arch::lock::IrqLock;
 use crate::waiters::{Awaited, Waiters};
 
-/// Exit state of a process: its status, its calls, its waiters.
+/// Exit state of a process: its status, its number of calls, its waiters.
 pub(crate) struct ExitState {
-    /// The status, once it has ended.
+    /// Status of the process, after it has ended.
     pub(super) status: Option<isize>,
-    /// Number of calls whose coroutines exist. Waiters wait until these are gone, and with them the
-    /// files they use.
+    /// Number of calls whose coroutines exist. Waiters wait until these have ended and released
+    /// their files.
     calls: usize,
     /// True while the process counts among the live processes of its share.
     is_counted: bool,
@@ -29,7 +29,7 @@ impl Awaited for ExitState {
 }
 
 impl ExitState {
-    /// Returns the status, once nothing is left of the process.
+    /// Returns the status, after all calls have ended.
     pub(super) fn final_status(&self) -> Option<isize> {
         self.status.filter(|_| self.calls == 0)
     }
@@ -52,16 +52,16 @@ impl Drop for CallGuard {
     }
 }
 
-/// The part of a process that other processes see.
+/// The part of a process that other processes access.
 pub(crate) struct Identity {
     /// Number of the process: slot in the table plus a generation.
     pub(crate) number: usize,
-    /// The process that may wait for this one; 0: none.
+    /// Number of the process that may wait for this one, or 0 if there is none.
     pub(super) parent: AtomicUsize,
     pub(super) exit_state: IrqLock<ExitState>,
     /// Share to which the resources of the process are charged.
     pub(super) share: Arc<Share>,
-    /// Set for the first process of a share: the share is over when it ends.
+    /// Set for the first process of a share, with which the share ends.
     pub(super) begins_share: bool,
 }
 
@@ -86,12 +86,12 @@ impl Identity {
         })
     }
 
-    /// Returns the number of the process that may wait for this one; 0: none.
+    /// Returns the number of the process that may wait for this one, or 0 if there is none.
     pub(super) fn parent(&self) -> usize {
         self.parent.load(SeqCst)
     }
 
-    /// Sets the status of an ended process; called once.
+    /// Sets the status of an ended process. Called once.
     pub(super) fn set_status(&self, status: isize) {
         self.change(|exit_state| exit_state.status = Some(status));
     }

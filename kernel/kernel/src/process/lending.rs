@@ -8,16 +8,16 @@
 //!                                                                 and on along the chain …
 //! ```
 //!
-//! The level of a thread is its own, set by its program, or the most urgent level that is lent to
-//! it. Loans are computed anew from the waiting calls whenever a call begins or ends to wait, or
-//! changes its level. So a loan ends with its wait, regardless of the reason, and nothing stays
-//! raised. A loan is passed on along chains of waiting threads at once; in a cycle of waiting
-//! threads, until no level changes any more.
+//! The effective level of a thread is its own, set by its program, or the most urgent level that is
+//! lent to it. Loans are recomputed from the waiting calls whenever a call begins or ends to wait,
+//! or changes its level. So a loan ends with its wait, whatever the reason, and no thread stays
+//! raised. A loan is passed on immediately along chains of waiting threads, and in a cycle until no
+//! level changes any more.
 //!
 //! *Locks.* The word of a lock is 0 or the number of the thread that holds it, and [`CONTENDED`] if
-//! others wait. The holder passes the lock to the most urgent waiter, of equals to the oldest; so
-//! the kernel knows the thread to which the others lend. The word may have any value: a loan stays
-//! within the process.
+//! other threads wait. The holder passes the lock to the most urgent waiter, and among equally
+//! urgent waiters to the oldest; so the kernel knows the thread to which the others lend. A program
+//! may store any value in the word: a loan never leaves the process.
 //!
 //! All steps hold the lock of the threads. A step is O(waiting calls), which are at most as many as
 //! the other threads of the process, plus its asynchronous `thread_join`s.
@@ -49,13 +49,13 @@ struct WaitingCall {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaitTarget {
-    /// The end of a thread.
+    /// The call waits for the end of a thread.
     End,
-    /// A lock, for the thread of this number.
+    /// The call waits for a lock, on behalf of the thread with this number.
     Lock { address: usize, thread: usize },
 }
 
-/// The calls that wait for threads of the process, oldest first.
+/// Calls that wait for threads of the process, oldest first.
 pub(super) struct WaitList(Vec<WaitingCall>);
 
 impl WaitList {
@@ -101,7 +101,7 @@ impl WaitList {
         waiting.borrower.filter(|_| before != level)
     }
 
-    /// Returns the calls that wait for a lock, with the number of the thread that is to hold it.
+    /// Returns the calls that wait for a lock, with the number of the thread that will hold it.
     fn lock_waiters(&mut self, wanted: usize) -> impl Iterator<Item = (&mut WaitingCall, usize)> {
         self.0.iter_mut().filter_map(move |waiting| {
             let WaitTarget::Lock { address, thread } = waiting.target else {
@@ -111,10 +111,10 @@ impl WaitList {
         })
     }
 
-    /// Removes the most urgent call that waits for a lock; returns it with the number of its thread
-    /// and whether others wait.
+    /// Removes the most urgent call that waits for a lock; returns it with the number of its
+    /// thread, and whether others wait.
     fn take_lock_waiter(&mut self, address: usize) -> Option<(WaitingCall, usize, bool)> {
-        // `min_by_key` returns the first of equals.
+        // `min_by_key` returns the first of several minima.
         let first = self
             .lock_waiters(address)
             .min_by_key(|(first, _)| first.level);
@@ -134,8 +134,8 @@ impl WaitList {
 }
 
 impl Process {
-    /// Returns the most urgent level that is lent to the thread of a line. One load; exact under
-    /// the lock of the run queue, under which a change of the level looks for the thread.
+    /// Returns the most urgent level that is lent to the thread of a line. Costs a load. Exact
+    /// under the lock of the run queue, under which a change of the level searches for the thread.
     #[inline]
     pub(crate) fn lent(&self, line: usize) -> u8 {
         self.lent[line % MAX_THREADS].load(Relaxed)
@@ -157,7 +157,7 @@ impl Process {
                     let changed = thread.update_level().then_some(thread.level);
                     next = changed.and_then(|level| self.set_call_level(threads, call, level));
                 }
-                // The level is updated when the thread becomes ready.
+                // The thread updates its level when it becomes ready.
                 None => {}
             }
         }
@@ -166,7 +166,7 @@ impl Process {
     /// Applies the levels that the program has set in the line of a thread.
     ///
     /// # Errors
-    /// [`Error::NoThread`]; [`Error::NoProcess`]: the process has ended.
+    /// [`Error::NoThread`]; [`Error::NoProcess`] if the process has ended.
     pub(crate) fn follow(&self, line: usize) -> Result<(), Error> {
         if line >= MAX_THREADS {
             return Err(Error::NoThread);
@@ -191,8 +191,8 @@ impl Process {
         Ok(())
     }
 
-    /// Gives the coroutine of a call a level. Returns the line to which the call now lends another
-    /// level, whose loan is to be updated.
+    /// Sets the level of a call's coroutine. Returns the line to which the call now lends another
+    /// level; the caller updates the loan of this line.
     fn set_call_level(
         &self,
         threads: &mut Threads,
@@ -204,15 +204,15 @@ impl Process {
         threads.wait_list.set_level(call, level)
     }
 
-    /// Gives the coroutine of a call a level, and updates the loan of the line that it lends to.
+    /// Sets the level of a call's coroutine, and updates the loan of the line that it lends to.
     pub(super) fn reprio_call(&self, threads: &mut Threads, call: CoroutineId, level: Level) {
         if let Some(line) = self.set_call_level(threads, call, level) {
             self.update_loan(threads, line);
         }
     }
 
-    /// Lends the level of the running coroutine of the kernel, which waits for the end of a thread,
-    /// until the loan is dropped.
+    /// Lends the level of the running kernel coroutine, which waits for the end of a thread, until
+    /// the loan is dropped.
     pub(super) fn lend_to(&self, number: usize) -> Option<Loan<'_>> {
         let call = executor::domain().current_id()?;
         let mut threads = self.threads.lock();
@@ -244,7 +244,7 @@ impl Process {
         }
     }
 
-    /// Takes the lock at an address for the thread of this number, or has the call wait for it.
+    /// Takes the lock at an address for the thread with this number, or makes the call wait for it.
     /// Returns true if the thread has the lock.
     fn take_lock(
         &self,
@@ -281,8 +281,8 @@ impl Process {
         Ok(false)
     }
 
-    /// Gives the lock at an address to the most urgent thread that waits for it; the loans of the
-    /// others go to that thread.
+    /// Passes the lock at an address to the most urgent thread that waits for it; the other waiters
+    /// lend to that thread from now on.
     ///
     /// # Errors
     /// [`Error::BadAddress`].
@@ -304,7 +304,7 @@ impl Process {
             self.update_loan(&mut threads, line);
         }
         drop(threads);
-        // The coroutine is gone if the process has ended meanwhile.
+        // The coroutine does not exist if the process has ended meanwhile.
         let _ = executor::domain().wake(granted.call);
         Ok(())
     }
@@ -343,7 +343,7 @@ pub(crate) fn lock(process: Arc<Process>, line: usize, address: usize) -> Lock {
     }
 }
 
-/// See [`lock`].
+/// Future of [`lock`].
 pub(crate) struct Lock {
     process: Arc<Process>,
     thread: usize,

@@ -1,4 +1,4 @@
-//! Makes the address space of a program from its ELF file.
+//! Creates the address space of a program from its ELF file.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,7 +14,7 @@ use crate::memory::pagetable::Mapping;
 use crate::memory::space::AddressSpace;
 use crate::{chaos, clock, settings, vdso};
 
-/// Loads a program; returns its space and where it starts.
+/// Loads a program; returns its space and its initial context.
 ///
 /// # Errors
 /// [`Error::BadProgram`], [`Error::OutOfMemory`].
@@ -52,7 +52,7 @@ pub(super) fn load(
 fn map_segment(space: &AddressSpace, segment: Segment<'_>) -> Result<(), Error> {
     let end = segment.start + segment.len;
     let is_in_image = segment.start >= layout::IMAGE && end <= layout::IMAGE_END;
-    // W^X, and no page in two segments.
+    // W^X, and no page belongs to two segments.
     let is_sound = segment.start.is_multiple_of(PAGE) && !(segment.write && segment.execute);
     if !is_in_image || !is_sound {
         return Err(Error::BadProgram);
@@ -75,7 +75,7 @@ fn map_segment(space: &AddressSpace, segment: Segment<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// Builds the info page of a program: [`ProcessInfo`], word by word.
+/// Builds the info page of a program, a [`ProcessInfo`], word by word.
 fn info_page(
     process: u64,
     level: Level,

@@ -10,18 +10,18 @@
 //!                                           ended ── wait ──► (gone)
 //! ```
 //!
-//! A [`Thread`] has one owner, which alone may touch it: the queue of ready threads, the hart that
-//! runs it, or its process while it is parked (`threads.rs`). It is moved, never shared, so it
-//! cannot run twice.
+//! A [`Thread`] has one owner, which alone may access it: the queue of ready threads, the hart that
+//! runs it, or its process while it is parked (`threads.rs`). A thread is moved, never shared, so
+//! it cannot run twice.
 //!
-//! [`Process::end`] can come at any moment, from any hart. It takes everything out of the process:
-//! its space, its files, its parked threads, and it cancels the calls in flight; their coroutines
-//! are dropped and write nowhere, because a call that has not finished finds no space any more. A
-//! thread that runs elsewhere is dropped when its hart looks at it next, and it is sent an IPI.
+//! [`Process::end`] may be called at any time, on any hart. It removes everything from the process:
+//! its space, its files, its parked threads, and it cancels the calls in flight. Their coroutines
+//! are dropped and write to no memory, because an unfinished call finds no space. A thread that
+//! runs on another hart is dropped when that hart next checks it, after an IPI.
 //!
-//! The part of a process that other processes see, its [`Identity`], outlives the program: `exec`
-//! ends the process without a status and gives the identity to another. The limits of a process and
-//! its descendants are its [`Share`].
+//! The part of a process that other processes access, its [`Identity`], outlives the program:
+//! `exec` ends the process without a status and passes the identity to another process. The limits
+//! of a process and its descendants are its [`Share`].
 
 mod calling;
 mod calls;
@@ -75,7 +75,7 @@ use threads::Threads;
 
 /// Significant bits of the status of a process.
 const STATUS: isize = 0xff;
-/// Bytes of a thread's line.
+/// Size of a thread's line in bytes.
 const LINE_BYTES: usize = 8 * LINE_WORDS;
 
 /// Makes the remaining memory available to programs.
@@ -91,19 +91,19 @@ pub(crate) fn init() -> Result<(), SpawnError> {
 /// A process, from the start of its program to its end.
 pub(crate) struct Process {
     identity: Arc<Identity>,
-    /// The name that its program was started by.
+    /// Name by which the program was started.
     name: Arc<str>,
-    /// Most urgent level that its threads may have.
+    /// Most urgent level that the threads may have.
     pub(crate) ceiling: Level,
     ended: AtomicBool,
     space: IrqLock<Option<Arc<AddressSpace>>>,
     files: IrqLock<Files>,
     threads: IrqLock<Threads>,
-    /// The most urgent level lent to each thread, by line (`lending.rs`).
+    /// Most urgent level that is lent to each thread, by line (`lending.rs`).
     lent: [AtomicU8; MAX_THREADS],
-    /// Number of holders that keep the process's threads back from user mode.
+    /// Number of holds that keep the threads from running in user mode.
     held: AtomicUsize,
-    /// The coroutines of calls in flight.
+    /// Coroutines of the calls in flight.
     calls: IrqLock<Calls>,
     /// Results of asynchronous calls.
     ring: IrqLock<Ring>,
@@ -111,9 +111,9 @@ pub(crate) struct Process {
     interrupt: AtomicBool,
     /// Level to which the next thread that becomes ready is raised (`run_queue.rs`).
     pub(crate) pending_level: PendingLevel,
-    /// End of the memory that it has mapped.
+    /// End of the memory that the program has mapped.
     heap_end: AtomicUsize,
-    /// Stacks of the kernel threads of its calls.
+    /// Stacks of the kernel threads of the calls.
     #[cfg(feature = "kernel-threads")]
     pub(crate) stacks: Arc<crate::arch::kernel_thread::Stacks>,
 }
@@ -149,7 +149,7 @@ impl Process {
         })
     }
 
-    /// Returns the share in which the process's resources count.
+    /// Returns the share to which the process's resources are charged.
     pub(crate) fn share(&self) -> &Arc<Share> {
         &self.identity.share
     }
@@ -159,11 +159,11 @@ impl Process {
         self.identity.number
     }
 
-    /// Adds a thread with the wanted number or any, and a level within the ceiling; returns its
-    /// number and the thread, which is to be made ready.
+    /// Adds a thread with the given number or any, and a level within the ceiling; returns its
+    /// number and the thread, which the caller makes ready.
     ///
     /// # Errors
-    /// [`Error::TooMany`] threads, of the process or in all; [`Error::OutOfMemory`].
+    /// [`Error::TooMany`] threads, of the process or of the machine; [`Error::OutOfMemory`].
     pub(crate) fn add_thread(
         self: &Arc<Process>,
         number: Option<usize>,
@@ -178,7 +178,7 @@ impl Process {
             self.update_loan(&mut threads, line);
             (line, number)
         };
-        // Clears the words that an earlier thread may have left there.
+        // Clear the words that an earlier thread may have left in the line.
         if let Ok(space) = self.space() {
             space.clear_line(line);
             space.set_line(line, NUMBER, number as u64);
@@ -192,7 +192,7 @@ impl Process {
     /// Returns a level that a thread of the process may have.
     ///
     /// # Errors
-    /// [`Error::TooUrgent`], above its ceiling; [`Error::BadArgument`], below the levels of work.
+    /// [`Error::TooUrgent`] above the ceiling; [`Error::BadArgument`] below the levels of work.
     pub(crate) fn allowed(&self, level: Level) -> Result<Level, Error> {
         if level < self.ceiling {
             return Err(Error::TooUrgent);
@@ -203,7 +203,7 @@ impl Process {
         Ok(level)
     }
 
-    /// Returns whether the process has ended. Its threads must not run any more then.
+    /// Returns whether the process has ended. Its threads must then no longer run.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
@@ -211,7 +211,7 @@ impl Process {
     /// Returns the memory of the process.
     ///
     /// # Errors
-    /// [`Error::NoProcess`]: the process has ended.
+    /// [`Error::NoProcess`] if the process has ended.
     pub(crate) fn space(&self) -> Result<Arc<AddressSpace>, Error> {
         self.space.lock().clone().ok_or(Error::NoProcess)
     }
@@ -224,14 +224,14 @@ impl Process {
         self.files.lock().get(descriptor)
     }
 
-    /// Gives files descriptors, all or none.
+    /// Assigns descriptors to files, to all or none.
     ///
     /// # Errors
     /// [`Error::TooMany`].
     pub(crate) fn add_files<const N: usize>(&self, files: [File; N]) -> Result<[usize; N], Error> {
         let mut table = self.files.lock();
         let added = table.add(self.share(), files);
-        // An end that comes later finds the files; an end that came before does not.
+        // If the process ends later, it finds these files; otherwise they are dropped here.
         drop(table);
         if self.is_ended() {
             self.drop_files();
@@ -254,14 +254,14 @@ impl Process {
         drop(files);
     }
 
-    /// Calls `f` with the threads, unless the process has ended: then the thread is dropped.
+    /// Calls `f` with the threads, or drops the thread if the process has ended.
     fn with_thread<R>(
         &self,
         thread: Box<Thread>,
         f: impl FnOnce(&mut Threads, Box<Thread>) -> R,
     ) -> Option<R> {
         let mut threads = self.threads.lock();
-        // A later end finds the thread that `f` stores now.
+        // If the process ends later, it finds the thread that `f` stores.
         if self.is_ended() {
             drop(threads);
             drop(thread);
@@ -270,12 +270,12 @@ impl Process {
         Some(f(&mut threads, thread))
     }
 
-    /// Ends the thread with a result; with its last thread the process ends.
+    /// Ends the thread with a result; the process ends with its last thread.
     pub(crate) fn end_thread(&self, thread: Box<Thread>, result: isize) {
         let (line, level) = (thread.line, thread.level);
-        // Frees the queue slot first.
+        // The drop frees the queue slot first.
         drop(thread);
-        // The answer of `thread_join` is never an error.
+        // The result of `thread_join` is never an error.
         let result = result & isize::MAX;
         let exit = self.threads.lock().end(line, result);
         exit.waiters.wake();
@@ -284,7 +284,7 @@ impl Process {
         }
     }
 
-    /// Waits until a thread has ended, and lends it the level of the caller until then; its number
+    /// Waits until a thread has ended, and lends it the level of the caller meanwhile. Its number
     /// is invalid afterwards.
     ///
     /// # Errors
@@ -294,7 +294,7 @@ impl Process {
         wait_until(&self.threads, |threads| threads.join(number)).await
     }
 
-    /// Takes a range of addresses for `len` bytes, above a hole of `hole` bytes.
+    /// Reserves a range of `len` bytes, above a hole of `hole` bytes.
     pub(crate) fn reserve_addresses(&self, hole: usize, len: usize) -> Option<Range<usize>> {
         let limit = layout::STACK_TOP - layout::STACK_SIZE - PAGE;
         let after = |start: usize| start.checked_add(hole)?.checked_add(len);
@@ -308,16 +308,16 @@ impl Process {
         Some(end - len..end)
     }
 
-    /// Gives back the end of a range that was taken, if it is still the last one.
+    /// Releases the end of a reserved range, if it is still the last range.
     pub(crate) fn release_addresses(&self, range: Range<usize>) {
-        // Otherwise they stay unused.
+        // Otherwise the addresses stay unused.
         let _ = self
             .heap_end
             .compare_exchange(range.end, range.start, SeqCst, SeqCst);
     }
 
-    /// Ends the process with a status, unless it has ended before, for a caller of this
-    /// level. From any hart; not from an interrupt handler.
+    /// Ends the process with a status, unless it has ended before, for a caller of level `level`.
+    /// May be called on any hart, but not by an interrupt handler.
     pub(crate) fn end(&self, status: isize, level: Level) {
         if self.ended.swap(true, SeqCst) {
             return;
@@ -327,20 +327,20 @@ impl Process {
         if self.identity.begins_share {
             self.share().end(level);
         }
-        // The answer of `wait` is never an error either.
+        // The result of `wait` is never an error.
         self.identity.set_status(status & STATUS);
         if self.identity.parent.load(SeqCst) == 0 {
             table::remove(self.number());
         }
     }
 
-    /// Takes everything out of a process that has ended.
+    /// Removes everything from a process that has ended.
     ///
-    /// The coroutines of its calls end in their turn, at least as urgent as `level`: a caller that
-    /// ends a process does not wait for less urgent coroutines.
+    /// The coroutines of its calls end at a level of at least `level`: a caller that ends a process
+    /// does not wait for less urgent coroutines.
     fn clear(&self, level: Level) {
         let calls = core::mem::replace(&mut *self.calls.lock(), Calls::new());
-        // Cleared so that a dropped call does not look for itself among the others.
+        // The list is cleared, so that a dropped call does not search it.
         self.threads.lock().wait_list = WaitList::new();
         let domain = executor::domain();
         for call in calls.coroutines() {

@@ -1,9 +1,9 @@
-//! The reaper: ends the remaining processes of shares that are over, in one coroutine of the
-//! kernel. It ends a process a poll, so that the end of many keeps no thread from a hart for longer
-//! than the end of one.
+//! The reaper: a kernel coroutine that ends the remaining processes of shares that are over. It
+//! ends one process per poll, so that the end of many processes delays threads no longer than the
+//! end of one.
 //!
-//! The reaper is as urgent as the most urgent caller that has ended a share, or waits for that end.
-//! No process is missed: a share is marked as over before its members are looked for, and a process
+//! The reaper is as urgent as the most urgent caller that has ended a share, or waits for its end.
+//! No process is missed: a share is marked as over before its members are searched, and a process
 //! enters the table before it checks whether its share is over.
 
 use core::future::poll_fn;
@@ -41,8 +41,8 @@ pub(super) fn init() -> Result<(), SpawnError> {
     Ok(())
 }
 
-/// Makes the reaper as urgent as `level`: a share is over, or a caller of this level waits until
-/// nothing is left of one.
+/// Makes the reaper at least as urgent as `level`, because a share is over, or a caller of this
+/// level waits until a share is empty.
 pub(super) fn request(level: Level) {
     let mut reaper = REAPER.lock();
     reaper.has_work = true;
@@ -56,7 +56,7 @@ pub(super) fn request(level: Level) {
     }
 }
 
-/// Takes the work, if there is any; else makes the reaper the least urgent.
+/// Takes the work, if any; otherwise makes the reaper the least urgent.
 fn take_work() -> Poll<()> {
     let mut reaper = REAPER.lock();
     if core::mem::take(&mut reaper.has_work) {

@@ -7,9 +7,10 @@
 //!                                    └─ else: a user interrupt
 //! ```
 //!
-//! An entry is reserved when the call is made: calls in flight and completions that were not taken
-//! are at most [`RING_ENTRIES`], so a completion always has room. The program reports the number of
-//! taken completions; a wrong number overwrites only completions of its own.
+//! A call reserves an entry: calls in flight and completions that were not read are at most
+//! [`RING_ENTRIES`], so a completion always has an entry. The program reports the number of
+//! completions that it has read; a wrong number makes the kernel overwrite only completions of this
+//! program.
 
 use os_abi::Error;
 use os_abi::shared::{DRAINING, ENTRY_WORDS, RING_ENTRIES, RING_HEAD, RING_TAIL, completion};
@@ -20,11 +21,11 @@ use crate::memory::space::AddressSpace;
 
 /// Kernel state of the ring.
 pub(super) struct Ring {
-    /// Completions so far.
+    /// Number of completions.
     tail: u64,
-    /// Calls in flight.
+    /// Number of calls in flight.
     in_flight: u64,
-    /// Most urgent level of the completions that were not taken.
+    /// Most urgent level of the completions that were not read.
     most_urgent: Level,
 }
 
@@ -37,7 +38,7 @@ impl Ring {
         }
     }
 
-    /// Returns the number of completions that were not taken, according to the program.
+    /// Returns the number of completions that were not read, according to the program.
     fn unread(&self, page: &SharedPage) -> u64 {
         self.tail.wrapping_sub(page.load(RING_HEAD)).min(self.tail)
     }
@@ -57,7 +58,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Releases a reserved entry: the call was not made.
+    /// Releases a reserved entry, because the call was not made.
     pub(super) fn release(&mut self) {
         self.in_flight -= 1;
     }
@@ -65,7 +66,7 @@ impl Ring {
     /// Writes a completion into its reserved entry.
     pub(super) fn complete(&mut self, space: &AddressSpace, entry: [u64; ENTRY_WORDS]) {
         let (page, first_word) = completion(self.tail);
-        // The page exists: an entry of each page up to this one was reserved.
+        // The page exists, because an entry of each page up to this one was reserved.
         if let Some(page) = space.completions(page) {
             for (word, value) in entry.into_iter().enumerate() {
                 page.store(first_word + word, value);
@@ -76,8 +77,8 @@ impl Ring {
         space.shared().store(RING_TAIL, self.tail);
     }
 
-    /// Returns whether a new completion of this level is more urgent than all earlier ones in the
-    /// ring, of which the program has been notified.
+    /// Returns whether a new completion of level `level` is more urgent than all earlier
+    /// completions in the ring, of which the program has been notified.
     pub(super) fn is_more_urgent(&mut self, page: &SharedPage, level: Level) -> bool {
         if self.unread(page) <= 1 {
             self.most_urgent = Level::LEAST_URGENT;
@@ -87,7 +88,7 @@ impl Ring {
         level < before
     }
 
-    /// Returns whether there is a completion that no thread is about to take out.
+    /// Returns whether there is a completion, and no thread is draining the ring.
     pub(super) fn has_unclaimed(&self, page: &SharedPage) -> bool {
         self.unread(page) != 0 && page.load(DRAINING) == 0
     }

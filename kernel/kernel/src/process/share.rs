@@ -6,20 +6,21 @@
 //!                            A    forks of A, and processes spawned into its own share
 //! ```
 //!
-//! One rule: **a resource is charged to the share of the process that takes it and to every share
-//! around that; each share has a limit.** `spawn` creates a share within that of the caller, a
-//! power of two smaller; `fork` and `exec` stay in the same one. So the part of the parent's share
-//! outside of the program's own is always left to the others. Limits promise nothing: shares next
-//! to each other may together exceed the machine.
+//! One rule: **a resource is charged to the share of the process that takes it and to every
+//! enclosing share; each share has a limit.** `spawn` creates a share within that of the caller,
+//! smaller by a power of two; `fork` and `exec` stay in the same share. So the rest of the parent's
+//! share always remains for others. Limits are no guarantees: the sum of neighbouring shares may
+//! exceed the machine.
 //!
 //! A share is *over* when the process that was spawned with it has ended, for any reason: all
-//! processes still in it, orphans too, are killed (`reap.rs`), and a wait for that process lasts
-//! until none is left. So a parent can always count, and end, the processes that a program starts.
+//! processes that are still in it, including orphans, are killed (`reap.rs`), and a wait for that
+//! process lasts until none is left. So a parent can always limit, and end, the processes that a
+//! program starts.
 //!
-//! A resource stays charged where it was taken until it is freed, under any owner: a pipe that was
-//! passed on, a closed socket that lingers.
+//! A resource stays charged to its share until it is freed, whoever owns it: a pipe that was passed
+//! on, a closed socket that lingers.
 //!
-//! A charge and its release cost a step per enclosing share, at most [`DEPTH`]; nothing waits.
+//! A charge and its release cost a step per enclosing share, at most [`DEPTH`]; neither waits.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -34,28 +35,29 @@ use crate::memory::{self, PAGE, heap};
 use crate::waiters::{Awaited, Waiters, wait_until};
 use crate::{executor, net, settings};
 
-/// Maximum depth of nested shares: the limit of processes is 0 after as many halvings.
+/// Maximum depth of nested shares: after this number of halvings the limit of processes is 0.
 const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
 
-/// A resource that is counted.
+/// A limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// Slots of the table of processes.
     Processes,
     /// Threads that have not ended.
     Threads,
-    /// KiB: frames of programs, and kernel memory for their calls, files, pipes and sockets.
+    /// Memory in KiB: frames of programs, and kernel memory for their calls, files, pipes and
+    /// sockets.
     Memory,
-    /// Sockets, in backlogs and lingering ones included.
+    /// Sockets, including sockets in backlogs and lingering sockets.
     Sockets,
 }
 
 const RESOURCES: usize = 4;
 
-/// KiB of a page.
+/// Size of a page in KiB.
 pub(crate) const PAGE_KIB: usize = PAGE >> 10;
 
-/// Processes of a share that have not ended, or whose calls have not.
+/// Processes of a share that have not ended, or whose calls have not ended.
 pub(crate) struct LiveProcesses {
     count: usize,
     waiters: Waiters,
@@ -67,7 +69,7 @@ impl Awaited for LiveProcesses {
     }
 }
 
-/// See the module.
+/// Limits of a group of processes, and their use. See the module.
 pub(crate) struct Share {
     parent: Option<Arc<Share>>,
     limits: [usize; RESOURCES],
@@ -111,7 +113,7 @@ impl Share {
         }
     }
 
-    /// Returns a share within this one, of a 2ⁿth of its limits; with 0 halvings this one itself.
+    /// Returns a share within this one, with a 2ⁿth of its limits; with 0 halvings this share.
     pub(super) fn child(self: &Arc<Share>, halvings: u32) -> Arc<Share> {
         match halvings.min(DEPTH) {
             0 => self.clone(),
@@ -130,7 +132,7 @@ impl Share {
     /// Charges an amount of a resource to the share and its ancestors, or to none of them.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] or [`Error::TooMany`]: a limit is reached.
+    /// [`Error::OutOfMemory`] or [`Error::TooMany`] if a limit is reached.
     pub(crate) fn charge(
         self: &Arc<Share>,
         resource: Resource,
@@ -166,7 +168,7 @@ impl Share {
         Ok(())
     }
 
-    /// Ends all processes in the share, for a caller of this level.
+    /// Ends all processes in the share, for a caller of level `level`.
     pub(super) fn end(&self, level: upshift_core::Level) {
         self.is_over.store(true, SeqCst);
         reap::request(level);
@@ -185,7 +187,7 @@ impl Share {
         }
     }
 
-    /// Removes a process that is gone from the count.
+    /// Removes an ended process from the count.
     pub(super) fn remove_process(&self) {
         for share in self.self_and_ancestors() {
             let mut living = share.living.lock();
@@ -198,7 +200,7 @@ impl Share {
         }
     }
 
-    /// Waits until no process is left in the share; the reaper is as urgent as the waiter.
+    /// Waits until the share has no processes; the reaper is as urgent as the waiter.
     pub(super) async fn until_empty(&self) {
         wait_until(&self.living, |living| {
             if living.count == 0 {

@@ -1,4 +1,4 @@
-//! The state of processes, for programs: any program may ask for that of any process.
+//! The state of processes, which any program may query for any process.
 
 use alloc::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Process {
                         status.running += 1;
                         level
                     }
-                    // On its way from a hart to the queue.
+                    // The thread is between a hart and the queue.
                     None => most_urgent,
                 },
             };

@@ -62,7 +62,7 @@ pub(super) fn from_slot(from: usize) -> Option<(usize, Arc<Process>)> {
     })
 }
 
-/// Returns the number of processes, including ended ones that nobody has waited for yet.
+/// Returns the number of processes, including ended processes for which nobody has waited.
 pub(crate) fn count() -> usize {
     let table = TABLE.lock();
     let lives = |slot: &&ProcessSlot| !matches!(slot.state, SlotState::Free);
@@ -71,7 +71,7 @@ pub(crate) fn count() -> usize {
 
 /// Parameters of a new process.
 pub(crate) struct Spawn<'a> {
-    /// The name of its program.
+    /// Name of the program.
     pub(crate) name: &'a str,
     /// Program of the process.
     pub(crate) program: &'a [u8],
@@ -79,22 +79,22 @@ pub(crate) struct Spawn<'a> {
     pub(crate) argument: &'a [u8],
     /// Descriptors 0, 1, … of the process.
     pub(crate) files: Vec<File>,
-    /// First level of the process.
+    /// Initial level of the process.
     pub(crate) level: Level,
     /// Most urgent level that the process may have.
     pub(crate) ceiling: Level,
-    /// The process that may wait for this one; 0: none.
+    /// Number of the process that may wait for this one, or 0 if there is none.
     pub(crate) parent: usize,
-    /// Share of which the process gets a part, and number of halvings; 0: the process is in the
-    /// same share.
+    /// Share that contains the process's share, and number of halvings; with 0 halvings the process
+    /// is in this share itself.
     pub(crate) share: Arc<Share>,
     pub(crate) halvings: u32,
 }
 
-/// Starts a program; returns the process.
+/// Starts a program; returns its process.
 ///
 /// # Errors
-/// [`Error::BadProgram`], [`Error::TooMany`] processes or threads, in all or of the share,
+/// [`Error::BadProgram`], [`Error::TooMany`] processes or threads, in the machine or in the share,
 /// [`Error::OutOfMemory`].
 pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
     let share = spawn.share.child(spawn.halvings);
@@ -111,7 +111,7 @@ pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
 pub(super) struct Reserved(usize);
 
 impl Reserved {
-    /// Takes a free slot and gives it its next number: never 0, never one that was used before.
+    /// Takes a free slot and assigns its next number, which is not 0 and was never used before.
     ///
     /// # Errors
     /// [`Error::TooMany`].
@@ -127,12 +127,12 @@ impl Reserved {
         Ok(Reserved(slot.number))
     }
 
-    /// Returns the number of the process to be.
+    /// Returns the number of the future process.
     pub(super) fn number(&self) -> usize {
         self.0
     }
 
-    /// Puts the process into the table. Its thread has not started.
+    /// Inserts the process, whose thread has not started, into the table.
     pub(super) fn become_process(self, process: Arc<Process>) {
         self.insert(&process);
         check_inserted(&process);
@@ -146,22 +146,22 @@ impl Reserved {
     }
 }
 
-/// Checks a process that has just entered the table: orphans it if its parent has ended, and ends
-/// it if its share is over.
+/// Checks a process that has just entered the table: makes it an orphan if its parent has ended,
+/// and ends it if its share is over.
 fn check_inserted(process: &Process) {
     let identity = &process.identity;
     let parent = identity.parent.load(SeqCst);
-    // A parent that ends later finds the process in the table.
+    // If the parent ends later, it finds the process in the table.
     if parent != 0 && find(parent).is_none_or(|parent| parent.is_ended()) {
         orphan(identity);
     }
-    // The reaper may have looked before the process entered the table: see `reap`.
+    // The reaper may have searched before the process entered the table: see `reap`.
     if process.share().is_over() {
         process.end(KILLED, executor::level());
     }
 }
 
-/// Makes a process an orphan: no parent waits for it.
+/// Makes a process an orphan, for which no parent waits.
 fn orphan(identity: &Identity) {
     identity.parent.store(0, SeqCst);
     // Either the end of the process sees the store, or this load sees the end.
@@ -170,8 +170,8 @@ fn orphan(identity: &Identity) {
     }
 }
 
-/// Simulates a process whose parent is gone, and which is ended, by the reaper for example, before
-/// that is noticed.
+/// Simulates a process whose parent has ended, and which ends, for example by the reaper, before
+/// this is noticed.
 #[cfg(feature = "selftest")]
 pub(crate) fn spawn_and_end(spawn: Spawn<'_>) -> Result<(), Error> {
     let share = spawn.share.child(spawn.halvings);
@@ -189,8 +189,8 @@ impl Drop for Reserved {
     }
 }
 
-/// Puts another program into the slot of one that ends without a status. Returns false if the
-/// process has ended already.
+/// Replaces the program in a slot, whose process ends without a status. Returns false if the
+/// process has already ended.
 pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
     let mut table = TABLE.lock();
     let state = &mut table[old.number() % MAX_PROCESSES].state;
@@ -204,11 +204,11 @@ pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
     true
 }
 
-/// Removes a process from the table: its number is invalid from now on.
+/// Removes a process from the table. Its number is invalid afterwards.
 pub(super) fn remove(number: usize) {
     let mut table = TABLE.lock();
     let slot = &mut table[number % MAX_PROCESSES];
-    // Several callers may remove the same process: the slot may be another one's by now.
+    // Several callers may remove the same process: the slot may already belong to another process.
     if slot.number != number {
         return;
     }
@@ -216,12 +216,12 @@ pub(super) fn remove(number: usize) {
         core::mem::replace(&mut slot.state, SlotState::Free),
         slot.charge.take(),
     );
-    // Dropped without the lock: the drop frees memory.
+    // The lock is released first, because the drop frees memory.
     drop(table);
     drop(gone);
 }
 
-/// Releases the children of a process that has ended: they are not waited for any more.
+/// Makes the children of an ended process orphans.
 pub(super) fn release_children(number: usize) {
     for index in 0..MAX_PROCESSES {
         let child = match &TABLE.lock()[index].state {
@@ -237,7 +237,7 @@ pub(super) fn release_children(number: usize) {
 /// Waits until a child has ended; its number is invalid afterwards.
 ///
 /// # Errors
-/// [`Error::NoProcess`]: not a child of `parent`.
+/// [`Error::NoProcess`] if `number` is not a child of `parent`.
 pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
     let child = child(parent, number)?;
     let status = wait_for_end(&child).await;
@@ -245,7 +245,7 @@ pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
     Ok(status)
 }
 
-/// Waits until a process has ended and nothing is left of it, nor of its share.
+/// Waits until a process has ended with all its calls, and its share is empty.
 pub(crate) async fn wait_for_end(process: &Process) -> isize {
     let identity = &process.identity;
     let status = wait_for_status(identity).await;
@@ -270,10 +270,10 @@ pub(super) fn find_unreaped() -> Option<Arc<Process>> {
     })
 }
 
-/// Ends a child, for a caller of this level.
+/// Ends a child, for a caller of level `level`.
 ///
 /// # Errors
-/// [`Error::NoProcess`]: not a child of `parent`.
+/// [`Error::NoProcess`] if `number` is not a child of `parent`.
 pub(crate) fn kill(parent: usize, number: usize, level: Level) -> Result<(), Error> {
     loop {
         let process = child(parent, number)?;
@@ -282,7 +282,7 @@ pub(crate) fn kill(parent: usize, number: usize, level: Level) -> Result<(), Err
         if has_ended {
             return Ok(());
         }
-        // Another hart is ending the process, or has put another program into its slot.
+        // Another hart is ending the process, or has replaced its program.
         core::hint::spin_loop();
     }
 }

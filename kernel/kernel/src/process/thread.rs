@@ -20,11 +20,11 @@ use crate::{clock, executor, switching};
 /// Grace of a thread in a critical section after its quantum, in microseconds.
 const GRACE_MICROS: u64 = 100;
 
-/// `scause` of faults that may be for lack of a mapping.
+/// `scause` of faults that a missing mapping may cause.
 const LOAD_PAGE_FAULT: usize = 13;
 const STORE_PAGE_FAULT: usize = 15;
 
-/// See [`super`].
+/// A thread of a process. See [`super`].
 pub(crate) struct Thread {
     /// Process of the thread.
     pub(crate) process: Arc<Process>,
@@ -41,18 +41,18 @@ pub(crate) struct Thread {
     /// Effective level: the most urgent of `own_level`, `raised`, and the lent level
     /// (`lending.rs`).
     pub(crate) level: Level,
-    /// Ticks left of the quantum, while the thread does not run.
+    /// Remaining ticks of the quantum, while the thread does not run.
     pub(crate) quantum_left: u64,
     /// End of the quantum, while the thread runs.
     pub(crate) quantum_end: u64,
-    /// End of the grace in which the thread may continue; 0: it has none.
+    /// End of the grace in which the thread may continue, or 0 if it has none.
     pub(crate) grace: u64,
-    /// State that a user interrupt has interrupted.
+    /// State that a user interrupt has suspended.
     pub(crate) interrupted: Option<Box<Interrupted>>,
 }
 
 impl Thread {
-    /// Creates a thread that is to start; `line` and `queue_slot` are its own.
+    /// Creates a thread that has not started; it owns `line` and `queue_slot`.
     pub(crate) fn new(
         process: Arc<Process>,
         (line, queue_slot): (usize, QueueSlot),
@@ -76,7 +76,7 @@ impl Thread {
         thread
     }
 
-    /// Takes the level that the program has set, within its ceiling, or the lent level; while the
+    /// Adopts the level that the program has set, within its ceiling, or the lent level. If the
     /// program sets none, the thread's own level stays. Returns true if the level has changed.
     pub(crate) fn follow_bitmap(&mut self, space: &AddressSpace) -> bool {
         if self.raised != Level::LEAST_URGENT && self.has_handled_raise(space) {
@@ -88,8 +88,8 @@ impl Thread {
         }
     }
 
-    /// Returns whether the reason of the raise is handled: no interrupt is pending, none is in its
-    /// handler, and the program is not taking out a completion.
+    /// Returns whether the program has handled the reason of the raise: no interrupt is pending,
+    /// none is in its handler, and the program is not draining its ring.
     fn has_handled_raise(&self, space: &AddressSpace) -> bool {
         self.interrupted.is_none()
             && !self.process.has_interrupt()
@@ -120,9 +120,9 @@ impl Thread {
         self.set_own_level(level.get());
     }
 
-    /// Returns whether a thread that is to leave the hart may continue for a little longer, because
-    /// it is in a critical section that others may spin for. Granted once per critical section; the
-    /// word `OWED` tells the program to enter the kernel at its end.
+    /// Returns whether a thread that should leave the hart may continue for a little longer,
+    /// because it is in a critical section for which other threads may spin. Granted once per
+    /// critical section; the word `OWED` makes the program enter the kernel at its end.
     pub(crate) fn is_in_grace(&mut self, space: &AddressSpace) -> bool {
         if space.line(self.line, CRITICAL) == 0 {
             self.grace = 0;
@@ -135,8 +135,8 @@ impl Thread {
         clock::now() < self.grace
     }
 
-    /// Returns whether a thread of a held process is in a critical section that it has to finish
-    /// first. The word `OWED` tells the program to enter the kernel afterwards.
+    /// Returns whether a thread of a held process is in a critical section that it must finish
+    /// first. The word `OWED` makes the program enter the kernel afterwards.
     pub(crate) fn must_finish_critical_section(&self, space: &AddressSpace) -> bool {
         let critical = space.line(self.line, CRITICAL) != 0;
         if critical {
@@ -145,7 +145,7 @@ impl Thread {
         critical
     }
 
-    /// Ends the thread's grace, if any: it leaves the hart.
+    /// Ends the thread's grace, if any, because the thread leaves the hart.
     pub(crate) fn end_grace(&mut self, space: &AddressSpace) {
         if core::mem::replace(&mut self.grace, 0) != 0 {
             space.set_line(self.line, OWED, 0);
@@ -174,13 +174,13 @@ impl Thread {
         is_there
     }
 
-    /// Delivers a user interrupt that is pending: the thread continues in the handler that its
-    /// program has named, and its interrupted state is saved for [`Thread::return_from_interrupt`].
-    /// Nothing is delivered while the program drains its ring, nor in the handler: then the program
-    /// polls by itself.
+    /// Delivers a pending user interrupt: the thread continues in the handler that its program has
+    /// set, and its interrupted state is saved for [`Thread::return_from_interrupt`]. No interrupt
+    /// is delivered while the program drains its ring, nor in the handler: the program then polls
+    /// by itself.
     pub(crate) fn deliver_interrupt(&mut self, space: &AddressSpace) {
         // During the handler the interrupt stays pending until the handler has ended, or another
-        // thread takes it.
+        // thread takes the interrupt.
         if self.interrupted.is_some() || !self.process.take_interrupt() {
             return;
         }
@@ -196,11 +196,11 @@ impl Thread {
         self.interrupted = Some(Box::new(self.context.enter_handler(handler)));
     }
 
-    /// Returns to the interrupted code. Returns false if nothing was interrupted.
+    /// Returns to the interrupted code. Returns false if the thread was not in a handler.
     pub(crate) fn return_from_interrupt(&mut self) -> bool {
         let interrupted = self.interrupted.take();
         let was_interrupted = interrupted.is_some();
-        // The thread's bitmap holds the reason of the interrupt by now.
+        // By now the thread's bitmap contains the reason of the interrupt.
         self.raised = Level::LEAST_URGENT;
         if let Some(interrupted) = interrupted {
             self.context.leave_handler(&interrupted);

@@ -10,11 +10,11 @@
 //!   └──────────── Ended ◄── thread_exit ───┘
 //! ```
 //!
-//! A thread has a *line*, its index here and in the page of `os_abi::thread`, and
-//! a number: the line plus a generation, so that a number is never used again. An
-//! ended thread keeps its line until it is joined, so lines bound both.
+//! A thread has a *line*, its index here and in the page of `os_abi::thread`, and a number: the
+//! line plus a generation, so that no number is used twice. An ended thread keeps its line until it
+//! is joined, so lines bound both running and ended threads.
 //!
-//! Everything is O(1) but joining, which is O(threads that wait to join).
+//! All operations are O(1) except joining, which is O(threads that wait to join).
 
 use alloc::boxed::Box;
 
@@ -33,34 +33,34 @@ enum State {
     Free,
     /// Ready or running.
     Runnable,
-    /// The thread waits for the end of a synchronous call, which this coroutine carries out.
+    /// The thread waits for a synchronous call, which this coroutine executes.
     InCall(Box<Thread>, CoroutineId),
     /// The thread waits for a completion or an `unpark`.
     Parked(Box<Thread>),
-    /// The thread is held back from user mode, while its process is copied.
+    /// The thread is kept from running in user mode, while its process is copied.
     Held(Box<Thread>),
     /// The thread has ended with this result, for the thread that joins it.
     Ended(isize),
 }
 
 struct Slot {
-    /// Number of the current or the last thread; 0: there was none.
+    /// Number of the current or the last thread; 0 if there was none.
     number: usize,
     state: State,
     /// Slot in the run queue.
     queue_slot: u16,
-    /// `unpark` came before `park`, with this level.
+    /// Level of an `unpark` that preceded `park`.
     token: Option<Level>,
 }
 
-/// See the module.
+/// The threads of a process. See the module.
 pub(crate) struct Threads {
     slots: [Slot; MAX_THREADS],
-    /// Bit n: line n is parked.
+    /// Bit n is set if line n is parked.
     parked: u64,
-    /// The line that was unparked for a completion last.
+    /// The line that was last unparked for a completion.
     unparked: usize,
-    /// Threads that have not ended.
+    /// Number of threads that have not ended.
     alive: usize,
     waiters: Waiters,
     /// Calls that wait for threads.
@@ -75,17 +75,17 @@ impl Awaited for Threads {
 
 /// Consequences of the end of a thread.
 pub(super) struct ThreadExit {
-    /// True if the thread was the last one.
+    /// True if the thread was the last one of the process.
     pub(super) is_last: bool,
-    /// Waiters to be woken after the lock is released.
+    /// Waiters that the caller wakes after it has released the lock.
     pub(super) waiters: Waiters,
 }
 
-/// A thread that a level is lent to, by its state.
+/// A thread to which a level is lent, by its state.
 pub(super) enum Borrower<'a> {
     /// The thread has this queue slot: it is ready, runs, or is between the two.
     Queued(u16),
-    /// The thread waits for the call of this coroutine.
+    /// The thread waits for the call with this coroutine.
     InCall(&'a mut Thread, CoroutineId),
 }
 
@@ -116,7 +116,8 @@ impl Threads {
         }
     }
 
-    /// Returns a line for a new thread, and its number; or the wanted number, with its line.
+    /// Returns a line for a new thread, and its number; if a number is given, the line of that
+    /// number.
     ///
     /// # Errors
     /// [`Error::TooMany`].
@@ -151,7 +152,7 @@ impl Threads {
     }
 
     /// Returns the queue slots of the threads that may be draining the ring: the thread that was
-    /// unparked for that last, and threads that claim a critical section.
+    /// last unparked for this, and threads that claim to be in a critical section.
     pub(super) fn may_be_draining(&self, space: &AddressSpace) -> impl Iterator<Item = u16> {
         let may_be = |(line, slot): &(usize, &Slot)| {
             matches!(slot.state, State::Runnable)
@@ -174,7 +175,7 @@ impl Threads {
         self.slots[line].number
     }
 
-    /// Returns the line of the thread with a number, unless it has ended.
+    /// Returns the line of the thread with a number, unless the thread has ended.
     pub(super) fn line_of(&self, number: usize) -> Option<usize> {
         let line = number % MAX_THREADS;
         let slot = &self.slots[line];
@@ -182,7 +183,7 @@ impl Threads {
         (lives && slot.number == number).then_some(line)
     }
 
-    /// Returns the line of the thread whose number has these lowest bits.
+    /// Returns the line of the thread whose number has these low-order bits.
     pub(super) fn line_of_holder(&self, holder: u32) -> Option<usize> {
         let number = self.slots[holder as usize % MAX_THREADS].number;
         (number as u32 & HOLDER == holder)
@@ -207,12 +208,12 @@ impl Threads {
         self.slots[line].state = State::InCall(thread, call);
     }
 
-    /// Takes out a thread whose call is over.
+    /// Takes out a thread whose call has ended.
     pub(super) fn end_call(&mut self, line: usize) -> Option<Box<Thread>> {
         self.take(line, |state| matches!(state, State::InCall(..)))
     }
 
-    /// Parks a thread until it is unparked. `Some`: that has happened already.
+    /// Parks a thread until it is unparked. Returns the thread if this has already happened.
     pub(super) fn park(&mut self, mut thread: Box<Thread>) -> Option<Box<Thread>> {
         let line = thread.line;
         if let Some(level) = self.slots[line].token.take() {
@@ -225,7 +226,7 @@ impl Threads {
         None
     }
 
-    /// Ends the wait of a parked thread, or its next one.
+    /// Ends the current wait of a parked thread, or its next wait.
     ///
     /// # Errors
     /// [`Error::NoThread`].
@@ -243,7 +244,7 @@ impl Threads {
         Ok(self.take_parked(line, level))
     }
 
-    /// Ends the wait of some parked thread.
+    /// Ends the wait of an arbitrary parked thread.
     pub(super) fn unpark_any(&mut self, level: Level) -> Option<Box<Thread>> {
         match self.parked {
             0 => None,
@@ -266,13 +267,13 @@ impl Threads {
         Some(thread)
     }
 
-    /// Holds a thread back from user mode.
+    /// Keeps a thread from running in user mode.
     pub(super) fn hold(&mut self, thread: Box<Thread>) {
         let line = thread.line;
         self.slots[line].state = State::Held(thread);
     }
 
-    /// Takes a thread that was held.
+    /// Takes out a held thread.
     pub(super) fn take_held(&mut self) -> Option<Box<Thread>> {
         let held = |slot: &Slot| matches!(slot.state, State::Held(_));
         let line = self.slots.iter().position(held)?;
@@ -301,7 +302,7 @@ impl Threads {
             .map(|(line, _)| line)
     }
 
-    /// Takes any thread that waits in the kernel, for the end of the process.
+    /// Takes out any thread that waits in the kernel, because the process ends.
     pub(super) fn take_waiting_thread(&mut self) -> Option<Box<Thread>> {
         self.parked = 0;
         let here =
@@ -334,7 +335,7 @@ impl Threads {
         }
     }
 
-    /// Takes the result of a thread, once it has ended; its number is invalid afterwards.
+    /// Takes the result of a thread, once it has ended. Its number is invalid afterwards.
     pub(super) fn join(&mut self, number: usize) -> Option<Result<isize, Error>> {
         let slot = &mut self.slots[number % MAX_THREADS];
         if slot.number != number {

@@ -1,4 +1,4 @@
-//! Lists of ready threads, and the recorded state of each hart, under the lock of the queue.
+//! Lists of ready threads, and recorded states of harts. The lock of the queue guards both.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -58,33 +58,33 @@ impl RunQueue {
         Some(thread)
     }
 
-    /// The most urgent level that has a ready thread; 64 without one.
+    /// Returns the most urgent level that has a ready thread, or 64 if no thread is ready.
     pub(super) fn most_urgent(&self) -> u8 {
         ready().trailing_zeros() as u8
     }
 
-    /// Notes that a thread of this level runs on a hart, or [`NO_LEVEL`].
+    /// Records the level of the thread that runs on a hart, or [`NO_LEVEL`].
     pub(super) fn set_running(&mut self, index: usize, level: u8) {
         self.harts[index].running = level;
         RUNNING[index].store(level, Release);
     }
 
-    /// Sets the level of a hart's switching coroutine. Under the queue's lock; the scheduler's own
-    /// locks come after it.
+    /// Sets the level of a hart's switching coroutine. Called under the lock of the queue, which
+    /// precedes the locks of the scheduler.
     pub(super) fn set_level(&mut self, index: usize, level: u8) {
         if core::mem::replace(&mut self.harts[index].level, level) == level {
             return;
         }
         let switching = hart::at(index).switching.load(Relaxed);
         if let Ok(level) = Level::new(level) {
-            // The switching coroutine never ends, so it is not dead.
+            // The call cannot fail, because the switching coroutine never ends.
             let _ = executor::domain().reprio(CoroutineId::from_u64(switching), level);
         }
     }
 
-    /// Announces that a thread of this level has become ready: raises the harts, and returns the
-    /// one to be interrupted for it, if any: an idle one, else the one that runs the least urgent
-    /// thread, if that is less urgent.
+    /// Announces that a thread of level `level` has become ready: raises the harts, and returns the
+    /// hart to interrupt, if any. This is an idle hart, or else the hart that runs the least urgent
+    /// thread, if that thread is less urgent.
     pub(super) fn announce(&mut self, level: u8) -> Option<usize> {
         let online = hart::online().len();
         for index in 0..online {
@@ -92,7 +92,7 @@ impl RunQueue {
                 self.set_level(index, level);
             }
         }
-        // The nearest hart, or the choice of chaos.
+        // The search begins at the first hart, or at a hart that chaos chooses.
         let first = chaos::below(online);
         let mut idle = (0..online).map(|n| (n + first) % online);
         if let Some(index) = idle.find(|index| self.harts[*index].idle) {

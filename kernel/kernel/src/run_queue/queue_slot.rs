@@ -22,7 +22,7 @@ impl QueueSlot {
     /// Reserves a slot for a new thread.
     ///
     /// # Errors
-    /// [`Error::TooMany`]: the limit is reached, in all or in the share.
+    /// [`Error::TooMany`] if a limit is reached, of the machine or of the share.
     pub(crate) fn reserve(share: &Arc<Share>) -> Result<QueueSlot, Error> {
         let charge = share.charge(Resource::Threads, 1)?;
         let mut queue = RUN_QUEUE.lock();
@@ -57,9 +57,8 @@ impl Drop for QueueSlot {
     }
 }
 
-/// Level to which the next thread of a process that becomes ready is raised; set for an event that
-/// found no thread in the queue. Set and applied under the lock of the queue; the most urgent
-/// level counts.
+/// Level to which the next thread of a process that becomes ready is raised, because an event found
+/// no thread in the queue. Set and applied under the lock of the queue; the most urgent level wins.
 pub(crate) struct PendingLevel(AtomicU8);
 
 impl PendingLevel {

@@ -1,4 +1,4 @@
-//! Interrupts of devices, memory for them, and the network card, if there is one.
+//! Tests of device interrupts, of memory for devices, and of the network card, if any.
 
 use alloc::format;
 use core::sync::atomic::Ordering::Relaxed;
@@ -10,8 +10,8 @@ use crate::memory::frames::free_frames;
 use crate::sleep::sleep_until;
 use crate::{clock, console, devices, ensure, hart, net};
 
-/// The serial port interrupts one hart after the other, also those whose contexts are as the
-/// firmware has left them.
+/// The serial port interrupts each hart in turn, including harts whose contexts the firmware has
+/// left closed.
 pub(super) async fn interrupts_come_to_the_hart_they_are_routed_to() -> Outcome {
     let Some(source) = console::source() else {
         return Err("there is no serial port".into());
@@ -20,16 +20,19 @@ pub(super) async fn interrupts_come_to_the_hart_they_are_routed_to() -> Outcome 
     for round in 0..2 {
         for index in 0..hart::online().len() {
             ensure!(devices::route(source, index), "hart {index} has no context");
-            // The port interrupts once more when a byte lies there for long; the hart before may
-            // have claimed that, and is slow on a busy host.
+            // The port interrupts once more when a byte waits for long; the previous hart may have
+            // claimed this interrupt, and may be slow on a busy host.
             devices::wait_idle().await;
             console::loop_back(b'x');
             console::readable().await;
             let mut byte = [0];
             let count = console::try_read(&mut byte);
             ensure!(count == Some(1) && byte == *b"x", "{count:?} {byte:?}");
-            let by = console::served_by();
-            ensure!(by == index, "round {round}: hart {by} instead of {index}");
+            let hart = console::served_by();
+            ensure!(
+                hart == index,
+                "round {round}: hart {hart} instead of {index}"
+            );
         }
     }
     Ok(())
@@ -56,13 +59,13 @@ pub(super) async fn memory_of_devices_comes_back() -> Outcome {
             "{bytes} bytes at {address:#x}"
         );
     }
-    // Memory that a device may still write to is not used again: it is lost.
+    // Memory that a device may still write to is not reused: it is leaked.
     let lost = before - free_frames();
     ensure!(lost == 1 + 8, "{lost} frames are lost");
     Ok(())
 }
 
-/// Asks QEMU's gateway for its address, as ARP does, more often than there are buffers.
+/// Sends ARP requests for the address of QEMU's gateway, more than there are buffers.
 pub(super) async fn card_sends_and_receives() -> Outcome {
     const GATEWAY: [u8; 4] = [10, 0, 2, 2];
     const OURS: [u8; 4] = [10, 0, 2, 15];
@@ -98,7 +101,7 @@ async fn ask_gateway(card: &mut Card, gateway: [u8; 4], ours: [u8; 4]) -> Outcom
                 continue;
             };
             let bytes = received.bytes();
-            // An ARP answer from the gateway to this machine.
+            // An ARP reply from the gateway to this machine.
             let is_answer = bytes.len() >= 42
                 && bytes[..6] == address
                 && bytes[12..14] == [8, 6]
@@ -110,7 +113,7 @@ async fn ask_gateway(card: &mut Card, gateway: [u8; 4], ours: [u8; 4]) -> Outcom
             }
         }
     }
-    // The answers were polled: the interrupted hart may not have run yet.
+    // The replies were polled: the interrupted hart may not have run.
     let limit = clock::now() + 20 * clock::ticks_per_second();
     while net::INTERRUPTS.load(Relaxed) == before {
         ensure!(clock::now() < limit, "no interrupt");

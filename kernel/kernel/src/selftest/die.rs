@@ -1,11 +1,11 @@
 //! Faults on which the kernel must fail with a message and a status other than 0.
 
-/// Causes the named fault; returns if there is none of that name.
+/// Causes the named fault; returns if the name is unknown.
 pub(super) fn cause(fault: &str) {
     match fault {
         "panic" => panic!("as asked"),
         "overflow" => {
-            deep(0);
+            overflow_stack(0);
         }
         "text" => crate::memory::write_to_text(),
         _ => {}
@@ -13,7 +13,7 @@ pub(super) fn cause(fault: &str) {
 }
 
 #[allow(unconditional_recursion, reason = "the stack is to overflow")]
-fn deep(n: usize) -> usize {
+fn overflow_stack(n: usize) -> usize {
     let block = core::hint::black_box([n; 128]);
-    deep(n + 1) + block[3]
+    overflow_stack(n + 1) + block[3]
 }

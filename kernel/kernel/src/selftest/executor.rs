@@ -1,4 +1,4 @@
-//! The scheduler, as the kernel hosts it.
+//! Tests of the scheduler with the kernel as host.
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -39,7 +39,7 @@ pub(super) async fn with_other_harts_busy<F: Future<Output = Outcome>>(test: F) 
         };
         handles.push(executor::spawn(hog, at(31)).map_err(|error| format!("{error}"))?);
     }
-    // This coroutine is always ready and more urgent, so each hog starts elsewhere.
+    // This coroutine is always ready and more urgent, so each hog starts on another hart.
     while busy.load(SeqCst) < others {
         yield_now().await;
     }
@@ -51,7 +51,7 @@ pub(super) async fn with_other_harts_busy<F: Future<Output = Outcome>>(test: F) 
     outcome
 }
 
-/// Spawns one coroutine per level that notes its number; returns the order.
+/// Spawns a coroutine per level that records its number; returns the order.
 async fn order_of(levels: &[u8]) -> Result<Vec<usize>, alloc::string::String> {
     let order = Arc::new(IrqLock::new(Vec::new()));
     let mut handles = Vec::new();
@@ -62,7 +62,7 @@ async fn order_of(levels: &[u8]) -> Result<Vec<usize>, alloc::string::String> {
     }
     for handle in &handles {
         while !handle.is_finished() {
-            // To the tail of this level: everything more urgent runs first.
+            // Go to the tail of this level: all more urgent coroutines run first.
             yield_now().await;
             sleep_until(clock::now() + 100).await;
         }
@@ -100,7 +100,7 @@ pub(super) async fn reprio_moves_a_queued_coroutine() -> Outcome {
         }
         let urgent = Level::at::<35>();
         let moved = executor::domain().reprio(handles[2].id(), urgent);
-        ensure!(moved.is_ok(), "a queued coroutine is alive");
+        ensure!(moved.is_ok(), "the queued coroutine has ended");
         for handle in &handles {
             while !handle.is_finished() {
                 sleep_until(clock::now() + 100).await;
@@ -121,8 +121,8 @@ pub(super) async fn wake_of_a_dead_id_is_an_error() -> Outcome {
     Ok(())
 }
 
-/// A coroutine on each hart wakes one receiver 100,000 times in all, by id. The
-/// receiver is polled after the last wake, so it sees all of them.
+/// A coroutine on each hart wakes one receiver by id, 100,000 times in total. The receiver is
+/// polled after the last wake, so it sees all values.
 pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
     const WAKES: u32 = 100_000;
     let sent = Arc::new(AtomicU32::new(0));
@@ -152,7 +152,7 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
         let send = async move {
             for n in 0..share {
                 sent.fetch_add(1, Relaxed);
-                // The receiver lives until all wakes are sent.
+                // The receiver lives until all wakes have been sent.
                 let _ = executor::domain().wake(id);
                 if n % 1000 == 0 {
                     largest.fetch_max(heap::in_use(), Relaxed);
@@ -172,7 +172,7 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
         polls <= WAKES + senders + 1,
         "{polls} polls for {WAKES} wakes"
     );
-    // The coroutines themselves; nothing per wake.
+    // The coroutines need memory, a wake needs none.
     let grown = largest.load(Relaxed).saturating_sub(before.0);
     ensure!(grown < 64 << 10, "{grown} bytes for {WAKES} wakes");
     let taken = before.1.saturating_sub(fewest.load(Relaxed));
@@ -186,14 +186,14 @@ pub(super) async fn idle_harts_take_work() -> Outcome {
     let mut handles = Vec::new();
     for _ in hart::online() {
         let seen = seen.clone();
-        let look = async move {
+        let visit = async move {
             let limit = clock::now() + 20 * clock::ticks_per_second();
             while seen.load(SeqCst) != all && clock::now() < limit {
                 seen.fetch_or(1 << hart_index(), SeqCst);
                 yield_now().await;
             }
         };
-        handles.push(executor::spawn(look, at(31)).map_err(|error| format!("{error}"))?);
+        handles.push(executor::spawn(visit, at(31)).map_err(|error| format!("{error}"))?);
     }
     for handle in handles {
         handle.await.map_err(|error| format!("{error}"))?;

@@ -1,5 +1,5 @@
-//! Costs of the kernel's operations, where time is instructions: `selftest=figures`. See
-//! `user/src/bin/figures.rs`.
+//! Measures the costs of the kernel's operations, on a machine whose time counts instructions:
+//! `selftest=figures`. See `user/src/bin/figures.rs`.
 
 use alloc::vec::Vec;
 
@@ -34,9 +34,9 @@ async fn yields() {
     }
 }
 
-/// Measures two coroutines that give way to each other, while something of `others` less urgent
-/// levels is ready.
-async fn measure(others: u8, what: &str) {
+/// Measures two coroutines that yield to each other, while a coroutine of each of `others` less
+/// urgent levels is ready.
+async fn measure(others: u8, name: &str) {
     let mut waiting = Vec::new();
     for level in 1..=others {
         let level = Level::new(level).unwrap_or(Level::LEAST_URGENT);
@@ -46,7 +46,7 @@ async fn measure(others: u8, what: &str) {
     let start = clock::now();
     yields().await;
     let ticks = clock::now() - start;
-    println!("figure: {what}: {}", ticks * PER_TICK / (2 * ROUNDS));
+    println!("figure: {name}: {}", ticks * PER_TICK / (2 * ROUNDS));
     for handle in waiting.into_iter().chain([other]).flatten() {
         let _ = handle.await;
     }

@@ -1,4 +1,4 @@
-//! Frames and heap.
+//! Tests of frames and heap.
 
 use alloc::vec::Vec;
 
@@ -31,7 +31,7 @@ pub(super) async fn frames_come_back() -> Outcome {
 }
 
 pub(super) async fn blocks_split_and_merge() -> Outcome {
-    // Two rounds: the first lets the heap grow.
+    // There are two rounds, because the first lets the heap grow.
     let mut free = [0; 2];
     for round in &mut free {
         let big: Vec<u8> = Vec::with_capacity(1 << 20);
@@ -42,7 +42,7 @@ pub(super) async fn blocks_split_and_merge() -> Outcome {
     }
     ensure!(free[0] == free[1], "{free:?} frames free");
     let largest: Vec<u8> = Vec::with_capacity(4 << 20);
-    ensure!(largest.capacity() == 4 << 20, "blocks merged again");
+    ensure!(largest.capacity() == 4 << 20, "the blocks have not merged");
     Ok(())
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn heap_serves_every_size() -> Outcome {
     for block in &all {
         ensure!(
             block.iter().all(|byte| *byte == block.len() as u8),
-            "{} bytes kept",
+            "{} bytes are not kept",
             block.len()
         );
     }
@@ -70,8 +70,8 @@ pub(super) async fn heap_serves_every_size() -> Outcome {
     Ok(())
 }
 
-/// Memory that the kernel has allocated for programs that are gone is available to others, for any
-/// purpose: frames are.
+/// Memory that the kernel has allocated for ended programs returns to the frame allocator, where it
+/// is available for any purpose.
 pub(super) async fn pages_of_the_heap_come_back() -> Outcome {
     const EACH: usize = 2_000;
     let mut blocks: Vec<Vec<u8>> = Vec::with_capacity(7 * EACH);
@@ -79,14 +79,17 @@ pub(super) async fn pages_of_the_heap_come_back() -> Outcome {
     for size in [16, 32, 64, 128, 256, 512, 1024] {
         blocks.extend((0..EACH).map(|_| Vec::with_capacity(size)));
     }
-    ensure!(free_frames() < before - 900, "the heap takes frames");
+    ensure!(
+        free_frames() < before - 900,
+        "the heap has allocated too few frames"
+    );
     // The blocks are freed in another order.
     let mut at = 0;
     while !blocks.is_empty() {
         at = (at + 7_919) % blocks.len();
         blocks.swap_remove(at);
     }
-    // A page of each size is blocks.
+    // A page of each size stays allocated.
     ensure!(
         free_frames() + 7 >= before,
         "{} of {before} frames came back",
@@ -99,7 +102,7 @@ pub(super) async fn heap_answers_null_when_memory_is_out() -> Outcome {
     let mut memory: Vec<u8> = Vec::new();
     ensure!(
         memory.try_reserve_exact(1 << 40).is_err(),
-        "a TiB was promised"
+        "the heap has reserved a TiB"
     );
     Ok(())
 }
@@ -119,9 +122,9 @@ pub(super) async fn address_space_ids_are_distinct_and_come_back() -> Outcome {
         let mut numbers: Vec<_> = all.iter().map(isolated::Asid::asid).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        // 0 is the kernel's.
-        let right = (1..isolated::ASIDS).collect::<Vec<_>>();
-        ensure!(numbers == right, "round {round}: {numbers:?}");
+        // The kernel has ASID 0.
+        let expected = (1..isolated::ASIDS).collect::<Vec<_>>();
+        ensure!(numbers == expected, "round {round}: {numbers:?}");
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Tests that run inside the kernel, as a coroutine of it.
+//! Tests that run inside the kernel, in a kernel coroutine.
 //!
-//! Each is an `async fn` that returns an error message if it fails. The runner looks for the last
-//! line and the exit status; a test that hangs ends by its time-out.
+//! A test is an `async fn` that returns an error message if it fails. The runner checks the last
+//! line and the exit status; a time-out ends a test that hangs.
 
 mod devices;
 mod die;
@@ -27,7 +27,7 @@ use crate::{executor as kernel, println};
 pub(crate) type Outcome = Result<(), String>;
 type Test = fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// The level of the tests themselves.
+/// Level of the tests.
 const LEVEL: Level = Level::at::<30>();
 
 /// Fails the test unless the condition holds.
@@ -96,9 +96,9 @@ tests! {
     network::alarm_that_found_no_memory_is_set_later,
 }
 
-/// Starts the tests, `times` times; the last one ends the machine. With `icount` the machine counts
-/// instructions as time. `how` selects a way to fail, a measurement, or the tests that have this in
-/// their name.
+/// Starts the tests, `times` times; the machine ends after the last test. With `icount` the machine
+/// counts instructions as time. `how` selects a fault, a measurement, or the tests whose name
+/// contains it.
 pub(crate) fn start(how: &'static str, times: usize, icount: bool) {
     die::cause(how);
     if how == "figures" {
@@ -106,7 +106,7 @@ pub(crate) fn start(how: &'static str, times: usize, icount: bool) {
         return;
     }
     time::set_icount(icount);
-    // A bare `selftest` selects all of them.
+    // A bare `selftest` selects all tests.
     let part = if how == "selftest" { "" } else { how };
     kernel::spawn(run(part, times), Priority::At(LEVEL))
         .expect("memory for the tests")

@@ -1,4 +1,5 @@
-//! Raises: an event for a program makes one of its threads as urgent, in any state of that thread.
+//! Tests of raises: an event for a program makes one of its threads as urgent, whatever the state
+//! of the thread.
 
 use alloc::format;
 use alloc::string::String;
@@ -16,7 +17,7 @@ use crate::process::{self, Process, Spawn};
 use crate::run_queue::{self, Next};
 use crate::{ensure, hart};
 
-/// Returns the parameters of a process with one thread of level 40, which may be as urgent as 20.
+/// Returns the parameters of a process with a thread of level 40, and the ceiling 20.
 fn child_of(parent: usize) -> Result<Spawn<'static>, String> {
     let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);
     Ok(Spawn {
@@ -32,13 +33,13 @@ fn child_of(parent: usize) -> Result<Spawn<'static>, String> {
     })
 }
 
-/// Creates such a process. It is in the queue, and all harts are busy.
+/// Creates such a process. Its thread stays in the queue, because all harts are busy.
 fn program_that_waits() -> Result<Arc<Process>, String> {
     process::spawn(child_of(0)?).map_err(|error| format!("{error}"))
 }
 
-/// A child that is killed while its parent ends, before either sees the end of the other, gives its
-/// queue_slot back.
+/// A child that is killed while its parent ends, before either sees the end of the other, frees its
+/// queue slot.
 pub(super) async fn child_killed_during_spawn_leaves_nothing() -> Outcome {
     let before = process::count();
     let parent = process::spawn(child_of(0)?).map_err(|error| format!("{error}"))?;
@@ -63,14 +64,14 @@ fn ready() -> u32 {
     run_queue::ready().trailing_zeros()
 }
 
-/// A thread that is about to leave its hart for something more urgent counts as running: a
-/// completion at that moment raises the thread in the queue.
+/// A thread that is about to leave its hart for more urgent work counts as running: a completion at
+/// this moment raises the thread in the queue.
 pub(super) async fn completion_reaches_a_thread_that_leaves_its_hart() -> Outcome {
     with_other_harts_busy(async {
         let process = program_that_waits()?;
         let interrupts = csr::interrupts_off();
         let index = hart_index();
-        // The hart may still be raised from the test before; then it yields once.
+        // An earlier test may have raised the hart, which then yields once.
         let thread = [(); 2]
             .into_iter()
             .find_map(|()| match run_queue::take(index) {
@@ -94,15 +95,18 @@ pub(super) async fn completion_reaches_a_thread_that_leaves_its_hart() -> Outcom
     .await
 }
 
-/// A thread that was preempted while it drains the ring becomes as urgent as a new completion; so
-/// does a thread that was unparked to drain it.
+/// A thread that was preempted while it drained the ring becomes as urgent as a new completion; so
+/// does a thread that was unparked to drain the ring.
 pub(super) async fn completion_reaches_a_thread_that_drains() -> Outcome {
     with_other_harts_busy(async {
         for critical in [0, 1] {
             let process = program_that_waits()?;
             let space = process.space().map_err(|error| format!("{error}"))?;
             space.set_line(0, CRITICAL, critical);
-            ensure!(space.shared().claim(DRAINING), "a thread drains");
+            ensure!(
+                space.shared().claim(DRAINING),
+                "a thread is already draining"
+            );
             complete(&process)?;
             let ready = ready();
             process.end(0, Level::at::<30>());
@@ -114,19 +118,22 @@ pub(super) async fn completion_reaches_a_thread_that_drains() -> Outcome {
 }
 
 /// A completion raises a thread that is neither in the queue nor on a hart, but between the two: it
-/// enters the queue at that level.
+/// enters the queue at this level.
 pub(super) async fn raise_reaches_a_thread_on_its_way_to_the_queue() -> Outcome {
     with_other_harts_busy(async {
         let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);
         let process = program_that_waits()?;
-        for (raised, becomes) in [(35, 35), (50, 35), (10, 20)] {
+        for (raised, expected) in [(35, 35), (50, 35), (10, 20)] {
             let thread = process
                 .take_ready()
                 .ok_or("the thread is not in the queue")?;
             process.raise(level(raised));
             run_queue::push_front(thread);
             let ready = ready();
-            ensure!(ready == becomes, "raised to {raised}, it has {ready}");
+            ensure!(
+                ready == expected,
+                "raised to {raised}, the thread has level {ready}"
+            );
         }
         process.end(0, level(30));
         Ok(())

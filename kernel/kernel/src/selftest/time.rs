@@ -1,5 +1,5 @@
-//! Timers and idleness. Exact figures are asserted under `-icount` only, where time is counted in
-//! instructions; the runner passes that on the command line.
+//! Tests of timers and idle harts. Exact figures are asserted only under `-icount`, where time
+//! counts instructions; the runner passes this on the command line.
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{clock, ensure, executor, hart};
 /// True if the machine counts instructions as time.
 static ICOUNT: AtomicBool = AtomicBool::new(false);
 
-/// Says that it does.
+/// Sets whether the machine counts instructions as time.
 pub(super) fn set_icount(icount: bool) {
     ICOUNT.store(icount, Relaxed);
 }
@@ -44,10 +44,10 @@ pub(super) async fn sleepers_wake_in_order_of_deadline() -> Outcome {
     }
     for handle in handles {
         let is_due = handle.await.map_err(|error| format!("{error}"))?;
-        ensure!(is_due, "a sleep was short");
+        ensure!(is_due, "a sleep ended early");
     }
     let order = order.lock().clone();
-    // Elsewhere the host may stop a hart, or all until some deadlines are over.
+    // Without `-icount`, the host may stop harts until several deadlines have passed.
     ensure!(
         !ICOUNT.load(Relaxed) || order.is_sorted(),
         "woke in the order {order:?}"
@@ -61,7 +61,7 @@ pub(super) async fn dropped_sleep_leaves_nothing_behind() -> Outcome {
     yield_now().await;
     handle.cancel();
     let cancelled = handle.await.is_err_and(|error| error.is_cancelled());
-    ensure!(cancelled, "a sleeper is cancelled");
+    ensure!(cancelled, "the sleeper was not cancelled");
     let pending = hart::online()
         .iter()
         .any(|hart| hart.timers.lock().next_deadline() != u64::MAX);
@@ -69,7 +69,7 @@ pub(super) async fn dropped_sleep_leaves_nothing_behind() -> Outcome {
     Ok(())
 }
 
-/// Path from the deadline to the poll: interrupt, wake, pick.
+/// Measures the path from the deadline to the poll: interrupt, wake, pick.
 pub(super) async fn timer_is_exact_under_icount() -> Outcome {
     let mut worst = 0;
     for n in 0..50 {
@@ -79,7 +79,7 @@ pub(super) async fn timer_is_exact_under_icount() -> Outcome {
         ensure!(now >= deadline, "woke {} ticks early", deadline - now);
         worst = worst.max(now - deadline);
     }
-    // One tick is 100 instructions there.
+    // Under `-icount` a tick is 100 instructions.
     ensure!(
         !ICOUNT.load(Relaxed) || worst <= 40,
         "woke up to {worst} ticks late"

@@ -1,4 +1,4 @@
-//! The committer: writes changed blocks when a call waits for that.
+//! The committer: a coroutine that writes changed blocks when a call waits for this.
 
 use core::future::poll_fn;
 use core::task::Poll;
@@ -9,10 +9,10 @@ use os_files::Step;
 use super::{STORAGE, Storage, until_committed};
 use crate::disk::Buffer;
 
-/// The coroutine.
+/// Runs the committer.
 pub(super) async fn run() {
     loop {
-        // Woken by its waiters.
+        // A waiter wakes the committer.
         poll_fn(|_| STORAGE.lock().begin().map_or(Poll::Pending, Poll::Ready)).await;
         if commit().await.is_err()
             && let Some(volume) = &mut STORAGE.lock().volume
@@ -25,7 +25,7 @@ pub(super) async fn run() {
 }
 
 impl Storage {
-    /// Begins a commit, if one is waited for.
+    /// Begins a commit if a call waits for it.
     fn begin(&mut self) -> Option<()> {
         let is_wanted = self.waiting.bits() != 0;
         let volume = self.volume.as_mut().filter(|_| is_wanted)?;

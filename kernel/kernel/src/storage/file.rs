@@ -1,4 +1,4 @@
-//! An open file of the disk: descriptors that were passed on or inherited share it, and its
+//! An open file of the disk. Descriptors that were passed on or inherited share it, with its
 //! position.
 
 use alloc::sync::Arc;
@@ -12,20 +12,20 @@ use super::{STORAGE, abi_error, fetch, retry_after_commits, until_committed};
 use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 
-/// KiB of an open file.
+/// Memory of an open file in KiB.
 const KIB: usize = 1;
 
-/// See the module.
+/// An open file. See the module.
 pub(crate) struct OpenFile {
     /// `None` once the file is dropped.
     file: Option<File>,
-    /// Changed under the lock of the storage only.
+    /// Changed only under the lock of the storage.
     position: AtomicU64,
-    /// Memory charged to the share of the process that has opened the file.
+    /// Charge to the share of the process that has opened the file.
     _charge: Charge,
 }
 
-/// An error while moving bytes: of the file system, or of the program's memory.
+/// Error of a transfer: of the file system, or of the program's memory.
 enum Fault {
     Files(os_files::Error),
     Memory(Error),
@@ -80,7 +80,7 @@ impl OpenFile {
         self.file.as_ref().ok_or(Error::BadFile)
     }
 
-    /// Sets the position, or leaves it; returns the file's length in bytes.
+    /// Sets the position, or keeps it; returns the length of the file in bytes.
     ///
     /// # Errors
     /// [`Error::DiskFailed`].
@@ -93,7 +93,8 @@ impl OpenFile {
         Ok(size as usize)
     }
 
-    /// Reads bytes that are in memory, at most up to the end of a block. `None`: they are not.
+    /// Reads bytes that are in memory, at most up to the end of a block. Returns `None` if they are
+    /// not in memory.
     pub(crate) fn read(
         &self,
         len: usize,
@@ -115,7 +116,7 @@ impl OpenFile {
         }
     }
 
-    /// Waits until there is something to read in memory.
+    /// Waits until the next bytes are in memory.
     ///
     /// # Errors
     /// [`Error::DiskFailed`], [`Error::OutOfMemory`].
@@ -131,8 +132,8 @@ impl OpenFile {
         }
     }
 
-    /// Writes to memory, at most up to the end of a block; nothing if `all` do not fit there.
-    /// `None`: the write has to wait.
+    /// Writes to memory, at most up to the end of a block; with `all`, all bytes or none. Returns
+    /// `None` if the write must wait.
     pub(crate) fn write(
         &self,
         len: usize,
@@ -160,7 +161,7 @@ impl OpenFile {
         }
     }
 
-    /// Waits until something can be written.
+    /// Waits until a write can make progress.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::DiskFailed`], [`Error::OutOfMemory`].

@@ -1,4 +1,4 @@
-//! Files on the disk: `os-files`, driven by coroutines of the kernel.
+//! Files on the disk: kernel coroutines drive `os-files`.
 //!
 //! ```text
 //!  call ── lock ─► Volume: done, or ─► a block is missing: read it, supply it, try again
@@ -6,13 +6,13 @@
 //!                                                             the disk without it
 //! ```
 //!
-//! All files have one lock, which is never held while the disk works. The *committer* writes
-//! changed blocks when a call waits for that, and is as urgent as the most urgent waiter. A commit
-//! holds the changes up to one version: so after a power cut the disk is as it was at some version
-//! not before the last `fsync`, with all changes until then and no others.
+//! All files share one lock, which is never held while the disk works. The *committer* writes
+//! changed blocks when a call waits for this, and is as urgent as the most urgent waiter. A commit
+//! contains the changes up to one version: after a power cut the disk is in the state of a version
+//! at or after the last `fsync`, with all changes until then and no others.
 //!
-//! The disk is mounted when the first program starts, and unmounted when it has ended: everything
-//! is on the disk then, and its memory is freed.
+//! The disk is mounted when the first program starts, and unmounted when it has ended: then all
+//! changes are on the disk, and the memory of the volume is freed.
 
 mod commit;
 mod file;
@@ -85,7 +85,7 @@ fn abi_error(error: os_files::Error) -> Error {
     }
 }
 
-/// Changes the volume, repeating after a commit while the change has to wait for commits (`None`).
+/// Changes the volume. While `attempt` returns `None`, waits for a commit and repeats the change.
 async fn retry_after_commits<R>(
     mut attempt: impl FnMut(&mut Volume) -> Result<Option<R>, os_files::Error>,
 ) -> Result<R, Error> {
@@ -102,7 +102,7 @@ async fn retry_after_commits<R>(
     }
 }
 
-/// Waits until the disk has all changes before a version.
+/// Waits until all changes before a version are on the disk.
 async fn until_committed(version: u64) -> Result<(), Error> {
     wait_until_urgent(&STORAGE, |storage| match storage.volume() {
         Ok(volume) => match volume.is_durable(version) {
@@ -115,13 +115,13 @@ async fn until_committed(version: u64) -> Result<(), Error> {
     .await
 }
 
-/// Reads a block that the volume lacks, and supplies it.
+/// Reads a block that the volume lacks, and passes it to the volume.
 async fn fetch(fetch: os_files::Fetch) -> Result<(), Error> {
     let mut buffer = disk::Buffer::take().await;
     let read = buffer.read(fetch.block()).await;
     let mut storage = STORAGE.lock();
-    // If the file has changed meanwhile, the block may belong to another file by now: the volume
-    // checks that.
+    // If the file has changed meanwhile, the block may belong to another file: the volume checks
+    // this.
     read?;
     storage
         .volume()?
@@ -137,8 +137,8 @@ pub(crate) async fn unlink(name: &[u8]) -> Result<(), Error> {
     retry_after_commits(|volume| Ok(volume.unlink(name)?.then_some(()))).await
 }
 
-/// Calls `give` with the first file whose number is not below `from`: its number plus 1, its bytes,
-/// its name.
+/// Calls `give` with the first file whose number is not below `from`: its number plus 1, its
+/// length, its name.
 pub(crate) fn list<R>(
     from: usize,
     give: impl FnOnce(usize, u64, &str) -> Result<R, Error>,

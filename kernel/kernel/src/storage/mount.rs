@@ -1,4 +1,4 @@
-//! Mounts the disk when the first program starts, and unmounts it when that has ended.
+//! Mounts the disk when the first program starts, and unmounts it when this program has ended.
 
 use os_abi::Error;
 use os_files::{Mount, Volume};
@@ -8,7 +8,7 @@ use super::{STORAGE, abi_error, commit, sync};
 use crate::disk::{self, Buffer};
 use crate::{executor, println};
 
-/// Starts the committer, while booting, if there is a disk.
+/// Starts the committer if there is a disk. Called while booting.
 pub(crate) fn init() {
     if disk::blocks().is_some() {
         let options = Priority::At(executor::LEAST_URGENT_WORK);
@@ -18,10 +18,10 @@ pub(crate) fn init() {
     }
 }
 
-/// Mounts the disk, if there is one; one that is blank is formatted.
+/// Mounts the disk, if there is one; formats a blank disk.
 ///
 /// # Errors
-/// The disk fails, is damaged, or has too much on it for the memory.
+/// The disk fails or is damaged, or its files do not fit into the memory.
 pub(crate) async fn mount() -> Result<(), Error> {
     let Some(blocks) = disk::blocks() else {
         return Ok(());
@@ -56,7 +56,7 @@ async fn read(blocks: u64) -> Result<Volume, os_files::Error> {
     mount.finish()
 }
 
-/// Unmounts the disk: writes all changes, and frees the volume. No file is open.
+/// Unmounts the disk: writes all changes, and frees the volume. No file may be open.
 pub(crate) async fn unmount() {
     if STORAGE.lock().volume.is_none() {
         return;

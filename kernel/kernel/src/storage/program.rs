@@ -1,4 +1,4 @@
-//! Programs that are files of the disk.
+//! Loads programs from files of the disk.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,14 +14,14 @@ use crate::process::share::{Charge, Resource};
 /// Maximum length of a program in bytes.
 const MAX_LEN: usize = 2 << 20;
 
-/// Loads the bytes of a program, and the charge for them.
+/// Loads the bytes of a program; returns them with their charge.
 ///
 /// # Errors
-/// [`Error::NoProgram`], [`Error::BadProgram`]: it is too long. [`Error::OutOfMemory`],
+/// [`Error::NoProgram`]; [`Error::BadProgram`] if the file is too long; [`Error::OutOfMemory`],
 /// [`Error::DiskFailed`].
 pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Charge), Error> {
     let no_program = |error| match error {
-        // Without a disk there is none either.
+        // Without a disk there is no such program either.
         Error::NoFile
         | Error::BadArgument
         | Error::DiskFailed
@@ -43,7 +43,7 @@ pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Ch
         .try_reserve_exact(size)
         .map_err(|_| Error::OutOfMemory)?;
     while bytes.len() < size {
-        // Up to the size at the start: the file may grow meanwhile.
+        // Read only up to the initial size, because the file may grow meanwhile.
         let want = BLOCK.min(size - bytes.len());
         let give = |part: &[u8]| {
             bytes.extend_from_slice(part);

@@ -1,7 +1,7 @@
-//! The coroutine of a call: polls it to its end, and passes the answer on.
+//! The coroutine of a call: polls the call until it ends, and delivers the answer.
 //!
-//! Written out instead of an `async` function, because that would store the call three times in a
-//! control block that is moved once.
+//! The future is written by hand instead of as an `async` function, which would store the call
+//! three times in a control block that is moved once.
 
 use alloc::sync::Arc;
 use core::future::Future;
@@ -20,7 +20,7 @@ use crate::process::{CallGuard, Process};
 pub(super) enum Recipient {
     /// The thread of this line, which waits for the answer.
     Thread { line: usize },
-    /// The completion ring: token and coroutine, at the level that the call has then.
+    /// The completion ring: token and coroutine. The level is that of the call when it ends.
     Ring { entry: [u64; 2] },
 }
 
@@ -37,7 +37,7 @@ pin_project! {
     }
 }
 
-/// Returns the future of a call by its number in its process, counted as in flight from now on.
+/// Returns the future of a call, which counts as in flight from now on.
 pub(super) fn new<F>(
     call: F,
     number: usize,
@@ -59,8 +59,8 @@ where
 impl<F: Future<Output = Answer>> Future for InFlight<F> {
     type Output = ();
 
-    /// Polls the call. A cancelled call is dropped in the middle of its waiting, with its
-    /// coroutine, and has consumed nothing.
+    /// Polls the call. A cancelled call is dropped while it waits, with its coroutine, and has
+    /// consumed nothing.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let process = &*this.process;
@@ -77,7 +77,7 @@ impl<F: Future<Output = Answer>> Future for InFlight<F> {
                 None => return Poll::Ready(()),
             }
         };
-        // Drops the resources of the call before its end is visible.
+        // Drop the resources of the call before its end is visible.
         this.call.set(None);
         process.end_call(*this.number);
         drop(this.guard.take());

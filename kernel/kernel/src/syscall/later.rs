@@ -1,9 +1,8 @@
-//! The calls that may take time: kernel coroutines, each a future of its result.
+//! Calls that may take time: kernel coroutines, each a future of its result.
 //!
-//! Each first tries to finish without waiting, if the caller allows that (`inline`).
-//!
-//! They hold no lock across an `await` and touch user memory only at the end, through the space
-//! that the process has *then*: an ended process has none.
+//! A call first tries to finish without waiting, if `inline` is set. Calls hold no lock across an
+//! `await`, and access user memory only at the end, through the space that the process has *then*:
+//! an ended process has none.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -21,11 +20,11 @@ pub(super) use super::sockets::{accept, connect, receive_from, send_to};
 pub(super) use super::spawn::spawn;
 pub(super) use super::storage::{fsync, list, open, unlink};
 
-/// Bytes that a call moves at a time. They are on the stack of the hart, never in the control block
-/// of the call: so the block is small, and cheap to move.
+/// Number of bytes that a call transfers at a time. They are on the stack of the hart, never in the
+/// control block of the call, so the block is small and cheap to move.
 const CHUNK: usize = 256;
 
-/// Pages that are mapped between two yields.
+/// Number of pages that are mapped between two yields.
 const PAGES_AT_ONCE: usize = 32;
 
 type Arguments = [usize; 6];
@@ -38,8 +37,8 @@ pub(super) enum CallStart<F> {
     Pending(F),
 }
 
-/// A transfer between a file and memory: the file is the one that the descriptor names when the
-/// call is made, and the memory is checked before anything is read from the file.
+/// Returns the file and the memory of a transfer. The descriptor is resolved when the call is made,
+/// and the memory is checked before bytes are read from the file.
 fn transfer(
     process: &Process,
     [file, start, len, ..]: Arguments,
@@ -73,8 +72,8 @@ pub(super) fn read(
     })
 }
 
-/// Reads the bytes that are there, at most [`CHUNK`], and gives them to the program. `None`:
-/// nothing.
+/// Reads the available bytes, at most [`CHUNK`], and passes them to the program. Returns `None` if
+/// there are none.
 fn try_read(process: &Process, file: &File, slice: UserSlice) -> Option<Answer> {
     match file {
         File::Socket(socket) => return sockets::read(process, socket, slice),
@@ -112,8 +111,8 @@ pub(super) fn write(
     CallStart::Pending(write_file(process, file, slice))
 }
 
-/// Maximum number of bytes that are moved at a time: sockets and files of the disk are written to
-/// in place.
+/// Returns the maximum number of bytes of a transfer: sockets and files of the disk are written in
+/// place.
 fn max_chunk(file: &File) -> usize {
     match file {
         File::Socket(_) | File::Stored(_) => PAGE,
@@ -121,7 +120,7 @@ fn max_chunk(file: &File) -> usize {
     }
 }
 
-/// Writes all the bytes, at most [`max_chunk`], if there is room.
+/// Writes all bytes, at most [`max_chunk`], if there is space.
 fn try_write(process: &Process, file: &File, slice: UserSlice) -> Result<Option<isize>, Error> {
     let in_place = match file {
         File::Socket(socket) => Some(sockets::write(process, socket, slice, true)),
@@ -145,7 +144,7 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
             Some(Ok(count)) => {
                 done += count;
                 if done < slice.len() {
-                    // Even if there is room for more, other coroutines run first.
+                    // Other coroutines run first, even if there is more space.
                     executor::yield_now().await;
                 }
             }
@@ -162,7 +161,7 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
     Ok(done as isize)
 }
 
-/// Writes the bytes that fit of a part of at most [`max_chunk`]. `None`: nothing fits.
+/// Writes as many bytes of a part as fit, at most [`max_chunk`]. Returns `None` if none fit.
 fn write_part(process: &Process, file: &File, part: UserSlice) -> Option<Result<usize, Error>> {
     match file {
         File::Socket(socket) => return sockets::write(process, socket, part, false),
@@ -194,7 +193,8 @@ pub(super) fn map_stack(
     map_above(process, PAGE, pages)
 }
 
-/// Maps a few pages inline, even while others wait; more pages in parts, with yields in between.
+/// Maps a few pages inline, even while other coroutines wait; maps more pages in parts, with yields
+/// in between.
 fn map_above(
     process: Arc<Process>,
     hole: usize,
@@ -221,8 +221,8 @@ fn map_above(
     })
 }
 
-/// Maps pages of zeroes. On failure the pages that are already mapped stay, unused; the addresses
-/// from there to `end` are released.
+/// Maps zeroed pages. After a failure, pages that were mapped stay mapped and unused; the addresses
+/// from the failed page to `end` are released.
 fn map_pages(process: &Process, pages: Range<usize>, end: usize) -> Result<(), Error> {
     let space = process.space()?;
     for page in pages.step_by(PAGE) {

@@ -1,11 +1,12 @@
-//! System calls: from the table to the kernel's functions.
+//! System calls: dispatches from the table to the kernel's functions.
 //!
-//! `now` calls are answered before the thread continues. A `later` call becomes a kernel coroutine
+//! A `now` call is answered before the thread continues. A `later` call becomes a kernel coroutine
 //! with the level of the caller. A synchronous call parks the thread, and its end resumes the
-//! thread. An asynchronous call reserves a place in the completion ring, the thread continues at
-//! once, and the call's end fills the place. A call that need not wait is answered at once in both
-//! forms, without a coroutine, unless that would overtake something as urgent. The dispatch is
-//! generated from the table in `os_abi`; a call that is in the table and not here does not compile.
+//! thread. An asynchronous call reserves an entry in the completion ring, the thread continues at
+//! once, and the end of the call fills the entry. A call that need not wait is answered at once in
+//! both forms, without a coroutine, unless it would overtake work that is as urgent. The dispatch
+//! is generated from the table in `os_abi`; a call that is in the table but not implemented does
+//! not compile.
 
 mod in_flight;
 mod later;
@@ -27,9 +28,9 @@ use crate::{chaos, executor, run_queue};
 use in_flight::Recipient;
 use later::CallStart;
 
-/// The result of a call, as a word.
+/// Result of a call.
 type Answer = Result<isize, Error>;
-/// The calling thread and its answer; `None`: the thread is parked, or has ended.
+/// The calling thread and its answer; `None` if the thread is parked, or has ended.
 type SyscallReturn = Option<(Box<Thread>, Answer)>;
 
 fn word(answer: Answer) -> isize {
@@ -41,11 +42,11 @@ fn word(answer: Answer) -> isize {
 enum Form {
     /// The thread waits.
     Synchronous,
-    /// The thread continues; the completion carries these words.
+    /// The thread continues; the completion contains these words.
     Asynchronous { token: u64, coroutine: u64 },
 }
 
-/// Carries out the thread's call. `None`: the thread is parked, or has ended.
+/// Executes the thread's call. Returns `None` if the thread is parked, or has ended.
 pub(crate) fn dispatch(thread: Box<Thread>) -> Option<Box<Thread>> {
     let arguments = core::array::from_fn(|n| thread.context.argument(n));
     let word_7 = thread.context.argument(7);
@@ -94,9 +95,9 @@ macro_rules! routes {
 
 system_calls!(routes);
 
-/// Returns whether a call of this level may run inline, before the ready coroutines of the kernel.
-/// It may not if one of them is as urgent: that coroutine may wait for the same event, and has
-/// waited for longer.
+/// Returns whether a call of this level may run inline, before the ready kernel coroutines. It may
+/// not if one of them is as urgent: that coroutine may wait for the same event, and has waited for
+/// longer.
 fn may_run_inline(level: Level) -> bool {
     let first = level.more_urgent_bits() | level.bit();
     executor::domain().bitmap() & first == 0
@@ -104,8 +105,8 @@ fn may_run_inline(level: Level) -> bool {
         && !chaos::one_in(2)
 }
 
-/// Answers a call, or starts its coroutine, with the level of the caller. If the coroutine cannot
-/// be started the thread continues with the error.
+/// Answers a call, or starts its coroutine with the level of the caller. If the coroutine cannot be
+/// started, the thread continues with the error.
 fn start<F>(
     mut thread: Box<Thread>,
     form: Form,
@@ -174,13 +175,13 @@ where
     }
 }
 
-/// The coroutine of a call, registered with its process and not woken yet.
+/// The coroutine of a call, registered with its process but not woken.
 #[must_use]
 struct UnstartedCall(upshift_core::CoroutineId);
 
 impl UnstartedCall {
     fn start(self) {
-        // The coroutine is dead if the process has ended meanwhile, from another hart.
+        // The coroutine is dead if another hart has ended the process meanwhile.
         let _ = executor::domain().wake(self.0);
     }
 }
@@ -208,7 +209,7 @@ fn spawn_call(
     };
     trace::name(id, purpose);
     if let Err(error) = process.begin_call(in_flight, id) {
-        // The coroutine was never polled; this drops it.
+        // The coroutine was never polled; the cancellation drops it.
         let _ = executor::domain().cancel(id);
         return Err(error);
     }

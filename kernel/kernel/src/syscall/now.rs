@@ -1,4 +1,4 @@
-//! The calls that are answered at once.
+//! Calls that are answered at once.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -46,7 +46,7 @@ pub(super) fn thread_create(
     let mut context = UserContext::new(entry, stack);
     context.set_argument(0, argument);
     let (number, new) = thread.process.add_thread(None, context, thread.own_level)?;
-    // An ended process takes the thread out of the queue again.
+    // If the process has ended, the queue drops the thread.
     run_queue::push_back(new);
     Ok(number as isize)
 }
@@ -106,7 +106,7 @@ pub(super) fn close(thread: &mut Thread, [file, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// Copies the bytes of a range, at most `most`.
+/// Copies the bytes of a range, which may have at most `most` bytes.
 pub(super) fn bytes(space: &AddressSpace, range: UserRange, most: usize) -> Result<Vec<u8>, Error> {
     let slice = UserSlice::new(range.start as usize, range.len as usize)?;
     if slice.len() > most {
@@ -148,7 +148,7 @@ pub(super) fn kill(thread: &mut Thread, [process, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// Copies bytes to a program, as far as there is room; returns their full number.
+/// Copies as many bytes to a program as fit; returns the number of all bytes.
 fn copy_out(thread: &Thread, (start, len): (usize, usize), bytes: &[u8]) -> Answer {
     let to = UserSlice::new(start, len)?;
     let fitting = bytes.len().min(to.len());

@@ -1,5 +1,4 @@
-//! Socket calls. Bytes go from the program's memory to the socket's buffer and back, without a copy
-//! in between.
+//! Socket calls. Bytes are copied directly between the program's memory and the socket's buffer.
 
 use alloc::sync::Arc;
 
@@ -51,7 +50,7 @@ pub(super) fn shutdown(thread: &mut Thread, [file, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// Reads bytes that have arrived, at most as many as fit. `None`: nothing.
+/// Reads received bytes, at most as many as fit. Returns `None` if there are none.
 pub(super) fn read(process: &Process, socket: &Socket, to: UserSlice) -> Option<Answer> {
     let space = match process.space() {
         Ok(space) => space,
@@ -62,7 +61,7 @@ pub(super) fn read(process: &Process, socket: &Socket, to: UserSlice) -> Option<
     Some(count.map(|count| count as isize))
 }
 
-/// Writes `all`, or the bytes that fit. `None`: nothing fits.
+/// With `all`, writes all bytes or none, else as many as fit. Returns `None` if it must wait.
 pub(super) fn write(
     process: &Process,
     socket: &Socket,
@@ -105,7 +104,7 @@ pub(super) fn connect(
     })
 }
 
-/// A transfer between a socket of datagrams and memory, which is checked first.
+/// Returns the datagram socket and the memory of a transfer, which is checked first.
 fn transfer(
     process: &Process,
     [file, start, len, ..]: Arguments,

@@ -1,4 +1,4 @@
-//! Starting programs: those of the archive at once, files of the disk when they are read.
+//! Starts programs: programs of the archive at once, files of the disk when they have been read.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -15,7 +15,7 @@ use crate::memory::user::UserSlice;
 use crate::process::{self, File, MAX_PASSED, Process, Spawn};
 use crate::{archive, storage};
 
-/// Parameters of a spawn request, read at the time of the call.
+/// Parameters of a spawn request, read when the call is made.
 struct Parameters {
     name: String,
     argument: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Calls for files of the disk. Bytes go from the program's memory to blocks of files in memory and
-//! back.
+//! Calls for files of the disk. Bytes are copied between the program's memory and the cached blocks
+//! of files.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use crate::storage::{self, OpenFile};
 
 type Arguments = [usize; 6];
 
-/// Reads bytes that are in memory. `None`: none is in memory.
+/// Reads bytes that are in memory. Returns `None` if none are.
 pub(super) fn read(process: &Process, file: &OpenFile, to: UserSlice) -> Option<Answer> {
     let space = match process.space() {
         Ok(space) => space,
@@ -28,7 +28,8 @@ pub(super) fn read(process: &Process, file: &OpenFile, to: UserSlice) -> Option<
     Some(count.map(|count| count as isize))
 }
 
-/// Writes `all`, or the bytes that fit into a block. `None`: the write has to wait.
+/// With `all`, writes all bytes or none, else as many as fit into a block. Returns `None` if the
+/// write must wait.
 pub(super) fn write(
     process: &Process,
     file: &OpenFile,

@@ -1,4 +1,4 @@
-//! The calls that are about the calling thread itself.
+//! Calls that affect the calling thread itself.
 
 use alloc::boxed::Box;
 
@@ -11,7 +11,7 @@ use crate::{archive, executor, run_queue, storage};
 
 type Arguments = [usize; 6];
 
-/// Parks the thread until the completion ring has something, or until `unpark`.
+/// Parks the thread until a completion arrives, or until `unpark`.
 pub(super) fn park(thread: Box<Thread>, _: Arguments) -> SyscallReturn {
     let process = thread.process.clone();
     match process.park(thread) {
@@ -33,12 +33,12 @@ pub(super) fn return_from_interrupt(mut thread: Box<Thread>, _: Arguments) -> Sy
     if !thread.return_from_interrupt() {
         return Some((thread, Err(Error::BadArgument)));
     }
-    // The answer register has just been restored.
+    // Keep the restored value of the answer register.
     let same = thread.context.argument(0) as isize;
     Some((thread, Ok(same)))
 }
 
-/// Copies the process.
+/// Creates a child that is a copy of the process.
 pub(super) fn fork(thread: Box<Thread>, _: Arguments) -> SyscallReturn {
     let (process, image) = (thread.process.clone(), ThreadImage::new(&thread));
     super::start(thread, Form::Synchronous, number::fork, |_| {
@@ -46,8 +46,8 @@ pub(super) fn fork(thread: Box<Thread>, _: Arguments) -> SyscallReturn {
     })
 }
 
-/// Acquires a lock whose waiters lend their level to its holder. Only a thread can hold a lock, so
-/// there is no asynchronous form.
+/// Acquires a lock whose waiters lend their level to its holder. Only a thread can hold such a
+/// lock, so there is no asynchronous form.
 pub(super) fn futex_lock(thread: Box<Thread>, [address, ..]: Arguments) -> SyscallReturn {
     let (process, line) = (thread.process.clone(), thread.line);
     super::start(thread, Form::Synchronous, number::futex_lock, |_| {
@@ -55,7 +55,8 @@ pub(super) fn futex_lock(thread: Box<Thread>, [address, ..]: Arguments) -> Sysca
     })
 }
 
-/// Replaces the program: by one of the archive at once, by a file of the disk when it is read.
+/// Replaces the program: by a program of the archive at once, by a file of the disk when it has
+/// been read.
 pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> SyscallReturn {
     let (name, argument) = match now::exec_arguments(&thread, arguments) {
         Ok(arguments) => arguments,
@@ -87,7 +88,7 @@ pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> SyscallReturn {
             };
             let first = process::exec(&process, &program, own, executor::level())?;
             run_queue::push_back(first);
-            // The answer has no recipient: the calling thread is gone.
+            // The answer has no recipient, because the calling thread has ended.
             Ok(0)
         })
     })

@@ -1,12 +1,12 @@
-//! The file of points: all of one commit, so that an interrupted evaluation continues with the
-//! missing points. Points of another commit are deleted when the first one is measured.
+//! The file of points. All points belong to one commit, so that an interrupted evaluation continues
+//! with the missing points. Points of another commit are deleted when the first point is measured.
 
 use super::point::{self, COLUMNS, Load, Point};
 
-/// The beginning of the line with the commit.
+/// Beginning of the line that names the commit.
 pub(super) const COMMIT: &str = "# commit ";
 
-/// Points of a commit.
+/// The points of a commit.
 #[derive(Default)]
 pub(super) struct File {
     pub(super) commit: String,
@@ -22,7 +22,7 @@ impl File {
         }
     }
 
-    /// Sets the commit of the next points.
+    /// Sets the commit of the next points, and deletes points of another commit.
     pub(super) fn begin(&mut self, commit: &str) {
         if self.commit != commit {
             self.commit = commit.to_owned();
@@ -30,7 +30,7 @@ impl File {
         }
     }
 
-    /// Returns whether the load was measured.
+    /// Returns whether a point of this load was measured.
     pub(super) fn has(&self, load: Load) -> bool {
         self.points.iter().any(|point| point.load == load)
     }

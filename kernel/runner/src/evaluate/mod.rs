@@ -1,14 +1,15 @@
-//! The papers' evaluation: the matrix server in four models. A file has every point; tables and
-//! plots are made from it.
+//! The evaluation of the papers: the matrix server in four models. A file contains every point;
+//! tables and plots are drawn from the file.
 //!
 //! Where time counts instructions, every figure repeats exactly: a tick of the clock is 100
-//! instructions, a millisecond a million. Several harts take turns there, so a millisecond of a
-//! machine with n harts is n milliseconds of the simulated clock. Points of this commit that the
-//! file already has are not measured again.
+//! instructions, a millisecond is a million. Several harts take turns in that mode, so a
+//! millisecond of a machine with n harts is n milliseconds of the simulated clock. Points of this
+//! commit that the file already contains are not measured again.
 //!
-//! `plan` lists the points, `point` is one point and its line, `file` has all points, `page` and
-//! `plot` write the document, `published` has the papers' own figures, `saturation` has the papers'
-//! figures by slower clocks, and `profile` divides the instructions of a request by source.
+//! `plan` lists the points, `point` is a point and its lines, `file` reads and writes all points,
+//! `page` and `plot` write the document, `published` contains the papers' own figures, `saturation`
+//! draws the papers' figures with slower clocks, and `profile` divides the instructions of a
+//! request by source.
 
 mod file;
 mod page;
@@ -30,34 +31,34 @@ use crate::qemu::{self, Machine};
 use file::File;
 use point::{Load, MODELS, Point};
 
-/// Longest run of a machine whose time counts instructions, on a busy host.
+/// Time limit of a machine whose time counts instructions, on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Threads of all programs: enough for three per connection at 500 connections, when a server
-/// gets a share of a share.
+/// Number of threads of all programs: enough for three per connection at 500 connections, although
+/// a server gets a share of a share.
 const THREADS: u32 = 4096;
-/// Names of the files of profiles and of spinning.
+/// Names of the files of profiles and of spin loops.
 const PROFILE: &str = "profile.csv";
 const SPINNING: &str = "spinning.csv";
-/// Machines that run at a time, where time counts instructions.
+/// Number of machines that run concurrently, where time counts instructions.
 const PARALLEL_MACHINES: usize = 2;
 
 /// A part of the evaluation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Selection {
-    /// All points where time counts instructions.
+    /// All points of machines whose time counts instructions.
     All,
     /// A few of these points.
     Quick,
-    /// Points of the papers' figures, by clocks so slow that connections ask for more than the
+    /// Points of the papers' figures, with clocks so slow that connections request more than the
     /// harts can answer.
     Saturation,
-    /// The instructions of a request by source; if true, also the functions that take most.
+    /// The instructions of a request by source; if true, also the most expensive functions.
     Profile(bool),
-    /// Tables and plots of the existing points, without a measurement.
+    /// Tables and plots of the existing points; no measurement.
     Draw,
 }
 
-/// Measures the points that `folder` lacks, then draws.
+/// Measures the points that are missing in `folder`, then draws.
 pub(crate) fn run(selection: Selection, folder: &Path) -> Result<ExitCode, String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let plans = match selection {
@@ -84,9 +85,9 @@ pub(crate) fn run(selection: Selection, folder: &Path) -> Result<ExitCode, Strin
 /// A file of points.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// Points by a clock of one instruction in a nanosecond.
+    /// Points with a clock of one instruction per nanosecond.
     Instructions,
-    /// Points by slower clocks.
+    /// Points with slower clocks.
     Saturation,
 }
 
@@ -121,7 +122,7 @@ fn commit() -> String {
     }
 }
 
-/// Measures the points that the file lacks. Returns the number of failures.
+/// Measures the points that are missing in the file. Returns the number of failures.
 fn measure_all(plan: &[Load], file: &Path) -> Result<usize, String> {
     let mut known = File::parse(&fs::read_to_string(file).unwrap_or_default());
     known.begin(&commit());
@@ -164,7 +165,7 @@ fn measure_all(plan: &[Load], file: &Path) -> Result<usize, String> {
     Ok(output.into_inner().map_or(0, |(_, failed)| failed))
 }
 
-/// Returns the program's word for the server of a load.
+/// Returns the word of the program's argument that selects the server of a load.
 fn server_of(load: Load) -> &'static str {
     if load.has_threads() {
         "threads"
@@ -173,8 +174,8 @@ fn server_of(load: Load) -> &'static str {
     }
 }
 
-/// Boots a machine and reads its figures: of all requests, then of each level. Empty if the
-/// machine fails.
+/// Boots a machine and reads its figures: first of all requests, then of each level. The figures
+/// are empty if the machine fails.
 fn measure(image: &Image, load: Load) -> Result<Point, String> {
     let stretch = load.stretch();
     let server = server_of(load);
@@ -213,10 +214,10 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     })
 }
 
-/// The widest line of a paragraph.
+/// Maximum width of a line of a paragraph.
 const COLUMNS: usize = 100;
 
-/// Breaks the lines of paragraphs; tables, plots and headings stay.
+/// Wraps the lines of paragraphs; tables, plots and headings are kept.
 fn wrapped(page: &str) -> String {
     let mut lines = Vec::new();
     for line in page.lines() {
@@ -239,7 +240,7 @@ fn wrapped(page: &str) -> String {
     lines.join("\n")
 }
 
-/// Draws the plots of the existing points, and writes the page beside the folder.
+/// Draws the plots of the existing points, and writes the page next to the folder.
 fn draw(folder: &Path) -> Result<(), String> {
     let read = |source| {
         let text = fs::read_to_string(points_in(folder, source)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The page: tables of all points, the goals that are reached, and the published figures beside
-//! them.
+//! Writes the page: tables of all points, the goals and their results, and the published figures
+//! beside the measured figures.
 
 use std::fmt::Write as _;
 
@@ -26,11 +26,11 @@ instruction counts on several harts depend on the length of turns, too.
 
 ";
 
-/// Matrix orders that the page shows a table of, and the rows of the table.
+/// Orders of the matrices that have a table on the page, and the rows of such a table.
 const SHOWN: [u32; 2] = [1, 20];
 const SHOWN_CONNECTIONS: [u32; 4] = [1, 16, 64, 128];
 
-/// Points of one file.
+/// The points of a file.
 struct Points<'a>(&'a [Point]);
 
 impl Points<'_> {
@@ -49,7 +49,7 @@ impl Points<'_> {
     }
 }
 
-/// A table with a column for each model; a cell without a point is `fails`.
+/// Table with a column for each model; a cell without a point is `fails`.
 struct ByModel(Table);
 
 impl ByModel {
@@ -65,7 +65,8 @@ impl ByModel {
     }
 }
 
-/// Returns the sections of one hart by instructions; plots are in `folder` beside the page.
+/// Returns the sections that count instructions on one hart; the plots are in `folder`, next to the
+/// page.
 pub(crate) fn page(folder: &str, counted: &[Point], saturated: &[Point], commit: &str) -> String {
     let points = Points(counted);
     let mut page = INTRODUCTION.to_owned();
@@ -89,7 +90,7 @@ fn is_closed(load: &Load) -> bool {
     load.period == 0 && load.millis != plan::MEMORY
 }
 
-/// Returns a table and a plot for each shown order, on one hart; a row for each number of
+/// Returns a table and a plot for each order in [`SHOWN`], on one hart; a row for each number of
 /// connections.
 fn closed(points: &Points<'_>, folder: &str) -> String {
     let mut page = String::new();
@@ -109,14 +110,14 @@ fn closed(points: &Points<'_>, folder: &str) -> String {
     page
 }
 
-/// Returns the pages that the connections use.
+/// Returns the number of pages that the connections use.
 fn pages(points: &Points<'_>, model: usize, connections: u32) -> Option<u64> {
     let is_wanted = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
     Some(points.of(model, is_wanted)?.figures.first()?.pages)
 }
 
-/// Returns the bytes of a connection: the difference between many and few connections, divided by
-/// their number.
+/// Returns the memory of a connection in bytes: the difference between many and few connections,
+/// divided by the difference of their numbers.
 fn bytes_of_connection(points: &Points<'_>, model: usize) -> Option<u64> {
     let [more, less] = [plan::MANY_CONNECTIONS, plan::FEW_CONNECTIONS];
     let added = pages(points, model, more)?.checked_sub(pages(points, model, less)?)?;
@@ -142,7 +143,7 @@ fn memory(points: &Points<'_>) -> String {
     table.0.markdown()
 }
 
-/// Returns the goals with their results, according to the points.
+/// Returns the table of the goals with their results.
 fn goals(points: &Points<'_>, saturated: &[Point]) -> String {
     let one_hart = |load: &Load| is_closed(load) && load.harts == 1;
     let shapes = points.values(one_hart, |load| (load.n, load.connections));

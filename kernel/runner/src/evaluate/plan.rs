@@ -4,16 +4,16 @@ use super::point::{Load, MODELS};
 
 const CONNECTIONS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 128];
 
-/// Measured time of a closed loop, in milliseconds of the machine.
+/// Duration of the measurement of a closed loop, in milliseconds of the machine.
 pub(crate) const CLOSED: u32 = 200;
-/// Measured time of points that are for memory only, in milliseconds of the machine.
+/// Duration of the measurement of points that only show the memory, in milliseconds of the machine.
 pub(crate) const MEMORY: u32 = 20;
-/// Numbers of connections whose difference in memory gives the memory of one.
+/// Numbers of connections; the difference of their memory gives the memory of a connection.
 pub(crate) const FEW_CONNECTIONS: u32 = 16;
 pub(crate) const MANY_CONNECTIONS: u32 = 64;
 
-/// Numbers of connections whose memory the page lists: the most that are published for KTUT and
-/// KCUC, and nearly as many as there are sockets for both ends.
+/// Numbers of connections whose memory is on the page: the published maxima of KTUT and KCUC, and
+/// nearly as many as the sockets allow for both ends.
 pub(crate) const MOST_CONNECTIONS: [u32; 3] = [186, 385, 500];
 
 /// A closed loop of 1 × 1 on one connection of the first model: the base of the other loads.
@@ -28,21 +28,21 @@ const PLAIN: Load = Load {
     shift: 0,
 };
 
-/// Measured time at saturation, in milliseconds of the machine.
+/// Duration of the measurement at saturation, in milliseconds of the machine.
 pub(crate) const SATURATED: u32 = 1_000;
-/// Orders of the published matrices, each with the clock for a period of 100 ms: by it a hart
-/// answers the requests of some 50 to 80 connections. With half the period an instruction takes
-/// half as long.
+/// Orders of the published matrices, each with the clock for a period of 100 ms: with it a hart can
+/// answer the requests of about 50 to 80 connections. With half the period an instruction takes
+/// half the time.
 pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
 pub(crate) const PERIODS: [u32; 2] = [100, 50];
 const SATURATING: [u32; 10] = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128];
-/// The order of all matrices of the published raw data, and the period of those over connections.
+/// The order of all matrices of the published raw data, and the period of its figures over
+/// connections.
 pub(crate) const RAW_ORDER: u32 = 15;
 pub(crate) const RAW_PERIOD: u32 = 100;
-/// Coroutines on both sides, and threads.
+/// The compared models: coroutines on both sides, and threads on both sides.
 pub(crate) const COMPARED: [usize; 2] = [0, 3];
-/// The published points with priorities: connections, levels, order, period, numbers of harts,
-/// and our clock.
+/// The published points with priorities, with the clock of this evaluation.
 pub(crate) const LEVELS_8: Levels = Levels {
     connections: 128,
     levels: 8,
@@ -51,8 +51,8 @@ pub(crate) const LEVELS_8: Levels = Levels {
     harts: &[1, 2, 3, 4],
     shift: 3,
 };
-/// Eight connections of eight levels, and of four. The period is not published; by this clock
-/// they ask for more than two harts can answer.
+/// Eight connections of eight levels, and of four. The period is not published; with this clock the
+/// connections request more than two harts can answer.
 pub(crate) const FEW: Levels = Levels {
     connections: 8,
     levels: 8,
@@ -62,7 +62,7 @@ pub(crate) const FEW: Levels = Levels {
     shift: 4,
 };
 pub(crate) const FEW_OF_4: Levels = Levels { levels: 4, ..FEW };
-/// The connections of several levels of the raw data.
+/// The points of the raw data with several levels.
 pub(crate) const RAW_LEVELS: Levels = Levels {
     connections: 64,
     levels: 8,
@@ -71,7 +71,7 @@ pub(crate) const RAW_LEVELS: Levels = Levels {
     harts: &[1, 2, 3, 4],
     shift: 4,
 };
-/// A closed loop for each number of harts.
+/// Closed loops for each number of harts.
 pub(crate) const SCALING_CONNECTIONS: u32 = 64;
 pub(crate) const SCALING_HARTS: [u32; 4] = [1, 2, 3, 4];
 
@@ -118,7 +118,7 @@ pub(crate) fn scaling(model: usize, harts: u32) -> Load {
     }
 }
 
-/// Returns loads over connections on one hart: by order, clock and period.
+/// Returns loads over connections on one hart, for an order with its clock, and a period.
 fn over_connections((n, shift): (u32, u32), period: u32) -> impl Iterator<Item = Load> {
     let compared =
         move |model: &usize| COMPARED.contains(model) || (n, period) == (RAW_ORDER, RAW_PERIOD);
@@ -135,7 +135,7 @@ fn over_connections((n, shift): (u32, u32), period: u32) -> impl Iterator<Item =
     })
 }
 
-/// Returns the papers' figures, most telling first.
+/// Returns the points of the papers' figures, the most important first.
 pub(crate) fn saturation() -> Vec<Load> {
     let mut plan: Vec<Load> = SCALING_HARTS
         .into_iter()
@@ -196,14 +196,14 @@ fn memory() -> Vec<Load> {
     all.flat_map(loads).collect()
 }
 
-/// Returns all other points of one hart by instructions, most telling first.
+/// Returns all other points, which count instructions on one hart, the most important first.
 pub(crate) fn all() -> Vec<Load> {
     let mut plan = memory();
     plan.extend(closed(&CONNECTIONS, &[1, 20, 8, 12]));
     plan
 }
 
-/// Returns a part of the plan, which takes minutes.
+/// Returns a part of the plan that takes minutes.
 pub(crate) fn quick() -> Vec<Load> {
     let mut plan = memory();
     plan.retain(|load| !MOST_CONNECTIONS.contains(&load.connections));

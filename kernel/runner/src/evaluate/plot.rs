@@ -1,5 +1,5 @@
-//! The plots of the page, as the papers have them: throughput and latency over connections, a line
-//! for each model. Those over levels are drawn at saturation (`saturation`).
+//! Draws the plots of the page, as in the papers: throughput and latency over connections, a line
+//! for each model. The plots over levels are drawn at saturation (`saturation`).
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use upshift_report::{Kind, Look, Plot};
 use super::plan;
 use super::point::{Load, MODELS, Point};
 
-/// Draws all of them.
+/// Draws all plots of this module.
 pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
     let draw = |file: String, plot: Plot| {
         let file = folder.join(file);
@@ -29,7 +29,7 @@ pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A line over connections for each model.
+/// Returns a plot with a line over connections for each model.
 fn by_connections(
     points: &[Point],
     title: String,

@@ -1,29 +1,29 @@
-//! A measured point: the load of a machine, and its figures. The file of points has a line for
-//! each figure.
+//! A measured point: the load of a machine, and its figures. The file of points has a line for each
+//! figure.
 
 use std::fmt;
 
 /// A machine and its load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// An index into [`MODELS`].
+    /// Index into [`MODELS`].
     pub(crate) model: usize,
     pub(crate) connections: u32,
-    /// The order of the matrices.
+    /// Order of the matrices.
     pub(crate) n: u32,
     /// Number of levels over which the connections are spread.
     pub(crate) levels: u32,
-    /// Milliseconds between two requests of a connection; 0: a closed loop.
+    /// Milliseconds between two requests of a connection; 0 for a closed loop.
     pub(crate) period: u32,
-    /// Measured time, in milliseconds of the machine.
+    /// Duration of the measurement, in milliseconds of the machine.
     pub(crate) millis: u32,
     pub(crate) harts: u32,
-    /// Binary logarithm of an instruction's nanoseconds.
+    /// Binary logarithm of the nanoseconds per instruction.
     pub(crate) shift: u32,
 }
 
-/// The papers' names: a call that waits is a coroutine of the kernel or a kernel thread (KC,
-/// KT), the server has three coroutines or three threads for each connection (UC, UT).
+/// Names of the models in the papers. A call that waits is a coroutine of the kernel or a kernel
+/// thread (KC, KT); the server has three coroutines or three threads for each connection (UC, UT).
 pub(crate) const MODELS: [&str; 4] = ["KCUC", "KCUT", "KTUC", "KTUT"];
 
 impl Load {
@@ -32,19 +32,19 @@ impl Load {
         self.model % 2 == 1
     }
 
-    /// Returns whether the kernel has threads.
+    /// Returns whether the kernel has a thread for each call that waits.
     pub(crate) fn has_kernel_threads(&self) -> bool {
         self.model >= 2
     }
 
-    /// Returns the milliseconds of the simulated clock in a millisecond of this machine: the clock
+    /// Returns the milliseconds of the simulated clock per millisecond of this machine: the clock
     /// counts the instructions of all harts, which take turns.
     pub(crate) fn stretch(&self) -> u32 {
         self.harts
     }
 }
 
-/// Name of the time that counts instructions, one a nanosecond; slower clocks append a fraction.
+/// Name of a clock that counts instructions, one per nanosecond; slower clocks append a divisor.
 const COUNTED: &str = "icount";
 
 /// Returns the shift of a clock, as [`Load`] writes it.
@@ -85,24 +85,24 @@ impl fmt::Display for Load {
 pub(crate) struct Figures {
     /// `all`, or the level.
     pub(crate) who: String,
-    /// Requests that were answered.
+    /// Number of answered requests.
     pub(crate) count: u64,
     /// Latencies, in microseconds.
     pub(crate) mean: u64,
     pub(crate) median: u64,
     pub(crate) p99: u64,
-    /// The papers' jitter.
+    /// Standard deviation, which the papers call jitter.
     pub(crate) deviation: u64,
-    /// Pages that the connections use.
+    /// Number of pages that the connections use.
     pub(crate) pages: u64,
     /// Percentiles 25, 75, 90 and 99.9 of the latencies.
     pub(crate) spread: [u64; 4],
-    /// Nanoseconds per request, of the simulated clock, from the first answer of each connection
-    /// to its last; 0: not known.
+    /// Nanoseconds of the simulated clock per request, from the first reply of each connection to
+    /// its last; 0 if unknown.
     pub(crate) nanos: u64,
 }
 
-/// A load and its figures: of all requests, then of each level. Empty if the machine failed.
+/// A load and its figures: first of all requests, then of each level. Empty if the machine failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
     pub(crate) load: Load,
@@ -139,21 +139,22 @@ impl Point {
         self.figures.iter().map(line).collect()
     }
 
-    /// Returns the requests answered in a second.
+    /// Returns the number of requests that were answered per second.
     pub(crate) fn rate(&self) -> Option<f64> {
         let all = self.figures.first()?;
         Some(all.count as f64 * 1000.0 / f64::from(self.load.millis))
     }
 
-    /// Returns the instructions of all harts per request of a closed loop: from answer to answer,
-    /// or from the number of answers in the measured time, if the file lacks the former or a
-    /// connection was answered in a part of the time only. Then the former is too small: it would
-    /// mean more answers than there are, and one more on each connection.
+    /// Returns the instructions of all harts per request of a closed loop. They are computed from
+    /// the time between the replies of each connection; if the file lacks this time, or if a
+    /// connection was answered in a part of the time only, from the number of replies in the
+    /// measured time. In the latter case the time between replies is too small: it would mean more
+    /// replies than there are, plus one on each connection.
     pub(crate) fn instructions(&self) -> Option<u64> {
         let all = self.figures.first().filter(|all| all.count > 0)?;
         let spent = u64::from(self.load.millis) * u64::from(self.load.stretch()) * 1_000_000;
-        let most = all.count + u64::from(self.load.connections);
-        let nanos = if all.nanos >= spent / most {
+        let max_replies = all.count + u64::from(self.load.connections);
+        let nanos = if all.nanos >= spent / max_replies {
             all.nanos
         } else {
             spent / all.count
@@ -222,7 +223,7 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
     Some((load, (*who != "fails").then_some(figures)))
 }
 
-/// Parses a line of the program: model and load, group, then numbers. Time is divided by
+/// Parses a line of the program: model and load, group, then numbers. Times are divided by
 /// `stretch`.
 pub(crate) fn parse_program_line(line: &str, stretch: u32) -> Option<Figures> {
     let words: Vec<&str> = line.strip_prefix("matrix: ")?.split(' ').collect();
@@ -248,8 +249,8 @@ mod tests {
     #[test]
     fn other_lines_have_no_figures() {
         let line = "matrix: threads 16 8 1 0 all 1011 1011718 1561 1538 1902 123 951 1500 1600 1700 1950 97000";
-        let right = parse_program_line(line, 2);
-        assert!(right.is_some_and(|figures| {
+        let parsed = parse_program_line(line, 2);
+        assert!(parsed.is_some_and(|figures| {
             let Figures {
                 count,
                 pages,
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn points_come_back_from_their_lines() {
+    fn points_are_parsed_from_their_lines() {
         let load = Load {
             model: 1,
             connections: 8,
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn cost_of_a_request_does_not_depend_on_the_last_turn() {
-        // 96 connections, answered together every 21.3 ms: of 200 ms, nine or ten times.
+        // 96 connections are answered together every 21.3 ms: nine or ten times in 200 ms.
         let cost = |turns: u64| {
             let line = format!(
                 "matrix: coroutines 96 20 1 0 all {} 0 21286 0 0 0 0 0 0 0 0 221729",
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_answered_for_a_while_only_does_not_make_requests_cheap() {
+    fn requests_are_not_cheap_if_a_connection_is_answered_only_for_a_while() {
         let line = "KTUT,64,20,1,0,200,3,icount,all,2337,4260,5055,7428,1979,2298,0,0,0,0,209208";
         let point = &parse(&format!("{COLUMNS}\n{line}\n"))[0];
         assert_eq!(point.instructions(), Some(600_000_000 / 2_337));

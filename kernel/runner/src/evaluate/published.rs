@@ -1,7 +1,9 @@
-//! Published figures of the papers' system: the raw data beside their code, from an FPGA with 4
-//! harts at 100 MHz (15 × 15 matrices every 100 ms, measured for 5 s), and the papers' claims.
+//! Published figures of the papers' system: the raw data in the repository of their code, from an
+//! FPGA with 4 harts at 100 MHz (15 × 15 matrices every 100 ms, measured for 5 s), and the papers'
+//! claims.
 
-/// Requests answered in a second, by connections: KCUC, KCUT, KTUC, KTUT. `None`: it failed.
+/// Requests answered per second, by connections: KCUC, KCUT, KTUC, KTUT. `None` if the model
+/// failed.
 pub(crate) const THROUGHPUT: [(u32, [Option<f64>; 4]); 8] = [
     (1, [Some(19.5), Some(22.2), Some(43.3), Some(40.1)]),
     (2, [Some(42.1), Some(39.8), Some(79.9), Some(67.3)]),
@@ -13,7 +15,7 @@ pub(crate) const THROUGHPUT: [(u32, [Option<f64>; 4]); 8] = [
     (96, [Some(491.0), None, Some(477.2), None]),
 ];
 
-/// Requests answered in a second of each of 8 levels, 64 connections every 50 ms, by harts.
+/// Requests answered per second at each of 8 levels, with 64 connections every 50 ms, by harts.
 pub(crate) const PRIORITIES: [(u32, [f64; 8]); 4] = [
     (1, [85.6, 73.9, 72.1, 41.9, 8.2, 8.1, 8.3, 8.0]),
     (2, [127.3, 87.8, 76.1, 66.4, 56.1, 41.4, 14.3, 8.4]),
@@ -21,7 +23,7 @@ pub(crate) const PRIORITIES: [(u32, [f64; 8]); 4] = [
     (4, [112.9, 94.6, 78.2, 68.9, 61.3, 55.3, 50.9, 44.7]),
 ];
 
-/// The mean latency of the most and the least urgent of these levels, in milliseconds, by harts.
+/// Mean latencies of the most and the least urgent of these levels, in milliseconds, by harts.
 pub(crate) const LATENCY: [(u32, u32, u32); 4] = [
     (1, 444, 5988),
     (2, 280, 5494),
@@ -29,5 +31,5 @@ pub(crate) const LATENCY: [(u32, u32, u32); 4] = [
     (4, 331, 893),
 ];
 
-/// The most connections in 26 MiB of frames: KCUC, KTUT.
+/// Maximum numbers of connections in 26 MiB of frames: KCUC, KTUT.
 pub(crate) const MOST: (u32, u32) = (385, 186);

@@ -1,6 +1,6 @@
-//! The papers' figures at saturation: throughput and latency of coroutines against threads over
-//! connections, and several levels on several numbers of harts, by clocks so slow that
-//! connections ask for more than the harts can answer.
+//! The papers' figures at saturation: throughput and latency of coroutines and threads over
+//! connections, and several levels on several numbers of harts. The clocks are so slow that
+//! connections request more than the harts can answer.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn find<'a>(points: &'a [Point], load: &Load) -> Option<&'a Point> {
     points.iter().find(|point| point.load == *load)
 }
 
-/// The points of a figure over connections, in their order.
+/// Returns the points of a figure over connections, in their order.
 fn over_connections(
     points: &[Point],
     model: usize,
@@ -33,7 +33,7 @@ fn over_connections(
     wanted.map(|point| (point.load.connections, point))
 }
 
-/// The orders of the matrices that have points with this period, ascending.
+/// Returns the orders of the matrices that have points with this period, ascending.
 fn orders(points: &[Point], period: u32) -> Vec<u32> {
     let mut orders: Vec<u32> = CLOCKS.map(|(n, _)| n).into();
     orders.retain(|n| over_connections(points, 0, *n, period).next().is_some());
@@ -72,9 +72,9 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
     }
     for model in COMPARED {
         let name = MODELS[model].to_lowercase();
-        for (what, y, figure) in LEVEL_FIGURES {
+        for (figure_name, y, figure) in LEVEL_FIGURES {
             if let Some(plot) = by_levels(points, model, y, figure) {
-                plots.push((format!("saturated-levels-{what}-{name}.svg"), plot));
+                plots.push((format!("saturated-levels-{figure_name}-{name}.svg"), plot));
             }
         }
         for (of, shape) in [("8", LEVELS_8), ("few-8", FEW), ("few-4", FEW_OF_4)] {
@@ -90,7 +90,7 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
     plots
 }
 
-/// A line for each model and order.
+/// Adds a line for each model and order.
 fn lines(plot: &mut Plot, points: &[Point], period: u32, figure: impl Fn(&Point) -> Option<f64>) {
     for (n, colour) in orders(points, period).into_iter().zip(LEVELS) {
         for (model, look) in COMPARED.into_iter().zip([Look::Line, Look::Dashed]) {
@@ -120,7 +120,7 @@ fn over_connections_in_ms(
 ) -> Plot {
     let (x, y) = (("connections", Kind::Linear), (name, Kind::Log10));
     let mut plot = Plot::new(title, x, y);
-    // A logarithmic axis has no zero: one connection has no jitter.
+    // A logarithmic axis has no zero, and one connection has no jitter.
     let millis = |point: &Point| {
         let micros = figure(point.figures.first()?);
         (micros > 0).then_some(micros as f64 / 1000.0)
@@ -129,7 +129,7 @@ fn over_connections_in_ms(
     plot
 }
 
-/// A figure of a level: the name of its plot, the unit, and the value.
+/// A figure of a level: the name of its plot, its axis, and its value.
 type LevelFigure = (&'static str, (&'static str, Kind), fn(&Figures) -> f64);
 
 const LEVEL_FIGURES: [LevelFigure; 3] = [
@@ -148,8 +148,8 @@ const LEVEL_FIGURES: [LevelFigure; 3] = [
     ),
 ];
 
-/// A line over levels for each number of harts; levels without replies are left out; –: not
-/// measured.
+/// Returns a plot with a line over levels for each number of harts, without levels that have no
+/// replies; `None` if no point was measured.
 fn by_levels(
     points: &[Point],
     model: usize,
@@ -178,7 +178,7 @@ fn by_levels(
 /// Minimum number of replies for a distribution.
 const MIN_REPLIES: u64 = 10;
 
-/// Latencies of each level by percentile, on a log axis.
+/// Returns a plot of the latencies of each level by percentile, on a logarithmic axis.
 fn distribution(point: &Point) -> Plot {
     let Load {
         model,
@@ -239,12 +239,13 @@ pub(crate) fn page(folder: &str, points: &[Point], commit: &str, spinning: &str)
     page + &raw_connections(points) + &raw_levels(points)
 }
 
-/// Formats a cell of a table; – without a point.
+/// Formats a cell of a table; a cell without a point is `–`.
 fn or_none(cell: Option<String>) -> String {
     cell.unwrap_or("–".to_owned())
 }
 
-/// Number of counted instructions and of those in spin loops, of a model on a number of harts.
+/// Returns the share of counted instructions that are in spin loops, of a model on a number of
+/// harts.
 fn spinning_of(file: &str, model: usize, harts: u32) -> Option<String> {
     let start = format!("{},{harts},", MODELS[model]);
     let line = file.lines().find_map(|line| line.strip_prefix(&start))?;
@@ -253,7 +254,8 @@ fn spinning_of(file: &str, model: usize, harts: u32) -> Option<String> {
     Some(format!("{:.1} %", spinning * 100.0 / all.max(1.0)))
 }
 
-/// Answers of several harts for those of one, in a closed loop, and the share of spinning.
+/// Returns a table of closed loops on several harts: instructions, replies relative to one hart,
+/// and the share of spin loops.
 fn scaling(points: &[Point], spinning: &str) -> String {
     let title = format!(
         "### Several harts\n\nClosed loop, 20 × 20, {} connections: instructions of all harts for a request, answers for each of one hart in the same time, and the share of \
@@ -286,10 +288,11 @@ fn scaling(points: &[Point], spinning: &str) -> String {
     }
 }
 
-/// Share of answered requests that counts as all: some are under way when the time is over.
+/// Share of answered requests that counts as all: a few are in progress when the time ends.
 const ANSWERED_SHARE: f64 = 0.95;
 
-/// Knee, maximum and end of the throughput over connections, on one hart.
+/// Returns a table with the knee, the maximum and the end of the throughput over connections, on
+/// one hart.
 fn one_hart(points: &[Point]) -> String {
     let title = "### Coroutines against threads\n\nOne hart. In each cell: KCUC / KTUT. *All answered up to*: the most connections that are answered as often as they ask (at least 95 %); then \
                  the most replies in a second, those of 128 connections, and the mean latency of one connection in ms.";
@@ -347,7 +350,7 @@ fn one_hart(points: &[Point]) -> String {
     table.markdown()
 }
 
-/// Replies and mean latency of each level.
+/// Returns a table with the replies and the mean latency of each level.
 fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
     let columns: Vec<(u32, usize)> = shape
         .harts
@@ -397,7 +400,7 @@ fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
     table.markdown()
 }
 
-/// The raw data over connections, and ours of the same shape.
+/// Returns a table of the raw data over connections, beside measured points of the same shape.
 fn raw_connections(points: &[Point]) -> String {
     let (n, period) = (plan::RAW_ORDER, plan::RAW_PERIOD);
     let title = format!(
@@ -421,7 +424,7 @@ fn raw_connections(points: &[Point]) -> String {
     table.markdown()
 }
 
-/// The raw data of levels, and ours of the same shape.
+/// Returns a table of the raw data of levels, beside measured points of the same shape.
 fn raw_levels(points: &[Point]) -> String {
     let plan::Levels {
         connections,
@@ -462,7 +465,7 @@ fn raw_levels(points: &[Point]) -> String {
 mod tests {
     use super::*;
 
-    /// A point of each load of the plan, with the same figures.
+    /// Returns a point for each load of the plan, with the same figures.
     fn all() -> Vec<Point> {
         let figures = |who: u32| Figures {
             who: who.to_string(),

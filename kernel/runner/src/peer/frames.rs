@@ -1,5 +1,6 @@
-//! A peer on the machine's own network. Each frame is a datagram of 127.0.0.1, the format of QEMU's
-//! `socket` network, so the peer can send frames that no network stack would send.
+//! A peer on a network that connects only the machine and this process. Each frame is a datagram on
+//! 127.0.0.1, in the format of QEMU's `socket` network, so the peer can send frames that no network
+//! stack would send.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -7,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use super::{RETRY_TIMEOUT, TIMEOUT, message};
 
-/// Addresses of that network.
+/// Addresses on that network.
 const MACHINE: [u8; 4] = [10, 0, 2, 15];
 const PEER: [u8; 4] = [10, 0, 2, 2];
-/// MAC address of QEMU's first card, and one that is not in use.
+/// MAC address of QEMU's first card, and an unused address.
 const MACHINE_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Bytes of the longest frame that gets an answer.
+/// Length of the longest frame that is answered, in bytes.
 const FRAME: usize = 1514;
-/// Lengths that exceed the medium; those from 4,085 bytes on exceed a buffer of the card as well.
+/// Lengths that exceed the medium; lengths from 4,085 bytes on also exceed a buffer of the card.
 const TOO_LONG: [usize; 12] = [
     1515, 1518, 1600, 2048, 4000, 4083, 4084, 4085, 4096, 9000, 32_768, 65_000,
 ];
-/// Frames of a flood.
+/// Number of frames of a flood.
 const FLOOD: usize = 300;
 /// Time within which a damaged frame must stay unanswered.
 const SILENCE: Duration = Duration::from_millis(50);
@@ -31,8 +32,8 @@ struct Wire {
     number: u16,
 }
 
-/// Checks that the machine answers after frames of every length: whole, damaged, truncated and too
-/// long. At the end it sends `quit`. `own` is the peer's port.
+/// Checks that the machine still answers after frames of every length: whole, damaged, truncated
+/// and too long. Sends `quit` at the end. `own` is the port of the peer.
 pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, own)).map_err(message)?;
     socket
@@ -48,7 +49,7 @@ pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
             }
         }
     }
-    // A byte of the IPv4 header, and one of its payload.
+    // A byte of the IPv4 header, and a byte of the payload.
     for at in [22, 98 - 1] {
         let mut request = wire.request(98);
         request[at] ^= 1;
@@ -64,7 +65,8 @@ pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
     }
     for n in 0..FLOOD {
         let len = match n % 4 {
-            // Truncated at every length; a frame of no bytes would end the wire.
+            // Truncate at every length; QEMU would take an empty frame as the end of the
+            // connection.
             0 => 1 + n / 4,
             at => TOO_LONG[(n + at) % TOO_LONG.len()],
         };
@@ -78,7 +80,7 @@ pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
 
 impl Wire {
     fn send(&self, frame: &[u8]) {
-        // The send is refused while QEMU is not up yet.
+        // The host refuses the datagram while QEMU has not started.
         let _ = self.socket.send(frame);
     }
 
@@ -115,15 +117,17 @@ impl Wire {
         self.send(request);
         let (number, limit) = (self.number.to_be_bytes(), Instant::now() + within);
         let mut buffer = vec![0; 70_000];
-        while let left = limit.saturating_duration_since(Instant::now())
-            && !left.is_zero()
+        while let remaining = limit.saturating_duration_since(Instant::now())
+            && !remaining.is_zero()
         {
-            self.socket.set_read_timeout(Some(left)).map_err(message)?;
+            self.socket
+                .set_read_timeout(Some(remaining))
+                .map_err(message)?;
             let frame = match self.socket.recv(&mut buffer) {
                 Ok(count) => &buffer[..count],
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    // QEMU is not up yet, or has ended.
-                    std::thread::sleep(left);
+                    // QEMU has not started, or has ended.
+                    std::thread::sleep(remaining);
                     return Ok(false);
                 }
                 Err(_) => continue,
@@ -133,7 +137,7 @@ impl Wire {
             }
             let is_answer = frame.get(23) == Some(&1) && frame.get(34) == Some(&0);
             if is_answer && frame.get(40..42) == Some(&number) {
-                // The payload equals that of the request.
+                // The payload must equal that of the request.
                 return if frame.get(42..request.len()) == request.get(42..) {
                     Ok(true)
                 } else {
@@ -144,7 +148,7 @@ impl Wire {
         Ok(false)
     }
 
-    /// Answers an ARP request for the peer's address.
+    /// Answers an ARP request for the address of the peer.
     fn answer_arp(&self, request: &[u8]) {
         if request.get(20..22) != Some(&[0, 1]) || request.get(38..42) != Some(&PEER) {
             return;
@@ -173,7 +177,7 @@ impl Wire {
     }
 }
 
-/// Returns a frame to the machine with this payload in IPv4.
+/// Returns a frame to the machine with this payload in an IPv4 packet.
 fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let total = 20 + payload.len();
     let mut ip = vec![0x45, 0];

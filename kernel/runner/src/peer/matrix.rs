@@ -1,5 +1,5 @@
-//! Clients of the matrix server, at forwarded ports of 127.0.0.1. Every byte of a reply is compared
-//! with the product that the host computes.
+//! Clients of the matrix server, at forwarded ports of 127.0.0.1. They compare every byte of a
+//! reply with the product that the host computes.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -9,15 +9,15 @@ use upshift_load::matrix::{HEADER, frame, square};
 
 use super::{RETRY_TIMEOUT, TIMEOUT, message};
 
-/// Orders of the matrices of a connection, one request after the other.
+/// Orders of the matrices of a connection, which are requested one after the other.
 const ORDERS: [usize; 5] = [1, 8, 20, 2, 20];
 
-/// Requests from a server the square of a number until it answers, then opens connections to all
+/// Requests the square of a 1 × 1 matrix until each server answers, then opens connections to all
 /// `count` ports at once. Each `of_server` consecutive ports lead to one server.
 pub(crate) fn check_matrix(first: u16, count: u16, of_server: u16) -> Result<(), String> {
     let ports = first..first + count;
     for port in ports.clone().step_by(of_server.into()) {
-        // QEMU accepts connections before there is a server.
+        // QEMU accepts connections before the server listens.
         let limit = Instant::now() + TIMEOUT;
         while let Err(error) = check_squares(port, &[1]) {
             if Instant::now() > limit {
@@ -26,10 +26,10 @@ pub(crate) fn check_matrix(first: u16, count: u16, of_server: u16) -> Result<(),
             std::thread::sleep(RETRY_TIMEOUT);
         }
     }
-    let all: Vec<_> = ports
+    let clients: Vec<_> = ports
         .map(|port| std::thread::spawn(move || check_squares(port, &ORDERS)))
         .collect();
-    for client in all {
+    for client in clients {
         client
             .join()
             .map_err(|_| "a client panicked".to_owned())??;

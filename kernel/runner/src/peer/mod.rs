@@ -1,6 +1,7 @@
 //! A peer of the machine: a client of its echo server, through a forwarded TCP or UDP port of
-//! 127.0.0.1. Some of its connections violate the protocol on purpose. `frames` is on the machine's
-//! own network, `matrix` is a client of the matrix server.
+//! 127.0.0.1. A few of its connections violate the protocol on purpose. `frames` is a peer on a
+//! network that connects only the machine and this process, `matrix` is a client of the matrix
+//! server.
 
 mod frames;
 mod matrix;
@@ -11,33 +12,33 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Longest wait for an answer.
+/// Maximum wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest wait for an answer while the machine may not be up yet.
+/// Maximum wait for an answer while the machine may not have booted.
 const RETRY_TIMEOUT: Duration = Duration::from_millis(300);
-/// Concurrent connections, and bytes of each.
+/// Number of concurrent connections, and number of bytes on each.
 const CONNECTIONS: usize = 4;
 const BYTES: usize = 20_000;
-/// Connections that are dropped in the middle.
+/// Number of connections that are dropped in the middle.
 const RESETS: usize = 6;
 /// Input of a client program of the host.
 const TEXT: &[u8] = b"these words come back\n";
-/// Datagrams that must come back, and the tries of each.
+/// Number of datagrams that must be echoed, and number of attempts for each.
 const DATAGRAMS: u8 = 20;
-const TRIES: usize = 40;
+const ATTEMPTS: usize = 40;
 
 pub(crate) use frames::check_frames;
 pub(crate) use matrix::check_matrix;
 
-/// Returns a port that has no listener at present.
+/// Returns a port without a listener.
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let address = listener.and_then(|listener| listener.local_addr());
     Ok(address.map_err(|error| error.to_string())?.port())
 }
 
-/// Returns the first of `count` consecutive ports that have no listener at present. They are below
-/// the host's ephemeral ports, any of which may be in use.
+/// Returns the first of `count` consecutive ports without listeners. They are below the host's
+/// ephemeral ports, any of which may be in use.
 pub(crate) fn free_ports(count: u16) -> Result<u16, String> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     for _ in 0..100 {
@@ -51,22 +52,22 @@ pub(crate) fn free_ports(count: u16) -> Result<u16, String> {
 }
 
 /// Repeats a request until the server answers, then uses several connections at once, and finally
-/// tells the machine to end.
+/// stops the machine.
 pub(crate) fn check_echo(port: u16) -> Result<(), String> {
     wait(port)?;
-    // One connection is not read until all others are done, and some vanish.
+    // One connection is not read until all others have finished; other connections are reset.
     let slow = open_unread(port)?;
     for _ in 0..RESETS {
         // Closed with unread bytes: the connection is reset.
         drop(open_unread(port)?);
     }
-    let all: Vec<_> = (0..CONNECTIONS)
+    let clients: Vec<_> = (0..CONNECTIONS)
         .map(|n| {
             let bytes: Vec<u8> = (0..BYTES).map(|at| (at * (n + 1) % 251) as u8).collect();
             std::thread::spawn(move || echo(port, &bytes, TIMEOUT))
         })
         .collect();
-    for client in all {
+    for client in clients {
         client
             .join()
             .map_err(|_| "a client panicked".to_owned())??;
@@ -78,8 +79,8 @@ pub(crate) fn check_echo(port: u16) -> Result<(), String> {
     end(port)
 }
 
-/// Sends bytes through a program of the host and checks the echo, if the host has that program.
-/// `ping` cannot reach the machine: QEMU's network forwards ports only.
+/// Sends bytes through a program of the host and checks the echo, if the program is installed.
+/// `ping` cannot reach the machine: QEMU's network only forwards ports.
 fn check_echo_by(program: &str, port: u16) -> Result<(), String> {
     let mut command = Command::new(program);
     match program {
@@ -93,21 +94,22 @@ fn check_echo_by(program: &str, port: u16) -> Result<(), String> {
         Err(error) => return Err(message(error)),
     };
     let pipes = child.stdin.take().zip(child.stdout.take());
-    let (mut to, mut from) = pipes.ok_or("no pipes")?;
-    // A separate thread, because the end of its input may end the program before the echo arrives.
+    let (mut input, mut output) = pipes.ok_or("no pipes")?;
+    // A separate thread reads, because the end of the input may end the program before the echo
+    // arrives.
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        let mut back = vec![0; TEXT.len()];
-        let _ = sender.send(from.read_exact(&mut back).map(|()| back));
+        let mut echoed = vec![0; TEXT.len()];
+        let _ = sender.send(output.read_exact(&mut echoed).map(|()| echoed));
     });
-    to.write_all(TEXT).map_err(message)?;
-    to.flush().map_err(message)?;
-    let back = receiver.recv_timeout(TIMEOUT);
-    drop(to);
+    input.write_all(TEXT).map_err(message)?;
+    input.flush().map_err(message)?;
+    let echoed = receiver.recv_timeout(TIMEOUT);
+    drop(input);
     let _ = child.kill();
     let _ = child.wait();
-    match back {
-        Ok(Ok(back)) if back == TEXT => Ok(()),
+    match echoed {
+        Ok(Ok(echoed)) if echoed == TEXT => Ok(()),
         other => Err(format!("{program}: {other:?} instead of the sent text")),
     }
 }
@@ -132,7 +134,7 @@ fn wait(port: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// Tells the machine to end and waits until it closes the connection.
+/// Tells the machine to stop, and waits until it closes the connection.
 fn end(port: u16) -> Result<(), String> {
     let _ = echo(port, b"quit", TIMEOUT);
     Ok(())
@@ -142,7 +144,7 @@ fn message(error: std::io::Error) -> String {
     error.to_string()
 }
 
-/// Returns a connection that has sent as much as the server accepts, and has read nothing.
+/// Returns a connection on which as many bytes were sent as the server accepts, and none were read.
 fn open_unread(port: u16) -> Result<(TcpStream, usize), String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(message)?;
     stream
@@ -156,25 +158,25 @@ fn open_unread(port: u16) -> Result<(TcpStream, usize), String> {
             Err(_) => break,
         }
     }
-    // The echo is under way, or waits for room.
+    // The echo is in flight, or waits for buffer space.
     let mut first = [0];
     stream.read_exact(&mut first).map_err(message)?;
     Ok((stream, sent - 1))
 }
 
-/// Reads the connection at last and checks that every sent byte comes back.
+/// Reads the connection to its end and checks that every sent byte is echoed.
 fn check_unread((mut stream, sent): (TcpStream, usize)) -> Result<(), String> {
     stream.shutdown(Shutdown::Write).map_err(message)?;
-    let mut back = Vec::new();
-    stream.read_to_end(&mut back).map_err(message)?;
-    if back == vec![7; sent] {
+    let mut echoed = Vec::new();
+    stream.read_to_end(&mut echoed).map_err(message)?;
+    if echoed == vec![7; sent] {
         Ok(())
     } else {
-        Err(format!("{} of {sent} slow bytes came back", back.len()))
+        Err(format!("{} of {sent} slow bytes came back", echoed.len()))
     }
 }
 
-/// Checks that datagrams come back, though some may be lost on the way.
+/// Checks that datagrams are echoed, although a few may be lost on the way.
 fn datagrams(port: u16) -> Result<(), String> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(message)?;
     socket
@@ -185,14 +187,14 @@ fn datagrams(port: u16) -> Result<(), String> {
         .map_err(message)?;
     for n in 0..DATAGRAMS {
         let sent = vec![n; 1 + usize::from(n) * 70];
-        let is_echoed = (0..TRIES).any(|_| {
-            let mut back = [0; 2000];
+        let is_echoed = (0..ATTEMPTS).any(|_| {
+            let mut echoed = [0; 2000];
             let _ = socket.send(&sent);
-            // An answer to an earlier try may come first.
+            // An answer to an earlier attempt may arrive first.
             (0..4).any(|_| {
                 socket
-                    .recv(&mut back)
-                    .is_ok_and(|count| back[..count] == sent)
+                    .recv(&mut echoed)
+                    .is_ok_and(|count| echoed[..count] == sent)
             })
         });
         if !is_echoed {
@@ -212,13 +214,17 @@ fn echo(port: u16, bytes: &[u8], timeout: Duration) -> Result<(), String> {
         writer.write_all(&sent)?;
         writer.shutdown(Shutdown::Write)
     });
-    let mut back = Vec::new();
-    stream.read_to_end(&mut back).map_err(message)?;
+    let mut echoed = Vec::new();
+    stream.read_to_end(&mut echoed).map_err(message)?;
     // A failed write shows in the echo.
     let _ = writer.join();
-    if back == bytes {
+    if echoed == bytes {
         Ok(())
     } else {
-        Err(format!("{} of {} bytes came back", back.len(), bytes.len()))
+        Err(format!(
+            "{} of {} bytes came back",
+            echoed.len(),
+            bytes.len()
+        ))
     }
 }

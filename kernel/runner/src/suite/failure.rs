@@ -1,9 +1,9 @@
 //! Reports the machines that failed, and runs them a second time.
 //!
 //! Under emulation the host decides when a hart runs, so a test that waits for a time can fail
-//! where nothing is wrong. A machine that fails in the suite and passes alone is *unstable*: it is
-//! named and counted, but is not a failure. Several unstable machines at once are a failure. A soak
-//! runs nothing twice.
+//! without an error. A machine that fails in the suite and passes alone is *unstable*: it is named
+//! and counted, but is not a failure. Several unstable machines at once are a failure. A soak
+//! repeats no machine.
 
 use super::{Run, run_one};
 use crate::build::Image;
@@ -11,21 +11,21 @@ use crate::build::Image;
 /// Maximum number of machines of one suite that run a second time.
 const MAX_RERUNS: usize = 3;
 
-/// Console lines shown before a failed test, and at the end.
+/// Number of console lines that are printed before a failed test, and at the end.
 const CONTEXT_LINES: usize = 8;
 
 /// A machine that failed.
 pub(super) struct Failure {
     pub(super) run: Run,
-    /// The reason, if the machine's end was wrong.
+    /// The reason, if the machine ended wrongly.
     pub(super) reason: Option<String>,
-    /// The whole output of the console.
+    /// The complete output of the console.
     pub(super) output: String,
 }
 
 impl Failure {
     /// Returns the lines that explain the failure: failed tests with the lines before them, and the
-    /// end.
+    /// last lines.
     fn excerpt(&self) -> Vec<&str> {
         let lines: Vec<_> = self.output.lines().collect();
         let is_shown = |at: usize| {
@@ -37,7 +37,7 @@ impl Failure {
         shown.map(|at| lines[at]).collect()
     }
 
-    /// Returns the names of the failed tests; the end of the machine counts as one.
+    /// Returns the names of the failed tests; a wrong end of the machine counts as a test.
     fn tests(&self) -> String {
         let failed = self.output.lines().filter(|line| is_failed_test(line));
         let names = failed.filter_map(|line| line.strip_prefix("test ")?.split(' ').next());
@@ -50,7 +50,7 @@ fn is_failed_test(line: &str) -> bool {
     line.starts_with("test ") && !line.ends_with(" ok")
 }
 
-/// Prints the failures in the form of cargo's tests. Returns true if there are none.
+/// Prints the failures in the format of cargo's tests. Returns true if there are none.
 pub(super) fn report(failures: &[Failure]) -> bool {
     if failures.is_empty() {
         return true;
@@ -72,22 +72,22 @@ pub(super) fn report(failures: &[Failure]) -> bool {
     false
 }
 
-/// Repeats the failed machines, one at a time; returns those that fail again.
+/// Repeats the failed machines, one at a time; returns the machines that fail again.
 pub(super) fn rerun(image: &Image, failures: Vec<Failure>) -> Result<Vec<Failure>, String> {
     if failures.len() > MAX_RERUNS {
         return Ok(failures);
     }
-    // The first run is reported in any case.
+    // The failures of the first run are printed in any case.
     report(&failures);
-    let mut again = Vec::new();
+    let mut failed_again = Vec::new();
     for failure in failures {
         let (name, tests) = (failure.run.name.clone(), failure.tests());
         match run_one(image, failure.run)? {
-            (_, Some(failure)) => again.push(failure),
+            (_, Some(failure)) => failed_again.push(failure),
             (_, None) => println!("unstable: {name}: {tests}: passed when it was run again"),
         }
     }
-    Ok(again)
+    Ok(failed_again)
 }
 
 #[cfg(test)]

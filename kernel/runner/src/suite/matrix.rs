@@ -1,4 +1,4 @@
-//! The machines of the suite.
+//! The machines of the test matrix.
 
 use super::must_fail::{failures, refusals};
 use super::{FUZZ_SEEDS_PER_MACHINE, LIMIT_OF_INSTRUCTIONS, MAX_RATIO_OF_FIVE, Run, run_of};
@@ -8,7 +8,7 @@ use crate::qemu::{Network, Outcome};
 use crate::trace::{self, Kind};
 use crate::{build, elf_patch, peer, record, sequence};
 
-/// Runs only programs that make arbitrary calls, with these seeds.
+/// Returns a run of the programs that make arbitrary calls, with these seeds.
 pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
     let last = first + FUZZ_SEEDS_PER_MACHINE - 1;
     let icounted = if icount { " icount" } else { "" };
@@ -99,7 +99,7 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
 /// Name of the machine without bit manipulation.
 pub(super) const RV64GC: &str = "rv64gc, smp 2";
 
-/// Kernel and programs for RV64GC, on a processor without extensions.
+/// Returns a run of kernel and programs for RV64GC, on a processor without extensions.
 pub(super) fn rv64gc() -> Result<Run, String> {
     let mut run = run_of(RV64GC.to_owned(), 2, "init=tests");
     run.image = Some(build::image_for(Isa::Rv64gc)?);
@@ -107,10 +107,10 @@ pub(super) fn rv64gc() -> Result<Run, String> {
     Ok(run)
 }
 
-/// Part of the names of the machines whose kernel is isolated.
+/// Common part of the names of the machines whose kernel is isolated.
 pub(super) const ISOLATED: &str = "isolated";
 
-/// Tests of kernel and programs, on a kernel that is in no page table of a program.
+/// Returns tests of kernel and programs, on a kernel that is mapped in no page table of a program.
 pub(super) fn isolated() -> Result<Vec<Run>, String> {
     let image = build::isolated()?;
     let runs = [
@@ -125,8 +125,8 @@ pub(super) fn isolated() -> Result<Vec<Run>, String> {
     Ok(runs.map(with_image).into())
 }
 
-/// An echo server in the machine, and a peer outside. With one hart, the network assigns the
-/// machine's address.
+/// Returns a run of an echo server in the machine, with a peer outside. With one hart, the network
+/// assigns the address of the machine.
 fn echo(smp: u32) -> Result<Run, String> {
     let port = peer::free_port()?;
     let address = match smp {
@@ -159,7 +159,7 @@ fn with_port(network: Network, check: fn(u16) -> Result<(), String>) -> Result<(
     }
 }
 
-/// The echo server, and a peer on its network that sends oversized and truncated frames.
+/// Returns a run of the echo server, with a peer that sends oversized and truncated frames.
 fn wire(smp: u32) -> Result<Run, String> {
     let (machine, peer) = (peer::free_port()?, peer::free_port()?);
     let arguments = "init=sockets with=serve address=10.0.2.15/24,10.0.2.2";
@@ -183,7 +183,7 @@ fn wire(smp: u32) -> Result<Run, String> {
     Ok(run)
 }
 
-/// Checks that no segment is retransmitted that cannot have been lost.
+/// Checks that no segment was retransmitted that cannot have been lost.
 fn has_no_retransmission(outcome: &Outcome) -> Result<(), String> {
     let record = outcome.record.as_deref().unwrap_or_default();
     match record::check(record)? {
@@ -192,7 +192,7 @@ fn has_no_retransmission(outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// The echo server, and a peer that sends datagrams.
+/// Returns a run of the echo server, with a peer that sends datagrams.
 fn echo_of_datagrams() -> Result<Run, String> {
     let mut run = echo(2)?;
     run.name = "echo of datagrams, smp 2".to_owned();
@@ -203,14 +203,14 @@ fn echo_of_datagrams() -> Result<Run, String> {
     Ok(run)
 }
 
-/// The kernel's own tests on a machine with a network card.
+/// Returns a run of the kernel's own tests, on a machine with a network card.
 fn network(smp: u32, icount: bool, network: Network) -> Run {
     let (slot, icounted) = match network {
         Network::Legacy => ("legacy", ""),
         _ => ("modern", if icount { ", icount" } else { "" }),
     };
     let argument = if icount { " icount" } else { "" };
-    // A fixed address, because DHCP would need a timer, and the tests count the timers.
+    // The address is fixed, because DHCP would need a timer, and the tests count the timers.
     let arguments = format!("selftest{argument} address=10.0.2.15/24,10.0.2.2");
     let mut run = run_of(
         format!("{slot} network card, smp {smp}{icounted}"),
@@ -218,7 +218,7 @@ fn network(smp: u32, icount: bool, network: Network) -> Run {
         &arguments,
     );
     run.machine.network = network;
-    // Each driver must leave the other's device alone.
+    // A disk, because each driver must leave the device of the other alone.
     run.machine.disk = Some(Content::Blank);
     run.check = |outcome| {
         if outcome.output.contains("upshift: network card ") {
@@ -231,7 +231,7 @@ fn network(smp: u32, icount: bool, network: Network) -> Run {
     run
 }
 
-/// The tests that assert times across harts.
+/// Returns a run of the tests that assert times across harts.
 fn harts(smp: u32) -> Run {
     let mut run = run_of(
         format!("icount smp {smp}"),
@@ -243,7 +243,7 @@ fn harts(smp: u32) -> Run {
     run
 }
 
-/// The programs' tests on several harts in deterministic time.
+/// Returns a run of the tests of programs, on several harts in deterministic time.
 pub(super) fn tests_under_icount(smp: u32) -> Run {
     let mut run = run_of(format!("icount smp {smp} tests"), smp, "init=tests");
     run.machine.icount = true;
@@ -251,7 +251,8 @@ pub(super) fn tests_under_icount(smp: u32) -> Run {
     run
 }
 
-/// Run times that threads of all levels record, checked against the scheduler's laws.
+/// Returns a run in which threads of all levels record their run times, which are checked against
+/// the laws of the scheduler.
 fn laws(smp: u32) -> Run {
     let name = format!("icount smp {smp} laws");
     let mut run = run_of(name, smp, &format!("init=laws with={smp}"));
@@ -260,7 +261,7 @@ fn laws(smp: u32) -> Run {
     run
 }
 
-/// Files on a disk, on a machine with legacy or modern devices.
+/// Returns a run of the tests of files on a disk, on a machine with legacy or modern devices.
 fn files((smp, icount): (u32, bool)) -> Run {
     let icounted = if icount { ", icount" } else { "" };
     let mut run = run_of(format!("files, smp {smp}{icounted}"), smp, "init=files");
@@ -273,8 +274,8 @@ fn files((smp, icount): (u32, bool)) -> Run {
     run
 }
 
-/// Harts that the host delays until a program runs. The program uses them then as well, and nothing
-/// is lost afterwards.
+/// Returns a run with a hart that the host delays until a program runs. The program must use the
+/// hart from then on, and the tests must pass.
 fn late() -> Run {
     let mut run = run_of("smp 2, late".to_owned(), 2, "init=tests late");
     run.check = |outcome| {
@@ -287,7 +288,7 @@ fn late() -> Run {
     run
 }
 
-/// The evaluation's server; its clients check every reply.
+/// Returns a run of the evaluation's server, whose clients check every reply.
 fn matrix_server(model: &str) -> Run {
     let arguments = format!("init=matrix with={model},16,8,4,0,50,1");
     let mut run = run_of(format!("matrix server, {model}, icount"), 1, &arguments);
@@ -297,7 +298,7 @@ fn matrix_server(model: &str) -> Run {
     run
 }
 
-/// The same run on a kernel that has a thread for each call that waits.
+/// Returns the same run on a kernel that has a thread for each call that waits.
 fn on_kernel_threads(image: &Image, run: Run) -> Run {
     Run {
         name: format!("kernel threads, {}", run.name),
@@ -306,12 +307,12 @@ fn on_kernel_threads(image: &Image, run: Run) -> Run {
     }
 }
 
-/// Connections of the open loop, and of the clients on the host.
+/// Number of connections of the open loop, and of the clients on the host.
 const CONNECTIONS: u16 = 8;
-/// Requests of each connection of the open loop.
+/// Number of requests of each connection of the open loop.
 const TURNS: u16 = 2;
 
-/// The evaluation's server, with a request every 20 ms on each connection.
+/// Returns a run of the evaluation's server, with a request every 20 ms on each connection.
 fn open_loop(model: &str, smp: u32) -> Run {
     const PERIOD: u16 = 20;
     let millis = PERIOD * TURNS;
@@ -323,7 +324,8 @@ fn open_loop(model: &str, smp: u32) -> Run {
     run
 }
 
-/// Threads of eight levels that share locks, on harts so slow that waiters could use them up.
+/// Returns a run with threads of eight levels that share locks, on harts so slow that waiters could
+/// use them up.
 fn slow_clock() -> Run {
     let name = "matrix server, threads, slow clock, icount".to_owned();
     let arguments = "init=matrix with=threads,8,12,8,10,2000,2 threads=4096 harts=alternate";
@@ -344,10 +346,10 @@ fn answers_all(outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// The evaluation's server, and clients on the host that compare every reply.
+/// Returns runs of the evaluation's server, with clients on the host that compare every reply.
 fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
     const MODELS: [(&str, u32); 3] = [("coroutines", 1), ("threads", 2), ("coroutines", 2)];
-    // One port range is taken at a time, or machines would get the same ports.
+    // All ports come from one range: separate ranges could overlap.
     let first = peer::free_ports(CONNECTIONS * MODELS.len() as u16)?;
     let mut next = first;
     let runs = MODELS.map(|(model, smp)| {
@@ -378,8 +380,8 @@ fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
     Ok([coroutines, threads, on_kernel_threads(kernel_threads, last)])
 }
 
-/// Checks the law of the closed loop: a request of the most urgent class takes as long as one
-/// request of each connection of that class.
+/// Checks the law of the closed loop: a request of the most urgent class takes as long as a request
+/// of each connection of that class.
 fn latency_matches_cost(outcome: &Outcome) -> Result<(), String> {
     const CONNECTIONS: u64 = 16 / 4;
     let lines = outcome.output.lines();
@@ -399,7 +401,8 @@ fn latency_matches_cost(outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// Four rings on 4 harts, in instructions of all harts: a surplus vCPU costs little.
+/// Returns a run of four rings on 4 harts, in instructions of all harts: a surplus vCPU must cost
+/// little.
 fn rings_of_pipes() -> Run {
     let mut run = run_of("icount smp 4 rings".to_owned(), 4, "init=rings with=exact");
     run.machine.icount = true;
@@ -425,8 +428,8 @@ fn rings_of_pipes() -> Run {
     run
 }
 
-/// The programs' tests under chaos. Every fifth seed runs where time counts instructions, so that
-/// it repeats exactly; the others run on 2 and 4 harts.
+/// Returns a run of the tests of programs under chaos. Every fifth seed runs where time counts
+/// instructions, so that it repeats exactly; the other seeds run on 2 and 4 harts.
 pub(super) fn chaos(seed: u64) -> Run {
     let (smp, icount) = match (seed % 5, seed % 2) {
         (0, _) => (1, true),
@@ -454,8 +457,8 @@ pub(super) fn chaos(seed: u64) -> Run {
     run
 }
 
-/// Checks that the coroutines of the program `traced`, and of its calls, go through exactly these
-/// states in this order.
+/// Checks that the coroutines of the program `traced`, and the coroutines of its calls, go through
+/// exactly these states in this order.
 fn sequence_is_exact(outcome: &Outcome) -> Result<(), String> {
     let trace = trace::parse(&outcome.output).ok_or("there is no trace")?;
     let seen: Vec<String> = trace

@@ -2,10 +2,11 @@
 //! deterministic time, and under chaos; images that the kernel must refuse; and faults on which the
 //! machine must fail.
 //!
-//! Two further parts type commands to the shell (`shell`) and cut the power (`power_cut`).
+//! Two more parts type commands to the shell (`shell`) and cut the power (`power_cut`).
 //!
-//! A run passes if the machine exits with the right status, the last line is there, no line
-//! mentions a panic, and the run's own check holds. Failures are repeated at the end.
+//! A run passes if the machine exits with the expected status, prints the expected last line,
+//! prints no line that mentions a panic, and the check of the run holds. Failed machines are
+//! repeated at the end.
 
 mod failure;
 mod matrix;
@@ -26,38 +27,38 @@ use matrix::{ISOLATED, RV64GC, chaos, fuzz, isolated, matrix, rv64gc, tests_unde
 
 /// Time limit of a machine. It is generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(240);
-/// Time limit of all tests of the programs where instructions count as time, under chaos or on
-/// several harts: QEMU has one thread then, and the host may be busy.
+/// Time limit of all tests of the programs where time counts instructions, under chaos or on
+/// several harts: QEMU then has one thread, and the host may be busy.
 const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
 
 /// Longest time of five vCPUs on 4 harts, in thousandths of the time of four.
 const MAX_RATIO_OF_FIVE: u32 = 1_200;
 
-/// Default number of seeds of chaos; a soak begins with the next one.
+/// Default number of seeds of chaos; a soak begins with the next seed.
 pub(crate) const SEEDS: u64 = 6;
-/// Seeds of chaos in a soak.
+/// Number of seeds of chaos in a soak.
 const SOAK_SEEDS: u64 = 40;
-/// Seeds of the programs that make arbitrary calls in a soak, and the seeds of one machine.
+/// Number of seeds of the programs that make arbitrary calls in a soak, and number per machine.
 const FUZZ_SEEDS: u64 = 200;
 const FUZZ_SEEDS_PER_MACHINE: u64 = 50;
 
-/// Power cuts of the suite, and of a soak.
+/// Number of power cuts of the suite, and of a soak.
 const POWER_CUTS: u64 = 5;
 const SOAK_POWER_CUTS: u64 = 200;
 
-/// Machines that run at the same time.
+/// Number of machines that run concurrently.
 const PARALLEL_MACHINES: usize = 2;
 
-/// The seeds of chaos to run.
+/// The seeds of chaos that run.
 #[derive(Clone, Copy)]
 pub(crate) enum Seeds {
-    /// The first seeds, after everything else.
+    /// The first seeds, after all other machines.
     First(u64),
-    /// This seed, and nothing else.
+    /// Only this seed, and no other machine.
     Only(u64),
 }
 
-/// A machine, and the conditions on which its run passes.
+/// A machine, and the conditions under which its run passes.
 struct Run {
     name: String,
     /// The image, if it is not the default.
@@ -69,9 +70,9 @@ struct Run {
     last: &'static str,
     /// Time limit of the run.
     limit: Duration,
-    /// A further check of the outcome.
+    /// An additional check of the outcome.
     check: fn(&Outcome) -> Result<(), String>,
-    /// The peer on the machine's network, if there is one.
+    /// The peer on the machine's network, if any.
     peer: Option<fn(Network) -> Result<(), String>>,
     /// The command that repeats the run.
     repeat: Option<String>,
@@ -98,15 +99,15 @@ fn run_of(name: String, smp: u32, arguments: &str) -> Run {
 }
 
 impl Run {
-    /// Returns the run with time counting instructions.
+    /// Returns the run in a mode whose time counts instructions.
     fn icount(mut self) -> Run {
         self.machine.icount = true;
         self
     }
 }
 
-/// Runs the whole suite, or one seed of chaos, or the runs whose name contains `only`. Prints one
-/// line per test.
+/// Runs the whole suite, or a seed of chaos, or the runs whose name contains `only`. Prints a line
+/// per test.
 pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitCode, String> {
     let image = build::image()?;
     let mut runs = match seeds {
@@ -146,16 +147,16 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
     Ok(code(failure::report(&failures) && survived && answered))
 }
 
-fn code(is_right: bool) -> ExitCode {
-    ExitCode::from(u8::from(!is_right))
+fn code(has_passed: bool) -> ExitCode {
+    ExitCode::from(u8::from(!has_passed))
 }
 
-/// Runs all tests `runs` times, then the seeds that the matrix leaves out. `only` restricts both to
-/// runs whose name contains it.
+/// Runs all tests `runs` times, then the seeds that the matrix omits. `only` restricts both to runs
+/// whose name contains it.
 pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, String> {
     let image = build::image()?;
     let is_wanted = |name: &str| only.is_none_or(|only| name.contains(only));
-    let again = (1..=runs).flat_map(|number| {
+    let repeated = (1..=runs).flat_map(|number| {
         let name = format!("soak {number}, smp {smp}");
         let kernel = run_of(format!("{name} kernel"), smp, "selftest");
         [kernel, run_of(name, smp, "init=tests")]
@@ -168,12 +169,12 @@ pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, 
         .flat_map(|first| [(1, true), (2, false), (4, false)].map(|with| fuzz(first, with)));
     let others = turns.into_iter().chain(fuzz).chain(seeds);
     let survived = !is_wanted(power_cut::NAME) || power_cut::run(&image, SOAK_POWER_CUTS)?;
-    let mut failures = run_some(&image, again.filter(|run| is_wanted(&run.name)), 1)?;
+    let mut failures = run_some(&image, repeated.filter(|run| is_wanted(&run.name)), 1)?;
     failures.extend(run_all(&image, others.filter(|run| is_wanted(&run.name)))?);
     Ok(code(failure::report(&failures) && survived))
 }
 
-/// Runs power cuts only; `None`: as many as in a soak.
+/// Runs only power cuts, as many as a soak if `seeds` is `None`.
 pub(crate) fn power_cuts(seeds: Option<u64>) -> Result<ExitCode, String> {
     let image = build::image()?;
     let survived = power_cut::run(&image, seeds.unwrap_or(SOAK_POWER_CUTS))?;
@@ -184,7 +185,8 @@ fn run_all(image: &Image, runs: impl Iterator<Item = Run> + Send) -> Result<Vec<
     run_some(image, runs, PARALLEL_MACHINES)
 }
 
-/// Runs machines, `at_once` at a time, and prints their tests as each ends. Returns the failures.
+/// Runs machines, `at_once` concurrently, and prints the tests of each when it ends. Returns the
+/// failures.
 fn run_some(
     image: &Image,
     runs: impl Iterator<Item = Run> + Send,
@@ -215,14 +217,14 @@ fn run_some(
     Ok(failures)
 }
 
-/// Numbers of tests; the end of a machine counts as one.
+/// Numbers of tests; the end of a machine counts as a test.
 #[derive(Default)]
 struct Counts {
     passed: u32,
     failed: u32,
 }
 
-/// Runs one machine and prints its tests.
+/// Runs a machine and prints its tests.
 fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String> {
     let image = run.image.as_ref().unwrap_or(image);
     let network = run.machine.network;
@@ -235,7 +237,7 @@ fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String>
     });
     let name = &run.name;
     let mut counts = Counts::default();
-    // The lock keeps the report in one piece.
+    // The lock keeps the lines of a report together.
     let mut report = std::io::stdout().lock();
     let tests = outcome.output.lines();
     for line in tests.filter(|line| line.starts_with("test ")) {
@@ -296,8 +298,8 @@ fn verdict(run: &Run, outcome: &Outcome) -> Result<(), String> {
     match outcome.status {
         Some(status) if status == run.status => {}
         _ => {
-            let (end, right) = (&outcome.end, run.status);
-            return Err(format!("{end} instead of exit status {right}"));
+            let (end, expected) = (&outcome.end, run.status);
+            return Err(format!("{end} instead of exit status {expected}"));
         }
     }
     let mut lines = outcome.output.lines().rev();

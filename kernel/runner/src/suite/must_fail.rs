@@ -42,7 +42,7 @@ pub(super) fn failures() -> Vec<Run> {
     runs
 }
 
-/// Returns images that the kernel must refuse, with the expected reasons.
+/// Returns the images that the kernel must refuse, with the expected reasons.
 pub(super) fn refusals() -> Result<Vec<Run>, String> {
     let refused = |name: &str, last, change: fn(Vec<u8>) -> Vec<u8>| {
         let image = build::variant(name, |file, bytes| match file {

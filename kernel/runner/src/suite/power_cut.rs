@@ -1,4 +1,4 @@
-//! Power cuts: a machine makes the changes of a seed, and is killed at a moment that the seed
+//! Power cuts: a machine applies the changes of a seed, and is killed at a moment that the seed
 //! determines. Every change that the machine reported as synced must be on its disk, and the disk
 //! must equal the state after some number of changes. A second boot must see the same files.
 
@@ -15,14 +15,14 @@ use crate::build::Image;
 use crate::disk::{Content, Disk};
 use crate::qemu::{self, Machine};
 
-/// Name of these tests.
+/// Name of this part of the suite.
 pub(super) const NAME: &str = "power cut";
 
-/// Limits of the moment of the cut: syncs, and microseconds after a sync.
+/// Limits of the moment of the cut: number of syncs, and microseconds after a sync.
 const MAX_SYNCS: u64 = 40;
 const MAX_MICROS: u64 = 12_000;
-/// Maximum number of changes on the disk beyond the last reported sync: those up to the next sync,
-/// which may be done, and those up to the one after it.
+/// Maximum number of changes on the disk beyond the last reported sync: the changes up to the next
+/// sync, which may have completed, and the changes up to the sync after it.
 const MAX_UNREPORTED: u64 = 14;
 /// Number of seeds per second boot.
 const SEEDS_PER_BOOT: u64 = 5;
@@ -68,8 +68,8 @@ pub(super) fn run(image: &Image, seeds: u64) -> Result<bool, String> {
     Ok(lost == 0)
 }
 
-/// Returns syncs and delay of a cut. Half of the cuts are within the first formatting or the first
-/// syncs.
+/// Returns the number of syncs, and the delay after them, of a cut. Half of the cuts are within the
+/// first formatting or the first syncs.
 fn cut_time(seed: u64) -> (u64, Duration) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = |below: u64| {
@@ -104,7 +104,7 @@ fn cut(image: &Image, seed: u64) -> Result<String, String> {
     Ok(format!("{synced} changes synced, {changes} on the disk"))
 }
 
-/// Boots, and kills the machine some time after its given number of syncs. Returns its output.
+/// Boots, and kills the machine `delay` after its given number of syncs. Returns its output.
 fn kill_after(
     image: &Image,
     machine: &Machine,
@@ -159,7 +159,7 @@ fn kill_after(
     }
 }
 
-/// Returns all files of a disk except the one that the program syncs.
+/// Returns all files of a disk except the file that the program syncs.
 fn contents(mut mounted: Mounted<Vec<u8>>) -> Result<Model, String> {
     let mut names = Vec::new();
     let mut from = 0;
@@ -183,7 +183,7 @@ fn contents(mut mounted: Mounted<Vec<u8>>) -> Result<Model, String> {
     Ok(model)
 }
 
-/// Returns the number of changes that lead to these files, which is at least `synced`.
+/// Returns the number of changes, at least `synced`, that lead to these files.
 fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, String> {
     let mut model = Model::default();
     for n in 0..=synced + MAX_UNREPORTED {
@@ -192,7 +192,7 @@ fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, Strin
         }
         let (name, change) = load::change(seed, n);
         if n >= synced && matches!(change, Change::Write { .. }) {
-            // A file is created before its first write.
+            // The program creates a file before it first writes to it.
             let mut created = model.clone();
             created.apply(&name, &Change::Create);
             if created == *found {
@@ -206,7 +206,7 @@ fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, Strin
     ))
 }
 
-/// Checks that the kernel sees the same files.
+/// Checks that the kernel sees the same files after a second boot.
 fn check_second_boot(image: &Image, disk: &Disk, found: &Model) -> Result<(), String> {
     let machine = Machine::new(1, "init=files with=sums");
     let outcome = qemu::run_on(image, &machine, Some(disk.path()), LIMIT)?;

@@ -1,5 +1,5 @@
-//! Tests of the shell: a machine boots to it, commands are typed on the console, and the answers
-//! are checked.
+//! Tests of the shell: a machine boots to the shell, commands are typed on the console, and the
+//! answers are checked.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -11,7 +11,7 @@ use crate::peer;
 use crate::qemu::{Machine, Network};
 use crate::session::Session;
 
-/// Name of these tests.
+/// Name of this part of the suite.
 pub(super) const NAME: &str = "shell";
 
 const PROMPT: &str = "\n$ ";
@@ -72,7 +72,7 @@ impl Shell {
     /// Types a command; returns the lines of its answer.
     fn run(&mut self, command: &str) -> Result<String, String> {
         self.0.write(&format!("{command}\r"))?;
-        // The echo.
+        // Skip the echo.
         self.0.read_until("\n")?;
         // The prompt of an empty answer follows the echo at once.
         let mut answer = String::from("\n");
@@ -91,7 +91,7 @@ impl Shell {
         }
     }
 
-    /// Ends the machine, which checks that it has lost nothing.
+    /// Ends the machine, which checks that it has leaked no memory.
     fn exit(mut self) -> Outcome {
         self.0.write("exit\r")?;
         let (status, output) = self.0.end()?;
@@ -109,7 +109,7 @@ fn commands_answer(image: &Image) -> Outcome {
     shell.expect("ps", &[" running  shell"])?;
     shell.expect("top", &["hart programs", "\n   0 ", "time of all harts"])?;
     shell.expect("child exit 3", &["has ended with status 3: child"])?;
-    // A backspace takes a character back.
+    // A backspace erases a character.
     shell.expect("child exit 45\x7f\x7f6", &["status 6: child"])?;
     for (wrong, hint) in [
         ("nonsense", "no such program in the archive or on the disk"),
@@ -136,7 +136,7 @@ fn programs_run_at_their_levels(image: &Image) -> Outcome {
         let number = answer.split_whitespace().next();
         number.map(str::to_owned).ok_or("no number")
     };
-    // More busy programs than harts, and still the shell answers.
+    // The shell answers although more programs are busy than there are harts.
     let mut all = Vec::new();
     for level in ["1", "40", "41"] {
         all.push(number(
@@ -163,7 +163,7 @@ fn programs_run_at_their_levels(image: &Image) -> Outcome {
             .iter()
             .any(|line| line.split_whitespace().next() == Some(level))
     };
-    // The third has no hart.
+    // There is no hart for the third level.
     if !(has("1") && has("40")) || has("41") {
         return Err(format!("other levels have run:{top}"));
     }
@@ -195,7 +195,8 @@ fn programs_start_from_the_disk(image: &Image) -> Outcome {
     for wrong in ["bin/truncated", "bin/large", "bin/empty", "notes/text"] {
         shell.expect(wrong, &[wrong, "not a program: an ELF file for RISC-V"])?;
     }
-    // By name alone, unless the archive has a program of that name.
+    // A program in the directory `bin` needs no path, unless the archive has a program of that
+    // name.
     shell.expect("truncated", &["not a program"])?;
     shell.expect("put notes/hello Hello, disk.", &[])?;
     shell.expect("cat notes/hello", &["\nHello, disk.\n"])?;
@@ -218,7 +219,7 @@ fn programs_start_from_the_disk(image: &Image) -> Outcome {
     }
     shell.expect("rm notes/text", &[])?;
     shell.exit()?;
-    // The file is there when another machine boots.
+    // The file exists when another machine boots.
     let mut shell = Shell::boot(image, 1, Some(&disk), Network::No)?;
     shell.expect("cat notes/hello", &["\nHello, disk.\n"])?;
     shell.expect("rm notes/hello", &[])?;
@@ -228,21 +229,21 @@ fn programs_start_from_the_disk(image: &Image) -> Outcome {
 
 fn a_program_reads_input_and_is_killed(image: &Image) -> Outcome {
     let mut shell = Shell::boot(image, 1, None, Network::No)?;
-    // The echo of the console, and the program's.
+    // The first line is the echo of the console, the second that of the program.
     shell.0.write("child echo\rone\r")?;
     shell.0.read_until("one\none\n")?;
     shell.0.write(CTRL_D)?;
     shell.0.read_until(PROMPT)?;
     shell.0.write("child endless\r")?;
     shell.0.read_until("child endless\n")?;
-    // A line that the program does not read goes to the shell at last.
+    // The shell reads a line that the program does not read.
     shell.0.write("child exit 8\r")?;
     shell.0.read_until("child exit 8\n")?;
     shell.0.write(CTRL_C)?;
     shell.0.read_until("was killed: child")?;
     shell.0.read_until("status 8: child")?;
     shell.0.read_until(PROMPT)?;
-    // The shell takes the line back at its prompt.
+    // Ctrl-C erases the line at the prompt.
     shell.0.write("nonsense")?;
     shell.0.read_until("nonsense")?;
     shell.0.write(CTRL_C)?;

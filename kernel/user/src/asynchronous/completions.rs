@@ -1,9 +1,9 @@
-//! Taking completions out of the ring, and waiting for them.
+//! Takes completions out of the ring, and waits for them.
 //!
 //! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a user
 //! interrupt, which may stop a thread anywhere: it allocates nothing and only sets atomics. One
-//! thread at a time drains: the thread that changes the word `DRAINING` to 1. After changing it
-//! back to 0 it looks once more, so the others need not wait.
+//! thread at a time drains: the thread that changes the word `DRAINING` to 1. After it has changed
+//! the word back to 0 it looks once more, so other threads need not wait.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -15,14 +15,14 @@ use super::operations;
 use crate::{lock, sys, vdso};
 use os_pages::shared as word;
 
-/// The words of the n-th completion of all, which is there.
+/// Returns the words of completion number `n`, which must have arrived.
 fn completion_words(n: u64) -> [u64; 3] {
     let (page, first) = completion(n);
     [0, 1, 2].map(|n| os_pages::completion(page, first + n).load(Relaxed))
 }
 
-/// Takes completions out like [`drain`], where a completion that comes at this moment may wait
-/// until the next look: then it causes an interrupt. Costs two loads if there is none.
+/// Takes completions out like [`drain`]. A completion that arrives during the check may wait until
+/// the next check; the kernel then causes an interrupt. Costs two loads if the ring is empty.
 #[inline]
 pub(crate) fn drain_if_any() {
     if word(RING_HEAD).load(Relaxed) != word(RING_TAIL).load(Relaxed) {
@@ -30,12 +30,12 @@ pub(crate) fn drain_if_any() {
     }
 }
 
-/// Takes all completions, unless another thread does: results into their operations,
-/// wakes.
+/// Takes all completions out, unless another thread does: stores results in their operations, and
+/// wakes coroutines.
 #[cold]
 fn drain() {
-    // Completions that came after the last look and before the word was cleared have caused no
-    // interrupt.
+    // Completions that arrived after the last check but before `DRAINING` was cleared have caused
+    // no interrupt.
     while has_completions() {
         lock::enter();
         let claimed = word(DRAINING)
@@ -58,8 +58,8 @@ pub fn has_completions() -> bool {
     word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst)
 }
 
-/// Calls `f` while the kernel takes this program to be draining: no completion interrupts it.
-/// Completions that came meanwhile are taken out afterwards. `f` should be short.
+/// Calls `f` while the kernel treats this program as draining: no completion interrupts it.
+/// Completions that arrive meanwhile are taken out afterwards. `f` should be short.
 pub fn without_interrupts<R>(f: impl FnOnce() -> R) -> R {
     while word(DRAINING)
         .compare_exchange(0, 1, SeqCst, SeqCst)
@@ -73,7 +73,7 @@ pub fn without_interrupts<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Takes all completions. The caller has made `DRAINING` a 1.
+/// Takes all completions. The caller has changed `DRAINING` to 1.
 fn take_completions() {
     let mut head = word(RING_HEAD).load(Relaxed);
     let tail = word(RING_TAIL).load(Acquire);
@@ -82,22 +82,21 @@ fn take_completions() {
         head += 1;
         word(RING_HEAD).store(head, Release);
         operations::complete(token as usize, result as isize);
-        // Dead, if the token was forged.
+        // The coroutine is dead if the token was forged.
         vdso::upshift_wake(cid);
     }
 }
 
-/// Waits until there is a completion or a wake, unless something is ready or the thread is to
-/// `stop`.
+/// Waits until there is a completion or a wake, unless a coroutine is ready or `stop` returns true.
 ///
-/// No wake is lost: from `upshift_prepare_park` on each wake ends the wait that follows, and the
+/// No wake is lost: from `upshift_prepare_park` on, each wake ends the wait that follows, and the
 /// kernel does not let the thread wait while the ring has a completion that no thread takes out. A
-/// thread that resumes for a completion has been given the word `DRAINING`.
+/// thread that resumes for a completion owns the word `DRAINING`.
 pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     if vdso::upshift_prepare_park() != 0 && !stop() {
-        let has_word = sys::park() == Ok(1);
+        let is_draining = sys::park() == Ok(1);
         vdso::upshift_unpark();
-        if has_word {
+        if is_draining {
             lock::enter();
             take_completions();
             word(DRAINING).store(0, SeqCst);
@@ -109,15 +108,14 @@ pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     }
 }
 
-/// Ends the calls in flight in a child, after `fork`: they were the parent's, and end with an error
-/// here.
+/// Ends the calls in flight in a child, after `fork`, with an error: they belong to the parent.
 pub(crate) fn fail_inherited_calls() {
     operations::complete_all(Error::NotInherited.code(), |cid| {
         vdso::upshift_wake(cid);
     });
 }
 
-/// Names the handler of user interrupts.
+/// Registers the handler of user interrupts.
 pub(crate) fn enable_interrupts() {
     word(HANDLER).store(on_interrupt as *const () as u64, SeqCst);
 }
@@ -137,7 +135,7 @@ extern "C" fn on_interrupt() -> ! {
     drain();
     vdso::upshift_interrupt(0);
     loop {
-        // The call does not return.
+        // This call does not return.
         let _ = sys::return_from_interrupt();
     }
 }

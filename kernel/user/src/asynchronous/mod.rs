@@ -1,5 +1,5 @@
-//! Asynchronous system calls: futures of the result of the synchronous form. The module
-//! [`calls`](crate::calls) has them by name.
+//! Asynchronous system calls: futures that resolve to the result of the synchronous form. The
+//! module [`calls`](crate::calls) names them.
 //!
 //! ```text
 //!  read!(fd, buffer, cid)
@@ -12,12 +12,12 @@
 //!  poll: the result and the buffer
 //! ```
 //!
-//! The table ([`operations`]) owns the buffer until the completion is there, so a future that is
-//! dropped early leaves nothing that the kernel could write to after it is freed. It
-//! cancels the call as well, whose completion then comes soon.
+//! The table ([`operations`]) owns the buffer until the completion has arrived, so the kernel never
+//! writes to freed memory when a future is dropped early. The drop also cancels the call, whose
+//! completion then arrives soon.
 //!
-//! Starting a call that need not wait costs one system call and no coroutine of the
-//! kernel; see `docs/kernel.md` for the rest.
+//! Starting a call that need not wait costs one system call and no coroutine of the kernel; see
+//! `docs/kernel.md` for the other costs.
 
 mod completions;
 #[allow(unsafe_code)]
@@ -47,7 +47,7 @@ use operations::InFlight;
 
 /// The result of a call, which the kernel returns as a word.
 pub trait FromWord {
-    /// Takes the word, which is no error.
+    /// Converts the word, which is not an error.
     fn from_word(word: isize) -> Self;
 }
 
@@ -67,9 +67,9 @@ impl FromWord for () {
     fn from_word(_: isize) {}
 }
 
-/// A call in flight: a future of its result, with its buffer if it has one.
+/// A call in flight: a future that resolves to its result, with its buffer if it has one.
 ///
-/// The name is that of the papers. Dropped early it is cancelled.
+/// The name is that of the papers. Dropping the future cancels the call.
 #[must_use = "dropping the call cancels it"]
 pub struct AsyncCall<T, B = ()> {
     state: State,
@@ -77,13 +77,13 @@ pub struct AsyncCall<T, B = ()> {
 }
 
 enum State {
-    /// `None`: it was over at once.
+    /// `None` if the call completed at once.
     InFlight(InFlight, Option<CallState>),
-    /// The call was not made, or its result is to be fetched.
-    Over(Result<isize, Error>, Option<Vec<u8>>),
+    /// The call was not made, or its result has been fetched.
+    Ended(Result<isize, Error>, Option<Vec<u8>>),
 }
 
-/// Result and buffer of a call that is over.
+/// Result and buffer of a call that has ended.
 type Answer = (Result<isize, Error>, Option<Vec<u8>>);
 
 /// State of a call in flight.
@@ -94,18 +94,18 @@ struct CallState {
     level: u64,
 }
 
-/// Makes a call. Moving the buffer does not move its bytes.
+/// Starts a call. Moving the buffer does not move its bytes.
 #[inline]
 fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
-    let Some(taken) = operations::take() else {
-        return State::Over(Err(Error::TooMany), buffer);
+    let Some(claimed) = operations::take() else {
+        return State::Ended(Err(Error::TooMany), buffer);
     };
-    let operation = taken.begin(buffer, cid);
+    let operation = claimed.begin(buffer, cid);
     let number = request.number | number::ASYNCHRONOUS;
     let [a, b, c, d, e, _] = request.words;
     let arguments = [a, b, c, d, e, operation.token()];
     let known = match sys::raw_pair(number, arguments, cid as usize) {
-        (Err(error), _) => return State::Over(Err(error), operation.undo()),
+        (Err(error), _) => return State::Ended(Err(error), operation.undo()),
         (Ok(number::COMPLETED), result) => {
             operation.is_over(result);
             None
@@ -119,7 +119,8 @@ fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
 }
 
 impl State {
-    /// Returns result and buffer when they are there. The call takes the level of its poller.
+    /// Returns result and buffer once the call has ended. Until then the call takes the level of
+    /// its poller.
     #[inline]
     fn poll(&mut self) -> Poll<Answer> {
         if let State::InFlight(operation, known) = self
@@ -130,9 +131,9 @@ impl State {
             }
             return Poll::Pending;
         }
-        let fetched = State::Over(Err(Error::NoCall), None);
+        let fetched = State::Ended(Err(Error::NoCall), None);
         Poll::Ready(match core::mem::replace(self, fetched) {
-            State::Over(result, buffer) => (result, buffer),
+            State::Ended(result, buffer) => (result, buffer),
             State::InFlight(operation, _) => {
                 let (result, buffer) = operation.finish();
                 (Error::from_code(result).map_or(Ok(result), Err), buffer)
@@ -149,12 +150,11 @@ impl<T, B> AsyncCall<T, B> {
         }
     }
 
-    /// Asks the kernel to end the call early. The future is ready soon, with
-    /// [`Error::Cancelled`] unless there is a result already; then nothing was read or
-    /// taken.
+    /// Asks the kernel to end the call early. The future becomes ready soon, with
+    /// [`Error::Cancelled`] unless the call has a result; a cancelled call has consumed nothing.
     pub fn cancel(&self) {
         if let State::InFlight(operation, Some(known)) = &self.state {
-            // The call may be over.
+            // The call may have ended: then the kernel returns an error.
             let _ = sys::cancel(known.number, operation.token());
         }
     }
@@ -169,14 +169,14 @@ impl<T: FromWord, B> AsyncCall<T, B> {
 }
 
 impl<T> AsyncCall<T> {
-    /// Makes the call; the coroutine `cid` is woken.
+    /// Starts the call, whose completion wakes the coroutine `cid`.
     pub(crate) fn start(request: Request, cid: Cid) -> AsyncCall<T> {
         AsyncCall::new(begin(request, None, cid))
     }
 }
 
 impl<T> AsyncCall<T, Vec<u8>> {
-    /// Makes a call whose words point into `buffer`; the coroutine `cid` is woken.
+    /// Starts a call whose words point into `buffer`; the completion wakes the coroutine `cid`.
     pub(crate) fn start(request: Request, buffer: Vec<u8>, cid: Cid) -> AsyncCall<T, Vec<u8>> {
         AsyncCall::new(begin(request, Some(buffer), cid))
     }
@@ -185,40 +185,39 @@ impl<T> AsyncCall<T, Vec<u8>> {
 impl<T: FromWord> Future for AsyncCall<T> {
     type Output = Result<T, Error>;
 
-    /// The coroutine whose id was given to the call is woken when it can continue, unless it need
-    /// not wait at all. The call takes the level of its poller; a coroutine that is given another
-    /// level meanwhile is polled for that.
+    /// Waits for the completion, which wakes the coroutine whose id was passed to the call. The
+    /// call takes the level of its poller: a coroutine whose level changes is polled for this.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let over = self.state.poll();
-        over.map(|(result, _)| result.map(T::from_word))
+        let answer = self.state.poll();
+        answer.map(|(result, _)| result.map(T::from_word))
     }
 }
 
 impl<T: FromWord> Future for AsyncCall<T, Vec<u8>> {
     type Output = (Result<T, Error>, Vec<u8>);
 
-    /// Polls like a call without a buffer.
+    /// Polls in the same way as a call without a buffer.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let over = self.state.poll();
-        over.map(|(result, buffer)| (result.map(T::from_word), buffer.unwrap_or_default()))
+        let answer = self.state.poll();
+        answer.map(|(result, buffer)| (result.map(T::from_word), buffer.unwrap_or_default()))
     }
 }
 
 impl CallState {
-    /// Gives the call the level of the coroutine that runs.
+    /// Gives the call the level of the running coroutine.
     fn follow(&mut self, token: usize) {
         let level = vdso::upshift_waits();
         if level == self.level || level == NO_LEVEL {
             return;
         }
-        // The call may be over.
+        // The call may have ended: then the kernel returns an error.
         let _ = sys::reprio_call(self.number, token, level as usize);
         self.level = level;
     }
 }
 
 impl<T, B> Drop for AsyncCall<T, B> {
-    /// The buffer stays with its operation until the completion is there.
+    /// Leaves the buffer with its operation until the completion has arrived.
     fn drop(&mut self) {
         if let State::InFlight(operation, _) = &self.state
             && operation.abandon()

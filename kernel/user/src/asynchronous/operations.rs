@@ -1,4 +1,4 @@
-//! The table of operations: which side owns the buffer of a call.
+//! The table of operations, which records who owns the buffer of a call.
 //!
 //! ```text
 //!        take            begin            complete             finish
@@ -9,10 +9,10 @@
 //!                 └─────────────────────────────────────┘ take
 //! ```
 //!
-//! The buffer is the taker's while `CLAIMED`, the kernel's while `PENDING` or `ABANDONED`, and the
-//! owner of the [`InFlight`] takes it out when it is `DONE`. An unwanted buffer stays in the table
-//! until the next taker drops it, so [`complete`], which may run in a user interrupt, frees
-//! nothing. Operations are made in batches and never freed.
+//! The thread that claims an operation owns its buffer while `CLAIMED`, the kernel while `PENDING`
+//! or `ABANDONED`, and the owner of the [`InFlight`] takes the buffer out when it is `DONE`. An
+//! unwanted buffer stays in the table until the next claim drops it, so [`complete`], which may run
+//! in a user interrupt, frees nothing. Operations are allocated in batches and never freed.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,49 +26,50 @@ use os_abi::shared::RING_ENTRIES;
 use crate::coroutine::Cid;
 
 const FREE: u32 = 0;
-/// The operation is in flight, and awaited.
+/// The operation is in flight, and its result is awaited.
 const PENDING: u32 = 1;
-/// The operation is in flight, and not awaited.
+/// The operation is in flight, and its result is not awaited.
 const ABANDONED: u32 = 2;
-/// The result is there.
+/// The result has arrived.
 const DONE: u32 = 3;
-/// The result is there, and not wanted.
+/// The result has arrived, and is not awaited.
 const UNWANTED: u32 = 4;
-/// The operation is being filled in.
+/// A thread is filling the operation in.
 const CLAIMED: u32 = 5;
 
 struct Operation {
     state: AtomicU32,
     result: AtomicIsize,
-    /// The coroutine that is woken.
+    /// Coroutine that the completion wakes.
     cid: AtomicU64,
     buffer: UnsafeCell<Option<Vec<u8>>>,
 }
 
-// SAFETY: `buffer` belongs to the thread that has made the state `CLAIMED`, then to the one
-// `InFlight` made of that, which one thread at a time has; `complete` does not touch it.
+// SAFETY: `buffer` belongs to the thread that has changed the state to `CLAIMED`, then to the
+// `InFlight` that this thread creates, which one thread at a time owns; `complete` does not touch
+// the buffer.
 unsafe impl Sync for Operation {}
 
-/// Operations that are made at once.
+/// Number of operations that are allocated at once.
 const BATCH: usize = 128;
 
-/// Operations, as many as completions fit into the ring, in batches that are made when they are
-/// needed.
+/// Operations, as many as completions fit into the ring, in batches that are allocated on demand.
 static BATCHES: [AtomicPtr<[Operation; BATCH]>; RING_ENTRIES / BATCH] =
     [const { AtomicPtr::new(null_mut()) }; RING_ENTRIES / BATCH];
 
 /// Index at which the search for a free operation begins.
 static HINT: AtomicU32 = AtomicU32::new(0);
 
-/// The operation of a token, if there is one.
+/// Returns the operation of a token, if it exists.
 fn operation(token: usize) -> Option<&'static Operation> {
     let batch = BATCHES.get(token / BATCH)?.load(Acquire);
-    // SAFETY: null, or a box that is never freed.
+    // SAFETY: the pointer is null or comes from `Box::into_raw` in `grow`, and batches are never
+    // freed.
     let batch = unsafe { batch.as_ref() }?;
     Some(&batch[token % BATCH])
 }
 
-/// Makes another batch of operations. `None`: the table is full.
+/// Allocates another batch of operations. Returns `None` if the table is full.
 fn grow() -> Option<()> {
     let batch = Box::into_raw(Box::new(
         [const {
@@ -80,18 +81,19 @@ fn grow() -> Option<()> {
             }
         }; BATCH],
     ));
-    for place in &BATCHES {
-        let made = place.compare_exchange(null_mut(), batch, AcqRel, Acquire);
-        if made.is_ok() {
+    for slot in &BATCHES {
+        let allocated = slot.compare_exchange(null_mut(), batch, AcqRel, Acquire);
+        if allocated.is_ok() {
             return Some(());
         }
     }
-    // SAFETY: just boxed, and not shared yet.
+    // SAFETY: the pointer comes from `Box::into_raw` above, and no exchange has stored it in
+    // `BATCHES`.
     drop(unsafe { Box::from_raw(batch) });
     None
 }
 
-/// Makes the operation of a token, if there is one and it is free, the caller's.
+/// Claims the operation of a token, if it exists and is free.
 #[inline]
 fn claim(token: usize) -> Option<ClaimedOperation> {
     let operation = operation(token)?;
@@ -105,23 +107,23 @@ fn claim(token: usize) -> Option<ClaimedOperation> {
     is_claimed.then_some(ClaimedOperation { token, operation })
 }
 
-/// An operation that is to be filled in.
+/// An operation that the caller fills in.
 pub(super) struct ClaimedOperation {
     token: usize,
     operation: &'static Operation,
 }
 
-/// Takes a free operation, from the one that was taken last on; makes more as long as there is
-/// none. `None`: there are as many as there may be.
+/// Claims a free operation. The search begins behind the operation that was claimed last, and
+/// allocates a batch if none is free. Returns `None` if the table is full.
 #[inline]
 pub(super) fn take() -> Option<ClaimedOperation> {
-    // Mostly the next one is free.
-    let taken = match claim(HINT.load(Relaxed) as usize) {
-        Some(taken) => taken,
+    // Mostly the next operation is free.
+    let claimed = match claim(HINT.load(Relaxed) as usize) {
+        Some(claimed) => claimed,
         None => search()?,
     };
-    HINT.store(taken.token as u32 + 1, Relaxed);
-    Some(taken)
+    HINT.store(claimed.token as u32 + 1, Relaxed);
+    Some(claimed)
 }
 
 /// Searches all operations for a free one. O(operations).
@@ -129,21 +131,23 @@ pub(super) fn take() -> Option<ClaimedOperation> {
 fn search() -> Option<ClaimedOperation> {
     loop {
         let start = HINT.load(Relaxed) as usize;
-        let made = BATCHES
+        let allocated = BATCHES
             .iter()
             .take_while(|batch| !batch.load(Relaxed).is_null());
-        let count = made.count() * BATCH;
+        let count = allocated.count() * BATCH;
         let mut all = (start..start + count).map(|at| at % count);
-        if let Some(taken) = all.find_map(claim) {
-            return Some(taken);
+        if let Some(claimed) = all.find_map(claim) {
+            return Some(claimed);
         }
-        // A thread that is stopped here finds the batch that it has made taken by others.
+        // While this thread is stopped here, other threads may claim all operations of the new
+        // batch.
         grow()?;
     }
 }
 
 impl ClaimedOperation {
-    /// The call is about to be made: `buffer` stays here until it is over.
+    /// Puts `buffer` into the table and marks the operation as in flight. The caller makes the call
+    /// next.
     pub(super) fn begin(self, buffer: Option<Vec<u8>>, cid: Cid) -> InFlight {
         let ClaimedOperation { token, operation } = self;
         // SAFETY: the operation is `CLAIMED`, by this `ClaimedOperation`.
@@ -154,48 +158,48 @@ impl ClaimedOperation {
     }
 }
 
-/// An operation whose result is awaited. There is one of these for each.
+/// An operation whose result is awaited. Each operation has at most one `InFlight`.
 pub(super) struct InFlight {
     token: usize,
     operation: &'static Operation,
 }
 
 impl InFlight {
-    /// Returns the token that the kernel is to give back with the result.
+    /// Returns the token that the kernel returns with the result.
     pub(super) fn token(&self) -> usize {
         self.token
     }
 
-    /// The kernel has not made the call: the buffer comes back.
+    /// Frees the operation and returns the buffer, because the kernel has not accepted the call.
     pub(super) fn undo(self) -> Option<Vec<u8>> {
         self.free()
     }
 
-    /// The call was over at once.
+    /// Stores the result of a call that completed at once.
     pub(super) fn is_over(&self, result: isize) {
         self.operation.result.store(result, Relaxed);
         self.operation.state.store(DONE, Release);
     }
 
-    /// Returns whether the result is there.
+    /// Returns whether the result has arrived.
     pub(super) fn is_done(&self) -> bool {
         self.operation.state.load(Acquire) == DONE
     }
 
-    /// The result and the buffer.
+    /// Returns the result and the buffer.
     ///
     /// # Panics
-    /// If the result is not there: the buffer is the kernel's.
+    /// If the result has not arrived: the kernel still owns the buffer.
     pub(super) fn finish(self) -> (isize, Option<Vec<u8>>) {
         assert!(self.is_done());
         let result = self.operation.result.load(Relaxed);
         (result, self.free())
     }
 
-    /// The kernel has not got the buffer (any more).
+    /// Frees the operation and returns the buffer. The kernel must not own it.
     fn free(self) -> Option<Vec<u8>> {
-        // SAFETY: the kernel is through with it, `complete` never touches it, and this
-        // is the only `InFlight` of the operation.
+        // SAFETY: the kernel no longer uses the buffer, `complete` never touches it, and this is
+        // the only `InFlight` of the operation.
         let buffer = unsafe { (*self.operation.buffer.get()).take() };
         self.operation.state.store(FREE, Release);
         buffer
@@ -205,7 +209,7 @@ impl InFlight {
     /// still in flight.
     pub(super) fn abandon(&self) -> bool {
         let state = &self.operation.state;
-        // An interrupt may complete the operation right now.
+        // A user interrupt may complete the operation at this moment.
         let abandoned = state.compare_exchange(PENDING, ABANDONED, SeqCst, SeqCst);
         if abandoned.is_err() {
             state.store(UNWANTED, Release);
@@ -214,21 +218,20 @@ impl InFlight {
     }
 }
 
-/// The result of the call with this token has come, if one is in flight. Sets atomics,
-/// nothing else.
+/// Stores the result of the call with this token, if it is in flight. Sets atomics, nothing else.
 pub(super) fn complete(token: usize, result: isize) {
     if let Some(operation) = operation(token) {
         operation.result.store(result, Relaxed);
-        let over = |state| match state {
+        let next_state = |state| match state {
             PENDING => Some(DONE),
             ABANDONED => Some(UNWANTED),
             _ => None,
         };
-        let _ = operation.state.fetch_update(SeqCst, SeqCst, over);
+        let _ = operation.state.fetch_update(SeqCst, SeqCst, next_state);
     }
 }
 
-/// Gives all that are in flight a result, and calls `f` with the coroutine of each.
+/// Gives all calls in flight the same result, and calls `f` with the coroutine of each.
 pub(super) fn complete_all(result: isize, f: impl Fn(Cid)) {
     for (token, operation) in (0..RING_ENTRIES).map_while(|token| Some((token, operation(token)?)))
     {

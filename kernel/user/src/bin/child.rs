@@ -13,8 +13,8 @@ os_user::entry!(main);
 
 fn main() -> isize {
     let argument = core::str::from_utf8(os_user::argument()).unwrap_or("");
-    let (task, rest) = argument.split_once(' ').unwrap_or((argument, ""));
-    match task {
+    let (action, rest) = argument.split_once(' ').unwrap_or((argument, ""));
+    match action {
         "exit" => rest.parse().unwrap_or(2),
         "echo" => echo(),
         "endless" => loop {
@@ -47,7 +47,7 @@ fn main() -> isize {
         "map" => sys::map(rest.parse().unwrap_or(1)).map_or(1, |_| 0),
         "print" => print(rest.parse().unwrap_or(1)),
         "thread" => start_thread(rest),
-        "handler" => start_handler(rest.parse().unwrap_or(0)),
+        "handler" => set_invalid_handler(rest.parse().unwrap_or(0)),
         "ring" => forge_ring(rest.parse().unwrap_or(0)),
         "untrue-trace" => forge_trace(),
         "critical" => {
@@ -57,7 +57,7 @@ fn main() -> isize {
             }
         }
         _ => {
-            println!("child: what is `{argument}`?");
+            println!("child: unknown action `{argument}`");
             2
         }
     }
@@ -75,8 +75,9 @@ fn echo() -> isize {
     }
 }
 
-/// Runs for a number of milliseconds and writes to descriptor 1 the number of ticks in which it had
-/// a hart: then the clock takes small steps.
+/// Runs for `millis` milliseconds and writes to descriptor 1 the number of ticks in which the
+/// process had a hart. A gap of 0.5 ms or more between two readings of the clock counts as time
+/// without a hart.
 fn share(millis: u64) -> isize {
     let step = ticks_per_second() / 2_000;
     let end = now() + millis * ticks_per_second() / 1000;
@@ -91,11 +92,11 @@ fn share(millis: u64) -> isize {
     write(1, &ran.to_le_bytes()).map_or(1, |_| 0)
 }
 
-/// Maps all the memory that it can get, and writes to it.
+/// Maps memory until the kernel refuses, and writes to each mapping.
 fn hog() -> isize {
     loop {
         match sys::map(16) {
-            // SAFETY: mapped just now.
+            // SAFETY: the kernel has just mapped these pages, and nothing else uses them.
             Ok(start) => unsafe { (start as *mut u64).write_volatile(1) },
             Err(Error::OutOfMemory) => return 0,
             Err(_) => return 1,
@@ -103,7 +104,8 @@ fn hog() -> isize {
     }
 }
 
-/// Computes for long enough to be interrupted.
+/// Adds floating-point numbers for 50 ms, long enough to be interrupted, and checks the sum: the
+/// kernel must preserve the floating-point registers.
 fn float(seed: u64) -> isize {
     let step = seed as f64;
     let mut sum = 0.0;
@@ -119,7 +121,7 @@ fn float(seed: u64) -> isize {
     isize::from(sum != step * steps as f64)
 }
 
-/// Ends before its child.
+/// Starts a child and exits before the child does.
 fn orphan() -> isize {
     spawn("child", b"sleep 20000", &[], 40).map_or(1, |_| 0)
 }
@@ -127,7 +129,7 @@ fn orphan() -> isize {
 /// Causes the named fault.
 fn fault(kind: &str) -> isize {
     match kind {
-        // SAFETY: none of these is sound; each is to end the process.
+        // SAFETY: no access below is sound; each must end the process before `fault` returns.
         "null" => unsafe { core::ptr::without_provenance::<u8>(16).read_volatile() as isize },
         "kernel" => {
             let kernel = 0xffff_ffc0_8020_0000usize as *const u8;
@@ -166,7 +168,7 @@ fn fault(kind: &str) -> isize {
             unsafe { core::arch::asm!("csrw satp, zero") };
             1
         }
-        "stack" => deep(0),
+        "stack" => overflow_stack(0),
         _ => exit(2),
     }
 }
@@ -178,7 +180,7 @@ fn print(len: usize) -> isize {
     write(1, &line).map_or(1, |_| 0)
 }
 
-/// Starts a thread that cannot run.
+/// Starts a thread with an invalid entry or stack.
 fn start_thread(kind: &str) -> isize {
     let text = layout::IMAGE;
     let kernel = 0xffff_ffc0_8020_0000;
@@ -197,27 +199,29 @@ fn start_thread(kind: &str) -> isize {
     }
 }
 
-/// Writes a word of the shared page of the process.
+/// Writes a word of the page that the process shares with the kernel.
 fn forge(word: usize, value: usize) {
     let target = (layout::SHARED as *mut usize).wrapping_add(word);
-    // SAFETY: the page is mapped and writable; the kernel trusts no word of it.
+    // SAFETY: the page is mapped and writable; the kernel validates each word that it reads there.
     unsafe { target.write_volatile(value) };
 }
 
-/// Makes an asynchronous call that is not awaited.
-fn asynchronous(number: usize, arguments: [usize; 3]) -> Result<isize, Error> {
+/// Starts an asynchronous call without awaiting it.
+fn start_call(number: usize, arguments: [usize; 3]) -> Result<isize, Error> {
     let [a, b, c] = arguments;
     let number = number | os_user::number::ASYNCHRONOUS;
     sys::raw_with(number, [a, b, c, 0, 0, usize::MAX], usize::MAX)
 }
 
-/// Waits for a user interrupt whose handler has a wrong address.
-fn start_handler(address: usize) -> isize {
+/// Makes `address`, which is not that of a handler, the handler of user interrupts, and waits for
+/// an interrupt.
+fn set_invalid_handler(address: usize) -> isize {
     forge(os_abi::shared::HANDLER, address);
     loop {
         let soon = now() + ticks_per_second() / 1000;
-        match asynchronous(os_user::number::sleep_until, [soon as usize, 0, 0]) {
-            // On a slow machine the call has finished already, and causes no interrupt.
+        match start_call(os_user::number::sleep_until, [soon as usize, 0, 0]) {
+            // On a slow machine the deadline may have passed before the call: then the call
+            // completes at once and causes no interrupt.
             Ok(os_user::number::COMPLETED) => {}
             Ok(_) => break,
             Err(_) => return 1,
@@ -228,23 +232,23 @@ fn start_handler(address: usize) -> isize {
     }
 }
 
-/// Repeatedly stores a false number of read completions, and makes calls: as many as possible wait
-/// at one time, and others end.
+/// Overwrites the ring's indices with forged values while it starts calls: a few complete, and as
+/// many as possible stay in flight.
 fn forge_ring(head: usize) -> isize {
     let Ok(pipe) = os_user::pipe() else { return 1 };
     let mut byte = [0u8; 1];
     let read = [pipe.reader, (&raw mut byte).addr(), 1];
-    let mut made = 0;
+    let mut accepted = 0;
     for round in 0..40usize {
         for _ in 0..10_000 {
             forge(os_abi::shared::RING_HEAD, head);
             forge(os_abi::shared::RING_TAIL, round.wrapping_mul(head));
             forge(os_abi::shared::DRAINING, round % 2);
-            if asynchronous(os_user::number::read, read).is_err() {
+            if start_call(os_user::number::read, read).is_err() {
                 break;
             }
-            made += 1;
-            if made % 8 == 0 {
+            accepted += 1;
+            if accepted % 8 == 0 {
                 break;
             }
         }
@@ -252,13 +256,13 @@ fn forge_ring(head: usize) -> isize {
     }
     let error = loop {
         forge(os_abi::shared::RING_HEAD, head);
-        match asynchronous(os_user::number::read, read) {
-            Ok(_) => made += 1,
+        match start_call(os_user::number::read, read) {
+            Ok(_) => accepted += 1,
             Err(error) => break error,
         }
     };
-    // Fewer calls have ended than were made.
-    isize::from(error != Error::TooMany || made > 5_000)
+    // The forged indices must not raise the limit of calls in flight: the last call is refused.
+    isize::from(error != Error::TooMany || accepted > 5_000)
 }
 
 /// Writes impossible entries into the trace.
@@ -266,7 +270,8 @@ fn forge_trace() -> isize {
     for _ in 0..3 {
         for word in 0..4096 / 8 {
             let target = (layout::TRACE as *mut u64).wrapping_add(word);
-            // SAFETY: mapped and writable while the kernel traces.
+            // SAFETY: the page of the trace is mapped and writable while the kernel traces, and
+            // `word` is inside the page.
             unsafe { target.write_volatile(u64::MAX) };
         }
         let _ = sys::yield_cpu();
@@ -276,7 +281,7 @@ fn forge_trace() -> isize {
 
 /// Recurses until the stack is used up.
 #[allow(unconditional_recursion, reason = "the stack is to overflow")]
-fn deep(n: isize) -> isize {
+fn overflow_stack(n: isize) -> isize {
     let block = core::hint::black_box([n; 64]);
-    deep(n + 1) + block[3]
+    overflow_stack(n + 1) + block[3]
 }

@@ -1,8 +1,8 @@
-//! Costs of operations, in instructions, where the machine counts instructions as time: `os-runner
-//! bench` boots it so. Elsewhere the figures have no meaning.
+//! Costs of operations, in instructions, on a machine whose clock counts instructions:
+//! `os-runner bench` boots it so. On other machines the figures have no meaning.
 //!
-//! Each operation is measured several times. A figure is the mean of many runs, loop included,
-//! divided from ticks of 100 instructions.
+//! Each operation is measured several times. A figure is the mean of many runs, including the loop,
+//! and is computed from ticks of 100 instructions.
 
 #![no_std]
 #![no_main]
@@ -23,7 +23,7 @@ const ROUNDS: u64 = 1000;
 const REPETITIONS: usize = 5;
 /// Instructions per tick: 10 MHz, one instruction per nanosecond.
 const PER_TICK: u64 = 100;
-/// Processes that are ready and never run, for the figure with many.
+/// Number of ready processes that never run, for the figure with many processes.
 const MANY: usize = 200;
 
 fn report(name: &str, start: u64, count: u64) {
@@ -74,11 +74,11 @@ fn yielding(level: Option<u8>) -> Result<JoinHandle<()>, Error> {
     spawn(yields, level)
 }
 
-/// Measures the same switch, with a ready coroutine at each of many less urgent levels.
+/// Measures a decision: a switch with a ready coroutine at each of many less urgent levels.
 async fn decisions() -> Result<(), Error> {
     for levels in [1, 64] {
         let mut idle = Vec::new();
-        // 63 in all but the one of the pair; several share a level if need be.
+        // 63 coroutines beside the pair that switches; several of them share a level.
         for n in 1..levels {
             idle.push(spawn(async {}, Some(33 + n % 30))?);
         }
@@ -127,7 +127,7 @@ async fn calls() -> Result<(), Error> {
     }
     report("asynchronous read or write, ready", start, 2 * ROUNDS);
 
-    // A reader that waits first: call, kernel coroutine, completion, wake.
+    // A reader that waits: call, kernel coroutine, completion, wake.
     let start = now();
     for _ in 0..ROUNDS {
         let reading = read!(pipe.reader, bytes, current());
@@ -145,19 +145,20 @@ async fn calls() -> Result<(), Error> {
 }
 
 async fn interrupts() {
-    let mut late = 0;
+    let mut delay = 0;
     for _ in 0..ROUNDS / 10 {
         let deadline = now() + 1000;
         let _ = sleep_until(deadline, current()).await;
-        late += now() - deadline;
+        delay += now() - deadline;
     }
-    let per = ROUNDS / 10;
-    let late = late * PER_TICK / per;
-    println!("figure: timer to the coroutine that waits, hart idle: {late}");
+    let sleeps = ROUNDS / 10;
+    let delay = delay * PER_TICK / sleeps;
+    println!("figure: timer to the coroutine that waits, hart idle: {delay}");
 
-    // A coroutine that computes sees the coroutines that the handler of a user interrupt has woken.
-    let mut late = 0;
-    for _ in 0..per {
+    // A computing coroutine polls `need_preempt` for coroutines that the handler of a user
+    // interrupt has woken.
+    let mut delay = 0;
+    for _ in 0..sleeps {
         let deadline = now() + 2000;
         let sleeper = async move {
             let _ = sleep_until(deadline, current()).await;
@@ -166,16 +167,16 @@ async fn interrupts() {
             return;
         };
         yield_now().await;
-        // The kernel's half of the call may be ready first.
+        // The kernel's half of the call may become ready first.
         while now() < deadline || !need_preempt() {}
-        late += now() - deadline;
+        delay += now() - deadline;
         sleeper.await;
     }
-    let late = late * PER_TICK / per;
-    println!("figure: timer to a program that computes, by user interrupt: {late}");
+    let delay = delay * PER_TICK / sleeps;
+    println!("figure: timer to a program that computes, by user interrupt: {delay}");
 }
 
-/// Threads and processes that yield their hart to each other.
+/// Measures threads and processes that yield their hart to each other.
 fn processes() -> Result<(), Error> {
     let other = thread::spawn(|| {
         for _ in 0..ROUNDS {
@@ -189,7 +190,7 @@ fn processes() -> Result<(), Error> {
     report("thread to thread, same process", start, 2 * ROUNDS);
     let _ = other.join();
 
-    // None, one or many others that are ready: the cost is the same with one and with many.
+    // With no, one or many other ready processes: the cost is the same with one and with many.
     for many in [0, 1, MANY - 2] {
         let mut others = Vec::new();
         for _ in 0..many {

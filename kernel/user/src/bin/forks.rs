@@ -1,4 +1,4 @@
-//! The tests of `fork` and `exec`.
+//! Tests of `fork` and `exec`.
 
 #![no_std]
 #![no_main]
@@ -48,7 +48,7 @@ async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// Forks, again if the host has stopped a hart for longer than the time limit of the kernel.
+/// Forks, and retries if the host has stopped a hart for longer than the kernel's time limit.
 fn fork() -> Result<Fork, Error> {
     for _ in 0..20 {
         match os_user::fork() {
@@ -59,7 +59,7 @@ fn fork() -> Result<Fork, Error> {
     Err(Error::Busy)
 }
 
-/// Runs `f` in a child, and returns its status.
+/// Runs `f` in a child, and returns the child's status.
 fn in_child(f: impl FnOnce() -> isize) -> Result<isize, String> {
     match fork().map_err(message)? {
         Fork::Child => exit(f()),
@@ -72,13 +72,13 @@ async fn child_has_a_copy_of_memory() -> Outcome {
     let mut numbers: Vec<u64> = (0..3000).collect();
     let mine = process_number();
     let status = in_child(|| {
-        let same = numbers.iter().sum::<u64>() == 3000 * 2999 / 2;
+        let is_equal = numbers.iter().sum::<u64>() == 3000 * 2999 / 2;
         numbers.fill(7);
         WORD.store(2, SeqCst);
-        // Memory of its own, above the inherited memory.
-        let more = vec![1u8; 100_000];
-        let fresh = process_number() != mine && more.iter().all(|byte| *byte == 1);
-        if same && fresh { 5 } else { 6 }
+        // New memory of the child, above the inherited memory.
+        let new_block = vec![1u8; 100_000];
+        let is_valid = process_number() != mine && new_block.iter().all(|byte| *byte == 1);
+        if is_equal && is_valid { 5 } else { 6 }
     })?;
     ensure!(status == 5, "status {status}");
     ensure!(
@@ -92,7 +92,7 @@ async fn child_continues_in_the_same_coroutine() -> Outcome {
     let cid = current();
     match fork().map_err(message)? {
         Fork::Child => {
-            // The scheduler works: others run, and this coroutine resumes.
+            // The scheduler works: another coroutine runs, and this coroutine resumes.
             let other = spawn_local(async { 40 }, None);
             yield_now().await;
             let sum = match other {
@@ -119,7 +119,7 @@ async fn child_shares_descriptors() -> Outcome {
     let count = read(pipe.reader, &mut bytes).map_err(message)?;
     ensure!(&bytes[..count] == b"from the child", "{count} bytes");
     let end = read(pipe.reader, &mut bytes).map_err(message)?;
-    ensure!(end == 0, "the child's end is closed");
+    ensure!(end == 0, "the child's end is still open");
     sys::close(pipe.reader).map(|_| ()).map_err(message)
 }
 
@@ -130,7 +130,7 @@ async fn calls_in_flight_stay_with_the_parent() -> Outcome {
         Fork::Child => {
             let (result, bytes) = reading.await;
             let right = result == Err(Error::NotInherited) && bytes == [0; 8];
-            // The child's own calls work.
+            // The child can make calls itself.
             let (result, _) = write!(pipe.writer, vec![9; 4], current()).await;
             exit(isize::from(!(right && result == Ok(4))))
         }
@@ -147,8 +147,8 @@ async fn calls_in_flight_stay_with_the_parent() -> Outcome {
     Ok(())
 }
 
-/// Threads allocate and free memory without end: a copy in the middle of that would have a heap
-/// that is locked or inconsistent.
+/// Threads allocate and free memory without end. A copy of memory in the middle of an allocation
+/// would contain a locked or inconsistent heap.
 async fn fork_while_threads_allocate() -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
@@ -182,7 +182,7 @@ async fn fork_while_threads_allocate() -> Outcome {
     Ok(())
 }
 
-/// The child has one thread, which serves one vCPU; it takes the ready coroutines of the others.
+/// The child has one thread, which serves one vCPU and takes the ready coroutines of all vCPUs.
 async fn fork_with_several_vcpus() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu()];
     let stop = Arc::new(AtomicBool::new(false));
@@ -201,10 +201,10 @@ async fn fork_with_several_vcpus() -> Outcome {
         match fork().map_err(message)? {
             Fork::Child => {
                 stop.store(true, SeqCst);
-                // This coroutine is more urgent than the parent's coroutine that spins for ever.
-                let fresh = spawn(async { 3 }, Some(31));
-                let status = match fresh {
-                    Ok(fresh) => fresh.await.map_or(1, |three| three - 3),
+                // The new coroutine is more urgent than the coroutines that yield.
+                let coroutine = spawn(async { 3 }, Some(31));
+                let status = match coroutine {
+                    Ok(coroutine) => coroutine.await.map_or(1, |three| three - 3),
                     Err(_) => 2,
                 };
                 exit(status)
@@ -266,7 +266,7 @@ async fn fork_storm_ends_at_the_limit() -> Outcome {
     Ok(())
 }
 
-/// Each child forks children until the limit.
+/// Each child forks children until the kernel refuses.
 async fn fork_bomb_stays_within_the_limit() -> Outcome {
     let end = now() + ticks_per_second() / 5;
     let status = in_child(|| {
@@ -293,8 +293,8 @@ async fn fork_bomb_stays_within_the_limit() -> Outcome {
     Ok(())
 }
 
-/// The parent has most of a process's limit; the machine has not twice as much for many such
-/// children.
+/// The parent uses most of a process's memory limit; the machine has too little memory for many
+/// such children.
 async fn fork_of_much_memory_is_an_error() -> Outcome {
     let status = in_child(|| {
         while sys::map(64).is_ok() {}
@@ -333,7 +333,7 @@ async fn exec_replaces_the_program() -> Outcome {
 
 async fn exec_keeps_descriptors_and_children() -> Outcome {
     let status = in_child(|| {
-        // The pipe gets the lowest free descriptors: `child note` writes to 1.
+        // The pipe gets the lowest free descriptors, because `child note` writes to descriptor 1.
         let _ = (sys::close(0), sys::close(1));
         let Ok(pipe) = pipe() else { return 1 };
         if in_child(|| exec("child", b"note here").code()) != Ok(0) {
@@ -343,8 +343,8 @@ async fn exec_keeps_descriptors_and_children() -> Outcome {
         isize::from(read(pipe.reader, &mut bytes) != Ok(4) || !bytes.starts_with(b"here"))
     })?;
     ensure!(status == 0, "status {status}");
-    // A wait for a process that becomes another is for the new one; and its own children end
-    // unnoticed.
+    // A wait for a process that executes another program returns the status of that program. The
+    // process's own children end unnoticed.
     let status = in_child(|| {
         match fork() {
             Ok(Fork::Child) => {
@@ -395,7 +395,7 @@ async fn exec_ends_the_other_threads() -> Outcome {
     Ok(())
 }
 
-/// The kill comes at every stage of the `exec`.
+/// The kill arrives at different stages of the `exec`.
 async fn process_can_be_killed_during_exec() -> Outcome {
     for round in 0..12u64 {
         let child = match fork().map_err(message)? {

@@ -1,6 +1,6 @@
-//! Makes random system calls, from several threads, until it is killed or has ended itself: calls
-//! with arguments that are nearly right, or wrong, and false words in the shared pages. Its
-//! argument is the seed.
+//! Makes random system calls from several threads until it is killed or ends itself. The arguments
+//! are plausible or wrong, and the words in the shared pages are forged. The argument of the
+//! program is the seed.
 
 #![no_std]
 #![no_main]
@@ -17,11 +17,11 @@ os_user::entry!(main);
 
 /// Memory that calls may write to.
 static SCRATCH: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-/// Seed of the threads.
+/// Seed of the next thread.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// Pages of a thread's stack.
-const STACK: usize = 4;
+/// Size of a thread's stack, in pages.
+const STACK_PAGES: usize = 4;
 
 fn main() -> isize {
     let seed = core::str::from_utf8(os_user::argument()).map(str::parse);
@@ -39,7 +39,7 @@ extern "C" fn thread() -> ! {
     exit(run(Random(SEED.load(Relaxed))))
 }
 
-/// Random numbers (xorshift).
+/// Generator of random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -91,19 +91,19 @@ fn run(mut random: Random) -> isize {
     }
 }
 
-/// Makes a random call. `Some`: the run ends with this status.
+/// Makes a random call. Returns `Some(status)` if the thread must exit with `status`.
 fn call(random: &mut Random) -> Option<isize> {
     let arguments: [usize; 6] = core::array::from_fn(|_| random.word());
     let call = random.below(58) as usize;
-    // Or soon: a thread that starts nowhere ends its process.
-    let is_end = matches!(
+    // Rare, because a thread with an invalid entry ends the process soon.
+    let may_end_process = matches!(
         call,
         number::exit | number::thread_exit | number::thread_create | number::park
     );
-    if is_end && random.below(200) != 0 {
+    if may_end_process && random.below(200) != 0 {
         return None;
     }
-    // Synchronously, those that may wait seldom do. (`futex_lock` has no other form.)
+    // Calls that may wait are mostly asynchronous. (`futex_lock` has no asynchronous form.)
     let waits = matches!(
         call,
         16..=21 | 50..=53
@@ -119,15 +119,15 @@ fn call(random: &mut Random) -> Option<isize> {
         0
     };
     let answer = sys::raw_with(call | form, arguments, random.word());
-    // In a child.
+    // A forked child exits at once.
     (call == number::fork && answer == Ok(0)).then_some(0)
 }
 
 /// Starts another thread that makes random calls.
 fn start_thread(random: &mut Random) {
-    if let Ok(stack) = sys::map_stack(STACK) {
+    if let Ok(stack) = sys::map_stack(STACK_PAGES) {
         SEED.store(random.below(u64::MAX), Relaxed);
-        let top = stack as usize + STACK * layout::PAGE;
+        let top = stack as usize + STACK_PAGES * layout::PAGE;
         let _ = sys::thread_create(thread as *const () as usize, top, 0);
     }
 }
@@ -146,10 +146,11 @@ fn forge(random: &mut Random) {
             (layout::THREADS, line * LINE_WORDS + word)
         }
     };
-    // A handler that is nowhere would be the end, soon.
+    // Rare, because an invalid handler ends the process soon.
     if (page, word) != (layout::SHARED, HANDLER) || random.below(50) == 0 {
         let place = (page as *mut u64).wrapping_add(word);
-        // SAFETY: mapped and writable; nothing of this program relies on it.
+        // SAFETY: both pages are mapped and writable, `word` is inside its page, and this program
+        // relies on no word there.
         unsafe { place.write_volatile(random.word() as u64) };
     }
 }

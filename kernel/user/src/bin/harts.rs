@@ -1,7 +1,7 @@
-//! Tests of conservation and order across harts: work that waits while a program computes runs on a
-//! hart that sleeps, and a program gives way to more urgent work on any hart.
+//! Tests of conservation and order across harts: a sleeping hart runs the work that waits behind a
+//! computing program, and a program yields to more urgent work on any hart.
 //!
-//! They assert times, so they are for a machine on which time counts instructions, with the number
+//! The tests assert times, so they need a machine whose clock counts instructions, with the number
 //! of harts in the argument (`os-runner`: `icount smp 4`). A hart's turn takes 10 microseconds
 //! there, far less than the limits; a quantum is 5 milliseconds.
 
@@ -29,7 +29,7 @@ tests! {
     least_urgent_program_gives_way_to_work_of_another_hart,
 }
 
-/// Ticks in a microsecond.
+/// Number of ticks in a microsecond.
 const MICROS: u64 = 10;
 /// Number of harts.
 static HARTS: AtomicU64 = AtomicU64::new(4);
@@ -39,14 +39,14 @@ fn max_delay() -> u64 {
     250 * MICROS * HARTS.load(Relaxed)
 }
 
-/// Time that programs compute that must not delay others, in microseconds.
+/// Time for which a program computes without delaying other programs, in microseconds.
 const LONG: u64 = 12_000;
 
 async fn main() -> isize {
     let argument = core::str::from_utf8(os_user::argument()).unwrap_or("");
-    let (task, rest) = argument.split_once(' ').unwrap_or((argument, ""));
+    let (role, rest) = argument.split_once(' ').unwrap_or((argument, ""));
     let number = rest.parse().unwrap_or(0);
-    let outcome = match task {
+    let outcome = match role {
         "begin" => asynchronous_call_begins_while_its_caller_computes().await,
         "reader" => report_read(),
         "sleeper" => report_sleep(number),
@@ -65,13 +65,13 @@ async fn main() -> isize {
 
 /// Computes for about `micros` microseconds, without a call to the kernel.
 fn compute(micros: u64) {
-    // Four instructions each, at a nanosecond an instruction.
+    // Each iteration takes four instructions, at a nanosecond an instruction.
     for n in 0..250 * micros {
         core::hint::black_box(n);
     }
 }
 
-/// Reads a time, and reports how many ticks ago that was.
+/// Reads time stamps, and reports how many ticks ago each was written.
 fn report_read() -> Outcome {
     let mut stamp = [0; 8];
     while read(0, &mut stamp) == Ok(8) {
@@ -104,7 +104,10 @@ fn write_now_and_then(times: u64) -> Outcome {
 
 fn number_of(pipe: Pipe) -> Result<u64, String> {
     let mut number = [0; 8];
-    ensure!(read(pipe.reader, &mut number) == Ok(8), "nothing was said");
+    ensure!(
+        read(pipe.reader, &mut number) == Ok(8),
+        "the child reported nothing"
+    );
     Ok(u64::from_le_bytes(number))
 }
 
@@ -116,9 +119,10 @@ fn close(pipes: &[Pipe]) -> Outcome {
     Ok(())
 }
 
-/// The calling program and those of `files`, which read from descriptor 0 and report to
-/// descriptor 1, at level 40, are on one hart for once: so that is where their reads wait.
-/// The other harts sleep again afterwards. Returns the children, readers and others.
+/// Starts a reader for each pair in `files` on the hart of the calling program, so that its reads
+/// wait there. A reader has level 40, reads from descriptor 0 and reports to descriptor 1. The
+/// other harts sleep again afterwards. Returns the children, which include the programs that kept
+/// the other harts busy.
 fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
     let mut children = Vec::new();
     for _ in 1..HARTS.load(Relaxed) {
@@ -128,13 +132,13 @@ fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
         children.push(spawn("harts", b"reader", files, 40).map_err(message)?);
     }
     sleep_micros(2_000);
-    // Without a call that may take it elsewhere.
+    // Compute without a call that could move this program to another hart.
     compute(5_000);
     Ok(children)
 }
 
-/// A program that writes to a pipe and keeps computing does not delay the reader, more or less
-/// urgent, while harts sleep.
+/// While other harts sleep, a program that writes to a pipe and keeps computing does not delay the
+/// reader, whether it is more or less urgent.
 async fn read_is_served_beside_a_computing_writer() -> Outcome {
     for level in [10, 32, 39, 40, 41] {
         let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
@@ -177,10 +181,10 @@ async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
         let before = interrupts();
         let call = sleep_until(deadline, current());
         // The completion interrupts this loop.
-        let mut most = 50_000;
-        while interrupts() == before && !has_completions() && most > 0 {
+        let mut polls = 50_000;
+        while interrupts() == before && !has_completions() && polls > 0 {
             compute(1);
-            most -= 1;
+            polls -= 1;
         }
         let late = now() - deadline;
         let _ = call.await;
@@ -189,8 +193,8 @@ async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
     Ok(())
 }
 
-/// Two readers become ready at once, and a program that keeps a hart: the hart that is notified of
-/// one notifies the others.
+/// Two readers and a program that keeps a hart become ready at once: the hart that is notified of a
+/// reader notifies the others.
 async fn several_wait_behind_computing_programs() -> Outcome {
     let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
     let (more, others) = (pipe().map_err(message)?, pipe().map_err(message)?);
@@ -218,7 +222,7 @@ async fn several_wait_behind_computing_programs() -> Outcome {
 }
 
 /// The most urgent threads occupy all harts but two, and a program of level 50, which an urgent
-/// thread has passed by, occupies one; level 10 writes to level 20.
+/// thread has overtaken, occupies a third; level 10 writes to level 20.
 async fn least_urgent_program_gives_way_to_work_of_another_hart() -> Outcome {
     let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
     let reader = spawn("harts", b"reader", &[bytes.reader, answers.writer], 20).map_err(message)?;

@@ -1,6 +1,6 @@
-//! Malicious and faulty programs: each is ended or gets an error, and no other program notices.
-//! `child` does the parts that need `unsafe`. With the argument `seeds-FIRST-COUNT` only `fuzz`
-//! runs, with these seeds.
+//! Malicious and faulty programs: the kernel ends each program or returns an error, and no other
+//! program is affected. `child` does the parts that need `unsafe`. With the argument
+//! `seeds-FIRST-COUNT`, only `fuzz` runs, with these seeds.
 
 #![no_std]
 #![no_main]
@@ -33,10 +33,10 @@ tests! {
     wrong_handler_address_ends_its_process,
     forged_words_of_the_ring_harm_only_their_process,
     endless_critical_section_does_not_keep_the_hart,
-    closed_descriptor_leaves_a_read_that_waits,
+    closing_a_descriptor_does_not_end_its_read,
     endless_sleeps_can_be_cancelled,
     results_of_threads_are_never_errors,
-    waiting_twice_needs_no_slot_of_others,
+    second_waiter_leaves_a_reserved_slot,
     kill_does_not_wait_for_less_urgent_work,
     arbitrary_calls_harm_no_other_process,
 }
@@ -54,9 +54,9 @@ async fn main() -> isize {
 }
 
 /// The archive has copies of a program with defects (the runner's `elf_patch`). Neither `spawn` nor
-/// `exec` takes such a copy, and its loaded parts are freed.
+/// `exec` accepts such a copy, and the kernel frees the parts that it has loaded.
 async fn malformed_programs_are_errors() -> Outcome {
-    for (name, right) in [
+    for (name, expected) in [
         ("wrong-empty", Error::BadProgram),
         ("wrong-truncated", Error::BadProgram),
         ("wrong-header", Error::BadProgram),
@@ -69,20 +69,20 @@ async fn malformed_programs_are_errors() -> Outcome {
         ("vdso", Error::BadProgram),
     ] {
         let result = spawn(name, b"exit 0", &[], LATER);
-        ensure!(result == Err(right), "spawn {name}: {result:?}");
+        ensure!(result == Err(expected), "spawn {name}: {result:?}");
         let error = exec(name, b"exit 0");
-        ensure!(error == right, "exec {name}: {error:?}");
+        ensure!(error == expected, "exec {name}: {error:?}");
     }
-    // The program is loaded, and starts in the kernel.
+    // The kernel loads this program, whose entry is an address of the kernel.
     let status = run("wrong-entry", "exit 0", LATER)?;
     ensure!(status == FAULTED, "wrong-entry: status {status}");
     Ok(())
 }
 
 async fn threads_with_a_wrong_entry_end_their_process() -> Outcome {
-    for what in ["entry", "kernel", "stack", "upper"] {
-        let status = run("child", &format!("thread {what}"), LATER)?;
-        ensure!(status == FAULTED, "{what}: status {status}");
+    for case in ["entry", "kernel", "stack", "upper"] {
+        let status = run("child", &format!("thread {case}"), LATER)?;
+        ensure!(status == FAULTED, "{case}: status {status}");
     }
     Ok(())
 }
@@ -95,8 +95,8 @@ async fn wrong_handler_address_ends_its_process() -> Outcome {
     Ok(())
 }
 
-/// A false number of taken completions harms nobody: calls in flight are limited, and the program
-/// can be killed.
+/// A forged number of read completions affects no other process: calls in flight are limited, and
+/// the program can be killed.
 async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     for head in [
         "0",
@@ -111,26 +111,26 @@ async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     Ok(())
 }
 
-/// A program claims an endless critical section, at a level of its own and at all levels.
+/// Programs claim endless critical sections, at their own level and at all levels.
 async fn endless_critical_section_does_not_keep_the_hart() -> Outcome {
-    let mut liars = Vec::new();
+    let mut children = Vec::new();
     for _ in 0..8 {
-        liars.push(spawn("child", b"critical", &[], LATER).map_err(message)?);
+        children.push(spawn("child", b"critical", &[], LATER).map_err(message)?);
     }
-    // A program of the same level, and a more urgent one.
+    // A program of the same level, and a more urgent program.
     for level in [LATER, LATER - 1] {
         let status = run("child", "exit 3", level)?;
         ensure!(status == 3, "level {level}: status {status}");
     }
-    for liar in liars {
-        sys::kill(liar).map_err(message)?;
-        let status = wait(liar).map_err(message)?;
+    for child in children {
+        sys::kill(child).map_err(message)?;
+        let status = wait(child).map_err(message)?;
         ensure!(status == KILLED, "status {status}");
     }
     Ok(())
 }
 
-async fn closed_descriptor_leaves_a_read_that_waits() -> Outcome {
+async fn closing_a_descriptor_does_not_end_its_read() -> Outcome {
     let pipe = pipe().map_err(message)?;
     let reading = read!(pipe.reader, vec![0; 8], current());
     sys::close(pipe.reader).map_err(message)?;
@@ -139,7 +139,7 @@ async fn closed_descriptor_leaves_a_read_that_waits() -> Outcome {
     write!(pipe.writer, b"come").map_err(message)?;
     let (result, bytes) = reading.await;
     ensure!(result == Ok(4) && bytes.starts_with(b"come"), "{result:?}");
-    // With the read the last reader has gone.
+    // The read held the last reference to the pipe's reader.
     let result = write!(pipe.writer, b"more");
     ensure!(result == Err(Error::BrokenPipe), "{result:?}");
     sys::close(pipe.writer).map(|_| ()).map_err(message)
@@ -170,9 +170,9 @@ async fn results_of_threads_are_never_errors() -> Outcome {
     Ok(())
 }
 
-/// Two threads wait for a child. A third forks, so the slot of the child is reserved for another
-/// process when the second waiter frees it; a process that is started then does not get the slot.
-async fn waiting_twice_needs_no_slot_of_others() -> Outcome {
+/// Two threads wait for a child. A third forks, so the child's slot is reserved for another process
+/// when the second waiter frees the slot; a process that starts then does not get the slot.
+async fn second_waiter_leaves_a_reserved_slot() -> Outcome {
     static FORKS: AtomicBool = AtomicBool::new(false);
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let child = spawn("child", b"sleep 10000", &[], LATER).map_err(message)?;
@@ -180,7 +180,7 @@ async fn waiting_twice_needs_no_slot_of_others() -> Outcome {
         let _ = sys::set_level(50);
         wait(child)
     });
-    // `fork` waits until it comes out of its critical section.
+    // `fork` waits until this thread leaves its critical section.
     let critical = thread::spawn(|| {
         let _ = sys::set_level(60);
         lock::enter();
@@ -196,15 +196,15 @@ async fn waiting_twice_needs_no_slot_of_others() -> Outcome {
         lock::leave();
     });
     sleep_micros(2_000);
-    // A parent that comes too late finds that there is no such child any more.
-    let is_right = |status| matches!(status, Ok(0) | Err(Error::NoProcess));
+    // A waiter that is too late finds no such child.
+    let is_expected = |status| matches!(status, Ok(0) | Err(Error::NoProcess));
     let first = wait(child);
     FORKS.store(true, SeqCst);
     match fork() {
         Ok(Fork::Child) => exit(7),
         Ok(Fork::Parent(forked)) => {
             let status = wait(forked);
-            ensure!(status == Ok(7), "the forked one: {status:?}");
+            ensure!(status == Ok(7), "the forked child: {status:?}");
         }
         // The host was busy.
         Err(Error::Busy) => {}
@@ -212,40 +212,43 @@ async fn waiting_twice_needs_no_slot_of_others() -> Outcome {
     }
     critical.map_err(message)?.join().map_err(message)?;
     let second = second.map_err(message)?.join().map_err(message)?;
-    ensure!(is_right(first) && is_right(second), "{first:?}, {second:?}");
+    ensure!(
+        is_expected(first) && is_expected(second),
+        "{first:?}, {second:?}"
+    );
     let status = wait(STARTED.load(SeqCst));
-    ensure!(status == Ok(5), "the one that was started: {status:?}");
+    ensure!(status == Ok(5), "the started child: {status:?}");
     Ok(())
 }
 
-/// The calls of a process that is killed end in their turn: not in that of the process,
-/// which may never come.
+/// The calls of a killed process end at the level of the caller of `kill`: the process's own level
+/// might never run.
 async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
-    static OVER: AtomicBool = AtomicBool::new(false);
+    static IS_KILLED: AtomicBool = AtomicBool::new(false);
     let pipe = pipe().map_err(message)?;
-    let waits = spawn("child", b"echo", &[pipe.reader, pipe.writer], 60).map_err(message)?;
+    let waiter = spawn("child", b"echo", &[pipe.reader, pipe.writer], 60).map_err(message)?;
     sleep_micros(5_000);
     let mut hogs = Vec::new();
     for _ in 0..8 {
         hogs.push(spawn("child", b"endless", &[], 50).map_err(message)?);
     }
-    // Until each hart has one.
+    // Wait until each hart runs a hog.
     sleep_micros(5_000);
     let watched = hogs.clone();
     let watch = thread::spawn(move || {
         let limit = now() + 20 * ticks_per_second();
-        while !OVER.load(SeqCst) && now() < limit {
+        while !IS_KILLED.load(SeqCst) && now() < limit {
             sleep_micros(2_000);
         }
-        let in_time = OVER.load(SeqCst);
+        let in_time = IS_KILLED.load(SeqCst);
         for hog in watched {
             let _ = sys::kill(hog);
         }
         in_time
     });
-    sys::kill(waits).map_err(message)?;
-    let status = wait(waits).map_err(message)?;
-    OVER.store(true, SeqCst);
+    sys::kill(waiter).map_err(message)?;
+    let status = wait(waiter).map_err(message)?;
+    IS_KILLED.store(true, SeqCst);
     let in_time = watch.map_err(message)?.join().map_err(message)?;
     for hog in hogs {
         let status = wait(hog).map_err(message)?;
@@ -254,15 +257,19 @@ async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
     for file in [pipe.reader, pipe.writer] {
         sys::close(file).map_err(message)?;
     }
-    ensure!(in_time && status == KILLED, "it waited: status {status}");
+    ensure!(
+        in_time && status == KILLED,
+        "the kill waited: status {status}"
+    );
     Ok(())
 }
 
-/// Three fuzzers at a time, of different levels, until they end or are killed. Each has an eighth
-/// of our share, of which nothing is left when it has been waited for.
+/// Three fuzzers of different levels run at a time, until they end or are killed. Each has an
+/// eighth of the share of this process, which uses the whole share again when it has waited for all
+/// of them.
 async fn arbitrary_calls_harm_no_other_process() -> Outcome {
     for seed in seeds() {
-        let mut all = Vec::new();
+        let mut fuzzers = Vec::new();
         for level in [20, 33, 45] {
             let argument = format!("{}", seed * 1_000_003 + u64::from(level));
             let bounds = Bounds {
@@ -270,24 +277,28 @@ async fn arbitrary_calls_harm_no_other_process() -> Outcome {
                 ceiling: 20,
                 halvings: 3,
             };
-            let one = spawn_within("fuzz", argument.as_bytes(), &[], bounds);
-            all.push(one.map_err(|error| format!("seed {seed}: {error}"))?);
+            let fuzzer = spawn_within("fuzz", argument.as_bytes(), &[], bounds);
+            fuzzers.push(fuzzer.map_err(|error| format!("seed {seed}: {error}"))?);
         }
         sleep_micros(5_000);
         let status = run("child", "exit 3", 19)?;
-        ensure!(status == 3, "seed {seed}: a bystander: status {status}");
+        ensure!(
+            status == 3,
+            "seed {seed}: an uninvolved program: status {status}"
+        );
         sleep_micros(5_000);
-        for one in all {
-            let killed = sys::kill(one);
-            ensure!(killed.is_ok(), "seed {seed}: kill {one}: {killed:?}");
-            let status = wait(one);
-            ensure!(status.is_ok(), "seed {seed}: wait {one}: {status:?}");
+        for fuzzer in fuzzers {
+            let killed = sys::kill(fuzzer);
+            ensure!(killed.is_ok(), "seed {seed}: kill {fuzzer}: {killed:?}");
+            let status = wait(fuzzer);
+            ensure!(status.is_ok(), "seed {seed}: wait {fuzzer}: {status:?}");
         }
     }
     Ok(())
 }
 
-/// Returns the seeds of the argument, such as `seeds-7-200` for the 200 from 7 on, or a few.
+/// Returns the seeds of the argument, such as `seeds-7-200` for 200 seeds from 7, or else three
+/// seeds.
 fn seeds() -> Range<u64> {
     let argument = core::str::from_utf8(os_user::argument()).unwrap_or("");
     let mut words = argument.split('-');

@@ -1,8 +1,8 @@
-//! The laws of the scheduler (`ARCHITECTURE.md`) across harts, a test for each. Threads of all
-//! levels compute and sleep by turns that a seed sets, and record the times of their turns and
-//! their observations; the laws are checked against the records.
+//! Tests of the laws of the scheduler (`ARCHITECTURE.md`) across harts, a test for each law.
+//! Threads of all levels alternately compute and sleep for times that a seed determines, and record
+//! when they ran and which levels they saw as ready; the laws are checked against the records.
 //!
-//! They assert times, so they are for a machine on which time counts instructions, with the number
+//! The tests assert times, so they need a machine whose clock counts instructions, with the number
 //! of harts in the argument (`os-runner`: `icount smp 4 laws`). A hart's turn takes 10 microseconds
 //! there.
 
@@ -35,12 +35,12 @@ tests! {
     a_forged_record_breaks_the_laws,
 }
 
-/// Ticks in a microsecond.
+/// Number of ticks in a microsecond.
 const MICROS: u64 = 10;
-/// Threads, and turns of each.
+/// Number of threads, and number of activations of each thread.
 const THREADS: usize = 12;
 const TURNS: usize = 6;
-/// Levels of the threads, and of the test itself.
+/// Levels of the threads, and level of the test.
 const LEVELS: [u8; THREADS] = [8, 12, 16, 20, 20, 24, 28, 28, 32, 40, 48, 56];
 const TESTS_LEVEL: u8 = 4;
 
@@ -59,15 +59,14 @@ async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// Bound of the laws, in ticks: many turns of all harts, and less than a quantum, which is 5
-/// milliseconds.
+/// Bound of the laws, in ticks: many turns of all harts, and less than a quantum of 5 milliseconds.
 fn bound() -> u64 {
     500 * MICROS * HARTS.load(SeqCst)
 }
 
 /// Computes for about `micros` microseconds, without a call to the kernel.
 fn compute(micros: u64) {
-    // Four instructions each, at a nanosecond an instruction.
+    // Each iteration takes four instructions, at a nanosecond an instruction.
     for n in 0..250 * micros {
         core::hint::black_box(n);
     }
@@ -80,20 +79,20 @@ fn overlap(a: Span, b: Span) -> u64 {
     a.1.min(b.1).saturating_sub(a.0.max(b.0))
 }
 
-/// A turn from the end of a sleep on, as its thread has recorded it.
+/// An activation of a thread, from the end of a sleep on, as the thread has recorded it.
 struct Turn {
     level: u8,
     /// Time at which the thread became ready.
     ready: u64,
     /// Spans in which the thread ran.
     ran: Vec<Span>,
-    /// Levels that this thread saw as ready while it ran.
+    /// Times, and bitmaps of the levels that this thread saw as ready while it ran.
     seen: Vec<(u64, u64)>,
 }
 
 impl Turn {
-    /// Returns the spans in which the thread did not run, though it was ready. Where harts take
-    /// turns, others run in between for that long: such gaps count as running.
+    /// Returns the spans in which the thread did not run, although it was ready. Where harts take
+    /// turns, the other harts run in between for that long: such gaps count as running.
     fn waited(&self) -> Vec<Span> {
         let ends = core::iter::once(self.ready).chain(self.ran.iter().map(|ran| ran.1));
         let begins = self.ran.iter().map(|ran| ran.0);
@@ -101,9 +100,9 @@ impl Turn {
     }
 }
 
-/// Computes in a turn, for `steps` steps, and records the spans in which it ran.
+/// Computes for `steps` steps, and records the spans in which the thread ran.
 fn take_turn(level: u8, ready: u64, steps: u64) -> Turn {
-    // The turns of all harts, the idle ones between them included.
+    // The turns of all harts, including idle harts.
     let gap = 200 * MICROS * HARTS.load(SeqCst).max(2);
     let mut turn = Turn {
         level,
@@ -123,13 +122,13 @@ fn take_turn(level: u8, ready: u64, steps: u64) -> Turn {
     turn
 }
 
-/// Returns the records of the threads of a seed.
+/// Returns the records of the threads for a seed.
 async fn record(seed: u64) -> Result<Vec<Turn>, String> {
-    let over = Arc::new(AtomicUsize::new(0));
+    let finished = Arc::new(AtomicUsize::new(0));
     let start = now() + 3_000 * MICROS;
     let mut threads = Vec::new();
     for (n, level) in LEVELS.into_iter().enumerate() {
-        let over = over.clone();
+        let finished = finished.clone();
         let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + n as u64 + 1;
         let mut below = move |limit: u64| {
             word ^= word << 13;
@@ -146,13 +145,13 @@ async fn record(seed: u64) -> Result<Vec<Turn>, String> {
                 let _ = sys::sleep_until(ready as usize);
                 turns.push(take_turn(level, ready, 10 + below(250)));
             }
-            over.fetch_add(1, SeqCst);
+            finished.fetch_add(1, SeqCst);
             turns
         };
         threads.push(thread::spawn(body).map_err(message)?);
     }
-    // Joining lends, so not before.
-    while over.load(SeqCst) < THREADS {
+    // A join lends its level, so it must not start earlier.
+    while finished.load(SeqCst) < THREADS {
         sleep(5_000).await;
     }
     let mut turns = Vec::new();
@@ -162,39 +161,39 @@ async fn record(seed: u64) -> Result<Vec<Turn>, String> {
     Ok(turns)
 }
 
-/// Returns the longest time for which a thread has waited while a less urgent one ran.
+/// Returns the longest time for which a thread waited while a less urgent thread ran.
 fn out_of_order(turns: &[Turn]) -> u64 {
-    let of = |one: &Turn, waited: Span| {
-        let others = turns.iter().filter(|other| other.level > one.level);
+    let delay_of = |waiter: &Turn, waited: Span| {
+        let others = turns.iter().filter(|other| other.level > waiter.level);
         let ran = others.flat_map(|other| other.ran.iter().map(|ran| overlap(*ran, waited)));
         ran.max().unwrap_or(0)
     };
-    maximum(turns, of)
+    maximum(turns, delay_of)
 }
 
-/// Returns the longest time for which a thread has waited while a hart was idle.
+/// Returns the longest time for which a thread waited while a hart was idle.
 fn stranded(turns: &[Turn]) -> u64 {
     let harts = HARTS.load(SeqCst) as usize;
-    let of = |_: &Turn, waited: Span| idle(turns, waited, harts);
-    maximum(turns, of)
+    let delay_of = |_: &Turn, waited: Span| idle(turns, waited, harts);
+    maximum(turns, delay_of)
 }
 
-/// Returns the longest time for which a thread has waited while not all harts ran threads as
-/// urgent.
+/// Returns the longest time for which a thread waited while not every hart ran a thread that is at
+/// least as urgent.
 fn unserved(turns: &[Turn]) -> u64 {
     let harts = HARTS.load(SeqCst) as usize;
-    let of = |one: &Turn, waited: Span| {
+    let delay_of = |waiter: &Turn, waited: Span| {
         let urgent: Vec<_> = turns
             .iter()
-            .filter(|turn| turn.level <= one.level)
+            .filter(|turn| turn.level <= waiter.level)
             .collect();
         idle(urgent, waited, harts)
     };
-    maximum(turns, of)
+    maximum(turns, delay_of)
 }
 
-/// Returns the longest time at a stretch, within a span, in which fewer of these ran than there are
-/// harts.
+/// Returns the longest uninterrupted time within a span in which fewer of the threads ran than
+/// there are harts.
 fn idle<'a>(turns: impl IntoIterator<Item = &'a Turn>, within: Span, harts: usize) -> u64 {
     let ran = turns.into_iter().flat_map(|turn| &turn.ran);
     let ran: Vec<Span> = ran
@@ -215,32 +214,32 @@ fn idle<'a>(turns: impl IntoIterator<Item = &'a Turn>, within: Span, harts: usiz
     longest
 }
 
-fn maximum(turns: &[Turn], of: impl Fn(&Turn, Span) -> u64) -> u64 {
+fn maximum(turns: &[Turn], delay_of: impl Fn(&Turn, Span) -> u64) -> u64 {
     let all = turns
         .iter()
-        .flat_map(|turn| turn.waited().into_iter().map(|at| of(turn, at)));
+        .flat_map(|turn| turn.waited().into_iter().map(|at| delay_of(turn, at)));
     all.max().unwrap_or(0)
 }
 
-/// Returns the longest time for which a thread was ready and not among the levels that others saw.
+/// Returns the longest time for which a thread was ready but other threads did not see its level.
 fn inconsistent(turns: &[Turn]) -> u64 {
     let mut seen: Vec<_> = turns.iter().flat_map(|turn| &turn.seen).collect();
     seen.sort_unstable();
-    let of = |one: &Turn, waited: Span| {
+    let delay_of = |waiter: &Turn, waited: Span| {
         let from = seen.partition_point(|seen| seen.0 <= waited.0);
         let within = seen[from..].iter().take_while(|seen| seen.0 < waited.1);
         let (mut longest, mut begin) = (0, None);
         for (time, levels) in within {
-            let stale = levels & 1 << one.level == 0;
+            let stale = levels & 1 << waiter.level == 0;
             begin = stale.then(|| begin.unwrap_or(*time));
             longest = longest.max(begin.map_or(0, |begin| time - begin));
         }
         longest
     };
-    maximum(turns, of)
+    maximum(turns, delay_of)
 }
 
-/// Returns the records of some seeds: the same for all laws.
+/// Returns the records of [`SEEDS`] seeds, which all laws share.
 async fn records() -> Result<Vec<Vec<Turn>>, String> {
     let mut records = RECORDS.lock().take().unwrap_or_default();
     for seed in records.len() as u64 + 1..=SEEDS {
@@ -249,7 +248,7 @@ async fn records() -> Result<Vec<Vec<Turn>>, String> {
     Ok(records)
 }
 
-/// Checks the records of some seeds against a law.
+/// Checks a law against the records.
 async fn check_law(law: &str, bound: u64, late: fn(&[Turn]) -> u64) -> Outcome {
     let mut longest = 0;
     let records = records().await?;
@@ -276,8 +275,8 @@ async fn conservation_across_harts() -> Outcome {
     check_law("conservation", bound(), stranded).await
 }
 
-/// The bound covers the time until a less urgent thread has left a hart, and until a hart that has
-/// become idle takes work.
+/// The bound covers the time until a less urgent thread has left a hart, and until an idle hart
+/// takes work.
 async fn progress_across_harts() -> Outcome {
     check_law("progress", 2 * bound(), unserved).await
 }
@@ -287,11 +286,11 @@ async fn truth_across_harts() -> Outcome {
 }
 
 /// Programs of level 25 compute on all harts. A thread of level 40 has a lock that level 10 waits
-/// for; it finishes its work, of a known length, as if it were of level 10.
+/// for; the thread finishes its work, of a known length, as if it had level 10.
 async fn progress_of_lock_waiters() -> Outcome {
     const WORK: u64 = 2_000;
     for round in 0..4u64 {
-        let over = Arc::new(AtomicUsize::new(0));
+        let finished = Arc::new(AtomicUsize::new(0));
         let lock = Arc::new(Mutex::new(0));
         let begun = Arc::new(AtomicUsize::new(0));
         let holder = {
@@ -309,18 +308,18 @@ async fn progress_of_lock_waiters() -> Outcome {
         }
         let mut hogs = Vec::new();
         for _ in 0..HARTS.load(SeqCst) {
-            let over = over.clone();
+            let finished = finished.clone();
             let hog = thread::spawn(move || {
                 let _ = sys::set_level(25);
                 let limit = time() + 100_000 * MICROS;
-                while over.load(SeqCst) == 0 && time() < limit {
+                while finished.load(SeqCst) == 0 && time() < limit {
                     compute(10);
                 }
             });
             hogs.push(hog.map_err(message)?);
         }
         sleep(500 * round).await;
-        let wanting = {
+        let waiter = {
             let lock = lock.clone();
             thread::spawn(move || {
                 let _ = sys::set_level(10);
@@ -329,41 +328,44 @@ async fn progress_of_lock_waiters() -> Outcome {
                 now() - begin
             })
         };
-        let took = wanting.map_err(message)?.join().map_err(message)?;
-        over.store(1, SeqCst);
+        let took = waiter.map_err(message)?.join().map_err(message)?;
+        finished.store(1, SeqCst);
         for hog in hogs {
             hog.join().map_err(message)?;
         }
         holder.map_err(message)?.join().map_err(message)?;
-        // Where harts take turns, the holder has one of `turns` turns.
+        // Where harts take turns, the holder gets one of `turns` turns.
         let turns = HARTS.load(SeqCst) + 1;
-        let most = WORK * MICROS * turns + bound();
-        ensure!(took < most, "round {round}: {} µs", took / MICROS);
+        let limit = WORK * MICROS * turns + bound();
+        ensure!(took < limit, "round {round}: {} µs", took / MICROS);
     }
     Ok(())
 }
 
-/// The checks can fail: with levels other than those of the threads, they do.
+/// The checks must fail with levels other than those of the threads.
 async fn a_forged_record_breaks_the_laws() -> Outcome {
     let mut turns = record(SEEDS + 1).await?;
     ensure!(
         out_of_order(&turns) < bound(),
-        "the record is out of order itself"
+        "the record is out of order before the forgery"
     );
     for turn in &mut turns {
         turn.level = 63 - turn.level;
     }
-    let found = [out_of_order(&turns), unserved(&turns), inconsistent(&turns)];
+    let delays = [out_of_order(&turns), unserved(&turns), inconsistent(&turns)];
     ensure!(
-        found.iter().all(|late| *late > bound()),
-        "nothing is found: {found:?}"
+        delays.iter().all(|late| *late > bound()),
+        "the checks found nothing: {delays:?}"
     );
-    // This turn became ready sooner than recorded.
+    // Pretend that this activation became ready earlier than recorded.
     let first = turns.iter_mut().min_by_key(|turn| turn.ready);
     if let Some(first) = first {
         first.ready -= 2 * bound();
     }
-    let found = stranded(&turns);
-    ensure!(found > bound(), "nothing is stranded: {found}");
+    let delays = stranded(&turns);
+    ensure!(
+        delays > bound(),
+        "the check found no stranded thread: {delays}"
+    );
     Ok(())
 }

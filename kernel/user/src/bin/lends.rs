@@ -1,9 +1,9 @@
-//! The tests of lending: a holder is as urgent as its waiters, beside programs that compute on
-//! every hart.
+//! Tests of lending: a holder is as urgent as its waiters, beside programs that compute on every
+//! hart.
 //!
-//! [`Hogs`] keep all harts at level 25, so less urgent threads, and the kernel's work for them,
-//! stand still until the hogs are told to end. Without a loan nothing tells them, and their time
-//! runs out: that is the failure, in a machine of any number of harts and any speed.
+//! [`Hogs`] keep all harts at level 25, so less urgent threads, and the kernel's work for them, do
+//! not run until a waiter stops the hogs. Without a loan no waiter stops them, and they reach their
+//! time limit: that is the failure, on a machine of any number of harts and any speed.
 
 #![no_std]
 #![no_main]
@@ -53,7 +53,7 @@ async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// Polls a condition until it holds, at most for half as long as [`Hogs`] compute.
+/// Polls `holds` until it returns true, at most for half of the time limit of [`Hogs`].
 async fn until(holds: impl Fn() -> bool) -> bool {
     let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS / 2);
     while !holds() && !limit.is_over() {
@@ -62,7 +62,7 @@ async fn until(holds: impl Fn() -> bool) -> bool {
     holds()
 }
 
-/// A gate to wait at without lending.
+/// Gate at which a thread waits without lending.
 #[derive(Clone)]
 struct Gate(Arc<AtomicU32>);
 
@@ -99,7 +99,7 @@ impl Gate {
     }
 }
 
-/// Starts a thread at a level.
+/// Starts a thread that runs `f` at a level.
 fn at<T: Send + 'static>(
     level: usize,
     f: impl FnOnce() -> T + Send + 'static,
@@ -142,26 +142,26 @@ async fn mutex_is_given_to_the_most_urgent() -> Outcome {
     let guard = order.lock();
     let mut threads = Vec::new();
     for level in [20, 12, 20, 7] {
-        let (order, over, waits) = (order.clone(), over.clone(), Gate::new());
-        let waiting = waits.clone();
+        let (order, over, begun) = (order.clone(), over.clone(), Gate::new());
+        let gate = begun.clone();
         threads.push(at(level, move || {
-            waiting.open();
+            gate.open();
             order.lock().push(level);
             over.fetch_add(1, SeqCst);
         })?);
-        waits.pass();
-        // The thread has to be in the kernel by then, under any load of the machine.
+        begun.pass();
+        // The thread must be blocked in the kernel by then, under any load of the machine.
         sleep_micros(10_000);
     }
     drop(guard);
-    // Joining lends, so not before.
+    // A join lends its level, so it must not start earlier.
     until(|| over.load(SeqCst) == 4).await;
     for thread in threads {
         thread.join().map_err(message)?;
     }
     let mut order = order.lock().clone();
     if os_user::argument() != b"exact" {
-        // Some may have come later.
+        // A thread may have blocked later than expected.
         order.sort_unstable();
     }
     ensure!(order == [7, 12, 20, 20], "{order:?}");
@@ -185,7 +185,7 @@ async fn joining_lends_to_a_thread() -> Outcome {
     waiter.join().map_err(message)
 }
 
-/// A thread joins another that waits for a lock whose holder waits for a third.
+/// A thread joins a second, which waits for a lock whose holder waits for a lock of a third.
 async fn loans_go_along_a_chain() -> Outcome {
     let (first, second) = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
     let (held, begun) = (Gate::new(), Gate::new());
@@ -199,19 +199,19 @@ async fn loans_go_along_a_chain() -> Outcome {
         })?
     };
     held.pass();
-    let both = Gate::new();
+    let is_chained = Gate::new();
     let middle = {
-        let (first, both) = (first.clone(), both.clone());
+        let (first, is_chained) = (first.clone(), is_chained.clone());
         at(LATER + 1, move || {
             let guard = first.lock();
-            both.open();
+            is_chained.open();
             drop(second.lock());
             drop(guard);
         })?
     };
-    both.pass();
+    is_chained.pass();
     let joined = at(LATER, move || drop(first.lock()))?;
-    // By then all of them wait for each other.
+    // By then each of these threads waits for another.
     sleep_micros(10_000);
     let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
@@ -227,7 +227,8 @@ async fn loans_go_along_a_chain() -> Outcome {
     Ok(())
 }
 
-/// The holder of a lock waits for a byte: the kernel's part of that call becomes as urgent, too.
+/// The holder of a lock waits for a byte: the kernel's part of that call becomes as urgent as the
+/// waiter, too.
 async fn loan_reaches_a_holder_in_a_call() -> Outcome {
     let pipe = pipe().map_err(message)?;
     let lock = Arc::new(Mutex::new(()));
@@ -237,13 +238,13 @@ async fn loan_reaches_a_holder_in_a_call() -> Outcome {
         at(LATER, move || {
             let guard = lock.lock();
             held.open();
-            let got = read(pipe.reader, &mut [0]);
+            let received = read(pipe.reader, &mut [0]);
             drop(guard);
-            got
+            received
         })?
     };
     held.pass();
-    // Until it reads.
+    // Let the holder start its read.
     sleep_micros(10_000);
     let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
@@ -287,18 +288,18 @@ async fn loan_ends_with_the_lock() -> Outcome {
     })?;
     waiter.join().map_err(message)?;
     sleep_micros(20_000);
-    let went_on = after.is_open();
+    let ran_on = after.is_open();
     hogs.end().store(true, SeqCst);
     hogs.join().await?;
     holder.join().map_err(message)?;
     ensure!(
-        !went_on,
+        !ran_on,
         "the holder was still as urgent as the former waiter"
     );
     Ok(())
 }
 
-/// An asynchronous wait for a thread is cancelled.
+/// Cancels an asynchronous wait for a thread.
 async fn loan_ends_with_the_waiter() -> Outcome {
     static STEPS: AtomicU32 = AtomicU32::new(0);
     let begun = Gate::new();
@@ -312,37 +313,37 @@ async fn loan_ends_with_the_waiter() -> Outcome {
         })?
     };
     let hogs = Hogs::start(HOGS)?;
-    let waiting = asynchronous::thread_join(slow.number(), current());
+    let joining = asynchronous::thread_join(slow.number(), current());
     let before = STEPS.load(SeqCst);
     let lent = until(|| STEPS.load(SeqCst) != before).await;
-    waiting.cancel();
-    let answer = waiting.await;
-    // A hart that the host keeps from running learns of the level when it resumes.
+    joining.cancel();
+    let answer = joining.await;
+    // A hart that the host has stopped learns of the level when it resumes.
     let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS / 2);
-    let went_on = loop {
+    let steps = loop {
         let before = STEPS.load(SeqCst);
         sleep(20_000).await;
-        let went_on = STEPS.load(SeqCst) - before;
-        if went_on == 0 || limit.is_over() {
-            break went_on;
+        let steps = STEPS.load(SeqCst) - before;
+        if steps == 0 || limit.is_over() {
+            break steps;
         }
     };
     hogs.end().store(true, SeqCst);
     begun.open();
     hogs.join().await?;
     slow.join().map_err(message)?;
-    ensure!(lent, "nothing was lent");
+    ensure!(lent, "the wait lent no level");
     ensure!(answer == Err(os_user::Error::Cancelled), "{answer:?}");
-    ensure!(went_on == 0, "{went_on} steps without anything that waits");
+    ensure!(steps == 0, "{steps} steps without a waiter");
     Ok(())
 }
 
 async fn call_in_flight_follows_its_coroutine() -> Outcome {
     let (first, second) = (pipe().map_err(message)?, pipe().map_err(message)?);
-    let got = Arc::new(AtomicU32::new(0));
+    let received = Arc::new(AtomicU32::new(0));
     let polls = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
     let readers = [(first, &polls[0]), (second, &polls[1])].map(|(pipe, polls)| {
-        let (got, polls) = (got.clone(), polls.clone());
+        let (received, polls) = (received.clone(), polls.clone());
         let reader = async move {
             let read = os_user::read!(pipe.reader, Vec::from([0]), current());
             let mut read = core::pin::pin!(read);
@@ -351,7 +352,7 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
                 read.as_mut().poll(cx)
             });
             let (count, _) = counted.await;
-            got.fetch_add(1, SeqCst);
+            received.fetch_add(1, SeqCst);
             count
         };
         coroutine::spawn(reader, Some(LATER as u8))
@@ -362,11 +363,17 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     let polled = async |before: [u32; 2], which: [bool; 2]| {
         until(|| (0..2).all(|n| !which[n] || counts()[n] > before[n])).await
     };
-    ensure!(polled([0, 0], [true, true]).await, "they do not read");
-    // First the lowered coroutine, so that its level is below an earlier one. A call learns of a
-    // level when its coroutine is polled at it.
+    ensure!(
+        polled([0, 0], [true, true]).await,
+        "the coroutines do not read"
+    );
+    // First raise the coroutine that is lowered later, so that its level becomes less urgent than
+    // an earlier level. A call learns of a level when its coroutine is polled at that level.
     let before = counts();
-    ensure!(reprio(lowered.cid(), URGENT as u8), "the file exists");
+    ensure!(
+        reprio(lowered.cid(), URGENT as u8),
+        "the coroutine has ended"
+    );
     ensure!(
         polled(before, [false, true]).await,
         "the coroutine is not polled when raised"
@@ -376,15 +383,15 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     reprio(lowered.cid(), LATER as u8);
     ensure!(
         polled(before, [true, true]).await,
-        "they are not polled at their new levels"
+        "the coroutines are not polled at their new levels"
     );
     let hogs = Hogs::start(HOGS)?;
     write(first.writer, &[1]).map_err(message)?;
     write(second.writer, &[1]).map_err(message)?;
-    until(|| got.load(SeqCst) != 0).await;
+    until(|| received.load(SeqCst) != 0).await;
     sleep(20_000).await;
-    // Without awaiting one, which would lend.
-    let count = got.load(SeqCst);
+    // Read the count before the coroutines are awaited, which would lend.
+    let count = received.load(SeqCst);
     hogs.end().store(true, SeqCst);
     hogs.join().await?;
     ensure!(raised.await == Some(Ok(1)), "no byte");
@@ -397,7 +404,7 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     close(second)
 }
 
-/// An awaited coroutine runs before one that computes, in the program.
+/// Within a program, an awaited coroutine runs before a coroutine that computes.
 async fn joining_lends_to_a_coroutine() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let hog = {
@@ -414,7 +421,7 @@ async fn joining_lends_to_a_coroutine() -> Outcome {
         }
     };
     let hog = coroutine::spawn(hog, Some(HOGS as u8)).map_err(message)?;
-    // Two deep.
+    // A chain of two joins.
     let last = async {
         for _ in 0..10 {
             yield_now().await;
@@ -429,12 +436,13 @@ async fn joining_lends_to_a_coroutine() -> Outcome {
     over.store(true, SeqCst);
     ensure!(
         hog.await == Some(true),
-        "it waited behind what is less urgent"
+        "the coroutine waited behind less urgent work"
     );
     Ok(())
 }
 
-/// The loan goes from a coroutine to one that reads, and on to the kernel's part of that call.
+/// The loan passes from a coroutine to a coroutine that reads, and to the kernel's part of that
+/// read.
 async fn joined_coroutine_lends_to_its_call() -> Outcome {
     let pipe = pipe().map_err(message)?;
     let reader = async move {
@@ -442,7 +450,7 @@ async fn joined_coroutine_lends_to_its_call() -> Outcome {
         count
     };
     let reader = coroutine::spawn(reader, Some(LATER as u8)).map_err(message)?;
-    // Until it reads.
+    // Let the reader start its read.
     sleep(10_000).await;
     let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
@@ -460,7 +468,8 @@ async fn joined_coroutine_lends_to_its_call() -> Outcome {
     close(pipe)
 }
 
-/// A program whose ready work is all less urgent than others gets a more urgent completion.
+/// A program whose ready coroutines are less urgent than other programs receives a more urgent
+/// completion.
 async fn completion_raises_a_program_beside_others() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let busy = {
@@ -484,6 +493,6 @@ async fn completion_raises_a_program_beside_others() -> Outcome {
         killed &= wait(hog) == Ok(number::KILLED);
     }
     ensure!(busy.await.is_some(), "the coroutine was cancelled");
-    ensure!(killed, "it waited behind what is less urgent");
+    ensure!(killed, "the completion waited behind less urgent work");
     Ok(())
 }

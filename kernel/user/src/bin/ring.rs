@@ -1,9 +1,9 @@
-//! A ring of pipes: each of 3,600 coroutines waits for a byte from the pipe before it
-//! and passes it on to the pipe behind it, by asynchronous calls. One byte goes round.
+//! A ring of pipes: each of 3,600 coroutines waits for a byte from a pipe and passes it on to the
+//! next pipe, by asynchronous calls. One byte passes through the ring.
 //!
-//! The published system takes 1,097 ms for a round on QEMU. `os-runner bench` prints
-//! ours. Argument: another number of coroutines. The status is 0 if the byte has come
-//! back unchanged.
+//! The published system takes 1,097 ms for a round on QEMU. `os-runner bench` prints the time of
+//! this kernel. The argument selects another number of coroutines. The status is 0 if the byte
+//! arrives unchanged.
 
 #![no_std]
 #![no_main]
@@ -19,8 +19,8 @@ use os_user::{Error, Pipe, now, pipe, println, read, sleep, write};
 os_user::coroutine_entry!(main);
 
 const COROUTINES: usize = 3_600;
-/// Level of the ring's coroutines. They are more urgent than the main coroutine: they wait already
-/// when it resumes.
+/// Level of the ring's coroutines. They are more urgent than the main coroutine, so all of them
+/// wait when it resumes.
 const LEVEL: u8 = 20;
 
 async fn main() -> isize {
@@ -37,20 +37,20 @@ async fn main() -> isize {
 }
 
 /// Passes a byte from a pipe to another.
-async fn pass(from: Pipe, to: Pipe) -> bool {
-    let (result, byte) = read!(from.reader, vec![0; 1], current()).await;
-    result == Ok(1) && write!(to.writer, byte, current()).await.0 == Ok(1)
+async fn pass(source: Pipe, sink: Pipe) -> bool {
+    let (result, byte) = read!(source.reader, vec![0; 1], current()).await;
+    result == Ok(1) && write!(sink.writer, byte, current()).await.0 == Ok(1)
 }
 
 async fn round(count: usize) -> Result<bool, Error> {
     let start = now();
-    // There is a pipe more than coroutines, from which the byte comes out.
+    // There is one pipe more than coroutines: the byte comes out of the last pipe.
     let pipes: Vec<Pipe> = (0..=count).map(|_| pipe()).collect::<Result<_, _>>()?;
     let mut handles = Vec::with_capacity(count);
     for pair in pipes.windows(2) {
         handles.push(spawn(pass(pair[0], pair[1]), Some(LEVEL))?);
     }
-    // By then all of them wait.
+    // By then all coroutines wait.
     sleep(1_000).await;
     let ready = now();
     write!(pipes[0].writer, &[42])?;

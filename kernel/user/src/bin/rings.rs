@@ -1,13 +1,12 @@
-//! Four rings of 128 coroutines each, on one to five vCPUs: messages go round each
-//! ring, and every coroutine reads them from its pipe, looks at them and writes them into
-//! the next one's, by asynchronous calls (SharedScheduler, the experiment of the rings).
+//! Four rings of 128 coroutines each, on one to five vCPUs. Messages pass around each ring: every
+//! coroutine reads them from its pipe, processes them and writes them to the next coroutine's pipe,
+//! by asynchronous calls (SharedScheduler, the experiment of the rings).
 //!
-//! The published system takes six times as long with five pollers on four harts as
-//! with four, because one of them is always stopped where others wait for it. `rings`
-//! prints the median time for each number of vCPUs, of several runs in turn, and the
-//! ratio of five to four, in thousandths: with one message in each ring, where the
-//! fifth vCPU has nothing to do, and with 16, where all have. `os-runner rings` boots
-//! it. A message that is lost never comes round, and the program does not end.
+//! The published system takes six times as long with five pollers on four harts as with four,
+//! because one of the pollers is always stopped while others wait for it. `rings` prints the median
+//! time for each number of vCPUs, of several interleaved runs, and the ratio of five to four in
+//! thousandths: with one message in each ring, where the fifth vCPU has no work, and with 16, where
+//! all have work. `os-runner rings` boots it. If a message is lost, the program does not end.
 
 #![no_std]
 #![no_main]
@@ -25,7 +24,7 @@ os_user::coroutine_entry!(main);
 
 const RINGS: usize = 4;
 const LINKS: usize = 128;
-const MOST_CPUS: usize = 5;
+const MAX_CPUS: usize = 5;
 
 /// Returns the number of rounds of all messages, the number of measurements, and the smallest
 /// number of vCPUs.
@@ -37,21 +36,21 @@ fn sizes(messages: u64) -> (u64, usize, usize) {
     }
 }
 
-/// Work of a coroutine for a message.
-fn look_at(message: &mut [u8]) {
+/// Does the work of a coroutine for a message.
+fn process(message: &mut [u8]) {
     let byte = u64::from(message[0]);
     let seen = (0..20).fold(byte, |seen, n| core::hint::black_box(seen ^ n) ^ n);
     message[0] = seen as u8;
 }
 
-/// Runs a coroutine of a ring: passes `messages` messages on.
-async fn link(from: Pipe, to: Pipe, messages: u64) -> Result<(), Error> {
+/// Runs a coroutine of a ring, which passes `messages` messages on.
+async fn link(source: Pipe, sink: Pipe, messages: u64) -> Result<(), Error> {
     let mut buffer = vec![0; 1];
     for _ in 0..messages {
-        let (result, mut message) = read!(from.reader, buffer, current()).await;
+        let (result, mut message) = read!(source.reader, buffer, current()).await;
         result?;
-        look_at(&mut message);
-        let (result, message) = write!(to.writer, message, current()).await;
+        process(&mut message);
+        let (result, message) = write!(sink.writer, message, current()).await;
         result?;
         buffer = message;
     }
@@ -60,15 +59,15 @@ async fn link(from: Pipe, to: Pipe, messages: u64) -> Result<(), Error> {
 
 type Links = Vec<JoinHandle<Result<(), Error>>>;
 
-/// The coroutines of a ring of pipes.
+/// Starts the coroutines of a ring of pipes.
 fn start_ring(ring: &[Pipe], messages: u64) -> Result<Links, Error> {
     let pairs = ring.iter().zip(ring.iter().cycle().skip(1));
     pairs
-        .map(|(from, to)| spawn(link(*from, *to, messages), None))
+        .map(|(source, sink)| spawn(link(*source, *sink, messages), None))
         .collect()
 }
 
-/// Measures the ticks for `turns` turns of `messages` messages in each ring.
+/// Returns the ticks for `turns` turns of `messages` messages in each ring.
 async fn measure(rings: &[Vec<Pipe>], messages: u64, turns: u64) -> Result<u64, Error> {
     let mut links = Vec::new();
     for ring in rings {
@@ -84,7 +83,7 @@ async fn measure(rings: &[Vec<Pipe>], messages: u64, turns: u64) -> Result<u64, 
         link.await.ok_or(Error::NoProcess)??;
     }
     let time = now() - start;
-    // Each message has come back to where it began.
+    // Each message has returned to the pipe in which it started.
     for ring in rings {
         for n in 0..messages as usize {
             let mut byte = [0];
@@ -94,17 +93,17 @@ async fn measure(rings: &[Vec<Pipe>], messages: u64, turns: u64) -> Result<u64, 
     Ok(time)
 }
 
-async fn with_cpus(
+async fn measure_with_cpus(
     rings: &[Vec<Pipe>],
     count: usize,
     (messages, turns): (u64, u64),
 ) -> Result<u64, Error> {
-    let mut more: Vec<Cpu> = Vec::new();
+    let mut extra_cpus: Vec<Cpu> = Vec::new();
     for _ in 1..count {
-        more.push(alloc_cpu()?);
+        extra_cpus.push(alloc_cpu()?);
     }
     let time = measure(rings, messages, turns).await;
-    for cpu in more {
+    for cpu in extra_cpus {
         cpu.release()?;
     }
     time
@@ -112,21 +111,21 @@ async fn with_cpus(
 
 async fn compare(rings: &[Vec<Pipe>], messages: u64) -> Result<(), Error> {
     let (turns, measurements, fewest) = sizes(messages);
-    let mut times: [Vec<u64>; MOST_CPUS] = Default::default();
+    let mut times: [Vec<u64>; MAX_CPUS] = Default::default();
     for _ in 0..measurements {
-        for count in fewest..=MOST_CPUS {
-            times[count - 1].push(with_cpus(rings, count, (messages, turns)).await?);
+        for count in fewest..=MAX_CPUS {
+            times[count - 1].push(measure_with_cpus(rings, count, (messages, turns)).await?);
         }
     }
     let medians = times.map(|mut times| {
         times.sort_unstable();
         times.get(times.len() / 2).copied().unwrap_or(0)
     });
-    for (less, ticks) in medians.iter().enumerate().skip(fewest - 1) {
+    for (index, ticks) in medians.iter().enumerate().skip(fewest - 1) {
         let micros = ticks * 1_000_000 / ticks_per_second();
         println!(
             "figure: rings of {messages}: {} vCPUs: {micros} microseconds",
-            less + 1
+            index + 1
         );
     }
     let ratio = medians[4] * 1000 / medians[3].max(1);

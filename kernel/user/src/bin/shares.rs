@@ -1,6 +1,6 @@
-//! Limits of a program, and the end of the processes that it has started: bombs of every kind
-//! beside a bystander that keeps its own share, and ends of whole families. With another argument
-//! the program is one of these.
+//! Tests of the limits of a program, and of the end of the processes that it has started: bombs of
+//! every kind beside a bystander that keeps its own share, and the end of whole families. Other
+//! arguments select the bomb, the bystander or the family.
 
 #![no_std]
 #![no_main]
@@ -38,9 +38,9 @@ tests! {
     empty_share_is_an_error,
 }
 
-/// The level of bombs: less urgent than the tests.
+/// Level of bombs: less urgent than the tests.
 const LATER: u8 = 40;
-/// Number of halvings of the share of a bomb.
+/// Number of halvings that determine the share of a bomb.
 const HALVINGS: u8 = 2;
 
 async fn main() -> isize {
@@ -66,7 +66,7 @@ async fn main() -> isize {
     }
 }
 
-fn at(level: u8, halvings: u8) -> Bounds {
+fn bounds_at(level: u8, halvings: u8) -> Bounds {
     Bounds {
         level,
         ceiling: level,
@@ -85,22 +85,22 @@ async fn run_beside(bomb: &[u8]) -> Outcome {
     run_beside_smaller(bomb, HALVINGS).await
 }
 
-/// Starts a bomb, waits until it has used up its share, and runs the bystander. When the bomb has
-/// been killed, all resources are free again.
+/// Starts a bomb, waits until it has used up its share, and runs the bystander. Then kills the bomb
+/// and checks that all its resources are free again.
 async fn run_beside_smaller(bomb: &[u8], halvings: u8) -> Outcome {
     let before = sys::free_pages().map_err(message)?;
     let note = pipe().map_err(message)?;
     let files = [note.writer, 1];
-    let bomb = spawn_within("shares", bomb, &files, at(LATER, halvings)).map_err(message)?;
+    let bomb = spawn_within("shares", bomb, &files, bounds_at(LATER, halvings)).map_err(message)?;
     read!(note.reader, &mut [0]).map_err(message)?;
     let bystander = spawn("shares", b"bystander", &[1, 1], LATER - 1).map_err(message)?;
     let status = wait(bystander).map_err(message)?;
     sys::kill(bomb).map_err(message)?;
     let end = wait(bomb).map_err(message)?;
     close(note)?;
-    ensure!(status == 0, "the bystander: status {status}");
-    ensure!(end == KILLED, "the bomb: status {end}");
-    // Other harts may have its memory loaded for a moment, and a host that is busy may stop one.
+    ensure!(status == 0, "the bystander ended with status {status}");
+    ensure!(end == KILLED, "the bomb ended with status {end}");
+    // Other harts may use the bomb's page tables for a moment, and a busy host may stop a hart.
     for _ in 0..1000 {
         if sys::free_pages() == Ok(before) {
             return Ok(());
@@ -108,7 +108,7 @@ async fn run_beside_smaller(bomb: &[u8], halvings: u8) -> Outcome {
         sleep_micros(10_000);
     }
     let now = sys::free_pages().map_err(message)?;
-    Err(format!("{} pages are not back", before - now))
+    Err(format!("{} pages were not freed", before - now))
 }
 
 async fn fork_bomb_leaves_the_shares_of_others() -> Outcome {
@@ -140,7 +140,8 @@ async fn pipe_bomb_leaves_the_shares_of_others() -> Outcome {
 }
 
 async fn call_bomb_leaves_the_shares_of_others() -> Outcome {
-    // The initial capacity of the kernel's table of coroutines: it would grow, and keep its size.
+    // The bomb gets fewer calls than the initial capacity of the kernel's table of coroutines,
+    // which would otherwise grow and keep its size.
     run_beside_smaller(b"call", HALVINGS + 1).await
 }
 
@@ -156,7 +157,7 @@ fn sleep_forever() -> ! {
     }
 }
 
-/// Takes a resource until there is an error.
+/// Calls `take` until it returns an error.
 fn take_all<T>(mut take: impl FnMut() -> Result<T, Error>) {
     while take().is_ok() {}
 }
@@ -171,7 +172,7 @@ fn spawn_bomb() -> ! {
     sleep_forever()
 }
 
-/// Each process ends soon and leaves a child behind, in the share of the first one.
+/// Each process exits soon and leaves a child behind, in the share of the first process.
 fn orphan_bomb() -> ! {
     if let Ok(Fork::Parent(_)) = fork() {
         sleep_forever();
@@ -232,7 +233,7 @@ fn socket_bomb() -> ! {
 /// Opens pipes, in process after process.
 fn pipe_bomb() -> ! {
     take_all(pipe);
-    let _ = spawn_within("shares", b"pipe", &[0], at(LATER, 0)).map_err(|_| sleep_forever());
+    let _ = spawn_within("shares", b"pipe", &[0], bounds_at(LATER, 0)).map_err(|_| sleep_forever());
     sleep_forever()
 }
 
@@ -242,11 +243,11 @@ fn call_bomb() -> ! {
     let mut byte = [0u8; 1];
     let arguments = [pipe.reader, (&raw mut byte).addr(), 1, 0, 0, 0];
     take_all(|| sys::raw_with(number::read | number::ASYNCHRONOUS, arguments, 0));
-    let _ = spawn_within("shares", b"call", &[0], at(LATER, 0)).map_err(|_| sleep_forever());
+    let _ = spawn_within("shares", b"call", &[0], bounds_at(LATER, 0)).map_err(|_| sleep_forever());
     sleep_forever()
 }
 
-/// Repeats `exec` of this program, with one more child each time.
+/// Repeats `exec` of this program, with another child each time.
 fn exec_bomb() -> ! {
     match fork() {
         Ok(_) => {
@@ -265,13 +266,13 @@ fn bystander() -> Outcome {
     }
     for child in children {
         let status = wait(child).map_err(message)?;
-        ensure!(status == 0, "a child: status {status}");
+        ensure!(status == 0, "a child ended with status {status}");
     }
     match fork().map_err(message)? {
         Fork::Child => exit(5),
         Fork::Parent(child) => {
             let status = wait(child).map_err(message)?;
-            ensure!(status == 5, "the forked one: status {status}");
+            ensure!(status == 5, "the forked child ended with status {status}");
         }
     }
     let mut threads = Vec::new();
@@ -299,16 +300,16 @@ fn bystander() -> Outcome {
     Ok(())
 }
 
-/// Starts children, grandchildren and orphans that have descriptor 1, waits until one may read
-/// from descriptor 0, and ends.
+/// Starts children, grandchildren and orphans that hold descriptor 1, reads a byte from descriptor
+/// 0, and exits.
 fn family() -> isize {
     for _ in 0..3 {
         let child = spawn("child", b"endless", &[1, 1], 60);
         let orphans = match fork() {
             Ok(Fork::Child) => {
-                // Some of the same share, some of their own.
+                // One process has the same share, the other a share of its own.
                 for halvings in [0, 1] {
-                    let bounds = at(60, halvings);
+                    let bounds = bounds_at(60, halvings);
                     if spawn_within("child", b"sleep 99000000", &[1, 1], bounds).is_err() {
                         exit(1);
                     }
@@ -327,24 +328,24 @@ fn family() -> isize {
     7
 }
 
-/// Starts a family; `end` ends it, then the pipe is closed.
+/// Starts a family, and calls `end` to end it. Checks that no member is left that holds the pipe.
 fn with_a_family(end: impl FnOnce(usize, Pipe) -> Result<isize, Error>) -> Result<isize, String> {
-    let (begin, all) = (pipe().map_err(message)?, pipe().map_err(message)?);
-    let files = [begin.reader, all.writer];
+    let (trigger, members) = (pipe().map_err(message)?, pipe().map_err(message)?);
+    let files = [trigger.reader, members.writer];
     let first = spawn("shares", b"family", &files, LATER).map_err(message)?;
-    read!(all.reader, &mut [0]).map_err(message)?;
-    end(first, begin).map_err(message)?;
+    read!(members.reader, &mut [0]).map_err(message)?;
+    end(first, trigger).map_err(message)?;
     let status = wait(first).map_err(message)?;
-    sys::close(all.writer).map_err(message)?;
-    let rest = read!(all.reader, &mut [0]).map_err(message)?;
-    ensure!(rest == 0, "another program has written");
-    sys::close(all.reader).map_err(message)?;
-    close(begin)?;
+    sys::close(members.writer).map_err(message)?;
+    let count = read!(members.reader, &mut [0]).map_err(message)?;
+    ensure!(count == 0, "a member of the family has written");
+    sys::close(members.reader).map_err(message)?;
+    close(trigger)?;
     Ok(status)
 }
 
 async fn share_ends_with_its_first_process() -> Outcome {
-    let status = with_a_family(|_, begin| write(begin.writer, b"!").map(|_| 0))?;
+    let status = with_a_family(|_, trigger| write(trigger.writer, b"!").map(|_| 0))?;
     ensure!(status == 7, "status {status}");
     Ok(())
 }
@@ -360,12 +361,15 @@ async fn orphan_in_the_same_share_lives_on() -> Outcome {
     match fork().map_err(message)? {
         Fork::Child => {
             let files = [pipe.writer, pipe.writer];
-            let orphan = spawn_within("child", b"late 20000", &files, at(LATER, 0));
+            let orphan = spawn_within("child", b"late 20000", &files, bounds_at(LATER, 0));
             exit(isize::from(orphan.is_err()))
         }
         Fork::Parent(child) => {
             let status = wait(child).map_err(message)?;
-            ensure!(status == 0, "the process has no child: status {status}");
+            ensure!(
+                status == 0,
+                "the process could not start its child: status {status}"
+            );
         }
     }
     let mut byte = [0];
@@ -375,12 +379,12 @@ async fn orphan_in_the_same_share_lives_on() -> Outcome {
 }
 
 async fn empty_share_is_an_error() -> Outcome {
-    // The machine has 256 processes.
+    // The kernel has room for 256 processes.
     for halvings in [9, 10, 64, u8::MAX] {
-        let child = spawn_within("child", b"exit 0", &[], at(LATER, halvings));
+        let child = spawn_within("child", b"exit 0", &[], bounds_at(LATER, halvings));
         ensure!(child == Err(Error::TooMany), "{halvings}: {child:?}");
     }
-    let child = spawn_within("child", b"exit 0", &[], at(LATER, 4)).map_err(message)?;
+    let child = spawn_within("child", b"exit 0", &[], bounds_at(LATER, 4)).map_err(message)?;
     let status = wait(child).map_err(message)?;
     ensure!(status == 0, "status {status}");
     Ok(())

@@ -1,5 +1,4 @@
-//! The tests of threads: creating and joining, waiting at addresses, mutex and
-//! condition variable.
+//! Tests of threads: creating and joining, waiting at addresses, mutex and condition variable.
 
 #![no_std]
 #![no_main]
@@ -52,8 +51,8 @@ async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// Threads that wait in calls of every kind, compute, and wait for each other, until
-/// the process is killed.
+/// Starts threads that wait in calls of every kind, compute, and wait for each other, until the
+/// process is killed.
 fn many_in_calls() -> isize {
     static WORD: AtomicU32 = AtomicU32::new(0);
     let Ok(pipe) = pipe() else { return 1 };
@@ -84,10 +83,10 @@ fn many_in_calls() -> isize {
     2
 }
 
-/// The main thread ends first; the result of the other one is the status.
+/// The main thread exits first; the result of the other thread is the status.
 fn last_thread_ends_the_process() -> isize {
     let started = thread::spawn(|| {
-        // Long enough for a main thread that has to wait for its hart.
+        // Long enough for the main thread to get a hart and exit.
         sleep_micros(100_000);
         let _ = sys::thread_exit(17);
     });
@@ -98,9 +97,9 @@ fn last_thread_ends_the_process() -> isize {
     2
 }
 
-/// The page below the stack of a thread is not mapped.
+/// Overflows the stack of a thread: the page below it is not mapped.
 fn overflow_in_a_thread() -> isize {
-    #[allow(unconditional_recursion, reason = "that is the point")]
+    #[allow(unconditional_recursion, reason = "the stack is to overflow")]
     fn deep(n: isize) -> isize {
         let block = core::hint::black_box([n; 64]);
         deep(n + 1) + block[3]
@@ -135,7 +134,7 @@ async fn threads_are_limited_and_come_back() -> Outcome {
         };
         let count = threads.len();
         GATE.store(1, SeqCst);
-        // Threads that have not waited yet see the value.
+        // Threads that do not wait yet see the changed value.
         let _ = sys::futex_wake(&raw const GATE as usize, usize::MAX);
         for thread in threads {
             let answer = thread.join().map_err(message)?;
@@ -187,15 +186,15 @@ async fn futex_wait_ends_in_time() -> Outcome {
     let deadline = now() + ticks_per_second() / 100;
     let answer = sys::futex_wait(&raw const word as usize, 5, deadline as usize);
     ensure!(answer == Ok(TIMED_OUT), "{answer:?}");
-    ensure!(now() >= deadline, "too early");
+    ensure!(now() >= deadline, "the wait ended early");
     let answer = sys::futex_wake(&raw const word as usize, 10);
     ensure!(answer == Ok(0), "the waiter is still in the list");
     Ok(())
 }
 
 async fn futex_wakes_in_order() -> Outcome {
-    // No event reports that a thread waits, and on a busy host a thread may be late: then the next
-    // try has more time.
+    // No event reports that a thread waits, and on a busy host a thread may be late: the next
+    // attempt allows more time.
     let mut micros = 10_000;
     loop {
         let order = woken_in_order(micros)?;
@@ -207,8 +206,8 @@ async fn futex_wakes_in_order() -> Outcome {
     }
 }
 
-/// Returns the order in which four threads are woken that begin to wait `micros` microseconds after
-/// each other.
+/// Returns the order in which four threads are woken that start to wait at intervals of `micros`
+/// microseconds.
 fn woken_in_order(micros: u64) -> Result<Vec<usize>, String> {
     static WORD: AtomicU32 = AtomicU32::new(0);
     static ORDER: Mutex<Vec<usize>> = Mutex::new(Vec::new());
@@ -255,7 +254,7 @@ async fn asynchronous_futex_wait_is_woken() -> Outcome {
     static WORD: AtomicU32 = AtomicU32::new(0);
     let waiting = asynchronous::futex_wait(&WORD, 0, u64::MAX, current());
     WORD.store(1, SeqCst);
-    // Until it waits; it may have seen the 1 already.
+    // Retry until the coroutine waits; it may also have seen the changed value.
     let mut woken = 0;
     for _ in 0..100 {
         woken = sys::futex_wake(&raw const WORD as usize, 1).map_err(message)?;
@@ -265,8 +264,8 @@ async fn asynchronous_futex_wait_is_woken() -> Outcome {
         sleep(100).await;
     }
     let answer = waiting.await;
-    let right = if woken == 1 { WOKEN } else { CHANGED };
-    ensure!(answer == Ok(right), "{woken} woken, {answer:?}");
+    let expected = if woken == 1 { WOKEN } else { CHANGED };
+    ensure!(answer == Ok(expected), "{woken} woken, {answer:?}");
     Ok(())
 }
 
@@ -292,13 +291,13 @@ async fn mutex_excludes() -> Outcome {
     let counted = *counter.lock();
     ensure!(counted == 6 * TURNS, "{counted}");
     let held = counter.lock();
-    ensure!(counter.try_lock().is_none(), "taken twice");
+    ensure!(counter.try_lock().is_none(), "the mutex was locked twice");
     drop(held);
-    ensure!(counter.try_lock().is_some(), "not given back");
+    ensure!(counter.try_lock().is_some(), "the mutex was not unlocked");
     Ok(())
 }
 
-/// Two threads that take turns, each waiting for the other: with one lost wake they wait for ever.
+/// Two threads alternate, each waiting for the other: after a lost wake both would wait for ever.
 async fn condvar_loses_no_wakes() -> Outcome {
     const TURNS: u32 = 1_000;
     let shared = Arc::new((Mutex::new(0u32), Condvar::new()));
@@ -328,13 +327,13 @@ async fn condvar_wait_ends_in_time() -> Outcome {
     let (mutex, never) = (Mutex::new(()), Condvar::new());
     let deadline = now() + ticks_per_second() / 200;
     let (_, notified) = never.wait_until(mutex.lock(), deadline);
-    ensure!(!notified && now() >= deadline, "not notified");
+    ensure!(!notified && now() >= deadline, "the wait ended early");
     Ok(())
 }
 
 async fn producers_and_consumers_as_threads() -> Outcome {
     const EACH: u64 = 500;
-    const ROOM: usize = 8;
+    const CAPACITY: usize = 8;
     struct Queue {
         items: Mutex<VecDeque<u64>>,
         filled: Condvar,
@@ -352,7 +351,7 @@ async fn producers_and_consumers_as_threads() -> Outcome {
         let produce = move || {
             for item in n * EACH..(n + 1) * EACH {
                 let mut items = produced.items.lock();
-                while items.len() >= ROOM {
+                while items.len() >= CAPACITY {
                     items = produced.emptied.wait(items);
                 }
                 items.push_back(item);
@@ -387,8 +386,8 @@ async fn producers_and_consumers_as_threads() -> Outcome {
     for consumer in consumers {
         sum += consumer.join().map_err(message)?;
     }
-    let all = 3 * EACH;
-    ensure!(sum == all * (all - 1) / 2, "the sum is {sum}");
+    let items = 3 * EACH;
+    ensure!(sum == items * (items - 1) / 2, "the sum is {sum}");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
-//! The default program of `os-runner trace`: every state of a coroutine. `urgent` sleeps
-//! asynchronously; `patient`, less urgent, computes until an interrupt has passed over it and
-//! `urgent` is ready, then makes a call that waits.
+//! The default program of `os-runner trace`, which shows every state of a coroutine. `urgent`
+//! sleeps asynchronously; `patient`, less urgent, computes through an interrupt until `urgent` is
+//! ready, then makes a call that waits.
 
 #![no_std]
 #![no_main]
@@ -19,8 +19,8 @@ async fn main() -> isize {
         let _ = sleep_until(soon, current()).await;
     };
     let patient = async move {
-        // First the kernel's half of the call of `urgent`, then `urgent`. Bounded,
-        // should the interrupt not come.
+        // The first iteration ends for the kernel's half of the call of `urgent`, the second for
+        // `urgent`. The loops are bounded in case the interrupt does not arrive.
         for _ in 0..2 {
             for _ in 0..10_000_000 {
                 if need_preempt() {

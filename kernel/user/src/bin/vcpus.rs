@@ -1,4 +1,4 @@
-//! The tests of coroutines on several vCPUs.
+//! Tests of coroutines on several vCPUs.
 
 #![no_std]
 #![no_main]
@@ -64,18 +64,18 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
     Ok(())
 }
 
-/// A bounded queue between coroutines.
+/// Bounded queue between coroutines.
 struct Channel {
     items: Mutex<(VecDeque<u64>, VecDeque<u64>)>,
 }
 
 impl Channel {
-    const ROOM: usize = 4;
+    const CAPACITY: usize = 4;
 
     async fn put(&self, item: u64) {
         poll_fn(|_| {
             let mut items = self.items.lock();
-            if items.0.len() >= Self::ROOM {
+            if items.0.len() >= Self::CAPACITY {
                 items.1.push_back(current());
                 return Poll::Pending;
             }
@@ -117,18 +117,18 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
     let mut producers = Vec::new();
     let mut consumers = Vec::new();
     for n in 0..4 {
-        let to = channel.clone();
+        let sink = channel.clone();
         let produce = async move {
             for item in n * EACH..(n + 1) * EACH {
-                to.put(item).await;
+                sink.put(item).await;
             }
         };
         producers.push(spawn(produce, Some(33)).map_err(message)?);
-        let from = channel.clone();
+        let source = channel.clone();
         let consume = async move {
             let mut sum = 0;
             for _ in 0..EACH {
-                sum += from.take().await;
+                sum += source.take().await;
             }
             sum
         };
@@ -149,7 +149,7 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
     Ok(())
 }
 
-/// Threads without a vCPU wake a coroutine on one.
+/// Threads without a vCPU wake a coroutine on a vCPU.
 async fn wakes_across_vcpus_are_not_lost() -> Outcome {
     const EACH: u32 = 2_000;
     let sent = Arc::new(AtomicU32::new(0));
@@ -179,14 +179,14 @@ async fn wakes_across_vcpus_are_not_lost() -> Outcome {
         };
         threads.push(thread::spawn(send).map_err(message)?);
     }
-    ensure!(receiver.await.is_some(), "the receiver has seen all");
+    ensure!(receiver.await.is_some(), "the receiver was cancelled");
     for thread in threads {
         thread.join().map_err(message)?;
     }
     Ok(())
 }
 
-/// Reads and writes in flight on several vCPUs: each completion wakes its coroutine.
+/// Reads and writes are in flight on several vCPUs: each completion wakes its coroutine.
 async fn completions_reach_several_vcpus() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu()];
     let mut pairs = Vec::new();
@@ -224,7 +224,7 @@ async fn completions_reach_several_vcpus() -> Outcome {
         pairs.push(spawn(reader, Some(34)).map_err(message)?);
     }
     for pair in pairs {
-        ensure!(pair.await == Some(true), "a pipe has lost something");
+        ensure!(pair.await == Some(true), "a pipe has lost a byte");
     }
     for cpu in cpus {
         cpu.map_err(message)?.release().map_err(message)?;
@@ -232,15 +232,16 @@ async fn completions_reach_several_vcpus() -> Outcome {
     Ok(())
 }
 
-/// A vCPU that waits in the kernel is woken by a thread of the same process.
+/// A thread of the same process wakes a vCPU that waits in the kernel.
 async fn parked_vcpu_takes_work_that_is_woken_elsewhere() -> Outcome {
     let cpu = alloc_cpu().map_err(message)?;
-    // Until it has nothing to do.
+    // Wait until the vCPU has parked.
     sleep_micros(20_000);
     let mine = thread::index();
-    // Less urgent work would be offered to others after this poll.
+    // The coroutine is more urgent: less urgent work would be offered to other vCPUs only after
+    // this poll.
     let elsewhere = spawn(async { thread::index() }, Some(20)).map_err(message)?;
-    // This thread polls nothing meanwhile.
+    // Meanwhile this thread serves no other coroutine.
     let limit = now() + 10 * ticks_per_second();
     let mut elsewhere = elsewhere;
     let ran = loop {
@@ -272,7 +273,7 @@ async fn local_coroutines_stay_on_their_thread() -> Outcome {
         handles.push(spawn_local(stay, None).map_err(message)?);
     }
     for handle in handles {
-        ensure!(handle.await == Some(true), "one has moved");
+        ensure!(handle.await == Some(true), "a coroutine has moved");
     }
     for cpu in cpus {
         cpu.map_err(message)?.release().map_err(message)?;
@@ -302,6 +303,6 @@ async fn released_vcpu_leaves_its_work_to_others() -> Outcome {
         sleep(100).await;
     }
     let done = done.load(Relaxed);
-    ensure!(done == 100, "{done} of 100 are done");
+    ensure!(done == 100, "{done} of 100 coroutines are done");
     Ok(())
 }

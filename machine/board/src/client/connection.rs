@@ -165,7 +165,7 @@ impl Connection {
         Ok(Census { json })
     }
 
-    /// Returns whether the daemon has its end still open. One system call.
+    /// Returns whether the daemon's end of the connection is open. One system call.
     pub(super) fn is_open(&self) -> bool {
         let mut byte = [0u8];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

@@ -1,4 +1,4 @@
-//! [`JoinError`]: reasons for which a process is not, or no longer, joined.
+//! [`JoinError`]: reasons why a process is not, or no longer, joined.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,8 @@ use std::string::String;
 
 use crate::wire::{Reason, WireError};
 
-/// Error of joining the daemon, or of a request. The process is as it was, or alone.
+/// Error of joining the daemon, or of a request. The process stays joined as before, or is
+/// alone.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {

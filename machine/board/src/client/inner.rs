@@ -1,8 +1,9 @@
 //! [`Inner`]: state shared by all handles of one page.
 //!
-//! The page and the mapping for the global page keep their addresses for life. Joining maps the
-//! daemon's page over the latter and moves the daemon's doorbells to the numbers of earlier
-//! descriptors, so handles read and ring without a lock and never dangle.
+//! The local page and the mapping for the global page keep their addresses for the life of the
+//! [`Board`](super::Board). Joining maps the daemon's page over that mapping, and moves the new
+//! doorbells to the numbers of the earlier descriptors, so handles read and ring without a lock and
+//! never dangle.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -19,7 +20,7 @@ use crate::layout::{GlobalPage, LocalPage, VCPUS};
 use crate::os::{self, Mapping};
 use crate::wire::Thread;
 
-/// The shared state; see the module.
+/// The shared state; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Inner {
     file: OwnedFd,
@@ -29,8 +30,8 @@ pub(super) struct Inner {
     slot: AtomicU32,
     cpus: [AtomicU32; VCPUS],
     doorbells: [OnceLock<OwnedFd>; VCPUS],
-    /// Standing and level at the last ring of each vCPU, so that the same change rings once; 0:
-    /// none.
+    /// Standing and level at the last ring of each vCPU, so that the same change rings only once; 0
+    /// if there is none.
     rung: [AtomicU64; VCPUS],
     state: Mutex<State>,
 }
@@ -149,7 +150,7 @@ impl Inner {
     /// Leaves the daemon, if joined.
     fn depart(&self, state: &mut State) {
         if let Some(connection) = state.connection.take() {
-            // Without a reply, the closed connection tells the daemon the same.
+            // If there is no reply, the closed connection tells the daemon that this process leaves.
             let _ = connection.leave();
             self.forget();
         }
@@ -157,7 +158,7 @@ impl Inner {
 
     fn forget(&self) {
         self.joined.store(false, Release);
-        // Without memory for a mapping the old page stays, as the daemon left it.
+        // If there is no memory for a mapping, the old page stays as the daemon left it.
         let _ = self.global.show(None);
     }
 
@@ -236,10 +237,11 @@ fn wire_thread(vcpu: usize, thread: ThreadSpec) -> Thread {
     }
 }
 
-/// Replaces the file of the descriptor `ours`, which keeps its number.
+/// Replaces the file of the descriptor `ours`. The descriptor keeps its number.
 fn replace(ours: &OwnedFd, theirs: &OwnedFd) -> io::Result<()> {
     // SAFETY: `dup3` closes and reopens the number in one step, and `ManuallyDrop` does not close
-    // it, so the number keeps one owner. A concurrent ring reaches either doorbell.
+    // the number, so it keeps one owner. A concurrent ring reaches either the old doorbell or the
+    // new one.
     let mut alias = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(ours.as_raw_fd()) });
     rustix::io::dup3(theirs, &mut alias, rustix::io::DupFlags::CLOEXEC)?;
     Ok(())

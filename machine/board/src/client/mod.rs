@@ -53,7 +53,7 @@ use inner::Inner;
 /// Socket of the system's daemon.
 pub const SYSTEM_SOCKET: &str = "/run/upshift/daemon.sock";
 
-/// Environment variable that names another socket.
+/// Environment variable that names a different socket.
 pub const SOCKET_VARIABLE: &str = "UPSHIFT_DAEMON_SOCKET";
 
 /// A thread of a vCPU.
@@ -65,24 +65,24 @@ pub struct ThreadSpec {
     pub role: Role,
 }
 
-/// A vCPU of a registration. Its index in the list is the index of its line.
+/// A vCPU of a registration. The index in the list is the index of the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuSpec {
-    /// CPU that its threads are pinned to.
+    /// CPU to which the threads are pinned.
     pub cpu: usize,
-    /// Its threads.
+    /// The threads of the vCPU.
     pub threads: Vec<ThreadSpec>,
 }
 
 /// The daemon's reply to a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Joined {
-    /// Whether the daemon elevates. If not, processes give way by themselves:
+    /// Whether the daemon elevates threads. If not, processes yield voluntarily:
     /// [`Vcpu::is_outranked`].
     pub enforcing: bool,
-    /// Identifies the running daemon; changes with each start.
+    /// Number that identifies the running daemon; changes with each start.
     pub generation: u64,
-    /// Identifies the registration.
+    /// Number that identifies the registration.
     pub session: u32,
 }
 
@@ -131,8 +131,8 @@ impl Board {
         self.inner.rejoin()
     }
 
-    /// Tells the daemon which threads were born (with the index of their vCPU) or have ended.
-    /// Without a daemon the change is stored for [`Board::rejoin`].
+    /// Tells the daemon which threads were started (with the index of their vCPU) and which have
+    /// ended. Without a daemon the change is stored for [`Board::rejoin`].
     ///
     /// # Errors
     /// [`JoinError`]. After a refusal the registration is unchanged.
@@ -145,14 +145,14 @@ impl Board {
         self.inner.leave();
     }
 
-    /// Whether the daemon still holds the connection. One system call. If not, the process is alone
-    /// from now on.
+    /// Returns whether the daemon's end of the connection is open. One system call. If it is
+    /// closed, the process is alone from now on.
     pub fn is_joined(&self) -> bool {
         self.inner.is_joined()
     }
 
     /// Returns a descriptor that becomes readable when the daemon ends; `None` without a
-    /// connection. It is for waiting only.
+    /// connection. The descriptor is only for waiting.
     pub fn closed(&self) -> Option<OwnedFd> {
         self.inner.closed()
     }
@@ -166,7 +166,7 @@ impl Board {
     }
 
     /// Returns the time at which the daemon last published a heartbeat, CLOCK_MONOTONIC in ns; 0
-    /// without a daemon. The daemon does so every half second. One load.
+    /// without a daemon. The daemon publishes one every half second. One load.
     pub fn heartbeat(&self) -> u64 {
         use std::sync::atomic::Ordering::Relaxed;
         self.inner.global().header().heartbeat.load(Relaxed)
@@ -181,8 +181,8 @@ pub fn census(socket: &Path) -> Result<Census, JoinError> {
     connection::Connection::open(socket)?.census()
 }
 
-/// Returns the socket of a daemon: `UPSHIFT_DAEMON_SOCKET` if it is set, otherwise the first that
-/// exists of [`SYSTEM_SOCKET`] and `$XDG_RUNTIME_DIR/upshift/daemon.sock`.
+/// Returns the socket of a daemon: `UPSHIFT_DAEMON_SOCKET` if it is set, otherwise the first
+/// existing path of [`SYSTEM_SOCKET`] and `$XDG_RUNTIME_DIR/upshift/daemon.sock`.
 pub fn find() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(SOCKET_VARIABLE) {
         return Some(path.into());

@@ -40,8 +40,8 @@ impl Vcpu {
     }
 
     /// Rings if the published words may have changed the order of the vCPUs of this CPU, and
-    /// returns whether it rang. Called after publishing. The same change rings once. Without a ring
-    /// it costs a full barrier and some loads.
+    /// returns whether it rang. Call this after publishing. The same change rings only once. A call
+    /// that does not ring costs a full barrier and a few loads.
     ///
     /// # Errors
     /// Errors of the kernel, if the doorbell cannot be written.
@@ -62,8 +62,9 @@ impl Vcpu {
         Ok(true)
     }
 
-    /// Returns standing and potential, read after the caller's stores: the daemon publishes a
-    /// standing and then reads the claim again, so one side sees the other's last store.
+    /// Returns standing and potential, read after the caller's stores. The daemon publishes a
+    /// standing and then reads the claim again, so at least one side sees the last store of the
+    /// other.
     #[inline]
     fn look(&self) -> (Standing, u8) {
         fence(SeqCst);
@@ -82,8 +83,8 @@ impl Vcpu {
     }
 
     /// Publishes an arrival of `level` for this vCPU, rings if the order of the vCPUs may have
-    /// changed, and returns whether it rang. For dispatchers, which do not check later whether a
-    /// ring took effect: each call rings.
+    /// changed, and returns whether it rang. For dispatchers: they do not check later whether a
+    /// ring took effect, so each call rings.
     ///
     /// # Errors
     /// Errors of [`Vcpu::settle`].
@@ -102,13 +103,13 @@ impl Vcpu {
         Ok(true)
     }
 
-    /// Whether another vCPU of this CPU has runnable work more urgent than `level`. If the daemon
-    /// has no rights to elevate, an outranked vCPU gives way by `sched_yield` or sleep. Three
-    /// loads.
+    /// Returns whether another vCPU of this CPU has runnable work that is more urgent than `level`.
+    /// If the daemon has no rights to elevate threads, an outranked vCPU yields by `sched_yield` or
+    /// by a sleep. Three loads.
     ///
-    /// The answer is as old as the daemon's last turn: a quantum at most while several vCPUs
-    /// compete, longer while they sleep, and unbounded while the daemon stands still. A process
-    /// therefore gives way for a bounded time.
+    /// The answer is as old as the daemon's last turn: at most a quantum while several vCPUs
+    /// compete, longer while they sleep, and without a bound while the daemon is stopped. A process
+    /// therefore yields only for a bounded time.
     #[inline]
     pub fn is_outranked(&self, level: u8) -> bool {
         let global = self.inner.global();

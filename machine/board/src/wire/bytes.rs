@@ -1,10 +1,10 @@
-//! Reading and writing of message bytes: little-endian, within bounds, no allocation.
+//! Reading and writing the bytes of messages: little-endian, within bounds, no allocation.
 
 use super::lists::{Role, THREAD, Thread, Threads};
 use super::{MAGIC, THREADS, WireError};
 use crate::layout::VERSION;
 
-/// A message that is read from its front.
+/// A reader that takes the bytes of a message from its front.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -66,8 +66,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A buffer that is written from its front. Bytes beyond its end are dropped; the limits of the
-/// encoders exclude that.
+/// A writer that fills a buffer from its front. Bytes beyond the end of the buffer are dropped, but
+/// the limits of the encoders keep every message within it.
 pub(super) struct Writer<'a> {
     buffer: &'a mut [u8],
     pub(super) at: usize,

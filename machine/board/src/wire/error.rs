@@ -1,10 +1,10 @@
-//! Reasons for refusals, and for bytes that are not a message.
+//! Reasons for refusals, and reasons why bytes are not a message.
 
 use core::fmt;
 
 use crate::layout::VERSION;
 
-/// The reason for which the daemon refused a request.
+/// The reason why the daemon refused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -26,7 +26,7 @@ pub enum Reason {
     State,
     /// A system call of the daemon failed.
     Failed,
-    /// A reason that is newer than this crate.
+    /// A reason that this version of the crate does not know.
     Other(u16),
 }
 
@@ -62,14 +62,14 @@ impl Reason {
     }
 }
 
-/// The reason for which bytes are not a message.
+/// The reason why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WireError {
     /// The magic number is wrong.
     Magic,
     /// The message has another protocol version.
     Version(u16),
-    /// The kind does not exist, or not in this direction.
+    /// The kind does not exist in this direction.
     Kind(u16),
     /// The body is too short, too long, or has a number out of range.
     Body,

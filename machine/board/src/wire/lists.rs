@@ -1,7 +1,7 @@
-//! The lists of a message: CPUs, threads, thread ids. Views of its bytes, checked by the decoder;
-//! nothing is copied.
+//! The lists of a message: CPUs, threads and thread ids. A list is a view of the message's bytes,
+//! which the decoder has checked; nothing is copied.
 
-/// Bytes of an encoded [`Thread`].
+/// Length of an encoded [`Thread`].
 pub(super) const THREAD: usize = 8;
 
 /// Function of a thread of a vCPU.
@@ -19,7 +19,7 @@ pub enum Role {
 pub struct Thread {
     /// Thread id (`gettid`).
     pub tid: i32,
-    /// Index of its vCPU in the registration.
+    /// Index of the vCPU in the registration.
     pub vcpu: u16,
     /// Function of the thread.
     pub role: Role,
@@ -43,7 +43,7 @@ impl Cpus<'_> {
         self.0.len() / 4
     }
 
-    /// Whether the list is empty.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -64,7 +64,7 @@ impl Threads<'_> {
         self.0.len() / THREAD
     }
 
-    /// Whether the list is empty.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -81,7 +81,7 @@ impl Tids<'_> {
         self.0.len() / 4
     }
 
-    /// Whether the list is empty.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,6 +1,6 @@
-//! The socket: its file has its permissions before a client can connect, is taken over from a
-//! daemon that died and never from a living one, and is removed, with the lock beside it, when the
-//! daemon ends.
+//! The listening socket. Its file has its permissions before a client can connect. A daemon takes
+//! over the file of a daemon that has died, but never of a living daemon. The file, and the lock
+//! beside it, are removed when the daemon ends.
 
 use std::error::Error;
 use std::fmt;
@@ -17,20 +17,20 @@ use crate::admission::peer;
 use crate::config::Config;
 use upshift_units::socket_file::{self, Lock, SocketFile, check_directories};
 
-/// Connections that the kernel queues until they are accepted.
+/// Number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// A listening socket. Its file is removed when this is dropped.
+/// A listening socket, whose file is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
-    /// Dropped before the lock, so that the removed file cannot be a successor's.
+    /// Dropped before the lock, so that the removed file cannot belong to a successor.
     file: SocketFile,
-    /// Keeps a second daemon from taking the path over.
+    /// Prevents a second daemon from taking over the path.
     _lock: Lock,
 }
 
-/// The reason for which the daemon cannot listen.
+/// The reason why the daemon cannot listen.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -45,7 +45,7 @@ pub enum ListenError {
     Failed {
         /// The attempted action, as text.
         what: &'static str,
-        /// The file that it concerned.
+        /// The file that the call concerned.
         path: PathBuf,
         /// Error of the kernel.
         error: io::Error,
@@ -150,7 +150,7 @@ impl Listener {
     }
 }
 
-/// Whether `path` names a socket.
+/// Returns whether `path` is a socket.
 fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }

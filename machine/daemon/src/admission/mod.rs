@@ -1,8 +1,9 @@
-//! Admission: counts and rates of each user, compared with the limits. Pure, with time passed in.
+//! Admission: compares the counts and rates of each user with the limits. Pure: the caller passes
+//! the time.
 //!
-//! **Reserved room.** A quarter of each limit for all users together is reserved for the users that
-//! the configuration names, and half of that for root, so that other users, however many, do not
-//! exhaust it.
+//! **Reserved capacity.** A quarter of each limit for all users together is reserved for the users
+//! that the configuration names, and half of that quarter for root, so that other users cannot
+//! exhaust it, however many they are.
 
 pub(crate) mod listen;
 pub(crate) mod peer;
@@ -15,10 +16,10 @@ use upshift_core::TokenBucket;
 use crate::bounds::{bucket_per_second, timestamp_ns};
 use crate::config::Limits;
 
-/// Users with a record at most; those without open connections are forgotten first.
+/// Maximum number of users with a record; users without open connections are forgotten first.
 const MAX_USERS: usize = 2048;
 
-/// The room that a user may take from.
+/// The part of the capacity that a user may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trust {
     /// Users that no rule names.
@@ -40,7 +41,7 @@ impl Trust {
     }
 }
 
-/// The room of a registration.
+/// The resources of a registration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub(crate) threads: usize,
@@ -48,26 +49,26 @@ pub(crate) struct Load<'a> {
     pub(crate) cpus: &'a [usize],
 }
 
-/// The counts of all users; see the module.
+/// The counts of all users; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limits: Limits,
     users: HashMap<u32, User>,
     connections: usize,
     registrations: usize,
-    /// Threads and vCPUs of all registrations.
+    /// Numbers of threads and vCPUs of all registrations.
     threads: usize,
     vcpus: usize,
-    /// Descriptors for clients.
+    /// Number of descriptors for clients.
     descriptors: usize,
 }
 
-/// Descriptors of a connection (socket, process), and of a registration besides those of its vCPUs
-/// and threads.
+/// Number of descriptors of a connection (socket, process), and of a registration without those for
+/// its vCPUs and threads.
 const FIXED_DESCRIPTORS: usize = 2;
 
-/// Threads of all registrations: half of the elevator's capacity; the other half is for assigned
-/// programs.
+/// Maximum number of threads of all registrations: half of the elevator's capacity; the other half
+/// is for assigned programs.
 pub(crate) const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
 #[derive(Debug)]
@@ -75,17 +76,18 @@ struct User {
     connections: usize,
     registrations: usize,
     threads: usize,
-    /// vCPUs on each CPU.
+    /// Number of vCPUs on each CPU.
     vcpus: HashMap<usize, usize>,
     rate: TokenBucket,
     /// Rate of censuses, which take long to answer.
     censuses: TokenBucket,
 }
 
-/// Descriptors of the daemon itself, besides those for clients and assigned programs.
+/// Number of descriptors of the daemon itself, in addition to the descriptors for clients and
+/// assigned programs.
 const OWN_DESCRIPTORS: usize = 64;
 
-/// Censuses of a user per second, after a burst of as many.
+/// Number of censuses of a user per second, after a burst of the same number.
 const CENSUSES_PER_SECOND: u64 = 20;
 
 impl Admission {
@@ -101,14 +103,14 @@ impl Admission {
         }
     }
 
-    /// Limits the descriptors in use to `descriptors`, less a quarter for assigned programs and
-    /// those of the daemon itself.
+    /// Limits the descriptors in use to `descriptors`, minus a quarter for assigned programs and
+    /// minus the descriptors of the daemon itself.
     pub(crate) fn with_descriptors(mut self, descriptors: usize) -> Admission {
         self.descriptors = (descriptors - descriptors / 4).saturating_sub(OWN_DESCRIPTORS);
         self
     }
 
-    /// Whether there are descriptors for `more`.
+    /// Checks that there are descriptors for `more`.
     fn check_descriptors(&self, more: usize, user: u32, trust: Trust) -> Result<(), String> {
         let fixed = FIXED_DESCRIPTORS * (self.connections + self.registrations);
         let used = fixed + self.threads + self.vcpus;
@@ -120,7 +122,7 @@ impl Admission {
         ))
     }
 
-    /// Replaces the limits. Clients that exceed the new ones stay.
+    /// Replaces the limits. Clients that exceed the new limits stay.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -164,7 +166,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Removes a connection of a user. Returns whether the user has others.
+    /// Removes a connection of a user. Returns whether the user has other connections.
     pub(crate) fn disconnect(&mut self, user: u32) -> bool {
         self.connections = self.connections.saturating_sub(1);
         self.users.get_mut(&user).is_some_and(|user| {

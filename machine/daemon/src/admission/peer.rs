@@ -1,6 +1,6 @@
-//! The process at the other end of a socket, by the kernel's facts. The peer itself is not asked.
+//! The process at the other end of a socket, described by the kernel and not by the peer.
 //!
-//! Unsafe code: two socket options that no safe library offers.
+//! Unsafe code: two socket options that no safe library supports.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,13 +12,13 @@ use crate::machine::Machine;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pid: i32,
-    /// User id by the kernel.
+    /// User id according to the kernel.
     pub(crate) uid: u32,
     /// The accountable user: `uid`, or the owner of the range of subordinate ids that contains it.
     pub(crate) user: u32,
     pub(crate) groups: Vec<u32>,
-    /// Becomes readable when the process ends. Taken from the socket if the kernel can (Linux 6.5),
-    /// so it cannot name a later process of the same number.
+    /// Becomes readable when the process ends. Taken from the socket if the kernel can provide it
+    /// (Linux 6.5), so that it cannot refer to a later process with the same pid.
     pub(crate) pidfd: OwnedFd,
 }
 
@@ -34,7 +34,7 @@ impl Peer {
             Ok(pidfd) => pidfd,
             Err(_) => machine.pidfd(pid)?,
         };
-        // Without its groups, a rule that denies a group could be evaded.
+        // Without the groups, a process could evade a rule that denies a group.
         let mut groups = peer_groups(socket)?;
         groups.push(group);
         Ok(Peer {
@@ -47,8 +47,8 @@ impl Peer {
     }
 }
 
-/// Returns process, user and group that connected, or that listens; `NotFound` if the process lives
-/// in another pid namespace.
+/// Returns pid, user and group of the process that connected, or that listens; `NotFound` if the
+/// process lives in another pid namespace.
 pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<(i32, u32, u32)> {
     let cred = rustix::net::sockopt::socket_peercred(socket)?;
     Ok((
@@ -58,13 +58,13 @@ pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<(i32, u32, u32)>
     ))
 }
 
-/// `SO_PEERPIDFD`, which libc lacks on some platforms.
+/// `SO_PEERPIDFD`, which libc does not define on some platforms.
 const PEER_PIDFD: i32 = 77;
 
 fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into a live integer.
+    // SAFETY: the kernel writes at most `length` bytes to `fd`, a local.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -77,18 +77,18 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     if result != 0 || fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for the caller.
+    // SAFETY: the kernel has just created this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Most groups of a process in Linux.
+/// Maximum number of groups of a process in Linux.
 const MAX_GROUPS: usize = 65_536;
 
 fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];
     loop {
         let mut length = (groups.len() * size_of::<u32>()) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `length` bytes into a live buffer.
+        // SAFETY: the kernel writes at most `length` bytes to `groups`, a buffer of this length.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -104,7 +104,7 @@ fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The kernel has then stored the length that it needs.
+        // With this error, the kernel has stored the length that it needs.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > MAX_GROUPS
         {
             return Err(error);

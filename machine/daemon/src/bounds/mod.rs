@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use upshift_core::TokenBucket;
 
-/// Creates a full bucket that gains `rate` tokens per second and holds `burst`. The owner defines
-/// the token: a request, a ring, a nanosecond of CPU time.
+/// Creates a full bucket that gains `rate` tokens per second and holds `burst`. The owner defines a
+/// token: a request, a ring, a nanosecond of CPU time.
 pub(crate) fn bucket_per_second(rate: u64, burst: u64, now: Instant) -> TokenBucket {
     TokenBucket::with_rate((rate, SECOND), burst, timestamp_ns(now))
 }
 
-/// Nanoseconds of a second.
+/// Number of nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// Returns `now` as a timestamp of token buckets, ns.

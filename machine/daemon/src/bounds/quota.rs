@@ -1,14 +1,14 @@
-//! CPU quotas of cgroups: no thread is elevated beyond them.
+//! CPU quotas of cgroups: no thread is elevated beyond the quota of its cgroup.
 //!
-//! The kernel holds ordinary threads to the quota of their cgroup, but not real-time threads. So
+//! The kernel limits ordinary threads to the quota of their cgroup, but not real-time threads. So
 //! the schedulers charge the CPU time of the registered threads of a cgroup with a quota, elevated
-//! or not, to a token bucket that is filled at the rate of the quota, up to one [`PERIOD`] of it.
-//! While the bucket is overdrawn the threads are not elevated, and the kernel holds them. Quotas of
-//! all ancestors count.
+//! or not, to a token bucket that is refilled at the rate of the quota and holds one [`PERIOD`] of
+//! it. While the bucket is overdrawn the threads are not elevated, and the kernel limits them. The
+//! quotas of all ancestors also apply.
 //!
-//! Both versions of cgroups are supported. A thread of its own looks processes up, again each
-//! second, because processes move and quotas change. A process whose cgroup cannot be read, because
-//! it holds a lease on its files, is not elevated.
+//! Both versions of cgroups are supported. A separate thread looks up each process, and repeats
+//! this every second, because processes move and quotas change. A process whose cgroup cannot be
+//! read, because it holds a lease on its files, is not elevated.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,7 +26,8 @@ use upshift_core::TokenBucket;
 use crate::bounds::{SECOND, bucket_per_second, nanos, timestamp_ns};
 use crate::proc::cgroups::mount_of;
 
-/// Returns the CPUs that the cgroups of process `pid` allow it; `None` without a limit.
+/// Returns the number of CPUs that the cgroups of process `pid` allow it, or `None` without a
+/// limit.
 pub fn cpu_quota(pid: i32) -> Option<f64> {
     let groups = read_at_once(format!("/proc/{pid}/cgroup")).ok()?;
     let mounts = read_at_once("/proc/self/mountinfo").ok()?;
@@ -35,16 +36,17 @@ pub fn cpu_quota(pid: i32) -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// Time in which an empty bucket fills: the kernel's own period.
+/// Time in which an empty bucket is filled, which is the kernel's own period.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Time between lookups of a process.
+/// Time between two lookups of a process.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The quota of a cgroup.
 #[derive(Debug)]
 pub(crate) struct Quota {
-    /// ns of CPU time per second. Outside of the lock, which only the daemon's urgent threads take.
+    /// CPU time per second, ns. It is outside of the lock, which only the daemon's urgent threads
+    /// take.
     rate: AtomicU64,
     bucket: Mutex<TokenBucket>,
 }
@@ -63,7 +65,7 @@ impl Quota {
         self.rate.store(rate_of(cpus), Relaxed);
     }
 
-    /// Charges `used`. Returns whether any time is left.
+    /// Charges `used`. Returns whether any time remains.
     pub(crate) fn charge(&self, used: Duration, now: Instant) -> bool {
         let rate = self.rate.load(Relaxed);
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,15 +79,15 @@ fn rate_of(cpus: f64) -> u64 {
     (cpus * 1e9) as u64
 }
 
-/// Returns the gain of a bucket of `rate` ns per second in one [`PERIOD`].
+/// Returns the amount that a bucket with `rate` ns per second gains in one [`PERIOD`].
 fn burst_of(rate: u64) -> u64 {
     rate / (Duration::from_secs(1).as_millis() / PERIOD.as_millis()) as u64
 }
 
 type Limits = Vec<Arc<Quota>>;
 
-/// The quotas of one process. Until they are known, and while they cannot be read, the process is
-/// not elevated.
+/// The quotas of a process. Until they are known, and while they cannot be read, the process is not
+/// elevated.
 #[derive(Debug)]
 pub(crate) struct QuotaUsage {
     lookup: Arc<Lookup>,
@@ -103,7 +105,7 @@ struct Lookup {
 
 impl QuotaUsage {
     /// Charges the CPU time that the process has used since the last call, elevated or not, if a
-    /// quota limits it.
+    /// quota limits the process.
     pub(crate) fn charge(&mut self, used: impl FnOnce() -> Duration, now: Instant) {
         if let Ok(mut result) = self.lookup.result.try_lock()
             && let Some(found) = result.take()
@@ -122,19 +124,19 @@ impl QuotaUsage {
         };
     }
 
-    /// Whether the first lookup is not done yet.
+    /// Returns whether the first lookup has not finished.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending
     }
 
-    /// Whether a quota is used up.
+    /// Returns whether a quota is exhausted.
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.overdrawn
     }
 }
 
-/// The thread that looks processes up: an ordinary one, because reads of `/proc` and cgroups may
-/// wait for other ordinary threads.
+/// The thread that looks up processes. It is an ordinary thread, because reads of `/proc` and
+/// cgroups may wait for other ordinary threads.
 #[derive(Debug)]
 pub(crate) struct Quotas {
     requests: Mutex<Sender<Weak<Lookup>>>,
@@ -153,8 +155,8 @@ impl Quotas {
         }
     }
 
-    /// Returns the quotas of process `pid`, which are looked up now and each second until this is
-    /// dropped.
+    /// Returns the quotas of process `pid`, which are looked up now and every second until the
+    /// returned value is dropped.
     pub(crate) fn usage(&self, pid: i32) -> QuotaUsage {
         let lookup = Arc::new(Lookup {
             pid,
@@ -205,7 +207,7 @@ impl QuotaThread {
         }
     }
 
-    /// Does a lookup; `false` if its owner is gone.
+    /// Performs a lookup. Returns false if its owner has gone.
     fn find(&mut self, lookup: &Weak<Lookup>) -> bool {
         let Some(lookup) = lookup.upgrade() else {
             return false;
@@ -215,11 +217,12 @@ impl QuotaThread {
         true
     }
 
-    /// Returns the quotas of process `pid`; none if nothing limits it, or it has ended.
+    /// Returns the quotas of process `pid`. There are none if nothing limits the process, or it has
+    /// ended.
     fn quotas_of(&mut self, pid: i32) -> io::Result<Limits> {
         let groups = if_there(crate::proc::living::read(pid, "cgroup"))?.unwrap_or_default();
         if groups.contains(char::REPLACEMENT_CHARACTER) {
-            // Such a name has no directory, so the quota is unknown.
+            // A name with this character has no directory, so the quota is unknown.
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mounts = read_at_once("/proc/self/mountinfo")?;
@@ -238,7 +241,8 @@ impl QuotaThread {
     }
 }
 
-/// Whether the error means that there is no such file or process, or that the controller is absent.
+/// Returns whether the error means that the file or the process does not exist, or that the
+/// controller is absent.
 fn is_absence(error: &io::Error) -> bool {
     let absent = [
         libc::ENOENT,
@@ -252,7 +256,7 @@ fn is_absence(error: &io::Error) -> bool {
         .is_some_and(|error| absent.contains(&error))
 }
 
-/// Reads a file; `None` if there is no such file, or the process has ended.
+/// Reads a file. Returns `None` if the file does not exist, or the process has ended.
 fn read_if_there(path: impl AsRef<Path>) -> io::Result<Option<String>> {
     if_there(read_at_once(path))
 }
@@ -261,7 +265,7 @@ fn if_there(read: io::Result<String>) -> io::Result<Option<String>> {
     match read {
         Ok(text) => Ok(Some(text)),
         Err(error) if is_absence(&error) => Ok(None),
-        // A lease, or a lack of descriptors.
+        // The cause is a lease, or a lack of descriptors.
         Err(error) => Err(error),
     }
 }
@@ -326,7 +330,7 @@ mod tests {
         assert!(!quota.charge(ms(36), start));
         assert!(!quota.charge(ms(0), start + ms(170)));
         assert!(quota.charge(ms(0), start + ms(180)));
-        // A bucket holds one period, however long it was not used.
+        // A bucket holds one period, no matter how long it was unused.
         assert!(!quota.charge(ms(21), start + ms(9000)));
     }
 

@@ -1,28 +1,29 @@
-//! The canaries: whether ordinary threads get to run on every CPU, in all cases that other rules
-//! miss.
+//! The canaries, which detect that ordinary threads do not run on a CPU, in all cases that other
+//! rules miss.
 //!
 //! While any thread is recorded for elevation, the *monitor*, above all other threads of the
 //! daemon, asks the canary of each CPU every 20 ms to answer. A canary is pinned to its CPU, at the
 //! lowest priority of SCHED_FIFO: a cause that keeps a canary from running keeps every ordinary
-//! thread from running, and nothing else does. (An ordinary thread would be silent, too, while many
-//! ordinary threads compete for the time that elevated threads leave.)
+//! thread from running, and no other cause does. (An ordinary thread would also be silent while
+//! many ordinary threads compete for the time that elevated threads leave.)
 //!
 //! A canary that is silent for 80 ms ([`MAX_SILENCE`]) has been kept from its CPU for up to 100 ms,
-//! so all threads elevated there become ordinary for a second. If it is still silent 20 ms later,
-//! all threads on all CPUs do, because a priority may be lent from another CPU (priority
-//! inheritance). `rule.rs` has the rule. No user is blamed: demoting all of them needs no proof.
+//! so all threads that are elevated on this CPU become ordinary for a second. If it is still silent
+//! 20 ms later, all threads on all CPUs become ordinary, because a priority may be lent from
+//! another CPU (priority inheritance). `rule.rs` contains the rule. No user is blamed: demoting all
+//! threads needs no proof.
 //!
-//! The monitor depends on no other accounting, the daemon's own included, and takes no part in
-//! other decisions. Its heartbeat is the daemon's for the guardian, which demotes all threads if
-//! the whole daemon is stopped.
+//! The monitor depends on no other accounting, not even the daemon's own, and takes no part in
+//! other decisions. Its heartbeat is the daemon's heartbeat for the guardian, which demotes all
+//! threads if the whole daemon is stopped.
 //!
-//! A round costs a wait, and a wake of each canary: some 15 µs per CPU. While no thread is
+//! A round costs a wait, and a wake-up of each canary: about 15 µs per CPU. While no thread is
 //! recorded, the monitor sleeps.
 //!
 //! | file | concern |
 //! |---|---|
 //! | `rule.rs` | time and length of rests: pure |
-//! | `thread.rs` | one CPU's canary |
+//! | `thread.rs` | the canary of one CPU |
 
 mod rule;
 mod thread;
@@ -41,10 +42,10 @@ use crate::abort::AbortOnPanic;
 use crate::ranking::roster::{RosterEntry, Suspension};
 use crate::shared::{HEARTBEAT, MONITOR, Shared};
 
-/// Time between two questions: a fifth of the daemon's heartbeat.
+/// Time between two questions, which is a fifth of the daemon's heartbeat.
 const ROUND: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 / 5);
 
-/// Longest silence of a canary after a question.
+/// Maximum silence of a canary after a question.
 const MAX_SILENCE: Duration = HEARTBEAT.saturating_sub(ROUND);
 
 /// Time between two searches for new CPUs.
@@ -61,7 +62,7 @@ impl Monitor {
     /// Starts the canaries of all CPUs and their monitor.
     ///
     /// # Errors
-    /// No threads are left.
+    /// No thread could be started.
     pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Monitor> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut canaries = Canaries {
@@ -176,8 +177,8 @@ impl Canaries {
         }
     }
 
-    /// Adds a canary for each CPU that has none. A canary whose CPU is unplugged answers on
-    /// another, and returns with its CPU.
+    /// Adds a canary for each CPU that has none. A canary whose CPU is unplugged answers on another
+    /// CPU, and returns when its CPU does.
     fn add_missing(&mut self) -> io::Result<()> {
         for cpu in self.shared.online() {
             if !self.all.iter().any(|canary| canary.cpu == cpu) {

@@ -1,5 +1,5 @@
-//! The rule for one CPU: when elevated threads become ordinary, and for how long. Pure: the caller
-//! passes answers and the time.
+//! The rule for one CPU, which decides when elevated threads become ordinary, and for how long.
+//! Pure: the caller passes the answers and the time.
 //!
 //! ```text
 //!         1. silent for 80 ms         2. still silent 20 ms later,
@@ -12,26 +12,27 @@
 //! ```
 //!
 //! Silence is counted in time for which the machine ran: a check adds at most one [`ROUND`],
-//! however late it is. A machine that stands still stops the monitor as well, so its pause counts
-//! as one round. A host that stops this CPU alone cannot be distinguished from a silent canary.
+//! however late it is. If the whole machine stands still, so does the monitor, and the pause counts
+//! as one round. A host that stops only this CPU cannot be distinguished from a silent canary.
 
 use std::time::{Duration, Instant};
 
 use crate::canary::{MAX_SILENCE, ROUND};
 
-/// Time from a demotion to the next one while the canary is silent.
+/// Time from a demotion to the next demotion while the canary is silent.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// The first rest.
+/// Length of the first rest.
 const FIRST_REST: Duration = Duration::from_secs(1);
 
-/// The longest rest. A rest that begins within this time after another one is twice as long.
+/// Maximum length of a rest. A rest that begins within this time after another rest is twice as
+/// long.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The threads that rest because of this CPU's canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// The empty set.
+    /// No threads.
     Calm,
     /// All threads elevated on this CPU.
     Here,
@@ -43,11 +44,12 @@ pub(super) enum Rest {
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The canary has answered, or counting restarts: it is to be asked.
+    /// The canary has answered, or counting restarts: the caller asks the canary again.
     Answer,
-    /// The canary is silent, and not for long enough.
+    /// The canary is silent, but not for long enough.
     Silence,
-    /// The canary was silent for too long: [`SilenceRule::rest`] has changed, for this time.
+    /// The canary was silent for too long, and [`SilenceRule::rest`] has changed; contains the
+    /// remaining time of the rest.
     Alarm(Duration),
 }
 
@@ -58,14 +60,14 @@ pub(super) struct SilenceRule {
     /// End and length of the last rest.
     until: Option<Instant>,
     length: Duration,
-    /// Beginning of the silence, and checks since then.
+    /// Beginning of the silence, and number of checks since then.
     since: Instant,
     checks: u32,
     limit: Duration,
 }
 
 impl SilenceRule {
-    /// Creates a calm state whose canary was asked at `now`.
+    /// Creates the state without a rest. The canary was asked at `now`.
     pub(super) fn new(now: Instant) -> SilenceRule {
         SilenceRule {
             rest: Rest::Calm,
@@ -92,7 +94,7 @@ impl SilenceRule {
             .min(ROUND * self.checks)
     }
 
-    /// Checks the canary once. `elevated`: whether any thread on any CPU is elevated.
+    /// Checks the canary once. `elevated` returns whether any thread on any CPU is elevated.
     pub(super) fn check(
         &mut self,
         answered: bool,
@@ -108,7 +110,7 @@ impl SilenceRule {
             return Check::Answer;
         }
         self.checks += 1;
-        // Without an elevated thread the cause is not the daemon's.
+        // Without an elevated thread the daemon is not the cause.
         if self.silence(now) < self.limit || !elevated() {
             return Check::Silence;
         }
@@ -157,7 +159,7 @@ mod tests {
             self.rule.check(answered, || true, self.now)
         }
 
-        /// Checks once a round for this time.
+        /// Checks once a round for `time`.
         fn run(&mut self, answered: bool, time: Duration) -> Rest {
             for _ in 0..time.as_millis() / ROUND.as_millis() {
                 let _ = self.check(answered, ROUND);
@@ -236,8 +238,7 @@ mod tests {
     }
 
     proptest! {
-        /// Silences without a rest are no longer than 80 ms of checks, for every sequence of
-        /// answers.
+        /// Silences without a rest are at most 80 ms of checks, for every sequence of answers.
         #[test]
         fn elevated_threads_silence_a_canary_for_80_ms_at_most(
             answers in prop::collection::vec((any::<bool>(), 1..200u32), 1..500),

@@ -12,10 +12,10 @@ use upshift_elevate::sys::CpuSet;
 use crate::canary::rule::{Check, Rest, SilenceRule};
 use crate::shared::{CANARY, Shared};
 
-/// Bytes of a canary's stack: it needs next to none.
+/// Size in bytes of a canary's stack, of which it needs very little.
 const STACK: usize = 64 * 1024;
 
-/// The state in the monitor.
+/// The monitor's state of a canary.
 #[derive(Debug)]
 pub(super) struct Canary {
     pub(super) cpu: usize,
@@ -27,9 +27,9 @@ pub(super) struct Canary {
 /// State that the canary and the monitor share.
 #[derive(Debug, Default)]
 struct Answers {
-    /// Written by the monitor: number of the last question.
+    /// Number of the last question, written by the monitor.
     questions: AtomicU64,
-    /// Written by the canary: number of the last answered question.
+    /// Number of the last answered question, written by the canary.
     answered: AtomicU64,
     ends: AtomicBool,
 }
@@ -55,13 +55,13 @@ impl Canary {
         self.rule.rest()
     }
 
-    /// Asks again; an answer to an earlier question does not count.
+    /// Asks again. An answer to an earlier question does not count.
     pub(super) fn restart(&mut self, now: Instant) {
         self.rule.restart(now);
         self.ask();
     }
 
-    /// Checks once, and asks again after an answer. `elevated`: see [`SilenceRule::check`].
+    /// Checks once, and asks again after an answer. For `elevated` see [`SilenceRule::check`].
     pub(super) fn check(&mut self, elevated: impl FnOnce() -> bool, now: Instant) -> Check {
         let asked = self.answers.questions.load(Acquire);
         let answered = self.answers.answered.load(Acquire) == asked;
@@ -95,7 +95,7 @@ impl Answers {
         let elevator = shared.elevator.as_ref();
         let _own = elevator.map(|elevator| elevator.elevate_current(CANARY));
         while !self.ends.load(Acquire) {
-            // An unplugged CPU may be back.
+            // An unplugged CPU may have returned.
             if rustix::thread::sched_getcpu() != cpu
                 && let Some(only) = CpuSet::only(cpu)
             {

@@ -1,4 +1,4 @@
-//! The configuration file: its syntax, and the checks that turn it into a [`Config`].
+//! The configuration file: its syntax, and the checks that convert it to a [`Config`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -182,7 +182,7 @@ fn check_assign(rule: FileAssign) -> Result<Assign, String> {
     }
 }
 
-/// Deserializes a level, so that an error has the line of the file.
+/// Deserializes a level here, so that an error contains the line of the file.
 pub(crate) fn level<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
     let level = i64::deserialize(from)?;
     let levels = 0..LEVELS;

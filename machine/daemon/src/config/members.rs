@@ -1,13 +1,13 @@
-//! Members of groups by their accounts.
+//! Members of groups according to their accounts.
 //!
-//! A process can leave groups: with subordinate groups (`/etc/subgid`) it may drop all others in a
-//! user namespace that `newgidmap` has set up. It cannot change its user, so a rule by group also
-//! applies to processes of users that the files name as members.
+//! A process can leave groups: with subordinate groups (`/etc/subgid`) it may drop all other groups
+//! in a user namespace that `newgidmap` has set up. It cannot change its user, so a rule for a
+//! group also applies to processes of users that the account files name as members.
 
 use super::names::user;
 use super::{Rule, Subject};
 
-/// A user that is in a group by `/etc/passwd` or `/etc/group`.
+/// A user that is in a group according to `/etc/passwd` or `/etc/group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
     /// The user.
@@ -17,8 +17,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Returns the members of this machine of groups that rules name. Groups of other sources
-    /// (LDAP, `pam_group`) are not known.
+    /// Returns the members on this machine of the groups that rules name. Groups from other sources
+    /// (LDAP, `pam_group`) are unknown.
     pub(super) fn of_groups_in(rules: &[Rule]) -> Vec<Member> {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let (passwd, group) = (read("/etc/passwd"), read("/etc/group"));

@@ -1,7 +1,7 @@
-//! The configuration: a TOML file, every field optional.
+//! The configuration: a TOML file, in which every field is optional.
 //!
-//! Values are checked when the file is read, so the rest of the daemon sees only values in range.
-//! Users and groups are numbers or names of `/etc/passwd` and `/etc/group`.
+//! Values are checked when the file is read, so the rest of the daemon uses only valid values.
+//! Users and groups are numbers, or names in `/etc/passwd` and `/etc/group`.
 
 mod file;
 mod members;
@@ -32,20 +32,20 @@ pub struct Config {
     pub socket: PathBuf,
     /// Permission bits of the socket.
     pub mode: u32,
-    /// Group of the socket; `None`: that of the daemon.
+    /// Group of the socket; `None` for the group of the daemon.
     pub group: Option<u32>,
     /// Time for which one of several equals runs before the next.
     pub quantum: Duration,
-    /// Part of each CPU that is left to programs that are not registered, percent.
+    /// Part of each CPU that is left to programs that are not registered, in percent.
     pub bystander_percent: u32,
-    /// Level of programs that are not registered; `None`: registered programs are elevated only
-    /// against each other.
+    /// Level of programs that are not registered; with `None`, registered programs are elevated
+    /// only against each other.
     pub bystander_level: Option<u8>,
-    /// Whether the daemon only publishes the global page and elevates no thread, even with the
+    /// Set if the daemon only publishes the global page and elevates no thread, even if it has the
     /// rights.
     pub cooperative: bool,
     /// Endpoint of the Prometheus metrics: the path of a Unix socket, or an address and port;
-    /// `None`: no endpoint.
+    /// `None` for no endpoint.
     pub metrics: Option<String>,
     /// Limits of users.
     pub limits: Limits,
@@ -55,34 +55,34 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Levels of programs that do not register; the first rule that matches applies.
     pub assign: Vec<Assign>,
-    /// Users that belong to others: from `/etc/subuid`, not from the file.
+    /// Users that belong to other users, from `/etc/subuid` and not from the file.
     pub subordinate: Vec<Subordinate>,
-    /// Members of the groups of rules by their accounts: from `/etc/passwd` and `/etc/group`, not
-    /// from the file.
+    /// Members of the groups in rules according to their accounts, from `/etc/passwd` and
+    /// `/etc/group` and not from the file.
     pub members: Vec<Member>,
 }
 
-/// Limits on the daemon's resources that processes can take.
+/// Limits on the daemon's resources that processes can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Registrations of all users together.
+    /// Number of registrations of all users together.
     pub registrations: usize,
-    /// Registrations of one user, and its vCPUs on one CPU.
+    /// Number of registrations of one user, and of its vCPUs on one CPU.
     pub per_user: usize,
-    /// Open connections of all users together.
+    /// Number of open connections of all users together.
     pub connections: usize,
-    /// Open connections of one user, registered or not.
+    /// Number of open connections of one user, registered or not.
     pub connections_per_user: usize,
-    /// Threads of one registration.
+    /// Number of threads of one registration.
     pub threads: usize,
-    /// Threads of all registrations of one user.
+    /// Number of threads of all registrations of one user.
     pub threads_per_user: usize,
-    /// New registrations of one user per second, after a burst of as many.
+    /// Number of new registrations of one user per second, after a burst of the same number.
     pub registrations_per_second: u32,
-    /// Rings of one doorbell per second, after a burst of a fiftieth.
+    /// Number of rings of one doorbell per second, after a burst of a fiftieth.
     pub rings_per_second: u32,
-    /// Part of a CPU that all dispatcher threads on it may use together, percent.
+    /// Part of a CPU that all dispatcher threads on it may use together, in percent.
     pub dispatcher_percent: u32,
 }
 
@@ -102,12 +102,12 @@ impl Default for Limits {
     }
 }
 
-/// A ceiling for some users.
+/// A ceiling for a user or a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
     /// The users that the rule applies to.
     pub subject: Subject,
-    /// Their most urgent level; `None`: they may not register.
+    /// The most urgent level of these users; with `None`, they may not register.
     pub ceiling: Option<u8>,
 }
 
@@ -141,7 +141,7 @@ impl Default for Config {
     }
 }
 
-/// Returns the system's socket for root, or one in `XDG_RUNTIME_DIR` for other users.
+/// Returns the system's socket for root, or a socket in `XDG_RUNTIME_DIR` for other users.
 pub fn default_socket() -> PathBuf {
     let system = PathBuf::from(upshift_board::client::SYSTEM_SOCKET);
     if rustix::process::geteuid().is_root() {
@@ -215,13 +215,13 @@ impl Config {
         remarks
     }
 
-    /// Returns the running processes that each `[[assign]]` rule gives its level, in the order of
-    /// the rules. Reads three files of `/proc` for each process of the machine.
+    /// Returns the running processes to which each `[[assign]]` rule assigns its level, in the
+    /// order of the rules. Reads three files of `/proc` for each process of the machine.
     pub fn assigned_now(&self) -> Vec<Vec<Fitting>> {
         fitting(&self.assign)
     }
 
-    /// Returns the room of the daemon that a user with these groups may take from.
+    /// Returns the part of the daemon's capacity that a user with these groups may use.
     pub(crate) fn trust_of(&self, user: u32, groups: &[u32]) -> Trust {
         let named = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.ceiling.is_some());
         match user {
@@ -231,8 +231,8 @@ impl Config {
         }
     }
 
-    /// Returns the level that a rule assigns to process `pid`, which its registration may not
-    /// exceed.
+    /// Returns the level that a rule assigns to process `pid`, which the process may not exceed
+    /// when it registers.
     pub(crate) fn assigned_level(&self, pid: i32) -> Option<u8> {
         if self.assign.is_empty() {
             return None;
@@ -242,8 +242,8 @@ impl Config {
         rule.map(|rule| rule.level)
     }
 
-    /// Returns the rule for a process of `user` with these groups, and the rule for it with the
-    /// groups of its account added: leaving a group gains a process nothing.
+    /// Returns the rule for a process of `user` with these groups, and the rule for the process
+    /// with the groups of its account added, so that a process gains nothing by leaving a group.
     fn rules_of(&self, user: u32, groups: &[u32]) -> [Option<&Rule>; 2] {
         let accountable = self.accountable_user(user);
         let is_user = |other: u32| other == user || other == accountable;
@@ -261,7 +261,7 @@ impl Config {
         })
     }
 
-    /// Returns the most urgent level of a user with these groups; `None`: the user may not
+    /// Returns the most urgent level of a user with these groups, or `None` if the user may not
     /// register.
     pub fn ceiling_of(&self, user: u32, groups: &[u32]) -> Option<u8> {
         let [own, by_account] = self.rules_of(user, groups).map(|rule| match rule {
@@ -386,7 +386,7 @@ mod tests {
             (1003, &[], None),
             (8, &[], Some(60)),
             (8, &[102], Some(60)),
-            // A process that has left a group has not the ceiling of the group.
+            // A process that has left a group does not have the ceiling of the group.
             (9, &[], Some(32)),
             (9, &[102], Some(4)),
         ] {

@@ -1,16 +1,16 @@
-//! Users and groups: numbers, or names of `/etc/passwd` and `/etc/group`.
+//! Users and groups: numbers, or names in `/etc/passwd` and `/etc/group`.
 
 use serde::Deserialize;
 
-/// Returns the number of a user that is given by number or name.
+/// Returns the number of a user, which is given by number or name.
 ///
 /// # Errors
-/// There is no such user; as text.
+/// The user does not exist; the error is a text.
 pub fn user(text: &str) -> Result<u32, String> {
     Name::Text(text.to_string()).find("/etc/passwd", "user")
 }
 
-/// Returns the name of a user, or the number if `/etc/passwd` has none.
+/// Returns the name of a user, or the number if `/etc/passwd` does not contain the user.
 pub(crate) fn user_name(user: u32) -> String {
     let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name = text.lines().find_map(|line| {
@@ -21,10 +21,10 @@ pub(crate) fn user_name(user: u32) -> String {
     name.unwrap_or_else(|| user.to_string())
 }
 
-/// Returns the number of a group that is given by number or name.
+/// Returns the number of a group, which is given by number or name.
 ///
 /// # Errors
-/// There is no such group; as text.
+/// The group does not exist; the error is a text.
 pub fn group(text: &str) -> Result<u32, String> {
     Name::Text(text.to_string()).find("/etc/group", "group")
 }
@@ -43,7 +43,7 @@ impl Name {
             Name::Number(number) => return Ok(*number),
             Name::Text(name) => name,
         };
-        // A template may quote all values that it fills in.
+        // A template may put all its values in quotes.
         if let Ok(number) = name.parse() {
             return Ok(number);
         }

@@ -1,9 +1,9 @@
-//! Subordinate users, which belong to others.
+//! Subordinate users, which belong to other users.
 
 use super::names::user;
 
-/// A range of users that belong to another. An ordinary user may act as any of them in a user
-/// namespace (`newuidmap`), so that limits per user would be multiplied by 65,536.
+/// A range of users that belong to another user. An ordinary user may act as any of them in a user
+/// namespace (`newuidmap`), which would multiply limits per user by 65,536.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subordinate {
     /// The first user of the range.
@@ -33,8 +33,8 @@ impl Subordinate {
         })
     }
 
-    /// Returns the user that is accountable for the range: its owner. Root gives its own ranges to
-    /// containers and is not accountable for them: such a range counts as one user.
+    /// Returns the user that is accountable for the range, which is its owner. Root gives its own
+    /// ranges to containers and is not accountable for them: such a range counts as one user.
     pub(super) fn accountable_user(&self) -> u32 {
         match self.owner {
             0 => self.first,

@@ -1,9 +1,10 @@
 //! [`Censuses`]: the memory of census replies.
 //!
-//! A census is sent as a memory file, and its memory is the daemon's as long as any client holds
-//! it, read or unread. So the daemon keeps the last [`FILES_PER_USER`] files of each user, and
-//! empties the oldest when a further one is requested: a user has at most that many full files,
-//! however many connections it has. Clients can neither write to the files nor empty them.
+//! A census is sent as a memory file, whose memory counts as the daemon's as long as any client
+//! holds the file, read or unread. So the daemon keeps the last [`FILES_PER_USER`] files of each
+//! user, and empties the oldest file when a further census is requested: a user has at most this
+//! number of full files, however many connections it has. Clients can neither write to the files
+//! nor empty them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -12,17 +13,17 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, SealFlags};
 
-/// Full files of one user at once: one that is read and one that is sent, twice.
+/// Maximum number of full files of one user: one that is read and one that is sent, twice.
 const FILES_PER_USER: usize = 4;
 
-/// The census files of all users; see the module.
+/// The census files of all users; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Censuses {
     files: HashMap<u32, VecDeque<OwnedFd>>,
 }
 
 impl Censuses {
-    /// Creates a file with `text` for `user`, opened for reading, at its beginning.
+    /// Creates a file with `text` for `user`, and opens it for reading, at its beginning.
     pub(super) fn file(&mut self, user: u32, text: &str) -> io::Result<OwnedFd> {
         let file = upshift_board::os::memory_file("upshift-census", 0)?;
         // Only the daemon can open the file again for writing.

@@ -1,10 +1,10 @@
 //! Checks of a registration.
 //!
-//! Nothing that a process says about its threads is trusted: a thread is accepted if the kernel
-//! lists it under the connected process, if that process still lives afterwards and belongs to the
-//! connected user, if no other registration has the thread, and if it is pinned to the CPU of its
-//! vCPU and to no other. A reader has opened the files (`lookup.rs`); the process still lives, so
-//! it was the same one.
+//! The daemon trusts no claim of a process about its threads. It accepts a thread if the kernel
+//! lists the thread under the connected process, if this process is still alive afterwards and
+//! belongs to the connected user, if no other registration has the thread, and if the thread is
+//! pinned to the CPU of its vCPU and to no other CPU. A reader has opened the files (`lookup.rs`);
+//! the process is still alive, so they belong to this process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::cpu::{ClientThread, Command, Latch, is_gone};
 use crate::ranking::roster::Owner;
 
 impl Control {
-    /// Forgets threads of other registrations that have ended and whose numbers `threads` reuse.
+    /// Forgets threads of other registrations that have ended and whose TIDs `threads` reuse.
     pub(super) fn forget_ended(&mut self, threads: &[(NamedThread, io::Result<OwnedFd>)]) {
         for tid in threads.iter().map(|(thread, _)| thread.tid) {
             let Some(&key) = self.claimed.get(&tid) else {
@@ -57,7 +57,7 @@ impl Control {
         }
     }
 
-    /// Returns every thread with its clock, or the reason for which one is refused.
+    /// Returns every thread with its clock, or the reason why a thread is refused.
     pub(super) fn check_threads(
         &self,
         key: u64,
@@ -120,7 +120,7 @@ impl Control {
             };
             client_threads.push((known, thread.vcpu, client_thread));
         }
-        // The number of a process that has ended meanwhile may have been reused.
+        // The pid of a process that has ended meanwhile may have been reused.
         if !self.lives(key) {
             return refuse(Reason::Thread, format!("process {pid} has ended"));
         }
@@ -128,8 +128,8 @@ impl Control {
     }
 
     /// Checks that the process still belongs to the connected user: it may have executed a program
-    /// with the set-user-id bit, while a child holds its connection. `process` was looked up some
-    /// time ago.
+    /// with the set-user-id bit, while a child holds its connection. `process` was looked up
+    /// earlier.
     pub(super) fn check_user(
         &self,
         (pid, user): (i32, u32),

@@ -1,5 +1,5 @@
 //! Facts about a process that registers or adds threads. A reader looks them up, because the
-//! control thread opens no file that may be another process's (`proc/reader.rs`).
+//! control thread opens no file that may belong to another process (`proc/reader.rs`).
 //!
 //! ```text
 //!   Register ──checks──▶ pending ──queue of its user─▶ reader ──▶ checks, joined ──▶ Welcome
@@ -7,7 +7,7 @@
 //!                           └──────────▶ Refused ◀───────────────────┘
 //! ```
 //!
-//! No further message of a pending connection is read.
+//! While a connection is pending, none of its further messages is read.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,17 +28,17 @@ use crate::control::{Connection, Control};
 use crate::machine::Machine;
 use crate::proc::reader::JobClass;
 
-/// Time for which a connection is pending at most, checked with each heartbeat.
+/// Maximum time for which a connection is pending, which is checked with each heartbeat.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Facts about a process.
 pub(super) struct Facts {
     /// Each thread with its clock.
     pub(super) threads: Outcome<Vec<(NamedThread, io::Result<OwnedFd>)>>,
-    /// Its directory, and its real, effective, saved and file system user.
+    /// Directory of the process, and its real, effective, saved and file system user.
     pub(super) process: io::Result<(OwnedFd, [u32; 4])>,
     pub(super) command: String,
-    /// Level that a rule of this configuration assigns to it.
+    /// Level that a rule of this configuration assigns to the process.
     pub(super) level: Option<u8>,
     pub(super) config: Arc<Config>,
 }
@@ -63,7 +63,7 @@ impl Facts {
 
 /// A reply of a reader.
 pub(super) enum Found {
-    /// Facts for the connection of this key, and the request that asked for them.
+    /// Facts for the connection with this key, and the identity of the request that asked for them.
     Facts(u64, Weak<()>, Box<Facts>),
     /// Levels that the rules of a new configuration assign to these sessions.
     Levels(Arc<Config>, Vec<(u64, u32, Option<u8>)>),
@@ -72,27 +72,27 @@ pub(super) enum Found {
 /// A request that waits for facts.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// Identity of the request; dropped with it.
+    /// Identity of the request, which is dropped with the request.
     number: Arc<()>,
     asked: Instant,
     intent: Intent,
 }
 
-/// The change to make once the facts are known.
+/// The change to make when the facts are known.
 #[derive(Debug)]
 pub(super) enum Intent {
-    /// Register `threads` threads on the vCPUs of these CPUs.
+    /// Registers `threads` threads on the vCPUs of these CPUs.
     Register {
         page: Arc<Mapping<LocalPage>>,
         cpus: Vec<usize>,
         threads: usize,
     },
-    /// Add the threads, and remove those of these names.
+    /// Adds the threads, and removes the threads with these names.
     Update { removed: Vec<i32>, kind: u16 },
 }
 
 impl Control {
-    /// Has `threads` of the connection's process looked up, and then applies `intent`.
+    /// Lets a reader look up `threads` of the connection's process, and then applies `intent`.
     pub(super) fn look_up(&mut self, key: u64, threads: Vec<Thread>, intent: Intent) {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
@@ -172,7 +172,7 @@ impl Control {
         }
     }
 
-    /// Releases the room of a request that will not be applied.
+    /// Releases the resources of a request that will not be applied.
     pub(super) fn forget_pending(&mut self, user: u32, pending: &Pending) {
         if let Intent::Register { cpus, threads, .. } = &pending.intent {
             let load = Load {

@@ -1,4 +1,4 @@
-//! The control thread: connections, registrations, deaths, the heartbeat.
+//! The control thread, which handles connections, registrations, deaths and the heartbeat.
 //!
 //! ```text
 //!   connect ─▶ Connected ──Register──▶ Pending ──▶ Joined ──Leave──▶ Connected
@@ -6,12 +6,12 @@
 //!                  └── closes, dies ──────┴───────────┴─▶ restored, forgotten
 //! ```
 //!
-//! It owns every connection and session. Schedulers get commands through their mailboxes and reply
-//! through latches, within a second. Readers open files that may be another process's and close the
-//! descriptors of clients, while the control thread continues.
+//! The thread owns every connection and session. Schedulers receive commands through their
+//! mailboxes and reply through latches, within a second. Readers open files that may belong to
+//! other processes and close the descriptors of clients, while the control thread continues.
 //!
-//! It runs at the schedulers' priority, because it could not restore threads that hold it up. So it
-//! limits itself: of each 20 ms it works at most 4.
+//! The thread runs at the schedulers' priority, because otherwise threads could delay it that it
+//! has to restore. So it limits its own time: it works for at most 4 ms of each 20 ms.
 //!
 //! | file | concern |
 //! |---|---|
@@ -20,8 +20,8 @@
 //! | `lookup.rs` | facts about a process that registers |
 //! | `checks.rs` | acceptance of threads and processes |
 //! | `census.rs` | memory of census replies |
-//! | `names.rs` | numbers of threads in other pid namespaces |
-//! | `reload.rs` | another configuration |
+//! | `names.rs` | TIDs in other pid namespaces |
+//! | `reload.rs` | a new configuration |
 //! | `slots.rs` | words of the global page |
 
 mod census;
@@ -67,10 +67,11 @@ use slots::Slots;
 /// Time between heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// Time for which a scheduler may restore threads before the reply is sent without it.
+/// Time for which a scheduler may restore threads before the control thread continues without its
+/// reply.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connections accepted in one round.
+/// Maximum number of connections accepted in one round.
 const MAX_ACCEPTS: usize = 16;
 
 /// Key of the listener.
@@ -94,7 +95,7 @@ pub(crate) enum Order {
 /// Orders, and the eventfd that announces them.
 pub(crate) type Orders = Answers<Order>;
 
-/// The state of the control thread; see the module.
+/// The state of the control thread; see the module documentation.
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
     /// Dropped before the listener, whose lock keeps a successor out.
@@ -108,7 +109,7 @@ pub(crate) struct Control {
     admission: Admission,
     slots: Slots,
     schedulers: HashMap<usize, CpuScheduler>,
-    /// Set from the first registration on, if the daemon elevates.
+    /// Set from the first registration on, if the daemon elevates threads.
     monitor: Option<Monitor>,
     assigner: Option<Assigner>,
     censuses: Censuses,
@@ -118,7 +119,7 @@ pub(crate) struct Control {
     answers: Arc<Answers<Found>>,
     notify: Notify,
     budget: WorkBudget,
-    /// CPU time of the thread when last read.
+    /// CPU time of the thread at the last reading.
     spent: Duration,
 }
 
@@ -183,7 +184,7 @@ impl Control {
         })
     }
 
-    /// Runs until [`Order::Stop`]; then all threads are restored.
+    /// Runs until [`Order::Stop`], and then restores all threads.
     pub(crate) fn run(mut self) {
         let _elevated = self.shared.elevator.as_ref().and_then(|elevator| {
             let elevated = elevator.elevate_current(DAEMON);
@@ -309,7 +310,7 @@ impl Control {
                 Err(_) => return,
             };
             if let Err((socket, error)) = self.add(socket) {
-                // The peer notices at once, however long closing takes.
+                // The peer notices the shutdown at once, however long closing takes.
                 let _ = rustix::net::shutdown(&socket, Shutdown::Both);
                 self.shared.reader.close(vec![socket]);
                 self.shared.counts.refused.fetch_add(1, Relaxed);
@@ -319,7 +320,7 @@ impl Control {
         }
     }
 
-    /// Adds a connection. An error returns the socket, which must not be closed here.
+    /// Adds a connection. An error contains the socket, which must not be closed here.
     fn add(&mut self, socket: OwnedFd) -> Result<(), (OwnedFd, io::Error)> {
         let config = self.shared.config();
         let accountable = |uid: u32| config.accountable_user(uid);
@@ -357,8 +358,8 @@ impl Control {
         Ok(())
     }
 
-    /// Reads one message of a connection; the next is read in the next round, so no client keeps
-    /// others waiting.
+    /// Reads one message of a connection. The next message is read in the next round, so that no
+    /// client delays other clients.
     fn read(&mut self, key: u64, flags: EventFlags) {
         let Some(connection) = self.connections.get(&key) else {
             return;
@@ -396,7 +397,7 @@ impl Control {
         if !others.is_empty() {
             self.shared.reader.close(others);
         }
-        // The peer has closed, does not take its replies, or sends too many descriptors.
+        // The peer has closed, does not read its replies, or sends too many descriptors.
         if answered.is_err() || too_much {
             self.drop_connection(key);
         }
@@ -416,7 +417,7 @@ impl Control {
             if !self.admission.disconnect(connection.peer.user) {
                 self.censuses.forget(connection.peer.user);
             }
-            // The peer notices at once, however long closing takes.
+            // The peer notices the shutdown at once, however long closing takes.
             let _ = rustix::net::shutdown(&connection.socket, Shutdown::Both);
             self.shared.reader.close(vec![connection.socket]);
         }
@@ -501,8 +502,8 @@ impl Control {
     }
 }
 
-/// Whether closing the file neither waits nor takes long: it has seals, as only memory files have,
-/// and holds no more than a page of the board.
+/// Returns whether closing the file neither waits nor takes long: the file has seals, which only
+/// memory files have, and occupies at most as much memory as a page of the board.
 fn closes_fast(file: &OwnedFd) -> bool {
     let held = rustix::fs::fstat(file).map_or(i64::MAX, |stat| stat.st_blocks * 512);
     rustix::fs::fcntl_get_seals(file).is_ok() && held <= LOCAL_BYTES as i64

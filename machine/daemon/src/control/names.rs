@@ -1,11 +1,11 @@
 //! Translation of thread ids between a client and the daemon.
 //!
-//! A client in a pid namespace of its own (a container) names its threads by that namespace's
-//! numbers. The kernel lists the numbers of a thread in every namespace from the daemon's down
+//! A client in a separate pid namespace (a container) names its threads by TIDs of its own
+//! namespace. The kernel lists the TIDs of a thread in every namespace from the daemon's down
 //! (`NSpid` of `/proc/PID/task/TID/status`), so the threads of the connected process are searched:
-//! a number can only mean one of them. A process in the daemon's namespace costs one file; another
-//! one costs a file for each of its threads, of which it may have [`MAX_THREADS`]. Runs on a reader
-//! (`proc/reader.rs`).
+//! a TID can mean only one of them. A process in the daemon's namespace costs one file; a process
+//! in another namespace costs a file for each of its threads, of which it may have [`MAX_THREADS`].
+//! A reader runs this search (`proc/reader.rs`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,21 +16,21 @@ use upshift_elevate::sys::read_at_once;
 
 use crate::control::requests::{Outcome, refuse};
 
-/// Most threads of a process that are searched, some 15 µs each.
+/// Maximum number of threads of a process that are searched, at about 15 µs each.
 const MAX_THREADS: usize = 256;
 
 /// A thread to be registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NamedThread {
-    /// Its number for the daemon; 0 if the client has no such thread.
+    /// TID in the daemon's namespace, or 0 if the client has no such thread.
     pub(crate) tid: i32,
-    /// Its number for the client.
+    /// TID in the client's namespace.
     pub(crate) name: i32,
     pub(crate) vcpu: u16,
     pub(crate) role: Role,
 }
 
-/// Returns the number in the innermost namespace, if that is not the only one.
+/// Returns the number in the innermost namespace, if there are several.
 fn innermost(status: &str) -> Option<i32> {
     let line = status
         .lines()
@@ -40,7 +40,7 @@ fn innermost(status: &str) -> Option<i32> {
     numbers.last()?.parse().ok()
 }
 
-/// Returns `threads` of process `pid` with their numbers here.
+/// Returns `threads` of process `pid` with their TIDs in the daemon's namespace.
 pub(super) fn translate(pid: i32, threads: &[Thread]) -> Outcome<Vec<NamedThread>> {
     let named = |tid: i32, thread: &Thread| NamedThread {
         tid,
@@ -67,7 +67,7 @@ pub(super) fn translate(pid: i32, threads: &[Thread]) -> Outcome<Vec<NamedThread
     Ok(threads.iter().map(known).collect())
 }
 
-/// Returns, for each thread, the number in its own namespace and the number here.
+/// Returns, for each thread, the TID in its own namespace and the TID in the daemon's.
 fn numbers(pid: i32) -> io::Result<HashMap<i32, i32>> {
     let mut found = HashMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {

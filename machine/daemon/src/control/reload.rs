@@ -1,8 +1,9 @@
 //! Reload of the configuration: no client loses its connection, its page or its slots.
 //!
-//! Ceilings and rules (users that are denied now are disconnected), limits for new requests,
-//! `[[assign]]` rules, shares, quanta, mode and group of the socket apply at once. The path of the
-//! socket, cooperative mode and the metrics endpoint take a restart.
+//! Changes of the following settings apply at once: ceilings and rules (users that are now denied
+//! are disconnected), limits for new requests, `[[assign]]` rules, shares, quanta, mode and group
+//! of the socket. Changes of the path of the socket, the cooperative mode and the metrics endpoint
+//! take effect after a restart.
 
 use std::sync::Arc;
 
@@ -63,7 +64,7 @@ impl Control {
                 }
                 continue;
             };
-            // Valid until the assigned level is looked up.
+            // This ceiling applies until the assigned level has been looked up.
             session.ceiling = session.ceiling.max(ceiling);
             for vcpu in &session.vcpus {
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
@@ -81,8 +82,8 @@ impl Control {
         self.look_up_levels(sessions);
     }
 
-    /// Looks up the levels that rules assign to these sessions: key of the connection, number and
-    /// process.
+    /// Looks up the levels that rules assign to these sessions, each given by the key of its
+    /// connection, its number and its process.
     pub(super) fn look_up_levels(&self, sessions: Vec<(u64, u32, i32)>) {
         let (config, answers) = (self.shared.config(), Arc::clone(&self.answers));
         self.shared.reader.send(JobClass::Own, move || {
@@ -92,11 +93,11 @@ impl Control {
         });
     }
 
-    /// Applies assigned levels to the ceilings of sessions.
+    /// Applies the assigned levels to the ceilings of sessions.
     pub(super) fn apply_levels(&mut self, then: &Arc<Config>, levels: Vec<(u64, u32, Option<u8>)>) {
         let config = self.shared.config();
         if !Arc::ptr_eq(then, &config) {
-            // Another reply is still to come.
+            // A reply for the current configuration will follow.
             return;
         }
         for (key, number, level) in levels {

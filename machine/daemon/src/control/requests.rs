@@ -1,5 +1,5 @@
-//! Messages and replies. A page is accepted if its seals fix its length and forbid holes; threads
-//! and processes are checked in `lookup.rs` and `checks.rs`.
+//! Messages and replies. A page is accepted if its seals fix its length and prevent holes;
+//! `lookup.rs` and `checks.rs` check threads and processes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::control::{Control, RESTORE_TIMEOUT};
 use crate::cpu::{ClientThread, Command, Latch, VcpuCounters, VcpuEntry};
 use crate::status;
 
-/// The reason for which a request is refused.
+/// The reason why a request is refused.
 pub(super) struct Refusal(pub(super) Reason, pub(super) String);
 
 pub(super) type Outcome<T> = Result<T, Refusal>;
@@ -99,7 +99,7 @@ impl Control {
         }
     }
 
-    /// Registers the process whose facts are known, or refuses it.
+    /// Registers the process whose facts have been looked up, or refuses it.
     pub(super) fn register_known(
         &mut self,
         key: u64,
@@ -145,7 +145,7 @@ impl Control {
         header.generation.load(Relaxed)
     }
 
-    /// Returns the most urgent level of a user, and the room that it may take from.
+    /// Returns the most urgent level of a user, and the part of the capacity that it may use.
     fn rights(&self, uid: u32, groups: &[u32]) -> Outcome<(u8, Trust)> {
         let config = self.shared.config();
         let Some(ceiling) = config.ceiling_of(uid, groups) else {
@@ -157,7 +157,7 @@ impl Control {
         Ok((ceiling, config.trust_of(uid, groups)))
     }
 
-    /// Does the checks that need no facts about the process, and reserves room for it.
+    /// Performs the checks that need no facts about the process, and reserves its resources.
     fn admit(
         &mut self,
         key: u64,
@@ -226,7 +226,7 @@ impl Control {
         Ok(page)
     }
 
-    /// Does all other checks, then registers the process: all or nothing.
+    /// Performs all other checks, then registers the process completely or not at all.
     fn join(
         &mut self,
         key: u64,
@@ -262,7 +262,7 @@ impl Control {
         let Some(slot) = self.slots.take(cpus.len(), trust) else {
             return refuse(Reason::Limit, "no room for so many vCPUs on the board");
         };
-        // The assigned level counts more than the ceiling of the user.
+        // The assigned level takes precedence over the ceiling of the user.
         let ceiling = ceiling.max(facts.level.unwrap_or(0));
         if let Some(assigner) = &self.assigner {
             assigner.registered(pid, RESTORE_TIMEOUT);
@@ -354,7 +354,7 @@ impl Control {
         self.answer_update(key, kind, done)
     }
 
-    /// Adds the threads whose facts are known.
+    /// Adds the threads whose facts have been looked up.
     pub(super) fn update_known(
         &mut self,
         key: u64,

@@ -1,5 +1,5 @@
-//! A registration, as the control thread knows it. State that changes with each decision belongs to
-//! the schedulers.
+//! A registration from the view of the control thread. The schedulers own the state that changes
+//! with each decision.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use upshift_board::wire::Role;
 
 use crate::cpu::VcpuCounters;
 
-/// A registration; see the module.
+/// A registration; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) number: u32,
@@ -38,10 +38,10 @@ pub(crate) struct SessionVcpu {
 #[derive(Debug)]
 pub(crate) struct SessionThread {
     pub(crate) tid: i32,
-    /// Its number for the client, which may live in another pid namespace.
+    /// TID in the namespace of the client, which may differ from the daemon's.
     pub(crate) name: i32,
     pub(crate) role: Role,
-    /// Its record of CPU time, which a later thread of its number does not have.
+    /// Record of the thread's CPU time, which a later thread with the same TID does not share.
     pub(crate) clock: Arc<OwnedFd>,
 }
 

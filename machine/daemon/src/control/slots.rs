@@ -1,10 +1,10 @@
-//! Free slots of the global page. A registration gets consecutive ones, one for each vCPU.
+//! Free slots of the global page. A registration gets consecutive slots, one for each vCPU.
 
 use upshift_board::layout::SLOTS;
 
 use crate::admission::Trust;
 
-/// The slots in use; see the module. O([`SLOTS`]) to take.
+/// The slots in use. Taking slots costs O([`SLOTS`]).
 #[derive(Debug)]
 pub(crate) struct Slots {
     taken: Vec<bool>,
@@ -20,8 +20,8 @@ impl Slots {
         }
     }
 
-    /// Takes `count` free slots in a row and returns the first, unless the room of this user is
-    /// used up.
+    /// Takes `count` consecutive free slots and returns the first, unless the part of the capacity
+    /// for this user is used up.
     pub(crate) fn take(&mut self, count: usize, trust: Trust) -> Option<usize> {
         if self.count + count > trust.capacity(SLOTS) {
             return None;

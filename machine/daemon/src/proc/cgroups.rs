@@ -1,8 +1,8 @@
-//! The cgroups of a process, and the part of each path that only root can have made.
+//! The cgroups of a process, and the part of each path that only root can have created.
 //!
-//! A user with a delegated part of the tree makes directories in it by any name, so also one called
-//! `redis.service`, or like that of a container. A path is trusted down to the first directory that
-//! root does not own.
+//! A user with a delegated part of the tree can create directories in it with any name, even one
+//! called `redis.service` or named like the cgroup of a container. A path is trusted down to the
+//! first directory that root does not own.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use upshift_elevate::sys::read_at_once;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cgroup {
     path: String,
-    /// Bytes of the path that only root can have made.
+    /// Length in bytes of the part of the path that only root can have created.
     trusted: usize,
 }
 
@@ -49,7 +49,7 @@ fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -
         let (controllers, path) = (fields.next()?, fields.next()?);
         let trusted = match mount_of(mounts, controllers) {
             Some((top, mount)) => trusted((&top, &mount), path, &is_of_root),
-            // Without a mount no user can make directories in the hierarchy.
+            // Without a mount no user can create directories in the hierarchy.
             None => path.len(),
         };
         let path = path.to_string();
@@ -58,9 +58,9 @@ fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -
     groups.lines().filter_map(cgroup).collect()
 }
 
-/// Returns the trusted bytes of `path`, in a hierarchy of which `top` and the directories below it
-/// are mounted. A path that leads out of the mount (from a cgroup namespace, to a process outside
-/// of it) has none: its directories cannot be checked.
+/// Returns the length of the trusted part of `path`, in a hierarchy of which `top` and the
+/// directories below it are mounted. A path that leads out of the mount (from a cgroup namespace,
+/// to a process outside of it) has no trusted part, because its directories cannot be checked.
 fn trusted((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -> bool) -> usize {
     let top = top.trim_end_matches('/');
     let below = path.strip_prefix(top);

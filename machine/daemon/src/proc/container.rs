@@ -1,4 +1,4 @@
-//! Containers as seen from outside: the id in the path of a cgroup, and the files of the
+//! Containers as they appear from outside: the id in the path of a cgroup, and the files of the
 //! container's engine.
 //!
 //! | engine | path with the id | files with names, labels and annotations |
@@ -11,15 +11,15 @@
 //! `/run/containers/storage/overlay-containers`, those of Kubernetes on containerd below
 //! `/run/containerd/io.containerd.runtime.v2.task/*`.
 //!
-//! An id is 64 hexadecimal digits. Files that are missing, too long or invalid give no names and no
-//! labels.
+//! An id consists of 64 hexadecimal digits. Files that are missing, too long or invalid yield no
+//! names and no labels.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Bytes of a file that are read at most.
+/// Maximum number of bytes that are read from a file.
 const MAX_FILE: u64 = 4 << 20;
 
 /// Returns the id of the innermost container in the path of a cgroup.
@@ -39,8 +39,8 @@ pub(crate) struct ContainerInfo {
     pub(crate) labels: Vec<(String, String)>,
 }
 
-/// Returns the names and labels that engines with files below `root` have written about container
-/// `id`.
+/// Returns the names and labels that engines have written about container `id`, to files below
+/// `root`.
 pub(crate) fn info(root: &Path, id: &str) -> ContainerInfo {
     let mut found = ContainerInfo::default();
     let docker = root.join(format!("var/lib/docker/containers/{id}/config.v2.json"));

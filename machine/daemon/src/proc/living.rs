@@ -1,4 +1,4 @@
-//! Files of a process in `/proc`, even if its main thread has ended.
+//! Reads files of a process in `/proc`, even if its main thread has ended.
 //!
 //! Such a process continues in its other threads, but `/proc/PID` describes the main thread: it has
 //! no memory, and in cgroup hierarchies of the first version it is in the root. So the files of a
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use upshift_elevate::sys::read_at_once;
 
-/// Reads the file `name` of process `pid`, or, if its main thread has ended, that of a living
-/// thread. If the whole process has ended, returns the text that is left.
+/// Reads the file `name` of process `pid` or, if its main thread has ended, of a living thread. If
+/// the whole process has ended, returns the remaining text.
 pub(crate) fn read(pid: i32, name: &str) -> io::Result<String> {
     let text = read_at_once(format!("/proc/{pid}/{name}"))?;
-    // Checked afterwards: a thread that lives now lived while the file was read.
+    // Checked afterwards: a thread that lives now was alive while the file was read.
     if !has_ended(&PathBuf::from(format!("/proc/{pid}/task/{pid}")))? {
         return Ok(text);
     }

@@ -1,20 +1,21 @@
-//! [`ProcReader`]: ordinary threads that run jobs which may block, for elevated threads.
+//! [`ProcReader`]: ordinary threads that run jobs for elevated threads if the jobs may block.
 //!
 //! A thread that looks up a file of an ending process may loop in the kernel until another thread
-//! has finished the same lookup (`d_invalidate`). Other files wait for their owner (`exec`, a
-//! lease), and so does closing a client's descriptor: a TCP connection lingers for minutes, and a
-//! file system in user space depends on its user. An elevated thread would block the CPU of the
-//! thread that it waits for. So elevated threads look up no path and close no descriptor of a
-//! client: they send a job, and continue until its answer arrives or is too late.
+//! has finished the same lookup (`d_invalidate`). Other lookups wait for the owner of a file
+//! (`exec`, a lease), and so does closing a client's descriptor: a TCP connection lingers for
+//! minutes, and a file system in user space depends on its user. An elevated thread would block the
+//! CPU of the thread that it waits for. So elevated threads look up no path and close no descriptor
+//! of a client: they send a job, and continue until its answer arrives or is too late.
 //!
 //! ```text
 //!   elevated ──job──▶ Stack, eventfd ──▶ reader (SCHED_OTHER) ──answer──▶ Answers ──▶ elevated
 //! ```
 //!
 //! Jobs that may wait for the same party share a [`JobClass`], and only a limited number of a class
-//! run at once: the processes of a user delay only the jobs of that user. An elevated thread waits
-//! neither for a reader nor for a lock that a reader may hold. A reader that begins a job starts
-//! another reader if none is left, up to [`THREADS`]; readers that are idle for a second end.
+//! run at the same time: the processes of a user delay only the jobs of this user. An elevated
+//! thread waits neither for a reader nor for a lock that a reader may hold. A reader that begins a
+//! job starts another reader if no idle reader remains, up to [`THREADS`]; readers that are idle
+//! for a second end.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -31,10 +32,10 @@ use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 use super::stack::Stack;
 use crate::abort::AbortOnPanic;
 
-/// Most readers at once: enough for the two large classes, and some for users.
+/// Maximum number of readers: enough for the two large classes, and a few for users.
 const THREADS: usize = 96;
 
-/// Stack of a reader, bytes.
+/// Size in bytes of the stack of a reader.
 const STACK: usize = 256 * 1024;
 
 /// Time after which an idle reader ends, except the last one.
@@ -43,10 +44,11 @@ const IDLE: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// Slice of a reader, so that it never waits long for other ordinary threads (Linux 6.12).
+/// Time slice of a reader, which is short so that it never waits long for other ordinary threads
+/// (Linux 6.12).
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Descriptors that may wait to be closed before new clients are refused.
+/// Maximum number of descriptors that may wait to be closed before new clients are refused.
 const CLOSING: usize = 1024;
 
 /// Jobs that may wait for the same party.
@@ -58,7 +60,7 @@ pub(crate) enum JobClass {
     Rules,
     /// Closing descriptors of clients.
     Closing,
-    /// Jobs of the daemon's own.
+    /// Jobs of the daemon itself.
     Own,
 }
 
@@ -76,8 +78,8 @@ impl JobClass {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The handle of the readers. They outlive it until their jobs are done, so jobs hold nothing that
-/// must end with the daemon.
+/// The handle of the readers. The readers live until their jobs have finished, which may be after
+/// the handle is dropped, so a job must hold nothing that has to end with the daemon.
 #[derive(Debug)]
 pub(crate) struct ProcReader {
     readers: Arc<Readers>,
@@ -104,7 +106,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes the oldest job whose class has room.
+    /// Takes the oldest job whose class is below its limit.
     fn next(&mut self) -> Option<(JobClass, Job)> {
         let running = &self.running;
         let has_room = |class: JobClass| {
@@ -138,7 +140,7 @@ impl ProcReader {
     /// Starts the first reader.
     ///
     /// # Errors
-    /// No threads or descriptors are left.
+    /// No threads or descriptors are available.
     pub(crate) fn start() -> io::Result<ProcReader> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         let readers = Arc::new(Readers {
@@ -156,13 +158,13 @@ impl ProcReader {
         })
     }
 
-    /// Has an ordinary thread run `job`, soon.
+    /// Lets an ordinary thread run `job` soon.
     pub(crate) fn send(&self, class: JobClass, job: impl FnOnce() + Send + 'static) {
         self.readers.arrived.put((class, Box::new(job)));
         let _ = upshift_board::os::ring(self.readers.eventfd.as_fd());
     }
 
-    /// Has the descriptors of a client closed.
+    /// Lets an ordinary thread close the descriptors of a client.
     pub(crate) fn close(&self, all: Vec<OwnedFd>) {
         let count = all.len();
         self.closing.fetch_add(count, Relaxed);
@@ -173,7 +175,7 @@ impl ProcReader {
         });
     }
 
-    /// Whether so many descriptors wait to be closed that new clients must wait.
+    /// Returns whether so many descriptors wait to be closed that new clients must wait.
     pub(crate) fn closes_too_much(&self) -> bool {
         self.closing.load(Relaxed) > CLOSING
     }
@@ -207,15 +209,15 @@ impl Readers {
             runtime: SLICE.as_nanos() as u64,
             ..SchedAttr::normal()
         };
-        // Without the slice the reader is as late as other threads.
+        // Without this slice the reader would be as late as other threads.
         let _ = Kernel.sched_setattr(0, &attr);
         loop {
             let mut polled = [PollFd::new(&self.eventfd, PollFlags::IN)];
-            // The last reader sleeps until a job comes.
+            // The last reader sleeps until a job arrives.
             let others = self.threads.load(Acquire) > 1;
             let rung = rustix::event::poll(&mut polled, others.then_some(&IDLE));
             if self.ends.load(SeqCst) {
-                // The next reader must notice the end, too.
+                // The next reader must also notice the end.
                 let _ = upshift_board::os::ring(self.eventfd.as_fd());
                 return;
             }
@@ -228,13 +230,13 @@ impl Readers {
                 continue;
             }
             let mut word = [0u8; 8];
-            // Another reader was faster.
+            // Without a value, another reader was faster.
             let Ok(_) = rustix::io::read(&self.eventfd, &mut word) else {
                 continue;
             };
             let last = self.idle.fetch_sub(1, AcqRel) == 1;
             if last && self.threads.load(Acquire) < THREADS {
-                // Without another reader, jobs that arrive meanwhile wait for this one.
+                // Without another reader, jobs that arrive meanwhile wait for this reader.
                 let _ = self.add_thread();
             }
             self.work();
@@ -242,8 +244,8 @@ impl Readers {
         }
     }
 
-    /// Runs a job, and then the jobs that waited in its class: the reader that was woken for one of
-    /// those found the class full.
+    /// Runs a job, and then the jobs that waited in its class: the reader that was woken for such a
+    /// job found the class at its limit.
     fn work(&self) {
         let mut queue = self.lock();
         queue.jobs.extend(self.arrived.take());
@@ -270,7 +272,7 @@ mod tests {
     use super::super::stack::Answers;
     use super::*;
 
-    /// Sends jobs that wait until the sender is dropped.
+    /// Sends jobs that wait until the returned sender is dropped.
     fn hold_up(readers: &ProcReader, class: JobClass, jobs: usize) -> Sender<()> {
         let (end, ended) = channel();
         let ended: Arc<Mutex<Receiver<()>>> = Arc::new(Mutex::new(ended));

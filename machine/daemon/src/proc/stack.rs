@@ -1,8 +1,8 @@
-//! [`Stack`]: values from many threads, taken all at once. [`Answers`]: a stack that wakes its
-//! reader.
+//! [`Stack`]: values from many threads, which are all taken at once. [`Answers`]: a stack that
+//! wakes its reader.
 //!
-//! Neither putting nor taking waits: an elevated thread may use a stack whose other side is an
-//! ordinary thread that is preempted. One allocation for each value.
+//! Neither putting nor taking waits: an elevated thread may use a stack whose other side is a
+//! preempted ordinary thread. Each value costs one allocation.
 //!
 //! Unsafe code: the pointers of the stack.
 #![allow(unsafe_code)]
@@ -15,7 +15,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Values from many threads, taken all at once.
+/// Values from many threads, which are all taken at once.
 pub(crate) struct Stack<T> {
     head: AtomicPtr<Node<T>>,
     _owns: PhantomData<T>,
@@ -26,9 +26,9 @@ struct Node<T> {
     next: *mut Node<T>,
 }
 
-// SAFETY: values are moved in by one thread and out by another one.
+// SAFETY: one thread moves a value in, and another thread moves it out.
 unsafe impl<T: Send> Send for Stack<T> {}
-// SAFETY: as above; there are no references to values inside.
+// SAFETY: as above; the stack gives out no references to values.
 unsafe impl<T: Send> Sync for Stack<T> {}
 
 impl<T> Default for Stack<T> {
@@ -65,8 +65,8 @@ impl<T> Stack<T> {
         let mut node = self.head.swap(null_mut(), Acquire);
         let mut all = Vec::new();
         while !node.is_null() {
-            // SAFETY: the node was made by `put`, and this thread alone has taken it out of the
-            // stack.
+            // SAFETY: `put` created the node with `Box`, and only this thread has taken it out of
+            // the stack.
             let taken = unsafe { Box::from_raw(node) };
             node = taken.next;
             all.push(taken.value);
@@ -93,7 +93,7 @@ impl<T> Answers<T> {
     /// Creates an empty stack.
     ///
     /// # Errors
-    /// No descriptors are left.
+    /// No descriptors are available.
     pub(crate) fn new() -> io::Result<Answers<T>> {
         Ok(Answers {
             stack: Stack::default(),
@@ -103,7 +103,8 @@ impl<T> Answers<T> {
 
     pub(crate) fn put(&self, answer: T) {
         self.stack.put(answer);
-        // An eventfd that is open and does not block can always be rung.
+        // Ringing an open non-blocking eventfd cannot fail in a way that matters: if the counter is
+        // full, the reader is awake.
         let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 

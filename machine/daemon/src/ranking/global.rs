@@ -43,7 +43,7 @@ impl Global {
         header.cpus.store(cpus.min(CPUS) as u32, Relaxed);
         Ok(Global {
             page,
-            // Without /proc, processes get the first descriptor, to which the seals apply, too.
+            // Without /proc, processes get the first descriptor, to which the seals also apply.
             file: reopened.unwrap_or(file),
         })
     }

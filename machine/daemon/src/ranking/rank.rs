@@ -37,7 +37,7 @@ pub struct Contender {
     pub runnable: u8,
     /// User of the process.
     pub user: u32,
-    /// Set if the vCPU is elevated above programs of its own user, too.
+    /// Set if the vCPU is elevated above programs of its own user as well.
     pub trusted: bool,
 }
 
@@ -55,7 +55,7 @@ struct Summary {
     below: [Users; NO_LEVEL as usize],
 }
 
-/// The set of users of several vCPUs, as far as it matters: a second user decides.
+/// The set of users of several vCPUs, reduced to the number that matters: a second user decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
     None,
@@ -163,7 +163,7 @@ impl Summary {
         }
     }
 
-    /// Returns whether the vCPUs of this level ring for every change, or the level is that of the
+    /// Returns whether the vCPUs of this level ring for every change, or the level belongs to the
     /// bystanders, which never change.
     fn is_fixed(&self, level: u8) -> bool {
         self.crowded & 1 << level != 0 || self.bystanders == Some(level)
@@ -277,8 +277,8 @@ mod tests {
                 .collect::<Vec<_>>(),
             [1, 0]
         );
-        // The two divide the levels between them: otherwise, both could move, and change places
-        // without a ring.
+        // The two vCPUs divide the levels between them. Otherwise both could move, and change
+        // places without a ring.
         assert_eq!((standings[0].rise, standings[0].fall), (0, 20));
         assert_eq!((standings[1].rise, standings[1].fall), (21, NO_LEVEL));
         let standings = ranked(&[awake(2), awake(40), awake(40)], None);

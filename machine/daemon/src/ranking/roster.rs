@@ -68,7 +68,7 @@ impl RosterEntry {
         self.raise_with(|guard| guard.set(priority))
     }
 
-    /// Like [`Hold::raise`], but `set` changes the policy.
+    /// Like [`RosterEntry::raise`], but `set` changes the policy.
     pub(crate) fn raise_with(
         &self,
         set: impl FnOnce(&Elevated) -> io::Result<()>,
@@ -86,7 +86,7 @@ impl RosterEntry {
     }
 
     /// Moves the thread behind the other threads of its `priority`: the kernel queues a raised
-    /// thread last in its new priority. Otherwise like [`Hold::raise`].
+    /// thread last in its new priority. Otherwise like [`RosterEntry::raise`].
     pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
         let Ok(below) = Priority::new(priority.get() - 1) else {
             return Ok(true);
@@ -112,7 +112,7 @@ impl RosterEntry {
     }
 
     /// Returns the CPU time of the thread, ns; `None` if the thread has ended or its CPU time is
-    /// not known yet.
+    /// still unknown.
     pub(crate) fn cpu_time(&self, machine: &dyn Machine) -> Option<u64> {
         machine.cpu_time(self.clock.get()?.as_fd()).ok()
     }
@@ -142,7 +142,7 @@ impl Suspension {
     }
 }
 
-/// The threads of all clients that are recorded with the elevator; see the module.
+/// The threads of all clients that are recorded with the elevator; see the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     state: Mutex<State>,

@@ -1,5 +1,5 @@
-//! Scheduling domains of assigned processes: the CPUs that share a last-level cache, a NUMA node
-//! where caches are not described, or all CPUs.
+//! Scheduling domains of assigned processes. A domain consists of the CPUs that share a last-level
+//! cache, of a NUMA node if caches are not described, or of all CPUs.
 //!
 //! A process that is not pinned migrates within its domain, and the kernel runs the most urgent
 //! thread on each CPU of the domain. So the daemon adds up the CPU time of all assigned processes
@@ -46,7 +46,7 @@ struct Domain {
 }
 
 impl Domains {
-    /// Detects the domains of this machine. Reads some files of `/sys` for each CPU.
+    /// Detects the domains of this machine. Reads a few files of `/sys` for each CPU.
     pub(super) fn of(sys: &dyn Sys, online: &[usize], now: Instant) -> Domains {
         let mut lists: Vec<Vec<usize>> = Vec::new();
         for &cpu in online {
@@ -90,7 +90,7 @@ impl Domains {
 
     /// Ends the period: decides which domains pause in the next period, so that ordinary programs
     /// have `percent` of the time. `own` is the CPU time of the daemon, on any CPU, which ordinary
-    /// programs did not have either.
+    /// programs also did not have.
     pub(super) fn turn(&mut self, percent: u32, own: Duration, now: Instant) {
         let period = now - self.began;
         self.began = now;
@@ -202,7 +202,7 @@ mod tests {
         domains.charge(&left, ms(20), 1);
         domains.turn(5, Duration::ZERO, now);
         assert_eq!(domains.pause_end(&CpuSet::all(), now), None);
-        // The CPU time of the daemon counts, too.
+        // The CPU time of the daemon also counts.
         now = domains.due();
         domains.charge(&left, ms(20), 1);
         domains.turn(5, ms(2), now);

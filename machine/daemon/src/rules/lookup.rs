@@ -1,5 +1,5 @@
-//! Lookups of processes for the rules' thread, which opens no file of other processes itself: a
-//! read of `/proc` may block (`proc/reader.rs`).
+//! Lookups of processes for the rules' thread, which itself opens no file of other processes,
+//! because a read of `/proc` may block (`proc/reader.rs`).
 //!
 //! A lookup is a reader's job for one process. A process that changes during its lookup is looked
 //! up again. At most [`MAX_LOOKUPS`] run at a time; a sweep starts no more than half of them.
@@ -91,19 +91,19 @@ impl Lookup {
 /// A process that is being looked up.
 struct Asked {
     inheritance: Option<Inheritance>,
-    /// Time of the process's last change: a lookup that began earlier is out of date.
+    /// Time of the process's last change: a lookup that began earlier is outdated.
     changed: Instant,
 }
 
-/// The lookups in progress, and those that wait for room.
+/// The lookups in progress, and the processes that wait for a lookup.
 pub(super) struct Lookups {
     pub(super) answers: Arc<Answers<Found>>,
     asked: HashMap<i32, Asked>,
-    /// Processes of a sweep that are looked up when there is room.
+    /// Processes of a sweep that are looked up as soon as fewer lookups are in progress.
     left: Vec<i32>,
     /// Set while a reader lists all processes.
     lists: bool,
-    /// Threads whose CPU-time record is to be opened.
+    /// Threads whose CPU-time record must be opened.
     without_clock: Vec<(i32, Tid)>,
     /// Set while a reader opens CPU-time records.
     opens: bool,
@@ -128,7 +128,7 @@ impl Lookups {
     }
 
     /// Looks up a process that has changed, or that has started with an inheritance (`born`).
-    /// Returns `false` if there is no room for another lookup.
+    /// Returns `false` if too many lookups are in progress.
     #[must_use]
     pub(super) fn ask(
         &mut self,
@@ -182,13 +182,13 @@ impl Lookups {
         });
     }
 
-    /// Stores the list of all processes, which are then looked up as there is room.
+    /// Stores the list of all processes, which are then looked up gradually.
     pub(super) fn take_list(&mut self, pids: Vec<i32>) {
         self.lists = false;
         self.left = pids;
     }
 
-    /// Adds threads whose CPU-time record a reader is to open.
+    /// Adds threads whose CPU-time record a reader must open.
     pub(super) fn ask_for_clocks(&mut self, pid: i32, tids: Vec<Tid>) {
         self.without_clock
             .extend(tids.into_iter().map(|tid| (pid, tid)));
@@ -210,12 +210,12 @@ impl Lookups {
         self.asked.remove(&lookup.pid)?.inheritance
     }
 
-    /// Starts the lookups for which there is room, and the opening of CPU-time records.
+    /// Starts waiting lookups up to the limit for a sweep, and the opening of CPU-time records.
     pub(super) fn resume(&mut self, shared: &Shared) {
         while self.asked.len() < MAX_LOOKUPS / 2
             && let Some(pid) = self.left.pop()
         {
-            // The loop's condition guarantees room.
+            // The condition of the loop guarantees that the lookup is accepted.
             let _ = self.ask(pid, None, shared);
         }
         if !self.opens && !self.without_clock.is_empty() {

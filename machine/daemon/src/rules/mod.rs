@@ -2,12 +2,12 @@
 //!
 //! All threads of an assigned process run in SCHED_FIFO on all CPUs that they may use, at a
 //! priority by their level, below every elevated thread of a registered process and above ordinary
-//! programs. A process forked by a process under the same rule runs one priority below its parent,
-//! so that forked work never delays a server. All threads of a process share a *budget* of CPU time
-//! for each [`PERIOD`]: a process that has exhausted it is ordinary until its usage matches its
-//! share. Together, the processes of a *domain* leave ordinary programs their share (`domain.rs`),
-//! no process is elevated beyond the CPU quota of its cgroup, and the canaries detect a CPU that is
-//! occupied all the same.
+//! programs. A process that was forked by a process under the same rule runs one priority below its
+//! parent, so that forked work never delays a server. All threads of a process share a *budget* of
+//! CPU time for each [`PERIOD`]: a process that has exhausted it is ordinary until its usage
+//! matches its share. Together, the processes of a *domain* leave ordinary programs their share
+//! (`domain.rs`), no process is elevated beyond the CPU quota of its cgroup, and the canaries
+//! detect a CPU that is nevertheless occupied.
 //!
 //! ```text
 //!   Ordinary ─matches a rule─▶ Urgent ◀─period over── Throttled
@@ -22,8 +22,8 @@
 //! to another cgroup.
 //!
 //! Reader threads look processes up and compare them with the rules (`lookup.rs`). One thread does
-//! everything else, at the daemon's priority and within its budget of 4 of 20 ms. It sleeps until
-//! an event, or until the first moment at which a budget can be used up: a sleeping process costs
+//! all other work, at the daemon's priority and within its budget of 4 of 20 ms. It sleeps until an
+//! event, or until the first moment at which a budget can be exhausted: a sleeping process costs
 //! one read of its CPU time each period.
 
 mod domain;
@@ -110,7 +110,7 @@ impl Assigner {
             return Ok(None);
         }
         if !shared.enforcing() {
-            // With `cooperative = true`, the remarks on the configuration report the same.
+            // With `cooperative = true`, the remarks on the configuration already report this.
             if !shared.config().cooperative {
                 shared.warn("assign", || {
                     "no program is assigned a level: that takes elevating, and this daemon is cooperative"
@@ -257,7 +257,8 @@ impl Work {
                 .iter()
                 .map(|events| PollFd::new(events, PollFlags::IN)),
         );
-        // The caller looks for due work after a timeout, an event and an interruption alike.
+        // The caller looks for due work in the same way after a timeout, an event and an
+        // interruption.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
 
@@ -362,8 +363,8 @@ impl Work {
             .min(max_threads.saturating_sub(all))
     }
 
-    /// Requests the lookup of a process, which `parent` has just forked if it is given. Without
-    /// room for the lookup, a sweep follows.
+    /// Requests the lookup of a process, which `parent` has just forked if it is given. If the
+    /// lookup is not accepted, a sweep follows.
     fn ask(&mut self, pid: i32, parent: Option<i32>, now: Instant) {
         let born = parent.map(|parent| match self.processes.get(&parent) {
             Some(parent) => Some(parent.inheritance(&self.shared)),
@@ -475,7 +476,7 @@ impl Work {
         };
         process.charge_unreported(&mut self.domains, now);
         if process.rule().leaves_children {
-            // Children that stayed ordinary because of this process may be assigned now.
+            // Children that stayed ordinary because of this process may now be assigned.
             self.sweep = self.sweep.min(now + SWEEP / 10);
         }
         self.unranked = true;

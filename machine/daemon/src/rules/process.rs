@@ -7,7 +7,7 @@
 //!     └────────── period over ─────────────┘
 //! ```
 //!
-//! `period.rs` has the budget of a period, `usage.rs` the used CPU time, and `bounds.rs` the
+//! `period.rs` implements the budget of a period, `usage.rs` the used CPU time, and `bounds.rs` the
 //! decision between the three classes. A change of class costs one system call for each thread.
 
 mod bounds;
@@ -33,7 +33,7 @@ use period::Period;
 pub(super) use turns::SLICE;
 use usage::{ThreadUsage, Usage};
 
-/// Time after which a change of class that the kernel has refused is tried again.
+/// Time after which a change of class that the kernel has refused is repeated.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A process under a rule. Dropping it restores all its threads.
@@ -126,7 +126,7 @@ pub(super) struct Inheritance {
 }
 
 impl Process {
-    /// Attaches a process. `inheritance` comes from its parent, if the parent is assigned, too.
+    /// Attaches a process. `inheritance` comes from its parent, if the parent is also assigned.
     pub(super) fn attach(
         pid: i32,
         user: u32,
@@ -217,7 +217,7 @@ impl Process {
         self.threads.len()
     }
 
-    /// Updates the threads from `tids`, the process's threads at `then`: adopts up to `room`
+    /// Updates the threads from `tids`, the process's threads at `then`: adopts at most `room`
     /// unknown threads, and removes threads that had ended.
     pub(super) fn count_threads(
         &mut self,
@@ -226,7 +226,7 @@ impl Process {
         domains: &Domains,
         room: usize,
     ) {
-        // The mask of the main thread stands for the process; no thread's own mask is changed.
+        // The mask of the main thread represents the process; no thread's own mask is changed.
         let allowed = shared.sys.sched_getaffinity(self.pid);
         self.cpus.allowed = allowed.unwrap_or(CpuSet::all());
         self.cpus.width = domains.width(&self.cpus.allowed);
@@ -241,8 +241,8 @@ impl Process {
         }
     }
 
-    /// Adds a new thread. A thread that has ended, or has chosen another policy than SCHED_OTHER,
-    /// is not touched.
+    /// Adds a new thread. A thread that has ended, or has chosen a policy other than SCHED_OTHER,
+    /// is not changed.
     pub(super) fn adopt(&mut self, tid: Tid, shared: &Arc<Shared>) {
         let Some(elevator) = shared.elevator.as_ref() else {
             return;
@@ -280,7 +280,7 @@ impl Process {
         }
     }
 
-    /// Takes the threads whose CPU-time record is to be opened. Each thread is returned once.
+    /// Takes the threads whose CPU-time record must be opened. Each thread is returned once.
     pub(super) fn take_without_clock(&mut self) -> Vec<Tid> {
         std::mem::take(&mut self.without_clock)
     }
@@ -294,7 +294,7 @@ impl Process {
         }
     }
 
-    /// Removes a thread that has ended. Returns whether no thread is left.
+    /// Removes a thread that has ended. Returns whether no thread remains.
     pub(super) fn remove_thread(&mut self, tid: Tid) -> bool {
         self.threads.remove(&tid);
         self.threads.is_empty()

@@ -1,8 +1,8 @@
 //! [`Assign`]: a rule that gives programs a level without their cooperation.
 //!
-//! All conditions of a rule must match. A program chooses its own name, so a rule by `comm` alone
-//! lets every user that may start programs choose its level: where users are not trusted, a rule
-//! also names a user, a unit or a cgroup.
+//! All conditions of a rule must match. A program chooses its own name, so a rule with only `comm`
+//! lets every user that may start programs choose its level: if users are not trusted, a rule must
+//! also name a user, a unit or a cgroup.
 
 use std::fmt;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub struct Assign {
     pub cgroup: Option<String>,
     /// systemd unit: a directory of the cgroup's path; `*` matches any characters.
     pub unit: Option<String>,
-    /// Id of the container, or its name for the container's engine; `*` matches any characters.
+    /// Id of the container, or its name in the container's engine; `*` matches any characters.
     pub container: Option<String>,
     /// Key of a label or an annotation of the container, and its value; `*` matches any characters
     /// in the value.
@@ -41,14 +41,14 @@ pub struct Assign {
     pub comm: Option<String>,
     /// Level of the programs, 0 to 63.
     pub level: u8,
-    /// Whether processes that a matching process forks stay ordinary.
+    /// Set if the processes that a matching process forks stay ordinary.
     pub leaves_children: bool,
     /// Limit on the CPU time of the programs.
     pub bound: Bound,
 }
 
 /// CPU time that all threads of an assigned process together may use in SCHED_FIFO. A process that
-/// has used it is ordinary until its usage matches its share.
+/// has exhausted it is ordinary until its usage matches its share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
     /// Percent of each CPU that the process occupies, 1 to 95; it occupies as many CPUs as it has
@@ -90,7 +90,7 @@ pub(crate) struct FileAssign {
     budget: Option<u32>,
     share: Option<u32>,
     runtime_us: Option<u64>,
-    /// Default of `period_us`, for files that name the period as a deadline.
+    /// Default of `period_us`, for files that give the period as a deadline.
     deadline_us: Option<u64>,
     period_us: Option<u64>,
 }
@@ -132,8 +132,9 @@ impl FileAssign {
 /// The attributes of a process that rules are compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Traits {
-    /// The real, effective, saved and file system user id, which are the same: a set-user-id
-    /// program is controlled by its starter as well as its owner, and matches no rule.
+    /// The user id of the process, if its real, effective, saved and file system user ids are
+    /// equal: a set-user-id program is controlled by its starter as well as by its owner, and
+    /// matches no rule.
     pub(crate) user: u32,
     /// Parent process.
     pub(crate) parent: i32,
@@ -180,7 +181,7 @@ fn all_processes() -> Vec<i32> {
 
 impl Traits {
     /// Returns the attributes of process `pid`; `None` if it has ended, is a kernel thread, or has
-    /// different user ids. Reads five files of `/proc`, some 70 µs.
+    /// different user ids. Reads five files of `/proc`, which takes about 70 µs.
     pub(crate) fn of(pid: i32) -> Option<Traits> {
         let read = |name: &str| read_at_once(format!("/proc/{pid}/{name}")).ok();
         let status = living::read(pid, "status").ok()?;
@@ -204,7 +205,7 @@ fn only_user(ids: &str) -> Option<u32> {
 }
 
 impl fmt::Display for Assign {
-    /// Writes the conditions and the level as the configuration does.
+    /// Writes the conditions and the level in the syntax of the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let label = self
             .label
@@ -325,7 +326,7 @@ impl Assign {
     }
 
     /// Returns whether the container with this id meets the conditions. Reads files of the
-    /// container's engine, some 50 µs each, unless the id alone decides.
+    /// container's engine, about 50 µs each, unless the id alone decides.
     fn fits_container(&self, id: &str) -> bool {
         let by_id = |glob: &String| matches(glob, id);
         if self.label.is_none() && self.container.as_ref().is_none_or(by_id) {
@@ -342,8 +343,8 @@ impl Assign {
     }
 }
 
-/// Returns whether `glob` matches the whole `text`, where `*` stands for any number of characters.
-/// The cost is linear in the length of both for every input.
+/// Returns whether `glob` matches the whole `text`; `*` represents any number of characters. The
+/// cost is linear in the length of both for every input.
 fn matches(glob: &str, text: &str) -> bool {
     let mut parts = glob.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {

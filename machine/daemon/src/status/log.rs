@@ -1,8 +1,8 @@
-//! Messages on standard error, written by a thread of its own.
+//! Messages on standard error, which a separate thread writes.
 //!
-//! Threads that print run above everything, and the reader may be slow or absent: so a line is put
-//! into a short queue, and counted as lost if the queue is full. Warnings of one kind are printed
-//! at most once in [`WARNING_INTERVAL`]; each ejection is printed.
+//! Threads that print run above all other threads, and the reader may be slow or absent. So a line
+//! is put into a short queue, or counted as lost if the queue is full. Warnings of one kind are
+//! printed at most once in [`WARNING_INTERVAL`]; each ejection is printed.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 /// Time between warnings of the same kind.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Lines that wait to be written: twice as many as a second's registrations of a user can cause.
+/// Maximum number of lines that wait to be written: twice the number that a user's registrations of
+/// one second can cause.
 const LINES: usize = 128;
 
-/// Time for which the end waits for lines to be written.
+/// Time for which the drop of the log waits for lines to be written.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The queue of lines; see the module.
+/// The queue of lines; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Log {
     lines: Mutex<Option<SyncSender<String>>>,
@@ -31,7 +32,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Starts the thread. If that fails, nothing is printed.
+    /// Starts the thread. If this fails, nothing is printed.
     pub(crate) fn start() -> Log {
         let (lines, queue) = sync_channel::<String>(LINES);
         let (done, written) = sync_channel(1);
@@ -72,7 +73,7 @@ impl Log {
         }
     }
 
-    /// Prints a line, unless one of its kind was printed recently.
+    /// Prints a line, unless a line of the same kind was printed recently.
     pub(crate) fn warn(&self, kind: &'static str, text: impl FnOnce() -> String) {
         let now = Instant::now();
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +94,7 @@ impl Drop for Log {
                 .written
                 .get_mut()
                 .unwrap_or_else(PoisonError::into_inner);
-            // A reader that is slower than this loses the rest.
+            // A reader that takes longer loses the remaining lines.
             let _ = written.recv_timeout(GRACE);
         }
     }

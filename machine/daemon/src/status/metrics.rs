@@ -1,8 +1,8 @@
-//! Prometheus metrics: the census in its text format, over HTTP, on a socket of its own.
+//! Prometheus metrics: the census in Prometheus' text format, over HTTP, on a separate socket.
 //!
-//! Served by an ordinary thread that is a client of the daemon, for several clients at once: a
-//! connection is closed [`CLIENT_TIMEOUT`] after it was accepted. It cannot delay the schedulers.
-//! `metrics` of the configuration is the endpoint: the path of a Unix socket, or an address and
+//! An ordinary thread that is a client of the daemon serves several clients concurrently: a
+//! connection is closed [`CLIENT_TIMEOUT`] after it was accepted. The thread cannot delay the
+//! schedulers. The setting `metrics` is the endpoint: the path of a Unix socket, or an address and
 //! port.
 
 use std::collections::VecDeque;
@@ -22,23 +22,23 @@ use upshift_units::socket_file::{self, SocketFile, check_directories};
 /// Time limit of a connection.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connections at once.
+/// Maximum number of concurrent connections.
 const CLIENTS: usize = 32;
 
-/// Bytes of the longest request.
+/// Maximum length of a request, in bytes.
 const REQUEST: usize = 8192;
 
-/// Connections that the kernel queues until they are accepted.
+/// Number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// Time until the next attempt after a failed accept: no descriptors are left.
+/// Time until the next attempt after a failed accept, for example without free descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Starts the thread, which lives as long as the process. Returns the file of the socket, if it has
-/// one.
+/// Starts the thread, which lives as long as the process. Returns the file of the socket, if it is
+/// a Unix socket.
 ///
 /// # Errors
-/// The address cannot be listened on.
+/// The daemon cannot listen on the address.
 pub(crate) fn serve(address: &str, daemon: PathBuf) -> io::Result<Option<SocketFile>> {
     if address.starts_with('/') {
         let path = Path::new(address);
@@ -66,7 +66,7 @@ fn start<L: AsFd + Send + 'static>(
         .map(drop)
 }
 
-/// Serves connections concurrently; beyond [`CLIENTS`] the oldest is closed.
+/// Serves connections concurrently. Beyond [`CLIENTS`] the oldest connection is closed.
 fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>, daemon: &Path) {
     let mut figures = Figures { daemon, last: None };
     let mut clients: VecDeque<Client> = VecDeque::new();
@@ -77,7 +77,7 @@ fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>
         let timeout = next.and_then(|next| Timespec::try_from(next).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(listener, PollFlags::IN)];
         fds.extend(clients.iter().map(Client::awaits));
-        // After an interruption, too, a client that is not ready stays as it is.
+        // Even after an interruption, a client that is not ready keeps its state.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
         drop(fds);
         clients.retain_mut(|client| client.advance(&mut figures));
@@ -113,7 +113,7 @@ struct Figures<'a> {
 }
 
 impl Figures<'_> {
-    /// Returns status and body.
+    /// Returns the status and the body.
     fn now(&mut self) -> io::Result<(&'static str, &str)> {
         let is_fresh = |last: &(Instant, &str, String)| last.0.elapsed() < CACHE_TIME;
         if !self.last.as_ref().is_some_and(is_fresh) {
@@ -128,12 +128,12 @@ impl Figures<'_> {
     }
 }
 
-/// A connection: one request, one reply.
+/// A connection with one request and one reply.
 struct Client {
     socket: OwnedFd,
     until: Instant,
     request: Vec<u8>,
-    /// Bytes of the reply that are not sent yet.
+    /// Bytes of the reply that have not been sent.
     answer: Option<VecDeque<u8>>,
 }
 
@@ -155,7 +155,7 @@ impl Client {
         PollFd::new(&self.socket, events)
     }
 
-    /// Advances as far as possible without waiting; `false` when the connection is over.
+    /// Advances as far as possible without waiting. Returns false when the connection has ended.
     fn advance(&mut self, figures: &mut Figures<'_>) -> bool {
         match self.try_advance(figures) {
             Ok(over) => !over,
@@ -210,7 +210,7 @@ fn text(census: &Value) -> String {
     out
 }
 
-/// Returns a number of the census; 1 for `true`, 0 for a missing value.
+/// Returns a number of the census: 1 for `true`, 0 for a missing value.
 fn number(value: &Value) -> f64 {
     let truth = f64::from(value == &Value::Bool(true));
     value.as_f64().unwrap_or(truth)
@@ -268,7 +268,7 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
             out.sample(&[("cpu", &cpu["cpu"])], number(&cpu[field]))?;
         }
     }
-    // Sums over the registered processes: they fall when one leaves.
+    // These are sums over the registered processes, so they decrease when a process leaves.
     for (name, help) in [
         ("rings", "Doorbell rings answered, of registered processes."),
         ("floods", "Times a doorbell was ignored for a while."),

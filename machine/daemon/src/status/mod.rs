@@ -1,9 +1,9 @@
 //! The census: the state of the whole machine as JSON. `docs/daemon.md` documents it; these
 //! structures define it.
 //!
-//! The winner of a CPU is computed from the present claims: the CPU's line of the global page is as
-//! old as its scheduler's last decision, and a vCPU that is alone there, or keeps its rank, causes
-//! none. Reads memory, and the policy of assigned threads.
+//! The winner of a CPU is computed from the current claims: the CPU's line of the global page is as
+//! old as its scheduler's last decision, and a vCPU that is alone on the CPU, or keeps its rank,
+//! causes no decision. The census reads memory, and the policy of assigned threads.
 
 pub(crate) mod log;
 pub(crate) mod metrics;
@@ -23,11 +23,11 @@ use crate::ranking::roster::{EVERYWHERE, Owner};
 struct Machine {
     /// Version of this format.
     version: u32,
-    /// Identifies the running daemon.
+    /// Number that identifies the running daemon.
     generation: u64,
     pid: u32,
     uptime_ms: u64,
-    /// Whether the daemon elevates; otherwise processes give way by themselves.
+    /// Set if the daemon elevates threads; otherwise processes yield voluntarily.
     enforcing: bool,
     /// Levels with runnable work, bit L for level L.
     bitmap: u64,
@@ -40,13 +40,13 @@ struct Machine {
     assigned: Vec<Assigned>,
 }
 
-/// A process that a rule of the configuration has given a level.
+/// A process to which a rule of the configuration has assigned a level.
 #[derive(Serialize)]
 struct Assigned {
     pid: i32,
     uid: u32,
     threads: usize,
-    /// Whether the kernel has a thread of it in SCHED_FIFO now.
+    /// Set if the kernel currently has a thread of the process in SCHED_FIFO.
     elevated: bool,
 }
 
@@ -58,7 +58,7 @@ struct Cpu {
     winner: Option<u32>,
     level: Option<u8>,
     contenders: u32,
-    /// Changes of the winner so far.
+    /// Number of changes of the winner since the start.
     switches: u64,
 }
 
@@ -77,23 +77,23 @@ struct Process {
 struct Vcpu {
     index: usize,
     cpu: usize,
-    /// Runnable levels, after the ceiling.
+    /// Runnable levels, limited by the ceiling.
     bitmap: u64,
     running: Option<u8>,
     awaited: Option<u8>,
-    /// Level by which it is ranked.
+    /// Level by which the vCPU is ranked.
     potential: Option<u8>,
-    /// 0: not elevated.
+    /// Band of the vCPU; 0 if it is not elevated.
     band: u8,
     winner: bool,
-    /// Number of times that it became the winner.
+    /// Number of times that the vCPU became the winner.
     wins: u64,
     rings: u64,
     floods: u64,
     overdrafts: u64,
-    /// Number of pauses of its threads.
+    /// Number of pauses of the vCPU's threads.
     pauses: u64,
-    /// Turns of its loop, if the process counts them.
+    /// Number of turns of the vCPU's loop, if the process counts them.
     turns: u32,
     threads: Vec<Thread>,
 }
@@ -108,7 +108,7 @@ fn some(level: u8) -> Option<u8> {
     (level < LEVELS).then_some(level)
 }
 
-/// Returns the census as text. Reads pages and counters only.
+/// Returns the census as text. Reads only pages and counters.
 pub(crate) fn of(control: &Control) -> String {
     let shared = &control.shared;
     let page = shared.global.page();
@@ -190,7 +190,7 @@ struct Winner {
     level: u8,
 }
 
-/// Returns the state of all CPUs, by number.
+/// Returns the states of all CPUs, in the order of their numbers.
 fn views(control: &Control) -> Vec<View> {
     let mut views = vec![View::default(); control.shared.cpus];
     let page = control.shared.global.page();
@@ -202,7 +202,7 @@ fn views(control: &Control) -> Vec<View> {
             let claim = claim(session, index);
             view.bitmap |= claim.levels();
             view.contenders += u32::from(claim.potential() < NO_LEVEL);
-            // Of equals the one with the turn wins.
+            // Of several vCPUs of equal level, the one whose turn it is wins.
             let chosen = page.cpu(vcpu.cpu).and_then(|line| line.winner()) == Some(vcpu.slot);
             let level = claim.runnable();
             let before = view.winner.map_or(NO_LEVEL, |winner| winner.level);

@@ -1,9 +1,9 @@
-//! Messages to the service manager that has started the daemon (sd_notify), if there is one.
+//! Messages to the service manager that has started the daemon, if there is one (sd_notify).
 //!
-//! A message is one datagram to the socket of `NOTIFY_SOCKET`. With `WatchdogSec=` the manager
-//! restarts a daemon without messages for that time. The control thread sends one at each
-//! heartbeat, so a daemon whose control thread hangs is restarted, and the guardian restores its
-//! threads.
+//! A message is one datagram to the socket in `NOTIFY_SOCKET`. With `WatchdogSec=` the manager
+//! restarts a daemon that sends no message for that time. The control thread sends a message at
+//! each heartbeat, so a daemon whose control thread hangs is restarted, and the guardian restores
+//! its threads.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;

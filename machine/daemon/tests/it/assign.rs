@@ -76,7 +76,7 @@ fn an_assigned_program_is_urgent_within_its_budget() {
     let (urgent, other) = race(before, start_spinner(&path, MALLORY));
     println!("urgent {urgent}, other {other} us of 1000000");
     assert!(urgent > 2 * other, "{urgent} {other}");
-    // After its 80 % the program is ordinary, and shares the remaining time: some 90 % in total.
+    // After its 80 % the program is ordinary, and shares the remaining time: about 90 % in total.
     assert!(urgent < 970_000, "{urgent} {other}");
     assert_eq!(census(&path)["alarms"], 0);
     let after = start_spinner(&path, ALICE);

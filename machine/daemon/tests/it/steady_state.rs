@@ -160,8 +160,8 @@ fn a_steady_daemon_only_waits_and_checks() {
     if traced.is_err() || log.is_empty() {
         return skipped("strace may not trace here");
     }
-    let calls = log.lines().filter_map(|cpu_and_winner| {
-        let call = cpu_and_winner.split_whitespace().nth(1)?;
+    let calls = log.lines().filter_map(|line| {
+        let call = line.split_whitespace().nth(1)?;
         Some(call.split('(').next()?.to_string())
     });
     let calls: Vec<String> = calls
@@ -189,7 +189,7 @@ fn a_steady_daemon_only_waits_and_checks() {
     // check may be incomplete.
     let threads = log
         .lines()
-        .filter_map(|cpu_and_winner| cpu_and_winner.split_whitespace().next());
+        .filter_map(|line| line.split_whitespace().next());
     let threads = threads.collect::<std::collections::BTreeSet<_>>().len();
     println!("{count} calls in {checks} checks, {threads} threads");
     let limit = 3 * checks + 6 * halves + threads + 4;
@@ -239,7 +239,7 @@ fn no_elevated_thread_looks_up_a_file_of_another_process() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let _ghost = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
+    let _rival = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
     let extra_settings = [("VICTIM", last_cpu.to_string())];
     let mut lender = start_child("lender", &path, MALLORY, (first_cpu, 40), &extra_settings);
     lender.run_until(deadline_after(Duration::from_secs(2)));
@@ -265,10 +265,8 @@ fn no_elevated_thread_looks_up_a_file_of_another_process() {
             continue;
         }
         let tid = task.file_name().into_string().unwrap();
-        let is_foreign_lookup = |cpu_and_winner: &&str| {
-            cpu_and_winner.starts_with(&tid)
-                && cpu_and_winner.contains("\"/proc/")
-                && !cpu_and_winner.contains("/proc/self/")
+        let is_foreign_lookup = |line: &&str| {
+            line.starts_with(&tid) && line.contains("\"/proc/") && !line.contains("/proc/self/")
         };
         let opens: Vec<&str> = log.lines().filter(is_foreign_lookup).collect();
         assert!(opens.is_empty(), "{name}: {opens:?}");

@@ -1,41 +1,43 @@
-//! [`WorkTimes`]: the next time at which the loop has work to do.
+//! [`WorkTimes`]: the times at which the loop has work to do.
 //!
-//! Turns end at exact times. A piece or a scan may come somewhat earlier or later, so it is done at
-//! the end of a turn where one is near: a wake-up takes longer from the task in front than the scan
-//! itself. Pure logic.
+//! Turns end at exact times. A piece or a scan may happen a little earlier or later, so it is done
+//! at the end of a turn if one is near: an additional wake-up takes more time from the task in
+//! front than the scan itself. This module is pure logic.
 
 use crate::config::between_scans;
 use crate::policy::Nanos;
 
-/// A piece begins or ends at the end of a turn that is no farther off than its length divided by
-/// this.
+/// A piece begins or ends with a turn if the end of the turn is at most the piece's length divided
+/// by this number away.
 const SLACK_DIVISOR: Nanos = 4;
 
-/// Scans between two thorough scans; also the factor by which scans are more frequent after births.
+/// Number of scans between two thorough scans; also the factor by which scans are more frequent
+/// after births of threads.
 const SCANS_PER_THOROUGH: Nanos = 10;
 
 /// Times at which work is due, ns of CLOCK_MONOTONIC.
 #[derive(Debug)]
 pub(super) struct WorkTimes {
-    /// End of the turn; `None`: the turn has no end.
+    /// End of the turn, or `None` if the turn has no end.
     pub(super) turn_end: Option<Nanos>,
-    /// Beginning or end of a piece.
+    /// Time of the next beginning or end of a piece.
     piece: Option<Nanos>,
-    /// Time by which `piece` may be moved.
+    /// Maximum time by which `piece` may be moved.
     slack: Nanos,
     /// Beginning of the last piece.
     piece_began: Nanos,
     pieces: u64,
     scan: Nanos,
     thorough_scan: Nanos,
-    /// Longest and present time between scans.
+    /// Maximum time between scans, and the current time between scans.
     max_scan_interval: Nanos,
     scan_interval: Nanos,
     pub(super) publish: Nanos,
 }
 
 impl WorkTimes {
-    /// `pieces`: time closed and time open; `max_scan_interval`: longest time between scans.
+    /// Creates the times. `pieces` is the closed time and the open time; `max_scan_interval` is the
+    /// maximum time between scans.
     pub(super) fn new(
         now: Nanos,
         pieces: Option<(Nanos, Nanos)>,
@@ -61,8 +63,8 @@ impl WorkTimes {
         exact.fold(self.scan, Nanos::min)
     }
 
-    /// Moves a beginning or end of a piece that falls into the turn that begins at `now` to the
-    /// nearer end of that turn.
+    /// If a piece begins or ends within the turn that begins at `now`, moves this time to the
+    /// nearer end of the turn.
     pub(super) fn align_piece(&mut self, now: Nanos) {
         let (Some(piece), Some(end)) = (self.piece, self.turn_end) else {
             return;
@@ -96,27 +98,29 @@ impl WorkTimes {
         self.slack = length.unwrap_or(0) / SLACK_DIVISOR;
     }
 
-    /// Postpones a piece that is due at `now` and not needed.
+    /// Postpones a piece that is due at `now` but not needed.
     pub(super) fn postpone_piece(&mut self, now: Nanos, pieces: Option<(Nanos, Nanos)>) {
         self.pieces += 1;
         self.piece = pieces.map(|(closed, _)| now + spread(closed as f64, self.pieces));
         self.slack = pieces.map_or(0, |(closed, _)| closed / SLACK_DIVISOR);
     }
 
-    /// Whether to scan for births: the scan is due, or would be before the next wake-up.
+    /// Returns whether to scan for births: the scan is due, or would be due before the next
+    /// wake-up.
     pub(super) fn wants_scan(&self, now: Nanos) -> bool {
         let next = [self.turn_end, self.piece].into_iter().flatten().min();
         let before = next.is_some_and(|next| next > self.scan);
         now >= self.scan || (before && now + self.scan_interval / 2 >= self.scan)
     }
 
-    /// Whether the scan at `now` is a thorough one.
+    /// Returns whether the scan at `now` is thorough.
     pub(super) fn is_thorough(&self, now: Nanos) -> bool {
         now >= self.thorough_scan
     }
 
-    /// Records a scan. `born`: it has found new threads; a process that starts one may start more,
-    /// so the next scan comes sooner. Thorough scans are rarer where there are many `threads`.
+    /// Records a scan. `born` says that the scan has found new threads; a process that starts a
+    /// thread may start more, so the next scan is sooner. Thorough scans are rarer if there are
+    /// many `threads`.
     pub(super) fn record_scan(&mut self, now: Nanos, born: bool, threads: usize) {
         if self.is_thorough(now) {
             let least = self.max_scan_interval * SCANS_PER_THOROUGH;
@@ -132,8 +136,8 @@ impl WorkTimes {
 }
 
 /// Returns the `n`-th length around `length`, within 30 % of it: pieces at equal distances would
-/// fall into the slices of the same task again and again. Multiples of the golden ratio cover the
-/// range evenly, over any stretch of `n`.
+/// repeatedly fall into the slices of the same task. Multiples of the golden ratio cover the range
+/// evenly, over any sequence of `n`.
 fn spread(length: f64, n: u64) -> Nanos {
     let part = (n as f64 * 0.618_033_988_749_895).fract();
     (length * (0.7 + 0.6 * part)) as Nanos
@@ -145,8 +149,8 @@ mod tests {
 
     const MS: Nanos = 1_000_000;
 
-    /// Returns, for a second with turns of `turn`: the wake-ups at which no turn ended, the pieces,
-    /// the time open, and the longest time without a scan.
+    /// Simulates a second with turns of `turn`. Returns the number of wake-ups at which no turn
+    /// ended, the number of pieces, the open time, and the longest time without a scan.
     fn second(turn: Nanos) -> (u64, u64, Nanos, Nanos) {
         let pieces = Some((22_000_000, 3_000_000));
         let mut due = WorkTimes::new(0, pieces, 10 * MS);

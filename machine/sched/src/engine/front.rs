@@ -46,7 +46,7 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Moves a task to another CPU, where it starts at the base.
+    /// Moves a task to another CPU, where it starts at the base priority.
     fn move_to(&mut self, placement: Placement) -> Result<(), SchedError> {
         let number = self.cpus[placement.cpu].number;
         let slot = &mut self.slots[placement.task.0];
@@ -98,8 +98,8 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Makes `front` the task of a CPU that competes with ordinary threads. Where that would take
-    /// long, the present one stays to the end of the open piece.
+    /// Makes `front` the task of a CPU that competes with ordinary threads. If the change would
+    /// take long, the present task stays until the end of the open piece.
     fn set_fair(&mut self, cpu: usize, front: Option<TaskId>) -> Result<(), SchedError> {
         let before = self.cpus[cpu].fair;
         let here = before.filter(|task| self.slots[task.0].cpu == cpu);
@@ -145,8 +145,8 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Begins an open piece. The tasks behind are lowered first, so that none gets before the one
-    /// in front.
+    /// Begins an open piece. The tasks behind are lowered first, so that none of them overtakes the
+    /// task in front.
     pub(super) fn open(&mut self, now: Nanos) -> Result<(), SchedError> {
         if self.open {
             return Ok(());
@@ -170,7 +170,7 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Ends the open piece: the tasks in front are raised first.
+    /// Ends the open piece. The tasks in front are raised first.
     pub(super) fn close(&mut self, now: Nanos) -> Result<(), SchedError> {
         self.open = false;
         let base = self.config.base;

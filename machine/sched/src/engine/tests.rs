@@ -1,7 +1,7 @@
-//! The engine on simulated CPUs: exact sequences in virtual time.
+//! Tests of the engine on simulated CPUs, which check exact sequences in virtual time.
 //!
 //! Each simulated task has a priority and a CPU, and sleeps according to a script. A wait gives
-//! each CPU to its highest awake task, the first of equals, in steps of 10 µs.
+//! each CPU to its highest awake task, and to the first of several equal tasks, in steps of 10 µs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,14 +19,14 @@ struct Sim {
     now: Nanos,
     end: Nanos,
     tasks: Vec<SimTask>,
-    /// Whether a thread above everything has every CPU at a time, how long it had them, and whether
-    /// it is the scheduler.
+    /// Tells whether a thread above all tasks occupies every CPU at a time. Then how long it has
+    /// occupied them, and whether this thread is the scheduler.
     stolen: fn(Nanos) -> bool,
     lost: Nanos,
     by_scheduler: bool,
     /// CPU time of an ordinary thread that always wants every CPU.
     bystander: Option<Nanos>,
-    /// A CPU that is taken away, and the time.
+    /// A CPU that becomes unavailable, and the time.
     unplugged: Option<(usize, Nanos)>,
 }
 
@@ -39,9 +39,9 @@ struct SimTask {
     ends: Option<Nanos>,
     /// Period, and time awake at the beginning of each period.
     awake: Option<(Nanos, Nanos)>,
-    /// Number of times it was asked whether it wants a CPU.
+    /// Number of times the engine asked whether the task wants a CPU.
     asked: u32,
-    /// Runs, oldest first: (begin, end).
+    /// Runs of the task, oldest first: (begin, end).
     runs: Vec<(Nanos, Nanos)>,
 }
 
@@ -88,7 +88,7 @@ impl Sim {
                 }
             }
             let ordinary = best.as_ref().is_none_or(|task| rank(task) <= 1);
-            // Every other step goes to the ordinary thread.
+            // Every second step goes to the ordinary thread.
             if ordinary
                 && let Some(used) = &mut self.bystander
                 && (now / STEP).is_multiple_of(2)
@@ -297,13 +297,14 @@ fn shares_hold_beside_a_sleeper() {
     let used = world.used();
     let ratio = used[1] as f64 / used[2] as f64;
     assert!((2.8..3.2).contains(&ratio), "{used:?}");
-    // The sleeper gets all the time it wants.
+    // The sleeper gets all the time that it wants.
     assert!(used[0] >= 90, "{used:?}");
 }
 
 #[test]
 fn shares_hold_while_a_higher_thread_takes_most_of_the_cpu() {
-    // Taken: most of every turn; of every other turn; of half of the turns, at random.
+    // The thread takes: most of every turn; most of every second turn; at random, most of half of
+    // the turns.
     let patterns: [fn(Nanos) -> bool; 3] = [
         |now| now % (7 * MS) < 5 * MS,
         |now| now % (10 * MS) < 4 * MS,
@@ -330,7 +331,7 @@ fn equals_below_a_sleeper_take_turns_and_the_sleeper_runs_at_once() {
     let used = world.used();
     assert!(used[1].abs_diff(used[2]) <= 30, "{used:?}");
     let sim = world.sim.borrow();
-    // After the first turns it never waits.
+    // After the first turns the sleeper never waits.
     for &(begin, _) in sim.tasks[0].runs.iter().skip(3) {
         assert_eq!(begin % (7 * MS), 0);
     }
@@ -432,7 +433,7 @@ fn nothing_is_opened_while_tasks_leave_ordinary_threads_their_part() {
         let (opened, ordinary) = opened(cpus, 3 * MS);
         assert_eq!(opened, 0);
         let quarter = 1000 * cpus as u64;
-        // The simulated thread has every other step of the rest.
+        // The simulated thread gets every second step of the remaining time.
         assert!(ordinary * 2 >= quarter, "{ordinary}");
     }
     // A twentieth is too little.
@@ -453,7 +454,7 @@ fn a_program_that_runs_alone_continues_after_an_open_piece() {
 fn cpu_time_of_the_scheduler_counts_against_ordinary_threads() {
     let opened = |by_scheduler: bool| {
         let world = World::new(1, 1, 4000 * MS).open();
-        // The task uses 70 % of the time, a thread above everything the next 25 %.
+        // The task uses 70 % of the time, and a thread above all tasks the next 25 %.
         let world = world.task(0, |task| task.awake = Some((10 * MS, 7 * MS)));
         let mut sim = world.sim.borrow_mut();
         sim.stolen = |now| (7 * MS..9 * MS + MS / 2).contains(&(now % (10 * MS)));
@@ -488,7 +489,8 @@ fn sleeping_threads_change_once_per_piece_and_not_at_each_switch_in_it() {
     };
     let (few, before, _) = run(1);
     let (many, ordinary, used) = run(2000);
-    // Some 20 pieces; for each the threads change to open, to close, and once or twice in front.
+    // There are about 20 pieces; for each the threads change when it begins, when it ends, and once
+    // or twice when their task is in front.
     assert!(many - few <= 2000 * 4 * 22, "{many} {few}");
     assert!(ordinary.abs_diff(before) <= 40, "{ordinary} {before}");
     assert!(

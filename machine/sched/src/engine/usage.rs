@@ -1,15 +1,15 @@
-//! CPU time of tasks: for the policy, for the report, and to find the running task where the policy
-//! favours none.
+//! CPU time of tasks, which serves the policy and the report, and identifies the running task if
+//! the policy favours none.
 
 use super::{Engine, Slot};
 use crate::member::{Member, TaskClass};
 use crate::policy::{Nanos, TaskId, Usage};
 use crate::report::{Report, TaskReport};
 
-/// A turn shorter than this says nothing about which tasks slept, ns.
+/// Minimum length of a turn from which the engine concludes which tasks slept, ns.
 const MIN_TURN: Nanos = 50_000;
 
-/// A task that was asleep is asked again after this many turns.
+/// Number of turns after which a task that was asleep is asked again.
 const SLEEP_CHECK_TURNS: u32 = 32;
 
 impl<M: Member> Slot<M> {
@@ -22,8 +22,9 @@ impl<M: Member> Slot<M> {
         }
     }
 
-    /// Whether the task used little because a higher thread, or another guest of the machine, kept
-    /// it from its CPU. The question is expensive, so a known sleeper is rarely asked.
+    /// Returns whether the task used little CPU time because a higher thread, or another guest of
+    /// the machine, kept it from its CPU. The check is expensive, so a known sleeper is rarely
+    /// checked.
     fn wants_cpu(&mut self) -> bool {
         self.turns_since_sleep_check += 1;
         if self.sleeps && self.turns_since_sleep_check < SLEEP_CHECK_TURNS {
@@ -35,8 +36,8 @@ impl<M: Member> Slot<M> {
 }
 
 impl<M: Member> Engine<M> {
-    /// Reports to the policy the usage of the turn that ends: that of the favoured tasks, and of
-    /// all others if those left time over.
+    /// Reports to the policy the usage of the turn that ends: the usage of the favoured tasks, and
+    /// of all other tasks if the favoured tasks left time for them.
     pub(super) fn charge(&mut self, now: Nanos) {
         let elapsed = now.saturating_sub(self.turn_began);
         let long_enough = elapsed >= MIN_TURN && !self.turn_was_open;
@@ -75,7 +76,7 @@ impl<M: Member> Engine<M> {
         self.slots.iter_mut().for_each(Slot::read_cpu_time);
     }
 
-    /// Whether the tasks have left ordinary threads their part of each CPU since
+    /// Returns whether the tasks have left ordinary threads their part of each CPU since
     /// [`Engine::begin_interval`], so that no piece is needed. The scheduler, and a task that has
     /// changed its CPU, count on every CPU. `own` is the scheduler's CPU time. Reads the CPU time
     /// of every task.
@@ -98,7 +99,7 @@ impl<M: Member> Engine<M> {
         used.into_iter().all(|used| used as f64 <= most)
     }
 
-    /// Begins an interval of which ordinary threads are due their part. `own` is the scheduler's
+    /// Begins an interval in which ordinary threads are due their part. `own` is the scheduler's
     /// CPU time.
     pub(super) fn begin_interval(&mut self, now: Nanos, own: Nanos) {
         self.closed_at = now;
@@ -109,8 +110,9 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// Favours, on CPUs without a favoured task, the one that used most since the last piece, so
-    /// that an open piece does not change which task runs. The CPU times have just been read.
+    /// On each CPU without a favoured task, favours the task that used most CPU time since the last
+    /// piece, so that an open piece does not change which task runs. The CPU times have just been
+    /// read.
     pub(super) fn find_leaders(&mut self) {
         if self.cpus.iter().all(|cpu| !cpu.favoured.is_empty()) {
             return;
@@ -132,8 +134,8 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// Returns the leaders to the base. A thread that is lowered is the first of its new priority,
-    /// so they continue to run.
+    /// Returns the leaders to the base priority. A thread that is lowered becomes the first of its
+    /// new priority, so the leaders continue to run.
     pub(super) fn equalise_leaders(&mut self) -> Result<(), crate::SchedError> {
         for index in 0..self.cpus.len() {
             if !std::mem::take(&mut self.cpus[index].has_leader) {

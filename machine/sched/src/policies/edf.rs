@@ -2,11 +2,12 @@
 //!
 //! Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment"
 //! (JACM 20(1), 1973), with budgets that are enforced, so that an overrun harms only its own task.
-//! A task's budget is filled at the beginning of each of its periods, whose end is its deadline; of
-//! the tasks with budget left the one with the earliest deadline runs. Remaining time goes to the
-//! tasks without a reservation, in turn, a slice of CPU time each; if there are none, to those with
-//! one. On one CPU every task gets its budget before every deadline if the budgets divided by the
-//! periods add up to at most 1, less the lateness of timers and the part of ordinary threads.
+//! A task's budget is refilled at the beginning of each of its periods, whose end is its deadline;
+//! of the tasks that have budget, the task with the earliest deadline runs. Remaining time goes to
+//! the tasks without a reservation, in turn, each for a slice of CPU time; if there are none, to
+//! the tasks with a reservation. On one CPU every task gets its budget before every deadline if the
+//! budgets divided by the periods add up to at most 1, less the lateness of timers and the part of
+//! ordinary threads.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -53,9 +54,9 @@ pub struct Edf {
     given: Vec<(TaskId, Reservation)>,
     jobs: Vec<Job>,
     slice: Nanos,
-    /// Tasks that share the remaining time; the first is next.
+    /// Tasks that share the remaining time; the first task is next.
     rest: VecDeque<TaskId>,
-    /// Remaining slice of the first of them, ns.
+    /// Remaining slice of the first of these tasks, ns.
     rest_left: Nanos,
 }
 
@@ -71,7 +72,7 @@ impl Default for Edf {
     }
 }
 
-/// The reason for which a reservation is refused.
+/// The reason why a reservation is refused.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum EdfError {
@@ -79,7 +80,7 @@ pub enum EdfError {
     Impossible(Reservation),
     /// The reservations exceed the CPUs.
     Overcommitted {
-        /// Sum of budget divided by period, in CPUs.
+        /// Sum of budget divided by period over all reservations, in CPUs.
         asked: f64,
         /// Number of CPUs.
         there: f64,
@@ -118,10 +119,11 @@ impl Edf {
         self
     }
 
-    /// Reserves for `task`, of `there` CPUs.
+    /// Makes a reservation for `task`, on a machine with `there` CPUs.
     ///
     /// # Errors
-    /// [`EdfError`] if this reservation is impossible, or all together exceed the CPUs.
+    /// [`EdfError`] if this reservation is impossible, or all reservations together exceed the
+    /// CPUs.
     pub fn reserve(
         mut self,
         task: TaskId,
@@ -149,7 +151,8 @@ impl Edf {
         self.rest_left = self.slice;
     }
 
-    /// Updates the tasks that share the remaining time: those without a reservation, or all.
+    /// Updates the tasks that share the remaining time: the tasks without a reservation, or else
+    /// all.
     fn update_rest(&mut self) {
         let none_is_free = self.jobs.iter().all(|job| job.reserved.is_some());
         let shares = |job: &&Job| none_is_free || job.reserved.is_none();
@@ -197,7 +200,7 @@ impl Policy for Edf {
 
     fn used(&mut self, usage: Usage, _now: Nanos) {
         if let Some(job) = self.jobs.iter_mut().find(|job| job.task == usage.task) {
-            // Usage beyond the budget was remaining time.
+            // Usage beyond the budget came from the remaining time.
             let beyond = usage.cpu_time.saturating_sub(job.left);
             job.left = job.left.saturating_sub(usage.cpu_time);
             job.sleeps = usage.slept;
@@ -216,7 +219,7 @@ impl Policy for Edf {
                 continue;
             };
             if now >= job.deadline {
-                // Periods stay on their grid, however many were missed.
+                // Periods stay on their grid, even if several were missed.
                 let periods = (now - job.deadline) / reserved.period + 1;
                 job.deadline += periods * reserved.period;
                 job.left = reserved.budget;
@@ -237,8 +240,8 @@ impl Policy for Edf {
             let job = self.jobs.iter().find(|job| job.task == *task);
             job.is_some_and(|job| job.sleeps)
         };
-        // A sleeper stays in front, so that it runs when it wakes; meanwhile its slice goes to the
-        // next task.
+        // A sleeper stays in front, so that it runs when it wakes; meanwhile the next task uses its
+        // slice.
         for task in &self.rest {
             turn.favour(*task);
             awake += usize::from(!sleeps(task));

@@ -1,15 +1,15 @@
-//! [`Levels`]: strict levels, round-robin within a level.
+//! [`Levels`]: strict levels, with round-robin within a level.
 //!
-//! Level 0 is the most urgent. A less urgent task runs only while all more urgent ones sleep; a
-//! sleeper stays in front of it, so it runs the moment it wakes, without a call of this policy.
-//! Within a level the tasks that are awake take turns of one slice. A level that never sleeps
-//! starves those below it: that is the meaning of strict.
+//! Level 0 is the most urgent. A less urgent task runs only while all more urgent tasks sleep; a
+//! sleeper stays in front of it, so the sleeper runs the moment it wakes, without a call of this
+//! policy. Within a level the tasks that are awake take turns of one slice. A level that never
+//! sleeps starves all less urgent levels: this is the meaning of strict.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 
-/// Level of tasks that were given none: the least urgent.
+/// Level of tasks without an assigned level: the least urgent.
 const DEFAULT_LEVEL: u8 = u8::MAX;
 
 /// Strict levels.
@@ -31,13 +31,14 @@ pub struct Levels {
     given: Vec<(TaskId, u8)>,
     levels: BTreeMap<u8, VecDeque<TaskId>>,
     asleep: Vec<TaskId>,
-    /// Tasks that were favoured in the last turn and not known to sleep.
+    /// Tasks that were favoured in the last turn and are not known to sleep.
     ran: Vec<TaskId>,
     ends: Nanos,
 }
 
 impl Levels {
-    /// Creates the policy with slices of `slice` ns among equals. Tasks without a level come last.
+    /// Creates the policy with slices of `slice` ns within a level. Tasks without a level come
+    /// last.
     pub fn new(slice: Nanos) -> Levels {
         Levels {
             slice: slice.max(1),
@@ -49,7 +50,7 @@ impl Levels {
         }
     }
 
-    /// Puts `task` on `level`, 0 being the most urgent.
+    /// Puts `task` on `level`. Level 0 is the most urgent.
     pub fn level(mut self, task: TaskId, level: u8) -> Levels {
         self.given.push((task, level));
         self
@@ -102,7 +103,7 @@ impl Policy for Levels {
         }
         self.ran.clear();
         for queue in self.levels.values() {
-            // Within a level sleepers come first: they use no time and take no turns.
+            // Within a level sleepers come first: they use no time and no turns.
             let is_asleep = |task: &&TaskId| self.asleep.contains(task);
             let awake = queue.iter().filter(|task| !is_asleep(task));
             for &task in queue.iter().filter(is_asleep) {

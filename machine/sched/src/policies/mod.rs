@@ -2,14 +2,14 @@
 //!
 //! | policy | task that runs | use |
 //! |---|---|---|
-//! | [`RoundRobin`] | each in turn for one slice | equal progress of equal programs |
-//! | [`Table`] | named by a repeating timetable | time-triggered systems, experiments |
+//! | [`RoundRobin`] | each task in turn for one slice | equal progress of equal programs |
+//! | [`Table`] | the task that a repeating timetable names | time-triggered systems, experiments |
 //! | [`Weighted`] | by shares: stride scheduling | a reserved part of a CPU |
-//! | [`Edf`] | the earliest deadline, with a budget for each period | periodic work |
-//! | [`Levels`] | the most urgent level, in turn within it | a server before its batch jobs |
-//! | [`Solo`] | one until it blocks | as few switches as possible |
+//! | [`Edf`] | the task with the earliest deadline and a budget for each period | periodic work |
+//! | [`Levels`] | the most urgent level, in turn within a level | a server before its batch jobs |
+//! | [`Solo`] | one task until it blocks | as few switches as possible |
 //!
-//! All are work-conserving: a task that is not picked runs when the picked ones block.
+//! All policies are work-conserving: a task that is not picked runs when the picked tasks block.
 
 mod edf;
 mod levels;

@@ -1,16 +1,16 @@
-//! [`RoundRobin`]: each task in turn, for one slice.
+//! [`RoundRobin`]: each task in turn for one slice.
 //!
-//! Slices end on a grid, so a late timer shortens the next slice instead of moving all later ones.
-//! A task that blocks keeps its slice: the stand-in runs in it for free, but no longer than that,
-//! and the other tasks stand in by turns. With K CPUs, K tasks run and K move to the back. A turn
-//! costs one system call for each raised thread, one to read the CPU time of each task in front,
-//! and the wait.
+//! Slices end on a grid, so a late timer shortens the next slice instead of delaying all later
+//! slices. A task that blocks keeps its slice: a stand-in runs in it for free, but only until its
+//! end, and the other tasks take turns as stand-ins. With K CPUs, K tasks run and K move to the
+//! back. A turn costs one system call for each raised thread, one to read the CPU time of each task
+//! in front, and the wait.
 
 use std::collections::{HashSet, VecDeque};
 
 use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 
-/// Each task in turn, for one slice.
+/// Runs each task in turn for one slice.
 ///
 /// ```
 /// use upshift_sched::policies::RoundRobin;
@@ -33,10 +33,10 @@ pub struct RoundRobin {
     ends: Nanos,
     /// Set while the front of the queue has not run yet.
     fresh: bool,
-    /// Tasks that slept through most of their last slice.
+    /// Tasks that slept for most of their last slice.
     sleepers: HashSet<TaskId>,
-    /// Slices so far. The length of a round and the number of stand-ins have no common divisor, so
-    /// each task gets each stand-in.
+    /// Number of slices so far. The length of a round and the number of stand-ins have no common
+    /// divisor, so each task gets each stand-in.
     slices: usize,
 }
 

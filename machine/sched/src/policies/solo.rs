@@ -1,11 +1,12 @@
 //! [`Solo`]: one task at a time, until it blocks.
 //!
-//! The kernel does this with SCHED_FIFO threads of one priority, so the policy favours no task and
-//! is never asked again: no timer, no unnecessary switch. Threads of one task queue separately.
+//! The kernel does this with SCHED_FIFO threads of the same priority, so the policy favours no task
+//! and is never asked again: it needs no timer and causes no unnecessary switch. The threads of a
+//! task queue separately.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 
-/// Tasks one at a time, each until it blocks.
+/// Runs one task at a time, until it blocks.
 #[derive(Debug, Default)]
 pub struct Solo;
 

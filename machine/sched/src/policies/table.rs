@@ -1,16 +1,16 @@
 //! [`Table`]: a repeating timetable.
 //!
 //! Entries begin on the grid of the table: entry *i* of lap *n* begins at *start + n · length +
-//! offset(i)*, so errors do not add up. Entries that were missed altogether (the machine was
-//! suspended) are skipped. Tasks that have ended leave their time to the others. The policy reads
-//! no CPU time.
+//! offset(i)*, so errors do not add up. Entries that were missed completely (because the machine
+//! was suspended) are skipped. A task that has ended leaves its time to the other tasks. The policy
+//! reads no CPU time. no CPU time.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 
 /// An entry of the timetable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The favoured tasks, in order. Empty: all tasks are equal.
+    /// The favoured tasks in order; if empty, all tasks are equal.
     pub tasks: Vec<TaskId>,
     /// Length of the entry, ns.
     pub length: Nanos,
@@ -37,7 +37,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Creates a policy that repeats `entries`. Entries without length are left out; without any
+    /// Creates a policy that repeats `entries`. Entries without a length are ignored; without any
     /// entry no task is favoured.
     pub fn new(entries: Vec<Entry>) -> Table {
         let entries: Vec<Entry> = entries.into_iter().filter(|e| e.length > 0).collect();

@@ -3,16 +3,16 @@
 //! Waldspurger and Weihl, "Stride Scheduling: Deterministic Proportional-Share Resource Management"
 //! (MIT LCS TM-528, 1995). Each task has a *pass*, its CPU time divided by its shares; the task
 //! with the smallest pass runs for one slice. Here a pass grows by the CPU time actually used, so a
-//! late slice, or one that a sleeper left, is charged to the task that ran. Over any time in which
-//! a set of tasks stays awake, the CPU time of each differs from its share by less than one slice
-//! and one timer's lateness.
+//! late slice, or a slice that a sleeper left, is charged to the task that ran. Over any time in
+//! which a set of tasks stays awake, the CPU time of each task differs from its share by less than
+//! one slice and one timer's lateness.
 //!
-//! A sleeping task saves nothing up: its pass is raised to the smallest pass of the awake tasks. It
-//! stays in front of them, so it runs at once when it wakes.
+//! A sleeping task accumulates no claim: its pass is raised to the smallest pass of the awake
+//! tasks. It stays in front of them, so it runs at once when it wakes.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 
-/// Pass of one ns of CPU time with one share.
+/// Pass for one ns of CPU time with one share.
 const PASS_PER_NS: u128 = 1 << 32;
 
 /// A task in stride scheduling.
@@ -64,7 +64,7 @@ impl Weighted {
         }
     }
 
-    /// Gives `task` `shares` shares, at least 1.
+    /// Gives `task` a number of shares, at least 1.
     pub fn share(mut self, task: TaskId, shares: u32) -> Weighted {
         self.shares.push((task, u64::from(shares.max(1))));
         self

@@ -1,4 +1,4 @@
-//! A scheduled process: its pidfd, its directory of threads, and a guard for each thread.
+//! A scheduled process, with its pidfd, its directory of threads, and a guard for each thread.
 
 use std::collections::HashSet;
 use std::fs::{File, TryLockError};
@@ -19,31 +19,31 @@ use crate::procfs;
 /// Number of times that an interrupted call is repeated.
 const RETRIES: usize = 16;
 
-/// Time for which a process is ordinary after a thread of it was found on another CPU: ten times
-/// the longest time that the thread can have been there.
+/// Time for which a process is ordinary after one of its threads was found on another CPU: ten
+/// times the longest time that the thread can have been there.
 const MIGRATION_PENALTY: Duration = Duration::from_secs(1);
 
-/// Most passes over the threads of a process that keeps starting new ones.
+/// Maximum number of passes over the threads of a process that keeps starting threads.
 const PASSES: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: i32,
     pidfd: OwnedFd,
-    /// `/proc/PID/task`, locked: no other scheduler has the process.
+    /// `/proc/PID/task`, which is locked so that no other scheduler takes the process.
     tasks: File,
-    /// Link count when the threads were last read: their number plus two; 0: they must be read
-    /// again.
+    /// Link count when the threads were last read, which is their number plus two; 0 if the threads
+    /// must be read again.
     links: u64,
     guards: Vec<Elevated>,
-    /// Threads that could not be elevated at the last scan.
+    /// Number of threads that could not be elevated at the last scan.
     pub(super) refused: u64,
-    /// Set when the elevator had no room for a thread: no other is tried until the threads are read
-    /// again.
+    /// Set if the elevator had no space for a thread: no other thread is tried until the threads
+    /// are read again.
     full: bool,
     /// Time until which the process is ordinary, because a thread of it was found on another CPU.
     ordinary_until: Option<Instant>,
-    /// CPU time seen last, ns.
+    /// CPU time at the last reading, ns.
     pub(super) cpu_time: Nanos,
     _monitored: MonitoredProcess,
 }
@@ -56,13 +56,13 @@ enum Adoption {
     Adopted,
     /// The thread belongs to another user, or is above all bands.
     Refused,
-    /// The elevator has no room for any thread.
+    /// The elevator has no space for another thread.
     Full,
 }
 
 impl Process {
-    /// Attaches process `pid`. `parent` is a thread of the process that forked it, if that was
-    /// elevated then.
+    /// Attaches process `pid`. `parent` is a thread of the process that forked it, if this thread
+    /// was elevated at the time.
     pub(super) fn attach(
         elevator: &Elevator,
         monitor: &ProcessMonitor,
@@ -71,15 +71,15 @@ impl Process {
         parent: Option<&Elevated>,
     ) -> Result<Process, SchedError> {
         let gone = |_| SchedError::NoSuchProcess(pid);
-        // From here on the pidfd shows whether the number still means this process.
+        // From here on the pidfd shows whether the number still belongs to this process.
         let pidfd = process_monitor::pidfd(pid).map_err(|error| match error.raw_os_error() {
             Some(libc::ESRCH | libc::EINVAL) => SchedError::NoSuchProcess(pid),
             _ => SchedError::os("open a pidfd")(error),
         })?;
         let tasks = File::open(format!("/proc/{pid}/task")).map_err(gone)?;
         // Two schedulers would record each other's changes as the process's own. The lock ends with
-        // this process, however it ends. Any process can take such a lock, so one of another user
-        // is ignored, unless that user is root.
+        // this process, however it ends. Any process can take such a lock, so a lock of another
+        // user is ignored, unless this user is root.
         if matches!(tasks.try_lock(), Err(TryLockError::WouldBlock))
             && procfs::is_locked_by_a_peer(&tasks)
         {
@@ -117,7 +117,7 @@ impl Process {
                 Err(error) => return Err(SchedError::refused(pid, error)),
             }
         }
-        // Elevated threads may have started others meanwhile.
+        // Elevated threads may have started other threads meanwhile.
         process.adopt(elevator, class, None, 1)?;
         if !matches!(class, TaskClass::Fifo(_)) {
             let threads = process.threads();
@@ -146,8 +146,8 @@ impl Process {
         process_monitor::has_ended(self.pidfd.as_fd())
     }
 
-    /// Whether the number of threads has changed, and there was room for all so far. One system
-    /// call.
+    /// Returns whether the number of threads has changed, provided that there was space for all
+    /// threads so far. One system call.
     pub(super) fn has_changed(&self) -> bool {
         !self.full
             && self
@@ -156,7 +156,7 @@ impl Process {
                 .map_or(true, |found| found.nlink() != self.links)
     }
 
-    /// Elevates threads that were born, and forgets threads that have ended.
+    /// Elevates new threads, and forgets threads that have ended.
     pub(super) fn adopt(
         &mut self,
         elevator: &Elevator,
@@ -178,7 +178,7 @@ impl Process {
                 match self.adopt_new(tid, elevator, class, cpu, threads)? {
                     Adoption::Adopted => {}
                     Adoption::Refused => self.refused += 1,
-                    // The others would not fit either, and each attempt takes long.
+                    // The remaining threads would not fit either, and each attempt takes long.
                     Adoption::Full => {
                         self.full = true;
                         self.refused += (born.len() - done) as u64;
@@ -193,7 +193,7 @@ impl Process {
         Ok(())
     }
 
-    /// Elevates a thread that was born.
+    /// Elevates a new thread.
     pub(super) fn adopt_thread(
         &mut self,
         tid: i32,
@@ -205,7 +205,7 @@ impl Process {
         if self.full || self.guards.iter().any(|guard| guard.tid() == tid) {
             return Ok(());
         }
-        // Threads without room are counted when the directory is read.
+        // Threads without space are counted when the directory is read.
         let adoption = self.adopt_new(tid, elevator, class, cpu, threads)?;
         self.full = adoption == Adoption::Full;
         Ok(())
@@ -234,8 +234,8 @@ impl Process {
             Err(ElevateError::TableFull { .. }) => return Ok(Adoption::Full),
             Err(_) => return Ok(Adoption::Refused),
         };
-        // The record fixes the identity of the thread: it is either in this process now, or never
-        // was.
+        // The record fixes the identity of the thread: either it is in this process now, or it
+        // never was.
         let listed = std::path::Path::new("/proc").join(format!("{}/task/{tid}", self.pid));
         if !listed.exists() || !cpu.map_or(Ok(true), |cpu| self.pin_one(&guard, cpu))? {
             return Ok(Adoption::Adopted);
@@ -248,7 +248,7 @@ impl Process {
         Ok(Adoption::Adopted)
     }
 
-    /// Limits `class` for a process that is ordinary for the time being.
+    /// Returns `class`, or [`TaskClass::Fair`] instead of SCHED_FIFO while the process is ordinary.
     fn limited(&self, class: TaskClass) -> TaskClass {
         match class {
             TaskClass::Fifo(_)
@@ -262,8 +262,8 @@ impl Process {
         }
     }
 
-    /// Moves all threads to `class`, with `threads` threads in the task. Returns the number of
-    /// system calls.
+    /// Moves all threads to `class`; `threads` is the number of threads of the task. Returns the
+    /// number of system calls.
     pub(super) fn set(&mut self, class: TaskClass, threads: usize) -> Result<u32, SchedError> {
         let class = self.limited(class);
         let calls = self.guards.len() as u32;
@@ -287,7 +287,7 @@ impl Process {
         Ok(())
     }
 
-    /// Pins a thread; `false` if it has ended.
+    /// Pins a thread. Returns false if the thread has ended.
     fn pin_one(&self, guard: &Elevated, cpu: usize) -> Result<bool, SchedError> {
         match retrying(|| guard.pin(cpu)) {
             Ok(()) => Ok(true),
@@ -299,9 +299,9 @@ impl Process {
         }
     }
 
-    /// Restores the class of threads that have changed their own policy or CPUs. Returns their
-    /// number. If a thread has ended, the next scan reads the directory: another may have been
-    /// born, so that the number of threads is the same. Two system calls for each thread.
+    /// Restores the class of threads that have changed their own policy or CPUs. Returns the number
+    /// of these threads. If a thread has ended, the next scan reads the directory, because a birth
+    /// may have left the number of threads unchanged. Two system calls for each thread.
     pub(super) fn correct(
         &mut self,
         class: TaskClass,
@@ -315,7 +315,7 @@ impl Process {
             cpus.is_ok_and(|cpus| Some(cpus) != only)
         };
         if self.guards.iter().any(migrated) {
-            // Until it was found, the thread had that CPU before all ordinary threads.
+            // Until now, the thread could use the other CPU before all ordinary threads.
             self.ordinary_until = Some(Instant::now() + MIGRATION_PENALTY);
         }
         let class = self.limited(class);
@@ -364,8 +364,7 @@ fn put(guard: &Elevated, class: TaskClass, threads: usize) -> io::Result<()> {
     retrying(|| match class {
         TaskClass::Fifo(priority) => guard.set(priority),
         TaskClass::Fair => match guard.set_nice(nice_for(threads)) {
-            // A nice value below the thread's own takes a right; without it the thread keeps its
-            // own.
+            // Lowering the nice value needs a right; without it the thread keeps its own value.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => guard.set_fair(),
             result => result,
         },
@@ -373,8 +372,8 @@ fn put(guard: &Elevated, class: TaskClass, threads: usize) -> io::Result<()> {
     })
 }
 
-/// Returns the nice value at which `threads` threads weigh about as much as one of nice 0: a step
-/// of nice is a factor of 1.25.
+/// Returns the nice value at which `threads` threads have about the weight of one thread of nice 0:
+/// one step of nice is a factor of 1.25.
 fn nice_for(threads: usize) -> i32 {
     let steps = (threads.max(1) as f64).ln() / 1.25f64.ln();
     (steps.round() as i32).min(19)

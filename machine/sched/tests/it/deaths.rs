@@ -25,8 +25,8 @@ fn a_scheduler_killed_at_any_moment_leaves_no_thread_elevated() {
         let pids = [spinners[0].pid(), spinners[1].pid()];
         let before = pids.map(scheduling_of);
         let text = format!("{} {}", pids[0], pids[1]);
-        // Every other scheduler is killed after it has elevated a thread, and the others during
-        // their start.
+        // Half of the schedulers are killed after they have elevated a thread, and the other half
+        // during their start.
         let mut scheduler = Process::start_with("schedule", &text);
         let is_elevated = || pids.iter().any(|&pid| !elevated_threads(pid).is_empty());
         if round % 2 == 0 {

@@ -1,5 +1,5 @@
-//! Helpers of the tests: child processes, schedulers of them, and the scheduling attributes of
-//! their threads.
+//! Helpers of the tests: child processes, schedulers of these processes, and the scheduling
+//! attributes of their threads.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
@@ -152,8 +152,8 @@ pub(crate) fn cpu_time_of(pid: i32) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Starts a scheduler of the processes `pids` on [`cpu`]; `children` says whether their children
-/// belong to them.
+/// Starts a scheduler of the processes `pids` on [`cpu`]; `children` says whether the children of
+/// these processes belong to the tasks.
 pub(crate) fn start_scheduler(
     elevator: &Elevator,
     pids: &[i32],

@@ -1,4 +1,4 @@
-//! Numbers of waiting operations by level, and the most urgent level in O(1).
+//! Numbers of waiting operations by level, with the most urgent level in O(1).
 
 use upshift::Level;
 

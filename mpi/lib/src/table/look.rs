@@ -1,6 +1,6 @@
-//! A look at MPI: does the work that destructors have left, and finds completions.
+//! A look at MPI, which does the work that destructors have left, and finds completions.
 //!
-//! Everything here calls MPI, under the lock of `job.rs`.
+//! All functions of this module call MPI, under the lock of `job.rs`.
 
 use std::ffi::c_int;
 use std::task::Waker;
@@ -15,7 +15,7 @@ use super::{Busy, Stage, Table};
 use crate::error::check;
 use crate::peers::Peers;
 
-/// Requests per `MPI_Testsome`: bounds the time under the lock.
+/// Number of requests per `MPI_Testsome`, which bounds the time under the lock.
 pub(super) const WINDOW: usize = 256;
 
 /// The findings of a look: wakers to call, and ranks that the completions concern.
@@ -35,32 +35,32 @@ impl Table {
                 ..
             }) = self.busy(key)
             {
-                // SAFETY: the request is active, since the table has it as running. MPI still
+                // SAFETY: the request is active, since the table contains it as running. MPI still
                 // completes it.
                 unsafe { sys::MPI_Cancel(&mut start.request) };
             }
         }
         for request in std::mem::take(&mut self.free_requests) {
             let mut request = request;
-            // SAFETY: persistent and inactive, and no copy of its handle is left.
+            // SAFETY: the request is persistent and inactive, and no copy of its handle remains.
             unsafe { sys::MPI_Request_free(&mut request) };
         }
-        // Before their communicators are freed, since the frees come later.
+        // These messages are received before their communicators are freed below.
         for matched in std::mem::take(&mut self.unreceived) {
             self.receive_unwanted(matched);
         }
         for comm in std::mem::take(&mut self.free_comms) {
             let mut comm = comm;
-            // SAFETY: a communicator of this library whose last handle is gone; MPI keeps it until
-            // its operations have ended.
+            // SAFETY: the last handle of this communicator has been dropped; MPI keeps the
+            // communicator until its operations have ended.
             unsafe { sys::MPI_Comm_free(&mut comm) };
         }
     }
 
     /// Receives a message that no operation wants, so that its sender can continue.
     fn receive_unwanted(&mut self, mut matched: Matched) {
-        // SAFETY: constants of the library; out-parameters; the buffer goes to the table with the
-        // request.
+        // SAFETY: constants of the library; the out-parameters are locals; the buffer moves to the
+        // table with the request.
         unsafe {
             let datatype = sys::RSMPI_UINT8_T;
             let mut bytes = 0;
@@ -92,7 +92,7 @@ impl Table {
         }
     }
 
-    /// Tests the window that ends before `end`. Returns the end of the next window.
+    /// Tests the window of requests that ends before `end`. Returns the end of the next window.
     pub(crate) fn test(
         &mut self,
         end: usize,
@@ -106,10 +106,10 @@ impl Table {
             return 0;
         }
         let mut indices = [0; WINDOW];
-        // SAFETY: plain data of C.
+        // SAFETY: `MPI_Status` is a C structure of integers, for which zero is valid.
         let mut statuses: [sys::MPI_Status; WINDOW] = unsafe { std::mem::zeroed() };
         let mut completed = 0;
-        // SAFETY: `length` active requests, and room for as many indices and statuses.
+        // SAFETY: there are `length` active requests, and space for as many indices and statuses.
         let code = unsafe {
             sys::MPI_Testsome(
                 length as c_int,
@@ -123,7 +123,8 @@ impl Table {
         // `MPI_UNDEFINED` is negative and means that no request was active, which cannot happen.
         let completed = usize::try_from(completed).unwrap_or(0).min(length);
         let pairs = &mut indices[..completed];
-        // From the back, because removing swaps the last one in.
+        // Requests are removed from the back, because a removal moves the last request to the free
+        // position.
         let mut order: Vec<usize> = (0..completed).collect();
         order.sort_unstable_by_key(|entry| std::cmp::Reverse(pairs[*entry]));
         for entry in order {
@@ -194,7 +195,7 @@ impl Table {
         });
     }
 
-    /// Asks MPI for each probe.
+    /// Asks MPI for a message that matches each probe.
     pub(crate) fn probe(&mut self, found: &mut Found) {
         let mut next = 0;
         while let Some(&index) = self.probes.get(next) {
@@ -216,7 +217,8 @@ impl Table {
             found.events += 1;
             let busy = self.slots[index as usize].busy.as_mut();
             let busy = busy.expect("the slot was occupied above");
-            // This drops a communicator, but not its last handle: the completion holds another.
+            // This drops a communicator, but not its last handle: the completion contains another
+            // handle.
             busy.stage = Stage::Done(completion);
             found.wakers.extend(busy.waker.take());
             let level = busy.level;

@@ -1,4 +1,4 @@
-//! The parts of an operation: its start, its completion, and the status that MPI reports.
+//! The start of an operation, its completion, and the status that MPI reports.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -9,30 +9,30 @@ use crate::comm::Comm;
 use crate::error::{Error, Result, check};
 use crate::peers::Peers;
 
-/// The buffer of an operation, and other values needed at its end.
+/// The buffer of an operation, and other values that are needed at its end.
 pub(crate) type Payload = Box<dyn Any + Send>;
 
 /// The treatment of an operation whose future was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Runs to its end in the background: sends and collectives.
+    /// The operation runs to its end in the background: sends and collectives.
     Completes,
     /// The operation is cancelled.
     Receive,
 }
 
-/// The end of an operation.
+/// The result of an operation that has ended.
 pub(crate) struct Completion {
     pub(crate) outcome: Result<Outcome>,
     pub(crate) payload: Payload,
-    /// The request of a persistent operation, which is inactive now.
+    /// The request of a persistent operation, which is now inactive.
     pub(crate) request: Option<sys::MPI_Request>,
 }
 
-// SAFETY: MPI's handles are names, which any thread may hold; they are used only under the lock.
+// SAFETY: an MPI handle is a name, which any thread may keep; it is used only under the lock.
 unsafe impl Send for Completion {}
 
-/// The status of a receive; without meaning for other operations.
+/// The status of a receive; it has no meaning for other operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) source: c_int,
@@ -58,33 +58,33 @@ pub(crate) struct Start {
     pub(crate) datatype: sys::MPI_Datatype,
     pub(crate) persistent: bool,
     pub(crate) payload: Payload,
-    /// Lower bound of the bytes that the operation moves.
+    /// Lower bound of the number of bytes that the operation transfers.
     pub(crate) bytes: usize,
     pub(crate) peers: Peers,
 }
 
 /// The arguments of a probe.
 pub(crate) struct Pattern {
-    /// Held, so that the communicator is not freed before the message is received.
+    /// Kept so that the communicator is not freed before the message is received.
     pub(crate) comm: Comm,
     pub(crate) source: c_int,
     pub(crate) tag: c_int,
 }
 
-/// A message that a probe has matched: it must be received.
+/// A message that a probe has matched, which must be received.
 pub(crate) struct Matched {
     pub(crate) message: sys::MPI_Message,
     pub(crate) status: sys::MPI_Status,
 }
 
-// SAFETY: as for `Completion`.
+// SAFETY: an MPI handle is a name, as in `Completion`.
 unsafe impl Send for Matched {}
 
 /// Returns a matching message, if there is one.
 ///
 /// The caller may call MPI.
 pub(crate) fn improbe(pattern: &Pattern) -> Result<Option<Matched>> {
-    // SAFETY: out-parameters, and a communicator that lives: the probe holds it.
+    // SAFETY: the out-parameters are locals, and the probe keeps the communicator alive.
     unsafe {
         let mut flag = 0;
         let mut message = sys::RSMPI_MESSAGE_NULL;
@@ -117,7 +117,8 @@ pub(crate) fn probe_completion(done: Result<Option<Matched>>, comm: Comm) -> Com
 /// Reads a status. The caller may call MPI.
 pub(crate) fn outcome(status: &sys::MPI_Status, datatype: sys::MPI_Datatype) -> Outcome {
     let (mut items, mut cancelled) = (0, 0);
-    // SAFETY: a status that MPI has filled, a type that lives, out-parameters.
+    // SAFETY: MPI has filled the status, the datatype lives as long as MPI, and the out-parameters
+    // are locals.
     unsafe {
         sys::MPI_Get_count(status, datatype, &mut items);
         sys::MPI_Test_cancelled(status, &mut cancelled);

@@ -1,13 +1,13 @@
 //! Time in which this process has no CPU, because it is stopped or other processes have the CPUs.
-//! The gates do not count this time as waiting: requests that queue during an absence are no sign
-//! of overload and are served as soon as the process resumes.
+//! The gates do not count this time as waiting: requests that queue during an absence are not a
+//! sign of overload and are served as soon as the process resumes.
 //!
-//! The gates read the clock with each request. If more than [`CHECK_INTERVAL`] has passed since
-//! the last check while requests waited, the process compares that time with its own CPU time;
-//! the difference was an absence. A handler that sleeps in a blocking call looks the same.
-//! Therefore absences are drawn from a budget that holds [`MAX_ABSENCE`] and is refilled by counted
-//! time. Of any time *t* the gates count at least (*t* − [`MAX_ABSENCE`]) / 2, so the bound on
-//! waiting holds up to a factor of two.
+//! The gates read the clock with each request. If more than [`CHECK_INTERVAL`] has passed since the
+//! last check while requests waited, the process compares this time with its own CPU time; the
+//! difference was an absence. A handler that sleeps in a blocking call looks the same. Therefore
+//! absences are taken from a budget of at most [`MAX_ABSENCE`], which counted time refills. Of any
+//! time *t* the gates count at least (*t* − [`MAX_ABSENCE`]) / 2, so the bound on waiting holds up
+//! to a factor of two.
 //!
 //! Cost: a load and a comparison per reading; a system call and a pass over all gates at most once
 //! per [`CHECK_INTERVAL`].
@@ -51,8 +51,8 @@ impl Absence {
         }
     }
 
-    /// Returns the time `now` without absences. `cpu_time` returns the CPU time of the process,
-    /// `is_waiting` whether any request waits: without one there is no absence.
+    /// Returns the time `now` without absences. `cpu_time` returns the CPU time of the process, and
+    /// `is_waiting` whether any request waits: if no request waits, there is no absence.
     #[inline]
     pub(crate) fn counted(
         &self,

@@ -1,20 +1,20 @@
 //! Admission control: a gate per level, which refuses requests that would wait too long.
 //!
-//! A gate knows two facts about its level: the number of requests under way, and the time for which
-//! requests wait to begin. The ready queue of a level is FIFO. The expected wait of the next
-//! request is therefore the wait of the request that began last, or the time since then while
-//! others wait, whichever is longer. If that exceeds the bound, the request is refused. Gates share
-//! no state: a queue at one level does not close the gate of another. Since strict priority makes
-//! the least urgent requests wait first, they are also refused first.
+//! A gate knows two facts about its level: the number of requests in progress, and the time for
+//! which requests wait to begin. The ready queue of a level is FIFO. The expected wait of the next
+//! request is therefore the wait of the request that began last, or the time since then while other
+//! requests wait, whichever is longer. If the expected wait exceeds the bound, the request is
+//! refused. Gates share no state: a queue at one level does not close the gate of another level.
+//! Since strict priority makes the least urgent requests wait first, they are also refused first.
 //!
-//! Each vCPU has its own ready queues, and so its own gates: a request is admitted by the state of
-//! its own queue. Only the bound on the number of requests under way holds for the whole server;
-//! the counts of all vCPUs are added up for it.
+//! Each vCPU has its own ready queues, and therefore its own gates: a request is admitted according
+//! to its own queue. Only the bound on the number of requests in progress applies to the whole
+//! server, by the sum of the counts of all vCPUs.
 //!
-//! Time in which the process has no CPU is not waiting: the clock of the gates ([`Gates::counted`])
-//! leaves it out.
+//! Time in which the process has no CPU does not count as waiting: the clock of the gates
+//! ([`Gates::counted`]) excludes it.
 //!
-//! Cost: per request four relaxed atomic operations on words that only its vCPU writes, a load for
+//! Each request costs four relaxed atomic operations on words that only its vCPU writes, a load for
 //! each of the other vCPUs, and two readings of the clock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -32,9 +32,9 @@ pub(crate) mod rates;
 /// The gate of one level on one vCPU. Times are nanoseconds of [`Gates::counted`].
 #[derive(Debug, Default)]
 struct Gate {
-    /// Number of requests admitted and not over.
+    /// Number of requests that were admitted and have not ended.
     in_flight: AtomicU32,
-    /// Number of requests admitted and not begun.
+    /// Number of requests that were admitted and have not begun.
     waiting: AtomicU32,
     /// Time at which a request last began, or last arrived at a gate without waiting requests.
     progress: AtomicU64,
@@ -109,7 +109,7 @@ impl Gates {
     }
 
     /// Admits a request of a level at the counted time `now`. Returns `None` if too many requests
-    /// of the level are under way, or if they wait too long.
+    /// of the level are in progress, or if they wait too long.
     pub(crate) fn admit(
         &self,
         level: Level,
@@ -138,7 +138,7 @@ impl Gates {
         })
     }
 
-    /// Returns the expected wait of the next request of a level, on the vCPU where it is longest.
+    /// Returns the expected wait of the next request of a level, on the vCPU with the longest.
     pub(crate) fn expected(&self, level: Level) -> Duration {
         let now = self.counted(clock::nanos());
         let longest = self.of_level(level).map(|gate| gate.expected(now)).max();
@@ -174,7 +174,7 @@ impl Gates {
         }
     }
 
-    /// Notes that a request is over.
+    /// Notes that a request has ended.
     pub(crate) fn end(&self, ticket: Ticket) {
         let gate = self.gate(ticket.vcpu, ticket.level);
         gate.in_flight.fetch_sub(1, Relaxed);

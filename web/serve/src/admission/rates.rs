@@ -1,4 +1,4 @@
-//! Request rates per address: a token bucket each.
+//! Request rates, limited by a token bucket for each address.
 //!
 //! A full bucket carries no information and is removed, so the table contains the addresses of the
 //! last second.
@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Largest number of addresses with a bucket; requests from further addresses are not limited.
 const MAX_ADDRESSES: usize = 1 << 17;
 
-/// Returns the address that identifies a client: in IPv6 the /64 network.
+/// Returns the address that identifies a client; in IPv6 this is the /64 network.
 pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(
@@ -24,7 +24,7 @@ pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Number of shards of the table, each under its own lock. An address belongs to one shard,
+/// Number of shards of the table, each with its own lock. An address belongs to one shard,
 /// regardless of the vCPU that serves its requests.
 const SHARDS: usize = 16;
 
@@ -37,15 +37,15 @@ pub(crate) struct RateLimiter {
 
 impl RateLimiter {
     fn shard_of(&self, key: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, TokenBucket>> {
-        // A second hash function: with that of the maps, each map would use a sixteenth of its
-        // slots.
+        // A second hash function: with the hash function of the maps, each map would use only a
+        // sixteenth of its slots.
         let shard = self.hash.hash_one(key) % SHARDS as u64;
         lock(&self.buckets[shard as usize])
     }
 
     /// Takes the tokens for a request of an address at `rate` requests per second, with a burst of
-    /// as many. Returns false if too few are left. Clients of a Unix socket are not limited: only
-    /// the proxy in front can tell them apart.
+    /// the same number. Returns false if too few tokens remain. Clients of a Unix socket are not
+    /// limited: only the proxy in front can distinguish them.
     pub(crate) fn take(&self, peer: IpAddr, rate: u32, now: u64) -> bool {
         if rate == 0 || peer.is_unspecified() {
             return true;

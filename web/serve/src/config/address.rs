@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer};
 pub struct Address {
     /// The port or the socket.
     pub place: BindTo,
-    /// HTTP without TLS, although there is a certificate.
+    /// Serves HTTP without TLS, although there is a certificate.
     pub plain: bool,
 }
 

@@ -10,7 +10,7 @@ pub(crate) type ErrorPages = BTreeMap<String, PathBuf>;
 /// Checks that all keys name error statuses.
 ///
 /// # Errors
-/// Returns the first key that is not.
+/// Returns the first key that names no error status.
 pub(crate) fn check(settings: &ErrorPages) -> Result<(), String> {
     settings.keys().try_for_each(|key| statuses(key).map(drop))
 }

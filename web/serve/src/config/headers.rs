@@ -22,10 +22,10 @@ const SERVER_FIELDS: [HeaderName; 10] = [
     UPGRADE,
 ];
 
-/// Returns the fields that a table names.
+/// Returns the fields in a table.
 ///
 /// # Errors
-/// Names the first entry that is no valid field, or that the server sets itself.
+/// Names the first entry that is not a valid field, or that the server sets itself.
 pub(crate) fn read(table: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
     let field = |(name, value): (&String, &String)| {
         let key: HeaderName = name

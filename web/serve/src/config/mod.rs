@@ -1,7 +1,7 @@
-//! The configuration: all settings with their defaults, the file, and the changes by flags.
+//! The configuration: all settings with their defaults, and the configuration file.
 //!
-//! Names in the file are those of the fields, with hyphens. Unknown names are errors. Settings
-//! marked *start* are read once; a reload reads all others again.
+//! Names in the file are the names of the fields, with hyphens. Unknown names are errors. Settings
+//! marked *start* are read once; a reload reads all other settings again.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,7 +29,8 @@ pub use site::Site;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Addresses to listen on, ports, or Unix sockets (*start*). In the file one text or a list.
+    /// Addresses to listen on, ports, or Unix sockets (*start*); in the file a single text or a
+    /// list.
     #[serde(deserialize_with = "address::read_list")]
     pub listen: Vec<Address>,
     /// The folder whose files are served.
@@ -39,7 +40,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// Built-in endpoints that are enabled.
     pub endpoints: Vec<Endpoint>,
-    /// URLs that have moved. The first match answers a request that is for no endpoint.
+    /// URLs that have moved. The first redirect that matches answers a request that is not for an
+    /// endpoint.
     pub redirect: Vec<Redirect>,
     /// Header fields, by name, for every response that does not have them.
     pub headers: BTreeMap<String, String>,
@@ -48,7 +50,7 @@ pub struct Config {
     /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root. A reload
     /// reads the files again.
     pub error_pages: BTreeMap<String, PathBuf>,
-    /// Settings that differ for some hosts.
+    /// Settings that differ for a few hosts.
     pub site: Vec<Site>,
     /// The level at which connections are accepted and requests read (*start*).
     #[serde(deserialize_with = "units::read_level")]
@@ -63,16 +65,16 @@ pub struct Config {
     /// Limits on the resources that clients use.
     pub limits: Limits,
     /// Destination of the access log: a file, or `-` for standard output (*start*; a reload opens
-    /// the name again).
+    /// the file again by its name).
     pub access_log: Option<PathBuf>,
     /// The Unix socket on which the server takes commands (*start*).
     pub control: Option<PathBuf>,
-    /// Time for which the server goes on accepting when it ends, while its answers ask clients to
-    /// reconnect: to its successor.
+    /// Time for which a server that ends continues to accept, while its responses ask clients to
+    /// reconnect, which leads them to its successor.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_delay: Duration,
-    /// Longest time that open connections may take when the server ends, for requests under way and
-    /// for clients that do not do their part.
+    /// Maximum time that open connections may take when the server ends, for requests in progress
+    /// and for unresponsive clients.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_timeout: Duration,
 }
@@ -106,7 +108,7 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// Returns the faults, one per line, each after the name of the file.
+    /// Returns the faults, one per line, each preceded by the name of the file.
     pub fn read(path: &Path) -> Result<Config, String> {
         let file = path.display();
         let text = std::fs::read_to_string(path)
@@ -120,8 +122,8 @@ impl Config {
     /// Reads the text of a configuration file.
     ///
     /// # Errors
-    /// Returns the faults, one per line. A value that cannot be read is the only fault then, with
-    /// its line and column.
+    /// Returns the faults, one per line. A value that cannot be read is reported as the only fault,
+    /// with its line and column.
     pub fn parse(text: &str) -> Result<Config, String> {
         let config: Config = toml::from_str(text).map_err(|error| with_position(text, &error))?;
         config.check()?;
@@ -216,7 +218,7 @@ impl Config {
         warnings
     }
 
-    /// Returns the settings that are checked alike, of the server and then of each site.
+    /// Returns the settings of the server and then of each site that are checked in the same way.
     fn site_parts(&self) -> impl Iterator<Item = SiteParts<'_>> {
         let own = (
             Some(&self.headers),
@@ -233,7 +235,7 @@ impl Config {
         std::iter::once(own).chain(sites)
     }
 
-    /// Returns the table of the hosts: site 0 is for all other hosts, the configured ones count
+    /// Returns the table of the hosts: site 0 is for all other hosts, the configured sites count
     /// from 1.
     ///
     /// # Errors
@@ -286,7 +288,8 @@ fn suggest_table(message: &str) -> Option<String> {
     if name.is_empty() || !name.chars().all(is_bare) {
         return None;
     }
-    // No field is a date, so each table reports a fault: a different one if the field is known.
+    // No field is a date, so each table reports a fault: another fault than "unknown" if it has the
+    // field.
     let knows_name = |table: &&str| {
         let read = toml::from_str::<Config>(&format!("{table}\n{name} = 2000-01-01"));
         read.is_err_and(|error| unknown(error.message()).is_none())
@@ -347,14 +350,14 @@ impl Endpoint {
     }
 }
 
-/// How files are served.
+/// Settings for static files.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Files {
     /// Name of the file that is served for a folder, if it exists.
     pub index: String,
-    /// File that is sent, with status 200, for every path that has none: the page of an application
-    /// that routes in the browser. Relative to the root.
+    /// File that is sent, with status 200, for every path without a file: the page of an
+    /// application that routes in the browser. Relative to the root.
     pub fallback: Option<String>,
     /// List the folders that have no index file.
     #[serde(deserialize_with = "units::read_switch")]
@@ -371,7 +374,7 @@ pub struct Files {
     /// Size in bytes from which files are compressed.
     #[serde(deserialize_with = "units::read_size")]
     pub compress_from: u64,
-    /// Value of the `Cache-Control` field, if there is to be one.
+    /// Value of the `Cache-Control` field, if the field is sent.
     pub cache_control: Option<String>,
 }
 
@@ -411,12 +414,12 @@ impl Default for Files {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Admission {
-    /// Longest time that requests of a level may wait for a vCPU before further ones are refused.
-    /// Applies to requests to a service and for a matrix; files are exempt, since sending them ends
-    /// the wait.
+    /// Maximum time for which requests of a level may wait for a vCPU before further requests are
+    /// refused. Applies to requests to a service and for a matrix; files are exempt, since sending
+    /// them ends the wait.
     #[serde(deserialize_with = "units::read_duration")]
     pub max_wait: Duration,
-    /// Largest number of requests of a level that are under way.
+    /// Maximum number of requests of a level in progress.
     #[serde(deserialize_with = "units::read_count")]
     pub in_flight: u32,
 }
@@ -430,43 +433,43 @@ impl Default for Admission {
     }
 }
 
-/// Limits on the resources that clients use. A time of zero is no limit.
+/// Limits on the resources that clients use. A time of zero means no limit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Limits {
-    /// Number of connections in all.
+    /// Total number of connections.
     #[serde(deserialize_with = "units::read_count")]
     pub connections: usize,
     /// Number of connections of one address (of one /64 network in IPv6).
     #[serde(deserialize_with = "units::read_count")]
     pub connections_per_peer: usize,
-    /// Bytes of a request's head.
+    /// Maximum size in bytes of a request's head.
     #[serde(deserialize_with = "units::read_size")]
     pub header_bytes: u64,
     /// Number of header fields of a request.
     #[serde(deserialize_with = "units::read_count")]
     pub headers: usize,
-    /// Bytes of a request's body.
+    /// Maximum size in bytes of a request's body.
     #[serde(deserialize_with = "units::read_size")]
     pub body_bytes: u64,
     /// Number of concurrent requests on one HTTP/2 connection.
     #[serde(deserialize_with = "units::read_count")]
     pub streams: u32,
-    /// Longest time that the head of a request may take, and a TLS handshake.
+    /// Maximum time for the head of a request, and for a TLS handshake.
     #[serde(deserialize_with = "units::read_duration")]
     pub header_timeout: Duration,
-    /// Longest time that a connection may be without a request.
+    /// Maximum time for which a connection may have no request.
     #[serde(deserialize_with = "units::read_duration")]
     pub idle_timeout: Duration,
-    /// Longest time between two parts of a request's body; beyond it the body must have arrived at
-    /// 1 KiB/s or more.
+    /// Maximum time between two parts of a request's body; after this time, the body must have
+    /// arrived at 1 KiB/s or more.
     #[serde(deserialize_with = "units::read_duration")]
     pub body_timeout: Duration,
-    /// Longest time for which a client may take none of its response.
+    /// Maximum time for which a client may take no part of its response.
     #[serde(deserialize_with = "units::read_duration")]
     pub write_timeout: Duration,
-    /// Requests per second of one address (of one /64 network in IPv6), with a burst of as many; 0
-    /// sets no limit.
+    /// Requests per second of one address (of one /64 network in IPv6), with a burst of the same
+    /// number; 0 sets no limit.
     #[serde(deserialize_with = "units::read_count")]
     pub request_rate: u32,
 }

@@ -21,7 +21,7 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields)]
 pub struct Redirect {
     /// Path on any host, or `http://` or `https://` with or without a host and a path. The prefix
-    /// ends where a segment of the URL does.
+    /// must end at the end of a segment of the URL.
     pub from: String,
     /// Path or URL that replaces the prefix.
     pub to: String,
@@ -84,8 +84,8 @@ fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
-/// Returns the part of a URL after a prefix that ends where a segment does: the part is empty, or
-/// begins with a slash or a question mark.
+/// Returns the part of a URL after a prefix, which must end at the end of a segment: the part is
+/// empty, or begins with a slash or a question mark.
 fn strip_prefix<'a>(url: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = url.strip_prefix(prefix.trim_end_matches('/'))?;
     (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)

@@ -1,4 +1,4 @@
-//! Settings for some host names.
+//! Settings for a few host names.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use crate::request::rules::Rule;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Site {
-    /// Host names, `*.name` for all names below one, and addresses; without ports.
+    /// Host names, `*.name` for all subdomains of a name, and addresses; without ports.
     pub hosts: Vec<String>,
     /// The folder whose files are served.
     pub root: Option<PathBuf>,
     /// Certificate and key; only if the server has a certificate for the other hosts.
     pub tls: Option<TlsFiles>,
-    /// Rules that come after those of the server.
+    /// Rules that follow the rules of the server.
     pub priority: Vec<Rule>,
     /// Header fields, by name, for every response that does not have them.
     pub headers: Option<BTreeMap<String, String>>,
@@ -29,7 +29,8 @@ pub struct Site {
     pub error_pages: Option<BTreeMap<String, PathBuf>>,
 }
 
-/// Returns the table of the hosts: site 0 is for all other hosts, the configured ones count from 1.
+/// Returns the table of the hosts: site 0 is for all other hosts, the configured sites count from
+/// 1.
 ///
 /// # Errors
 /// Returns the fault of a name, or of a site.

@@ -274,7 +274,7 @@ fn unusual_methods_cause_a_warning() {
 fn fields(table: &str) -> Vec<String> {
     let error = Config::parse(&format!("{table}\nno-such = 1")).unwrap_err();
     let (_, known) = error.split_once("expected ").unwrap();
-    // Every second part stands between two quotes.
+    // Every second part is between two quotes.
     let names = known.split('`').skip(1).step_by(2);
     names.map(str::to_owned).collect()
 }

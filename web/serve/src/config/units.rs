@@ -1,5 +1,5 @@
 //! Values of the configuration file: durations, sizes, levels and counts as numbers or texts. An
-//! error inside one of these functions points at the value.
+//! error of one of these functions refers to the position of the value.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! The time-outs of a connection.
 //!
-//! No timer is armed per request: a connection notes the beginning of each wait, in relaxed atomics
-//! and in the time of a coarse clock that one coroutine advances
-//! ([`sweep`](crate::server::sweep)). The same coroutine checks all connections four times a second
-//! and closes those that have waited too long. So a time-out is at most a quarter of a second late,
-//! and costs the hot path a load and a store.
+//! No timer is armed per request: a connection notes the beginning of each wait in relaxed atomics,
+//! in the time of a coarse clock that one coroutine advances ([`sweep`](crate::server::sweep)). The
+//! same coroutine checks all connections four times a second and closes the connections that have
+//! waited too long. So a time-out is at most a quarter of a second late, and costs the hot path a
+//! load and a store.
 //!
 //! ```text
 //!            accepted                     bytes of HTTP/1
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::config::Limits;
 
-/// Slowest rate of a request's body, in bytes per second; a slower one is taken for an attack.
+/// Minimum rate of a request's body, in bytes per second; a slower body is treated as an attack.
 const MIN_BODY_RATE: u128 = 1024;
 /// Time that a draining server gives a client to send a request that may be on its way, after the
 /// client has connected or received the last response. Also bounds how long unread bytes are
@@ -31,7 +31,7 @@ pub(crate) const REQUEST_GRACE: Duration = Duration::from_secs(1);
 /// The stage of a connection, with the time at which its wait began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Requests are under way.
+    /// Requests are in progress.
     Busy,
     /// A head has begun to arrive, or the connection has just been accepted.
     Head(u64),
@@ -63,11 +63,11 @@ pub(crate) struct Clocks {
     http2: AtomicBool,
     /// Set once a request has arrived.
     had_request: AtomicBool,
-    /// Number of requests under way.
+    /// Number of requests in progress.
     active: AtomicU32,
     phase: AtomicU64,
     bodies: Bodies,
-    /// Time since which a write waits.
+    /// Time since which a write has waited.
     write_since: AtomicU64,
     /// Set while the last write waits for the socket.
     write_pending: AtomicBool,
@@ -78,15 +78,15 @@ pub(crate) struct Clocks {
     offer_progress_at: AtomicU64,
     /// Bytes in the socket's send queue at the last call of [`Clocks::note_progress`].
     last_unsent: AtomicUsize,
-    /// Set if the request under way, of HTTP/1, is answered even to a client that has closed its
-    /// sending half.
+    /// Set if the current HTTP/1 request is answered even if its client has closed its sending
+    /// half.
     answers_after_eof: AtomicBool,
-    /// Set if the body of the last request, of HTTP/1, has not been read to its end.
+    /// Set if the body of the last HTTP/1 request has not been read to its end.
     has_unread_body: AtomicBool,
 }
 
-/// The clock of request bodies that a handler has waited for and that are not over. All bodies of a
-/// connection share one.
+/// The clock of request bodies that a handler has waited for and that have not ended. All bodies of
+/// a connection share one clock.
 #[derive(Debug, Default)]
 struct Bodies {
     open: AtomicU32,
@@ -121,7 +121,7 @@ impl Clocks {
         self.phase.store(phase.to_bits(), Relaxed);
     }
 
-    /// Ends the clock of the TLS handshake and starts that of the first head.
+    /// Ends the clock of the TLS handshake and starts the clock of the first head.
     pub(super) fn end_handshake(&self) {
         self.set(Phase::Head(self.now()));
     }
@@ -136,7 +136,7 @@ impl Clocks {
         self.http2.load(Relaxed)
     }
 
-    /// Tells whether a request is under way that is answered even if its client has closed its
+    /// Tells whether a request is in progress that is answered even if its client has closed its
     /// sending half.
     pub(super) fn answers_after_eof(&self) -> bool {
         self.answers_after_eof.load(Relaxed) && !self.awaits_head()
@@ -159,8 +159,8 @@ impl Clocks {
     }
 
     /// Tells whether the connection can be closed without losing a request that may be on its way.
-    /// An HTTP/1 connection can once its client has made a request and then sent nothing for
-    /// `time`.
+    /// An HTTP/1 connection can be closed if its client has made a request and has then sent
+    /// nothing for `time`.
     pub(super) fn can_close(&self, time: Duration) -> bool {
         let is_idle = match self.phase() {
             Phase::Idle(since) => u128::from(self.now().saturating_sub(since)) >= time.as_millis(),
@@ -176,8 +176,8 @@ impl Clocks {
     }
 
     /// Notes that a request begins. `answers_after_eof` is set for an HTTP/1 request that is
-    /// answered even if its client has closed its sending half. That holds for files; a service is
-    /// not asked in vain.
+    /// answered even if its client has closed its sending half. This applies to files; a service is
+    /// not called in vain.
     pub(crate) fn begin_request(&self, answers_after_eof: bool) {
         self.had_request.store(true, Relaxed);
         self.active.fetch_add(1, Relaxed);
@@ -192,7 +192,7 @@ impl Clocks {
         }
     }
 
-    /// Notes that an HTTP/1 connection is taken over by the service: no head follows.
+    /// Notes that the service takes over an HTTP/1 connection: no further head arrives.
     pub(crate) fn begin_tunnel(&self) {
         self.active.fetch_add(1, Relaxed);
     }
@@ -225,7 +225,7 @@ impl Clocks {
     }
 
     /// Restarts the clock of a body when bytes arrive: a TLS record or an HTTP/2 frame reaches its
-    /// reader only as a whole, and may take long.
+    /// reader only when it is complete, which may take long.
     #[inline]
     pub(super) fn note_body_bytes(&self, bytes: u64) {
         if self.bodies.open.load(Relaxed) == 0 {
@@ -245,7 +245,7 @@ impl Clocks {
         self.offer_progress_at.store(self.now(), Relaxed);
     }
 
-    /// Notes that the client has made room for the part, or that its stream is over.
+    /// Notes that the client has made room for the part, or that its stream has ended.
     pub(crate) fn end_offer(&self) {
         self.offered.fetch_sub(1, Relaxed);
         self.offer_progress_at.store(self.now(), Relaxed);
@@ -284,8 +284,8 @@ impl Clocks {
     }
 
     /// Restarts the clocks of writing while the client takes bytes. `unsent` is the length of the
-    /// send queue. A write of the server waits much longer than the client: until a third of the
-    /// socket's buffer is free.
+    /// send queue. A write of the server waits much longer than the client takes: until a third of
+    /// the socket's buffer is free.
     pub(super) fn note_progress(&self, unsent: usize, now: u64) {
         let client_takes = self.last_unsent.swap(unsent, Relaxed) != unsent;
         let writes = self.write_since.load(Relaxed);
@@ -310,7 +310,7 @@ impl Clocks {
             Phase::Idle(since) if exceeds(since, limits.idle_timeout) => return Some("idle"),
             _ => {}
         }
-        // One stream that makes progress is enough: streams share the connection in turn.
+        // One stream that makes progress is enough, because streams share the connection in turn.
         let offer_progress_at = if self.offered.load(Relaxed) != 0 {
             self.offer_progress_at.load(Relaxed)
         } else {
@@ -337,7 +337,7 @@ impl Clocks {
     }
 }
 
-/// Restarts a clock that runs since `since`. Returns false if it was stopped or restarted
+/// Restarts a clock that runs since `since`. Returns false if it has been stopped or restarted
 /// meanwhile.
 fn renew(clock: &AtomicU64, since: u64, now: u64) -> bool {
     let renewed = clock.compare_exchange(since, now, Relaxed, Relaxed);
@@ -403,7 +403,7 @@ mod tests {
     fn small_bodies_beside_a_long_response_are_not_overdue() {
         let limits = Limits::default();
         let (clocks, clock) = clocks(1);
-        // A response without end on another stream.
+        // A response on another stream never ends.
         clocks.begin_request(false);
         for minute in 1..60u64 {
             clock.store(minute * 60_000, Relaxed);

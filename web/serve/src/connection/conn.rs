@@ -1,4 +1,4 @@
-//! The state of a connection that its requests and the operator see.
+//! The state of a connection, which its requests and the operator access.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -27,7 +27,7 @@ pub(crate) struct Conn {
     pub(crate) in_flight: InFlight,
     /// Coroutine that serves the connection.
     pub(super) coroutine: OnceLock<CoroutineId>,
-    /// Result of the TLS handshake, once it is over.
+    /// Result of the TLS handshake, once it has ended.
     pub(super) tls: OnceLock<Tls>,
     /// Send queue of the socket.
     pub(super) send_queue: OnceLock<SendQueue>,
@@ -98,7 +98,7 @@ impl Conn {
         self.tls.get().is_none().then_some(&self.send_files)
     }
 
-    /// Returns the number of sent bytes that the client has not taken; `None` if it is not known.
+    /// Returns the number of sent bytes that the client has not taken, or `None` if it is unknown.
     pub(super) fn unsent(&self) -> Option<usize> {
         self.send_queue.get()?.bytes()
     }

@@ -1,12 +1,12 @@
 //! A scanner for the frames of an HTTP/2 client. It extracts `PRIORITY_UPDATE` (RFC 9218, section
 //! 7.1), which hyper drops, and the stream numbers, which hyper does not expose.
 //!
-//! Every byte is passed on. Memory is bounded: the head of the current frame, and the first
-//! [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
+//! Every byte is passed on. Memory is bounded: it contains the head of the current frame, and the
+//! first [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
 //!
 //! To match requests with streams, reading stops behind the header block of a new stream until
-//! hyper has handed out that request: see [`ObservedIo`](super::observed::ObservedIo). Reading
-//! stops only for clients that use the frame: those that have sent one, or
+//! hyper has handed out its request: see [`ObservedIo`](super::observed::ObservedIo). Reading stops
+//! only for clients that use the frame, which have sent a `PRIORITY_UPDATE` or
 //! `SETTINGS_NO_RFC7540_PRIORITIES`.
 
 /// Length of the client's connection preface; sent over TLS too.
@@ -31,7 +31,7 @@ const FRAME_SIZE_ERROR: &[u8] = b"\xff\xff\xff\x06\0\0\0\0\0";
 /// Longest payload of a `PRIORITY_UPDATE` that is read, in bytes: a stream number and 64 bytes of
 /// the field. Longer updates are ignored.
 const MAX_UPDATE_BYTES: usize = 4 + 64;
-/// Number of requests that a client may cancel in excess of those that it does not cancel.
+/// Number of requests that a client may cancel in excess of the number that it does not cancel.
 const MAX_EXCESS_RESETS: u64 = 200;
 
 /// An event in the stream of frames.
@@ -54,7 +54,7 @@ pub(crate) struct FrameScanner {
     /// Bytes of the preface that are still to come.
     preface_left: usize,
     head: [u8; HEAD_BYTES],
-    /// Bytes of the head that have arrived; all of them within a payload.
+    /// Number of bytes of the head that have arrived; within a payload, all bytes.
     head_len: usize,
     /// Bytes of the payload that are still to come.
     payload_left: usize,
@@ -87,7 +87,7 @@ impl FrameScanner {
         }
     }
 
-    /// Scans the next bytes and returns how many of them to pass on: all, or up to a stop.
+    /// Scans the next bytes and returns the number of bytes to pass on: all, or up to a stop.
     pub(crate) fn scan(&mut self, data: &[u8], mut on_event: impl FnMut(FrameEvent<'_>)) -> usize {
         let mut at = self.preface_left.min(data.len());
         self.preface_left -= at;
@@ -283,7 +283,7 @@ mod tests {
         let opened = settings.len() + first.len() + update.len() + second.len() + rest.len();
         for sizes in [&[][..], &[1], &[3, 7], &[10]] {
             let (events, stops) = scan_all(&bytes, sizes);
-            // The first stream was opened before the client had used the frame.
+            // The client used the frame only after it had opened the first stream.
             let expected = formatted([FrameEvent::Update(1, b"u=0"), FrameEvent::Opened(3)]);
             assert_eq!(events, expected, "{sizes:?}");
             assert_eq!(stops, [opened], "{sizes:?}");
@@ -341,8 +341,8 @@ mod tests {
         assert!(is_flood(&bytes));
     }
 
-    /// Feeds the same bytes in all partitions: the events are the same, each byte is passed on
-    /// once, and the saved bytes stay bounded.
+    /// Feeds the same bytes in different partitions: the events must be the same, each byte must be
+    /// passed on once, and the number of saved bytes must stay bounded.
     #[test]
     fn fuzz_frames() {
         let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100, 0, 9, 0, 0, 0, 1]);

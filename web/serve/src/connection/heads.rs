@@ -1,9 +1,9 @@
 //! Responses that bypass hyper.
 //!
-//! hyper answers a malformed head itself. For an unknown transfer coding it sends 400, where RFC
-//! 9112, section 6.1 asks for 501. So the head of a request that may have a body is searched for
-//! its coding, as far as the head arrives with the first bytes; hyper gets no byte of a head with
-//! an unknown coding.
+//! hyper answers a malformed head itself. For an unknown transfer coding it sends 400, but RFC
+//! 9112, section 6.1 requires 501. So the head of a request that may have a body is searched for
+//! its coding, as far as the head arrives with the first bytes; hyper receives no byte of a head
+//! with an unknown coding.
 
 use std::time::SystemTime;
 
@@ -15,8 +15,8 @@ pub(crate) const UNKNOWN_CODING: &str = "the only transfer coding known here is 
 
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding:";
 
-/// Tells whether a head that begins with these bytes ends its list of transfer codings with another
-/// coding than `chunked`. A request without a body costs one comparison.
+/// Tells whether a head that begins with these bytes ends its list of transfer codings with a
+/// coding other than `chunked`. A request without a body costs one comparison.
 pub(super) fn has_unknown_coding(head: &[u8]) -> bool {
     if head.starts_with(b"GET ") || head.starts_with(b"HEAD ") {
         return false;
@@ -37,7 +37,7 @@ pub(super) fn has_unknown_coding(head: &[u8]) -> bool {
     })
 }
 
-/// Creates a whole response, after which the connection is closed.
+/// Creates a complete response, after which the connection is closed.
 pub(super) fn refusal(status: StatusCode, text: &str) -> Bytes {
     let reason = status.canonical_reason().unwrap_or_default();
     let date = httpdate::fmt_http_date(SystemTime::now());

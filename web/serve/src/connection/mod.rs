@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `conn` | the state of a connection that its requests and the operator see |
 //! | `serve` | TLS, the choice of the protocol, the graceful shutdown |
-//! | `clocks` | its time-outs |
+//! | `clocks` | the time-outs of a connection |
 //! | `transport`, `observed` | its I/O: the bytes below HTTP, and hyper's view of them |
 //! | `send_file` | files that go to the socket without a copy |
 //! | `heads` | responses that bypass hyper |

@@ -30,7 +30,7 @@ pub(super) struct ObservedIo<I> {
     received: u64,
     /// Lingering close: the wait for the client to close.
     linger: Option<Linger>,
-    /// Bytes of the first queued file that were read, since they could not be sent without a copy.
+    /// Bytes of the first queued file that were read because they could not be sent without a copy.
     file_bytes: Bytes,
     /// Set while the connection waits for a file instead of the client.
     waits_for_file: bool,
@@ -51,17 +51,17 @@ struct Linger {
 
 #[derive(Default)]
 struct Http1Reader {
-    /// Last response, if it does not come from hyper. hyper then reads nothing more.
+    /// Last response, if it is not one of hyper's. hyper then reads nothing more.
     refusal: Option<Bytes>,
     /// Set when the client has closed its sending half.
     eof: bool,
-    /// Set while hyper is not told about the end, since it would not send the remaining responses.
+    /// Set while the end is hidden from hyper, since it would not send the remaining responses.
     eof_hidden: bool,
 }
 
 struct Http2Reader {
     frames: FrameScanner,
-    /// Set while a received request has to be handed out before anything else is read.
+    /// Set while a received request must be handed out before anything else is read.
     stopped: bool,
     /// Rest of the frame that ends the connection; hyper reads it instead of the client's bytes.
     error_frame: &'static [u8],
@@ -147,7 +147,7 @@ impl Http2Reader {
 }
 
 impl Http1Reader {
-    /// Reads into `buf`. An end of file means that the client is gone, unless its request is
+    /// Reads into `buf`. An end of file means that the client has gone, unless its request is
     /// answered in any case.
     fn read<I: Transport>(
         &mut self,
@@ -178,7 +178,7 @@ impl Http1Reader {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the last response, if it does not come from hyper.
+    /// Sends the last response, if it is not one of hyper's.
     fn poll_refusal<I: Transport>(
         &mut self,
         io: &mut I,

@@ -1,13 +1,13 @@
 //! Files that go from the page cache to the socket without a copy through this process.
 //!
-//! hyper decides the order of the bytes that a connection writes, and sees only slices of memory.
-//! So the body of a large file hands out *placeholders*: slices of a static buffer that is never
-//! sent. [`ObservedIo`](super::observed::ObservedIo) recognises them by their address and sends as
-//! many bytes of the first queued file instead. Responses of HTTP/1 follow each other, and so do
-//! their files.
+//! hyper decides the order of the bytes that a connection writes, and handles only slices of
+//! memory. So the body of a large file hands out *placeholders*: slices of a static buffer that is
+//! never sent. [`ObservedIo`](super::observed::ObservedIo) recognises them by their address and
+//! sends the same number of bytes of the first queued file instead. Responses of HTTP/1 are sent
+//! one after another, and so are their files.
 //!
-//! hyper must not copy the slices that it is given to write. It does not, since the I/O below takes
-//! several slices at once ([`is_write_vectored`](hyper::rt::Write::is_write_vectored)).
+//! hyper must not copy the slices that it is given to write. It does not, since the I/O below
+//! accepts several slices at once ([`is_write_vectored`](hyper::rt::Write::is_write_vectored)).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,7 +26,7 @@ pub(crate) fn placeholder(left: u64) -> Bytes {
     Bytes::from_static(&WINDOW[..length])
 }
 
-/// Tells whether these bytes are a placeholder, or the rest of one.
+/// Tells whether these bytes are a placeholder, or the end of one.
 #[inline]
 pub(super) fn is_placeholder(bytes: &[u8]) -> bool {
     WINDOW.as_ptr_range().contains(&bytes.as_ptr()) && !bytes.is_empty()

@@ -2,12 +2,13 @@
 //!
 //! hyper sends the data of its streams round robin, and each stream may hand it 64 KiB. So the
 //! order is established above hyper: all bodies of a connection hand out at most [`MAX_UNSENT`]
-//! bytes, then wait until the connection has sent as many of them as it may. Then the first waiting
-//! stream resumes: the most urgent stream, among equals the earliest request, or round robin if
-//! they are incremental. The bound also limits the memory of responses that a client does not read.
+//! bytes, then wait until the connection has sent as many of these bytes as it may. Then the first
+//! waiting stream resumes: the most urgent stream; among equally urgent streams the earliest
+//! request, or round robin if they are incremental. The bound also limits the memory of responses
+//! that a client does not read.
 //!
 //! A stream without a flow-control window does not ask for a turn. Bytes that are stuck in hyper no
-//! longer count once the connection has sent all it may, so such a stream blocks no other.
+//! longer count once the connection has sent all it may, so such a stream blocks no other stream.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -27,7 +28,7 @@ pub(crate) struct SendOrder {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of bytes handed out and perhaps not sent.
+    /// Number of bytes that were handed out and may not have been sent.
     unsent: usize,
     next: u64,
     waiting: Vec<Waiting>,
@@ -75,7 +76,7 @@ impl State {
         }
     }
 
-    /// Tells whether no other stream precedes one of this level and position.
+    /// Tells whether no other stream precedes a stream of this level and position.
     fn is_first(&self, order: (Level, u64)) -> bool {
         let woken = self.woken.as_ref();
         let woken = woken.map(|(entry, position)| (entry.level(), *position));
@@ -139,7 +140,7 @@ impl SendOrder {
         Poll::Pending
     }
 
-    /// Keeps the turn for a request that was woken and hands out nothing yet: no later request
+    /// Keeps the turn for a request that was woken but hands out nothing yet: no later request
     /// overtakes it.
     pub(crate) fn keep_turn(&self, cx: &Context<'_>, entry: &Arc<Entry>, position: u64) {
         let mut state = self.state();
@@ -181,8 +182,8 @@ impl SendOrder {
         wake_next(state);
     }
 
-    /// Removes a response that is over, perhaps in the middle: its bytes may be lost, and its turn
-    /// passes to another.
+    /// Removes a response that has ended, perhaps early: its bytes may be lost, and its turn passes
+    /// to another response.
     pub(crate) fn remove(&self, entry: &Arc<Entry>) {
         let mut state = self.state();
         state.clear_woken(entry);

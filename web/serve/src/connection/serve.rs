@@ -1,4 +1,4 @@
-//! Serving a connection: TLS, the choice of the protocol, and the graceful shutdown.
+//! Serves a connection: TLS, the choice of the protocol, and the graceful shutdown.
 
 use std::future::poll_fn;
 use std::io;
@@ -40,7 +40,7 @@ impl Conn {
             let Some(Ok(first)) = self.or_shutdown(io.peek(1, |_| true)).await else {
                 return;
             };
-            // A TLS record begins with its type, which is no letter.
+            // A TLS record begins with its type, which is not a letter.
             if first.first().is_some_and(u8::is_ascii_uppercase) {
                 let _ = self.refuse_plain(io).await;
                 return;
@@ -72,9 +72,9 @@ impl Conn {
         poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await
     }
 
-    /// Tells whether the connection must close after the requests under way. An HTTP/1 client loses
-    /// a request if its connection is closed while it sends; an HTTP/2 client learns from the
-    /// GOAWAY frame which of its requests are answered.
+    /// Tells whether the connection must close after its current requests. An HTTP/1 client loses a
+    /// request if its connection is closed while it sends; an HTTP/2 client learns from the GOAWAY
+    /// frame which of its requests are answered.
     fn should_close(&self) -> bool {
         let shared = &self.shared;
         shared.is_draining()

@@ -9,7 +9,7 @@ use crate::request::priority::Urgency;
 const MAX_EARLY_UPDATES: usize = 32;
 /// Largest number of updates that a client may send without new requests.
 const UPDATE_BURST: u32 = 256;
-/// Number of updates that each request earns.
+/// Number of further updates that each request allows.
 const UPDATES_PER_REQUEST: u32 = 16;
 
 /// The streams of one connection.
@@ -73,12 +73,12 @@ impl Streams {
             .iter()
             .position(|(stream, _)| *stream == number);
         let early = early.map(|at| state.early_updates.swap_remove(at).1);
-        // Lower streams that were never opened never will be.
+        // Streams with lower numbers that were never opened can no longer be opened.
         state.early_updates.retain(|(stream, _)| *stream > number);
         (Some(number), early)
     }
 
-    /// Counts an update. Returns false if the client has sent too many.
+    /// Counts an update. Returns false if the client has sent too many updates.
     pub(crate) fn count_update(&self) -> bool {
         let mut state = self.state();
         let left = state.updates_left.checked_sub(1);
@@ -86,7 +86,7 @@ impl Streams {
         left.is_some()
     }
 
-    /// Saves an update until the request of its stream arrives; it replaces an earlier one.
+    /// Saves an update until the request of its stream arrives; it replaces an earlier update.
     pub(crate) fn save_update(&self, number: u32, urgency: Urgency) {
         let mut state = self.state();
         state.early_updates.retain(|(stream, _)| *stream != number);

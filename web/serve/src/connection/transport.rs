@@ -12,11 +12,11 @@ use upshift::hyper::Io;
 pub(crate) trait Transport: Read + Write + Unpin {
     /// Waits until more may be read in this poll, like [`Io::poll_read_on`].
     fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()>;
-    /// Waits for bytes and lends them; an empty slice is the end.
+    /// Waits for bytes and lends them; an empty slice means the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
     /// Marks lent bytes as used.
     fn consume(&mut self, count: usize);
-    /// Returns the number of bytes received from the socket so far, including those of an
+    /// Returns the number of bytes received from the socket so far, including the bytes of an
     /// incomplete record.
     fn received(&self) -> u64;
 

@@ -1,8 +1,8 @@
 //! Compression on the fly.
 //!
 //! A body compresses on demand and checks after each slice whether to yield, so no poll lasts
-//! longer than for an uncompressed file. A compressor has some 300 kB, so their number is bounded,
-//! and each thread pools a few of them.
+//! longer than for an uncompressed file. A compressor needs about 300 kB, so the number of
+//! compressors is bounded, and each thread pools a few of them.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,7 +14,7 @@ use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::content::FileBody;
 
-/// Bytes compressed between two yield points: some tens of microseconds.
+/// Number of bytes compressed between two yield points, which takes a few tens of microseconds.
 const SLICE: usize = 4096;
 /// Input bytes per deflate block. zlib encodes a whole block at its end; its default size would
 /// make that step several times as long as a slice.
@@ -38,7 +38,7 @@ thread_local! {
 pub(super) struct Compressor(Option<Compress>);
 
 impl Compressor {
-    /// Takes a compressor. Returns `None` if [`MAX_CONCURRENT`] compressions are under way.
+    /// Takes a compressor. Returns `None` if [`MAX_CONCURRENT`] compressions are in progress.
     pub(super) fn take() -> Option<Compressor> {
         if ACTIVE.fetch_add(1, Relaxed) >= MAX_CONCURRENT {
             ACTIVE.fetch_sub(1, Relaxed);

@@ -8,16 +8,16 @@ use http::header::{
 };
 use http::{HeaderMap, StatusCode};
 
-/// The validators of a file: they identify its state.
+/// The validators of a file, which identify its state.
 #[derive(Debug)]
 pub(super) struct Validators {
     /// ETag, with its quotes.
     pub(super) etag: String,
     /// Set if the bytes may differ from one response to the next.
     pub(super) weak: bool,
-    /// Modification time, in whole seconds. `None` for a time without meaning: in the future, which
-    /// `Last-Modified` must not be (RFC 9110, section 8.8.2.1), or at most the beginning of 1970,
-    /// which reproducible builds set for all files.
+    /// Modification time in whole seconds. `None` for a meaningless time: a time in the future,
+    /// which `Last-Modified` must not contain (RFC 9110, section 8.8.2.1), or a time not after the
+    /// beginning of 1970, which reproducible builds set for all files.
     pub(super) modified: Option<SystemTime>,
 }
 
@@ -41,8 +41,8 @@ impl Validators {
     }
 }
 
-/// Formats `"SECONDS.NANOS-SIZE…"` in hexadecimal digits. Written by hand, because every response
-/// has an ETag and `format!` is slow.
+/// Formats `"SECONDS.NANOS-SIZE…"` in hexadecimal digits. This function does not use `format!`,
+/// because every response has an ETag and `format!` is slow.
 fn etag(numbers: [u64; 3], variant: &str) -> String {
     let mut tag = String::with_capacity(64);
     for (number, before) in numbers.into_iter().zip(['"', '.', '-']) {
@@ -65,7 +65,7 @@ pub(super) enum Outcome {
     Part(Range<u64>),
     NotModified,
     PreconditionFailed,
-    /// The range lies outside of the file.
+    /// The range is outside of the file.
     Unsatisfiable,
 }
 

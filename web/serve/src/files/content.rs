@@ -1,8 +1,8 @@
-//! Reading files: bytes in the page cache within the poll, all others over the ring.
+//! Reading files: bytes in the page cache are read within the poll, all other bytes over the ring.
 //!
 //! A piece is read into a buffer from a small pool of the thread. The buffer is not cleared, and
-//! returns to the pool when the piece has been sent. Over HTTP/1 without TLS, files of 32 KiB and
-//! more in the page cache are not read at all: see `connection::send_file`.
+//! returns to the pool when the piece has been sent. Over HTTP/1 without TLS, files of at least 32
+//! KiB in the page cache are not read at all: see `connection::send_file`.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -20,10 +20,11 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 /// Number of bytes read at once. Larger pieces would exceed the caches of the allocator and the
 /// CPU.
 pub(crate) const PIECE: usize = 64 * 1024;
-/// Smallest file that is sent without a copy, in bytes. For less, the system calls cost as much as
-/// the copies.
+/// Minimum size in bytes of a file that is sent without a copy. For smaller files, the system calls
+/// cost as much as the copies.
 const MIN_SEND_FILE: u64 = 32 * 1024;
-/// Largest content that is cached as a copy, in bytes, instead of in a buffer of [`PIECE`] bytes.
+/// Maximum size in bytes of content that is cached as a copy instead of in a buffer of [`PIECE`]
+/// bytes.
 const MAX_COPIED: usize = 4 * 1024;
 /// Number of buffers in the pool of a thread.
 const MAX_POOLED: usize = 16;
@@ -66,8 +67,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Reads bytes of a file from `at` on, at most `max`, if they are in the page cache. Returns
-/// `None` if reading would have to wait.
+/// Reads at most `max` bytes of a file from `at` on, if they are in the page cache. Returns `None`
+/// if the read would have to wait.
 fn read_cached(file: &File, at: u64, max: u64) -> io::Result<Option<Bytes>> {
     let mut buffer = Buffer::take();
     let max = usize::try_from(max).map_or(PIECE, |max| max.min(PIECE));
@@ -119,8 +120,8 @@ fn read_range(file: &File, range: &Range<u64>, max: u64) -> Option<Bytes> {
 
 type Reading = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send>>;
 
-/// A range of a file as a body. A file that shrinks meanwhile ends the response with an error, so
-/// the client sees that bytes are missing.
+/// A range of a file as a body. If a file shrinks meanwhile, the response ends with an error, so
+/// the client notices that bytes are missing.
 pub(crate) struct FileBody {
     file: Source,
     range: Range<u64>,
@@ -169,7 +170,7 @@ impl FileBody {
         self.range.start = self.range.end.min(self.range.start + count as u64);
     }
 
-    /// Returns the whole body, if it is one piece that the page cache has.
+    /// Returns the whole body, if it is one piece and in the page cache.
     pub(crate) fn read_whole(&self) -> Option<Bytes> {
         match &self.file {
             Source::Plain(file) => read_range(file, &self.range, PIECE as u64),

@@ -1,4 +1,4 @@
-//! Header fields that describe a file: created once for all requests that share it.
+//! Header fields that describe a file, which are created once for all requests that share it.
 
 use std::borrow::Cow;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! The type of a file, and the coding in which a client takes it.
+//! The type of a file, and the codings that a client accepts for it.
 
 use std::borrow::Cow;
 
@@ -45,8 +45,8 @@ pub(super) fn may_be_precompressed(kind: &str) -> bool {
     is_text(kind) || kind == "application/octet-stream"
 }
 
-/// Returns the codings that the client accepts among the supported ones, by its weights; among
-/// equals the smallest first (RFC 9110, section 12.5.3).
+/// Returns the supported codings that the client accepts, by its weights; of equal weights, the
+/// coding with the smallest results comes first (RFC 9110, section 12.5.3).
 pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static str)> {
     let weight = |coding: &str| {
         headers

@@ -26,7 +26,7 @@ struct Entry {
 }
 
 /// Returns the page of a folder, which is `relative` to the root. Blocks: reads the folder and
-/// queries every size. Links that lead out of the root are not listed, as they are not served.
+/// queries every size. Links that lead out of the root are not listed, because they are not served.
 pub(super) fn page(root: &Root, folder: &File, relative: &str, hidden: bool) -> io::Result<String> {
     let mut entries = Vec::new();
     let mut more = false;
@@ -83,7 +83,8 @@ fn render(title: &str, entries: &[Entry], more: bool) -> String {
         } else {
             format_size(entry.size)
         };
-        // Writing to a string cannot fail. `./`: a name with a colon would be read as a scheme.
+        // Writing to a string cannot fail. The link begins with `./`, because a name with a colon
+        // would be read as a scheme.
         let _ = writeln!(
             page,
             "<tr><td><a href=\"./{link}{slash}\">{}{slash}</a></td><td>{size}</td></tr>",

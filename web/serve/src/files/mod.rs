@@ -2,14 +2,14 @@
 //!
 //! | module | concern |
 //! |---|---|
-//! | `path` | from the path of a request to a name below the root |
-//! | `open` | opening a name, confined to the root |
+//! | `path` | converts the path of a request to a name below the root |
+//! | `open` | opens a name, confined to the root |
 //! | `recent` | a cache of opened files |
 //! | `fields` | header fields that describe a file |
 //! | `condition` | ETag, dates, ranges: RFC 9110, sections 13 and 14 |
 //! | `kind` | the type of a file; the codings that a client accepts |
-//! | `respond` | from a request to a response |
-//! | `content` | reading: small files at once, large ones piece by piece |
+//! | `respond` | creates the response to a request |
+//! | `content` | reads small files at once, large files piece by piece |
 //! | `compress` | compression on the fly |
 //! | `listing` | a page for a folder |
 

@@ -1,11 +1,12 @@
-//! Opening names below the root.
+//! Opens names below the root.
 //!
 //! `openat2(2)` with `RESOLVE_BENEATH`: the kernel follows symbolic links, but no step of the
 //! resolution may leave the root, regardless of the name, its links and concurrent renames of
-//! folders. The first attempt uses `RESOLVE_CACHED`, which does not wait for a disk and so may be
-//! done in a poll; if the kernel would have to wait, a thread for blocking calls opens the file.
+//! folders. The first attempt uses `RESOLVE_CACHED`, which does not wait for a disk and therefore
+//! may be made in a poll; if the kernel would have to wait, a thread for blocking calls opens the
+//! file.
 //!
-//! The root's own path is the operator's, so all links in it are followed. The path is resolved
+//! The operator chooses the path of the root, so all its links are followed. The path is resolved
 //! again for the first request after [`MAX_FOLDER_AGE`]: a new folder in its place (a link to the
 //! next release, a folder created anew) is served without a reload.
 
@@ -24,7 +25,7 @@ use super::fields::Fields;
 use super::recent::RecentFiles;
 use crate::clock;
 
-/// Longest use of a folder before its path is resolved again.
+/// Maximum time for which a folder is used before its path is resolved again.
 const MAX_FOLDER_AGE: Duration = Duration::from_secs(1);
 
 /// The root: the folder that is served.
@@ -79,13 +80,13 @@ pub(super) struct Found {
 pub(crate) struct Lookup<'a> {
     pub(crate) root: &'a Arc<Root>,
     pub(crate) recent_files: &'a RecentFiles,
-    /// Arrival of the request, in ns of the [`clock`]: files in the cache that were opened before
-    /// are not used.
+    /// Arrival of the request, in ns of the [`clock`]: cached files that were opened before this
+    /// time are not used.
     pub(crate) since: u64,
 }
 
 impl Lookup<'_> {
-    /// Opens a name below the root for reading. Returns `None` if there is nothing that may be
+    /// Opens a name below the root for reading. Returns `None` if no file of this name may be
     /// served.
     pub(super) async fn find(self, name: &str) -> io::Result<Option<Arc<Found>>> {
         let Lookup {
@@ -123,7 +124,7 @@ impl Root {
     /// unless `resolve` forbids it.
     ///
     /// # Errors
-    /// The kernel's error if the path names no folder: no file is served until it does.
+    /// The kernel's error if the path names no folder: until it does, no file is served.
     fn folder(&self, resolve: ResolveFlags) -> Result<Arc<OwnedFd>, Errno> {
         {
             let folder = self.folder.read().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +144,7 @@ impl Root {
         Ok(fd)
     }
 
-    /// Opens a name below the root for reading. Returns `None` if there is nothing that may be
+    /// Opens a name below the root for reading. Returns `None` if no file of this name may be
     /// served. A name that this process may not read is an error with the path.
     async fn find(self: &Arc<Root>, name: &str) -> io::Result<Option<Found>> {
         let found = match self.open_now(name, ResolveFlags::CACHED) {
@@ -185,7 +186,7 @@ impl Root {
                 | Errno::NODEV,
             ) => Ok(None),
             Err(error @ (Errno::ACCESS | Errno::PERM)) => {
-                // Without the dot that stands for the folder itself.
+                // Removes the dot that represents the folder itself.
                 let path: PathBuf = self.path.join(name).components().collect();
                 let text = format!("{}: {error}", path.display());
                 Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
@@ -205,7 +206,8 @@ impl Root {
     }
 
     fn open_now(&self, name: &str, resolve: ResolveFlags) -> Result<Found, Errno> {
-        // A FIFO must not block the opening, nor a terminal become the controlling one.
+        // A FIFO must not block the opening, and a terminal must not become the controlling
+        // terminal.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let folder = self.folder(resolve)?;
         let resolve = resolve | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

@@ -1,6 +1,6 @@
-//! From the path of a request to a name below the root.
+//! Converts the path of a request to a name below the root.
 //!
-//! The kernel keeps lookups below the root ([`super::open`]). The paths refused here are those that
+//! The kernel keeps lookups below the root ([`super::open`]). This module refuses paths that
 //! regular clients do not request.
 
 use percent_encoding::percent_decode_str;
@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 pub(super) struct Name {
     /// Path relative to the root, without empty segments; `.` for the root itself.
     pub(super) relative: String,
-    /// Set if the path ended with `/`: a folder is meant.
+    /// Set if the path ended with `/`, which means a folder.
     pub(super) folder: bool,
     /// Set if every slash of the name is a literal slash of the path, so that relative links of the
     /// page resolve as intended.
@@ -20,9 +20,9 @@ pub(super) struct Name {
 /// The reason why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathError {
-    /// `..`, NUL, not UTF-8, or a broken escape.
+    /// The path contains `..` or NUL, is not UTF-8, or has a broken escape.
     Invalid,
-    /// A name that begins with a dot, while such names are not served.
+    /// A name begins with a dot, while such names are not served.
     Hidden,
 }
 
@@ -133,7 +133,7 @@ mod tests {
         ] {
             assert_eq!(parse(path, true), Err(PathError::Invalid), "{path}");
         }
-        // Decoded once: the result is an odd but harmless name.
+        // The path is decoded once: the result is an odd but harmless name.
         assert_eq!(parse("/%252e%252e/", true).unwrap().relative, "%2e%2e");
     }
 

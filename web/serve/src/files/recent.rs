@@ -1,17 +1,17 @@
-//! A cache of opened files, shared by requests that arrived before the opening.
+//! A cache of opened files, which requests share if they arrived before the opening.
 //!
 //! A request may be answered with any state that a file has between the request's arrival and its
-//! response. So the file that one request opens can answer all requests that arrived before and
-//! wait for their turn. Each vCPU caches the last few files that it has opened, with the time at
-//! which the opening began. A later request opens the file itself, so no stale content is served.
-//! The cache has no effect if the server handles one request at a time.
+//! response. So the file that one request opens can answer all requests that arrived before the
+//! opening and wait for their turn. Each vCPU caches the last few files that it has opened, with
+//! the time at which the opening began. A later request opens the file itself, so no stale content
+//! is served. The cache has no effect if the server handles one request at a time.
 //!
-//! Missing names are cached too: most text files have no compressed file beside them.
+//! Missing names are also cached: most text files have no compressed file beside them.
 //!
 //! [`RecentFiles::clear`] closes all cached files, so that no file stays open for long.
 //!
-//! Cost: a comparison of names and an uncontended lock per file; saves four system calls and the
-//! creation of header fields.
+//! A file costs a comparison of names and an uncontended lock; a cached file saves four system
+//! calls and the creation of header fields.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -134,13 +134,17 @@ mod tests {
         };
         assert_eq!(find(0), None);
         opens(10);
-        assert_eq!(find(10), Some(None), "there is none");
+        assert_eq!(find(10), Some(None), "there is no such file");
         fs::write(&path, "1").unwrap();
-        assert_eq!(find(11), None, "it came later: there may be one now");
+        assert_eq!(
+            find(11),
+            None,
+            "the request arrived later: the file may exist now"
+        );
         opens(20);
         assert_eq!((find(20), find(21)), (Some(Some(1)), None));
         fs::write(&path, "22").unwrap();
-        // This opening began before the cached one and ended after it.
+        // This opening began before the cached opening and ended after it.
         recent_files.insert(&root, "a", 15, None);
         assert_eq!(find(20), Some(Some(1)));
         opens(30);
@@ -148,7 +152,7 @@ mod tests {
         for n in 0..CACHED_FILES {
             recent_files.insert(&root, &n.to_string(), 40, None);
         }
-        assert_eq!(find(0), None, "it has been replaced");
+        assert_eq!(find(0), None, "the entry has been replaced");
         assert!(recent_files.find(&root, "1", 40).is_some());
         recent_files.clear();
         assert!(recent_files.find(&root, "1", 0).is_none());

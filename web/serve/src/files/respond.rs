@@ -26,7 +26,7 @@ use crate::operator::notice::Notices;
 use crate::request::body::Body;
 use crate::request::reply;
 
-/// Number of header fields for which room is reserved; responses seldom have more.
+/// Number of header fields for which space is reserved; responses rarely have more.
 const RESERVED_FIELDS: usize = 10;
 
 /// Characters that are escaped in a path (RFC 3986, section 3.3).
@@ -129,7 +129,7 @@ async fn find(
     }
 }
 
-/// Answers a request for a path that has no file.
+/// Answers a request for a path without a file.
 async fn respond_missing(
     lookup: Lookup<'_>,
     settings: &Files,
@@ -170,7 +170,7 @@ fn not_found() -> Response<Body> {
 }
 
 /// Redirects to the canonical path of a name. The path of a folder ends with a slash, since
-/// relative links of its page depend on it.
+/// relative links of its page depend on the slash.
 fn redirect(name: &Name, folder: bool, query: Option<&str>) -> Response<Body> {
     // Only one slash in front: two would name another host.
     let mut location = String::from("/");
@@ -223,7 +223,7 @@ async fn respond_file(
                     encoding = Some(coding);
                     break;
                 }
-                // The uncompressed file can be sent.
+                // The uncompressed file can be sent instead.
                 Err(error) if is_denied(&error) => report_denied(&error),
                 other => _ = other?,
             }

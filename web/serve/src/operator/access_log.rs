@@ -1,4 +1,4 @@
-//! The access log: one line of JSON per request, written off the hot path.
+//! The access log: one line of JSON per request, which is written off the hot path.
 //!
 //! A request appends a record to the vector of its vCPU, under a lock that it shares only with the
 //! writer. The writer, a thread, drains the vectors ten times a second and writes the records in
@@ -21,13 +21,13 @@ use crate::operator::notice::Notices;
 use crate::per_vcpu::PerVcpu;
 use crate::server::bind::UNIX_PEER;
 
-/// Largest number of waiting records of all vCPUs, and of bytes of their texts.
+/// Maximum number of waiting records of all vCPUs, and of bytes of their texts.
 const MAX_RECORDS: usize = 1 << 16;
 const MAX_TEXT_BYTES: usize = 16 << 20;
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// Number of buffered bytes from which on the writer calls `write`.
+/// Number of buffered bytes from which the writer calls `write`.
 const WRITE_SIZE: usize = 64 * 1024;
-/// Longest wait for the last lines to be written when the log is dropped.
+/// Maximum wait for the last lines to be written when the log is dropped.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 static FAILURES: Notices = Notices::new();
@@ -39,7 +39,8 @@ pub(crate) struct Record {
     pub(crate) method: Method,
     /// Host, if several sites are served.
     pub(crate) host: Option<Box<str>>,
-    /// Path with its query. A copy, since a `Uri` keeps all bytes alive that were received with it.
+    /// Path with its query. The text is copied, since a `Uri` keeps all bytes alive that were
+    /// received with it.
     pub(crate) path: Box<str>,
     pub(crate) referer: Option<Box<str>>,
     pub(crate) user_agent: Option<Box<str>>,
@@ -234,9 +235,8 @@ impl Queue {
     }
 }
 
-/// A buffer of lines before a file. A full disk or a closed pipe must not end the server: lines
-/// that cannot be written are dropped and counted, and a torn line is terminated before the next
-/// one.
+/// A buffer of lines for a file. A full disk or a closed pipe must not end the server: lines that
+/// cannot be written are dropped and counted, and a torn line is terminated before the next line.
 struct LineWriter<W> {
     file: W,
     text: Vec<u8>,
@@ -354,9 +354,9 @@ fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A disk with limited room.
+    /// A disk with limited space.
     struct Disk {
-        has: Vec<u8>,
+        content: Vec<u8>,
         room: usize,
     }
 
@@ -367,7 +367,7 @@ mod tests {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             self.room -= count;
-            self.has.extend_from_slice(&bytes[..count]);
+            self.content.extend_from_slice(&bytes[..count]);
             Ok(count)
         }
 
@@ -398,9 +398,9 @@ mod tests {
     fn records_lost_to_a_full_disk_are_counted_in_the_next_line() {
         let mut one = Vec::new();
         line(&mut one, &record("/0"), 0).unwrap();
-        // The disk has room for one line and a part of the second.
+        // The disk has space for one line and a part of the second line.
         let mut lines = LineWriter::new(Disk {
-            has: Vec::new(),
+            content: Vec::new(),
             room: one.len() + 20,
         });
         for path in ["/0", "/1", "/2"] {
@@ -415,7 +415,7 @@ mod tests {
         lines.push(&record("/4"));
         lines.push(&record("/5"));
         lines.flush();
-        let text = String::from_utf8(lines.file.has).unwrap();
+        let text = String::from_utf8(lines.file.content).unwrap();
         let whole: Vec<serde_json::Value> = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())

@@ -1,6 +1,6 @@
 //! Commands over a Unix socket, one per line; `help` lists them.
 //!
-//! The socket has mode 0600: access to it is permission to use all commands. A thread of its own
+//! The socket has mode 0600: access to it is permission to use all commands. A separate thread
 //! serves it, so that it answers even if the runtime is busy.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -24,7 +24,7 @@ reload                read configuration and certificate again
 drain                 stop accepting, finish the requests under way, end
 ";
 
-/// The socket for commands; its file is removed when dropped.
+/// The socket for commands, whose file is removed on drop.
 pub(crate) struct CommandSocket {
     file: SocketFile,
 }
@@ -50,7 +50,7 @@ impl CommandSocket {
 
 impl Drop for CommandSocket {
     fn drop(&mut self) {
-        // The connection wakes the thread, whose weak reference is dead then.
+        // The connection wakes the thread, whose weak reference can then no longer be upgraded.
         let _ = UnixStream::connect(self.file.path());
     }
 }
@@ -65,7 +65,7 @@ fn serve(listener: &UnixListener, shared: &Weak<Shared>) {
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        // Clients are served one at a time: a silent client must not lock others out.
+        // Clients are served one at a time: a silent client must not lock out other clients.
         let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
         let _ = stream.set_write_timeout(Some(Duration::from_secs(2)));
         let _ = serve_client(stream, &Control { shared });

@@ -1,7 +1,7 @@
-//! Messages for the operator, on standard error.
+//! Messages for the operator on standard error.
 //!
-//! `eprintln!` panics when the reader of the pipe is gone or the disk is full, which must not end a
-//! server. Messages that every request may cause are written at most once a second.
+//! `eprintln!` panics when the reader of the pipe has gone or the disk is full, which must not end
+//! a server. Messages that every request may cause are written at most once a second.
 
 use std::fmt;
 use std::io::Write;
@@ -27,8 +27,8 @@ impl Notices {
         }
     }
 
-    /// Writes a line, unless one has just been written. The next line reports the number of omitted
-    /// messages.
+    /// Writes a line, unless another line has just been written. The next line reports the number
+    /// of omitted messages.
     pub(crate) fn report(&self, text: fmt::Arguments<'_>) {
         if let Some(omitted) = self.take_turn(clock::millis()) {
             let more = match omitted {
@@ -40,7 +40,7 @@ impl Notices {
         }
     }
 
-    /// Returns the number of messages omitted since the last one, if a new one is due.
+    /// Returns the number of messages omitted since the last message, if a new message is due.
     fn take_turn(&self, now: u64) -> Option<u64> {
         let next = self.next.load(Relaxed);
         let turn = now >= next

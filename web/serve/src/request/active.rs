@@ -1,4 +1,4 @@
-//! The state of a request that is under way, and its end.
+//! The state of a request that is in progress, and the end of the request.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -19,7 +19,7 @@ use crate::request::in_flight::Entry;
 use crate::request::priority::PRIORITY;
 use crate::request::request_body;
 
-/// A request from its head to the end of its response; its drop is the end.
+/// A request from its head to the end of its response; its drop ends it.
 pub(crate) struct ActiveRequest {
     pub(super) conn: Arc<Conn>,
     pub(super) entry: Arc<Entry>,
@@ -27,7 +27,7 @@ pub(crate) struct ActiveRequest {
     pub(super) stage: Stage,
     /// Guard that moves the coroutine to the level of the request, and back.
     pub(super) level: RequestLevel,
-    /// Ticket of the gate of its level, if the request has to pass one.
+    /// Ticket for the gate of its level, if the request must pass a gate.
     pub(super) ticket: Option<Ticket>,
     /// Set if a rule has set the level.
     pub(super) is_ruled: bool,
@@ -35,7 +35,7 @@ pub(crate) struct ActiveRequest {
     pub(super) position: u64,
     /// Wait before the request began, in nanoseconds.
     waited: u64,
-    /// Status of the response; 0 if the client left before there was one.
+    /// Status of the response, or 0 if the client left before there was a response.
     status: u16,
     /// Number of bytes of the response body so far.
     pub(super) bytes: u64,
@@ -44,8 +44,8 @@ pub(crate) struct ActiveRequest {
     pub(super) body: Body,
     /// Part of a piece of the body that was too large to be handed out with it.
     pub(super) rest: Bytes,
-    /// Set while handed-out bytes wait for the client; HTTP/2 only, since in HTTP/1 the socket
-    /// shows this.
+    /// Set while handed-out bytes wait for the client. Used only in HTTP/2, since the socket shows
+    /// this in HTTP/1.
     offering: bool,
 }
 
@@ -105,8 +105,8 @@ impl ActiveRequest {
         self.version >= Version::HTTP_2
     }
 
-    /// Discards the body of the request: at once in HTTP/1; after the response in HTTP/2, since the
-    /// stream would be reset without the body.
+    /// Discards the body of the request: at once in HTTP/1; after the response in HTTP/2, since
+    /// without the body the stream would be reset.
     pub(super) fn discard_body(&mut self, body: Incoming) {
         if self.is_http2() {
             self.unread = Some(body);
@@ -115,7 +115,7 @@ impl ActiveRequest {
         }
     }
 
-    /// Waits for the turn of the request at its level, then begins it; ready from then on.
+    /// Waits for the turn of the request at its level, then begins it. Ready from then on.
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.stage == Stage::Received {
             // From now on the operator can move the request to another level.
@@ -145,8 +145,8 @@ impl ActiveRequest {
         }
     }
 
-    /// Notes the status of a response, and applies its priority: the service may know the urgency
-    /// better (RFC 9218, section 8).
+    /// Notes the status of a response, and applies the response's priority: the service may know
+    /// the urgency better (RFC 9218, section 8).
     pub(super) fn apply_response(&mut self, response: &Response<Body>) {
         let status = response.status();
         self.status = status.as_u16();
@@ -228,7 +228,7 @@ impl Drop for ActiveRequest {
     }
 }
 
-/// Returns path and query, or the text in their place: `*`, or the host of CONNECT.
+/// Returns path and query, or the text in place of them: `*`, or the host of CONNECT.
 fn path_of(uri: &Uri) -> Box<str> {
     match uri.path_and_query() {
         Some(path) => path.as_str().into(),

@@ -30,7 +30,8 @@ enum Kind {
 
 /// Placeholders for the bytes of a file.
 struct Placeholders {
-    /// File, which goes to the connection with the first placeholder: responses to HEAD have none.
+    /// File, which is passed to the connection with the first placeholder: responses to HEAD have
+    /// none.
     file: Option<FileBody>,
     left: u64,
     queue: Arc<SendFileQueue>,
@@ -76,8 +77,8 @@ impl Body {
         Body(Kind::File(file))
     }
 
-    /// Prepares a file for sending. A large file goes into `queue`, which sends it without a copy.
-    /// Another file is read now, if the page cache has it and it fits into one piece.
+    /// Prepares a file for sending. A large file is added to `queue`, which sends it without a
+    /// copy. Any other file is read now, if it is in the page cache and fits into one piece.
     pub(crate) fn prepare(&mut self, queue: Option<&Arc<SendFileQueue>>) {
         let Kind::File(file) = &self.0 else { return };
         match queue {

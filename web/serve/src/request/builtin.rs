@@ -24,7 +24,7 @@ pub(crate) fn endpoint_of(settings: &Settings, path: &str) -> Option<Endpoint> {
         .find(|endpoint| endpoint.path() == path)
 }
 
-/// Returns the response of an endpoint that does not have to wait.
+/// Returns the response of an endpoint, if it is available without waiting.
 pub(crate) fn respond_now(shared: &Shared, endpoint: Endpoint) -> Option<Response<Body>> {
     match endpoint {
         Endpoint::Plaintext => Some(reply::text(StatusCode::OK, "Hello, World!")),

@@ -6,11 +6,11 @@ use std::net::Ipv6Addr;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
-/// Longest name of DNS, in bytes.
+/// Maximum length of a DNS name, in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Tells whether a target is valid for a method: a path, or a URI with one. Only CONNECT names a
-/// host without a path, and only OPTIONS has `*` (RFC 9112, section 3.2).
+/// Tells whether a target is valid for a method: a path, or a URI with a path. Only CONNECT names a
+/// host without a path, and only OPTIONS allows `*` (RFC 9112, section 3.2).
 pub(crate) fn is_target(method: &Method, uri: &Uri) -> bool {
     let names_host_alone = uri.authority().is_some() && uri.scheme().is_none();
     if *method == Method::CONNECT {
@@ -21,9 +21,9 @@ pub(crate) fn is_target(method: &Method, uri: &Uri) -> bool {
 }
 
 /// Returns the host of a request without its port, as the client wrote it. The host is empty if the
-/// request names none, which is allowed in HTTP/1.0 and HTTP/2. Returns `None` if the host is not
-/// unique, since acting upon one of several could mislead (RFC 9112, section 3.2; RFC 9113, section
-/// 8.3.1).
+/// request names no host, which HTTP/1.0 and HTTP/2 allow. Returns `None` if the host is not
+/// unique, since a choice among several hosts could mislead (RFC 9112, section 3.2; RFC 9113,
+/// section 8.3.1).
 pub(crate) fn of_request<'a>(
     version: Version,
     uri: &'a Uri,
@@ -63,7 +63,7 @@ pub(crate) fn of_saved<'a>(method: &Method, uri: &'a Uri, headers: &'a HeaderMap
         .unwrap_or_default()
 }
 
-/// Returns the host of `HOST[:PORT]`; `None` for another text.
+/// Returns the host of `HOST[:PORT]`, or `None` for any other text.
 fn strip_port(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let end = if bytes.first() == Some(&b'[') {
@@ -83,7 +83,7 @@ fn strip_port(text: &str) -> Option<&str> {
     }
 }
 
-/// Bytes that may stand unescaped in a host name (RFC 3986, section 3.2.2).
+/// Bytes that may be unescaped in a host name (RFC 3986, section 3.2.2).
 const IS_HOST_BYTE: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -100,7 +100,7 @@ const IS_HOST_BYTE: [bool; 256] = {
     table
 };
 
-/// The sites by host. The case of names and a dot at their end are ignored.
+/// The sites by host. The case of names and a trailing dot are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     exact: HashMap<String, usize>,
@@ -109,10 +109,10 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Adds a name, `*.NAME` (all names below it) or an address.
+    /// Adds a name, `*.NAME` (all its subdomains) or an address.
     ///
     /// # Errors
-    /// Returns the fault of the name, or the site that has it already.
+    /// Returns the fault of the name, or the site that already has it.
     pub(crate) fn add(&mut self, host: &str, site: usize) -> Result<(), String> {
         let lower = host.to_ascii_lowercase();
         let lower = lower.strip_suffix('.').unwrap_or(&lower);
@@ -144,8 +144,8 @@ impl Hosts {
         Err(format!("host `{host}`: {reason}"))
     }
 
-    /// Returns the site of a host, or 0, the default. The exact name takes precedence over `*.`, a
-    /// longer `*.` over a shorter one.
+    /// Returns the site of a host, or 0, the default. The exact name takes precedence over `*.`,
+    /// and a longer `*.` over a shorter one.
     pub(crate) fn find(&self, host: &str) -> usize {
         let host = host.strip_suffix('.').unwrap_or(host);
         let mut buffer = [0; MAX_NAME_BYTES];

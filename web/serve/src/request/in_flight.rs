@@ -1,9 +1,8 @@
-//! The requests of a connection that are under way, so that they can be listed and moved to another
-//! level.
+//! The requests in progress of a connection, which can be listed and moved to another level.
 //!
 //! Each connection has its own table, which its requests share only with the operator: listing all
-//! requests means going through the connections. A request gets a number when it is first listed,
-//! since only a listed request is referred to by number.
+//! requests visits all connections. A request gets a number when it is first listed, since only a
+//! listed request is referred to by number.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +12,7 @@ use upshift::{CoroutineId, Level};
 use crate::request::priority::Urgency;
 use crate::request::rules::Facts;
 
-/// A request that is under way.
+/// A request that is in progress.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// Number for the operator; 0 until the request is listed.
@@ -63,7 +62,7 @@ impl Entry {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if self.number() == 0 {
             let next = NEXT.fetch_add(1, Relaxed);
-            // A concurrent list may just have numbered it.
+            // A concurrent listing may just have assigned a number.
             let _ = self.number.compare_exchange(0, next, Relaxed, Relaxed);
         }
         self.number()
@@ -87,7 +86,7 @@ impl Entry {
         }
     }
 
-    /// Tells whether a part of the response is of use before the whole has arrived.
+    /// Tells whether the client can use a part of the response before all parts have arrived.
     pub(crate) fn is_incremental(&self) -> bool {
         self.urgency().incremental
     }
@@ -99,7 +98,7 @@ impl Entry {
     }
 
     /// Moves the request to a level. The caller holds the lock of the connection's table, so the
-    /// coroutine has not gone on to another request.
+    /// coroutine has not continued with another request.
     fn move_to(&self, runtime: &upshift::Handle, to: Level) -> bool {
         self.level.store(to.get(), Relaxed);
         // The coroutine may have been cancelled.
@@ -120,7 +119,7 @@ fn urgency_bits(urgency: Urgency) -> u8 {
     2 * urgency.u.min(7) + u8::from(urgency.incremental)
 }
 
-/// The requests of a connection that are under way.
+/// The requests in progress of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     entries: Mutex<Vec<Arc<Entry>>>,
@@ -131,7 +130,7 @@ impl InFlight {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request, which is under way until [`leave`](InFlight::remove).
+    /// Adds a request, which is in progress until [`remove`](InFlight::remove).
     pub(crate) fn insert(&self, entry: &Arc<Entry>) {
         self.entries().push(entry.clone());
     }
@@ -155,9 +154,9 @@ impl InFlight {
         entries.find(|entry| entry.stream == Some(number)).cloned()
     }
 
-    /// Moves requests under way to the levels that `level` returns. Runs under the lock, so that no
-    /// request ends, and its coroutine goes on to another one, meanwhile. Returns the number of
-    /// requests whose level has changed.
+    /// Moves requests to the levels that `level` returns. Runs under the lock, so no request ends,
+    /// and no coroutine continues with another request, meanwhile. Returns the number of requests
+    /// whose level has changed.
     pub(crate) fn reprio(
         &self,
         runtime: &upshift::Handle,

@@ -8,20 +8,20 @@
 //!
 //! [`ActiveRequest`](active::ActiveRequest) represents all of these stages.
 //! [`ResponseFuture`](response_future::ResponseFuture), which hyper polls, owns it until there is a
-//! response; then it is the body of that response. So one value counts, times and ends a request,
-//! regardless of its last stage. The operator, HTTP/2 frames and the order of streams share a part
-//! of it, the [`Entry`](in_flight::Entry).
+//! response; then it becomes the body of the response. So one value counts, times and ends a
+//! request, regardless of its last stage. The operator, HTTP/2 frames and the order of streams
+//! share a part of it, the [`Entry`](in_flight::Entry).
 //!
 //! | module | concern |
 //! |---|---|
-//! | `service` | the path of a request: site, level, admission, answer |
+//! | `service` | the processing of a request: site, level, admission, answer |
 //! | `priority`, `rules` | the level of a request |
 //! | `host` | the host that a request is for |
 //! | `active` | the state of a request, and its end |
-//! | `response_future`, `response_body` | the future of its response, and the body |
-//! | `in_flight` | the list of requests under way |
+//! | `response_future`, `response_body` | the future of a response, and its body |
+//! | `in_flight` | the list of requests in progress |
 //! | `refusal`, `reply`, `builtin`, `body` | responses |
-//! | `request_body` | the body of a request, and its unread rest |
+//! | `request_body` | the body of a request, and its unread part |
 
 mod active;
 pub(crate) mod body;

@@ -5,15 +5,15 @@
 //! | `u=0` (most urgent) | 4 |
 //! | `u=3` (default) | 28 |
 //! | `u=7` (background) | 60 |
-//! | with `i` | one more: after the others of its urgency |
+//! | with `i` | one more: after other requests of the same urgency |
 //!
-//! So a level is 4 + 8 u, or 5 + 8 u for incremental responses (`i`): a large picture that fills
-//! line by line goes behind the scripts of the same urgency.
+//! So a level is 4 + 8 u, or 5 + 8 u for incremental responses (`i`): a large picture that appears
+//! line by line is less urgent than scripts of the same urgency.
 
 use http::{HeaderMap, HeaderName};
 use upshift::Level;
 
-/// The `Priority` field. A prepared name is neither parsed nor checked at each lookup.
+/// The `Priority` field. This name is prepared, so a lookup neither parses nor checks it.
 pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("priority");
 
 /// The priority that a client asks for.
@@ -21,7 +21,7 @@ pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("priority");
 pub struct Urgency {
     /// `u`: 0 (most urgent) to 7.
     pub u: u8,
-    /// `i`: parts of the response are of use before the whole is there.
+    /// `i`: the client can use parts of the response before all have arrived.
     pub incremental: bool,
 }
 
@@ -36,9 +36,9 @@ impl Default for Urgency {
 }
 
 impl Urgency {
-    /// Reads the value of a `Priority` header field (RFC 9218, section 5): the members `u` and `i`.
-    /// Other members, and values that are out of range or of the wrong type, are ignored, as
-    /// section 4 asks. The rest is not checked to be a dictionary of RFC 9651.
+    /// Reads the members `u` and `i` of a `Priority` header field (RFC 9218, section 5). Other
+    /// members, and values that are out of range or of the wrong type, are ignored, as section 4
+    /// requires. The remaining text is not checked to be a dictionary of RFC 9651.
     ///
     /// ```
     /// use upshift_serve::Urgency;
@@ -52,7 +52,7 @@ impl Urgency {
     }
 
     /// Returns this urgency with the changes of the `Priority` field of a response (RFC 9218,
-    /// section 8): a member that the field does not name stays.
+    /// section 8). A member that the field does not contain stays the same.
     ///
     /// ```
     /// use upshift_serve::Urgency;
@@ -65,12 +65,12 @@ impl Urgency {
     pub fn merged(self, field: &str) -> Urgency {
         let mut urgency = self;
         for member in field.split(',') {
-            // No parameters of values are known.
+            // Values have no known parameters.
             let item = member.split(';').next().unwrap_or_default();
             let item = item.trim_matches([' ', '\t']);
             let (key, value) = item.split_once('=').unwrap_or((item, "?1"));
-            // The last of equal keys counts, even with an invalid value: the member is ignored
-            // then.
+            // The last of equal keys counts, even with an invalid value; the member is then
+            // ignored.
             match (key, value.as_bytes()) {
                 ("u", [digit @ b'0'..=b'7']) => urgency.u = digit - b'0',
                 ("u", _) => urgency.u = self.u,
@@ -82,8 +82,8 @@ impl Urgency {
         urgency
     }
 
-    /// Returns the urgency that the `Priority` fields of a request ask for; several are one list
-    /// (RFC 9110, section 5.3).
+    /// Returns the urgency that the `Priority` fields of a request ask for; several fields form one
+    /// list (RFC 9110, section 5.3).
     pub(crate) fn from_headers(headers: &HeaderMap) -> Urgency {
         let fields = headers.get_all(&PRIORITY).iter();
         let texts = fields.filter_map(|field| field.to_str().ok());
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(read("u=8, i"), (3, true));
         assert_eq!(read("u=-1"), (3, false));
         assert_eq!(read("u=\"1\""), (3, false));
-        // The last one of equal keys counts.
+        // The last of equal keys counts.
         assert_eq!(read("u=1, u=6"), (6, false));
         assert_eq!(read("u=1, i, u=x, i=2"), (3, false));
         assert_eq!(read("u=5;i, U=1"), (5, false));

@@ -63,8 +63,8 @@ impl Refusal {
     }
 }
 
-/// Closes the connection after a response, instead of reading the whole body of the request. HTTP/2
-/// closes only the stream.
+/// Closes the connection after a response, which saves reading the whole body of the request.
+/// HTTP/2 closes only the stream.
 fn with_close(mut response: Response<Body>, version: Version) -> Response<Body> {
     if version < Version::HTTP_2 {
         let close = HeaderValue::from_static("close");

@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 
 use crate::request::body::Body;
 
-/// Creates a response of a media type.
+/// Creates a response with a media type.
 pub(crate) fn with_type(
     status: StatusCode,
     kind: &'static str,

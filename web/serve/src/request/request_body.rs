@@ -1,9 +1,9 @@
-//! The body of a request: limited in bytes, and timed while a handler waits for it.
+//! The body of a request, which is limited in bytes, and timed while a handler waits for it.
 //!
 //! A client may send its whole body before it reads the response. If the server closes the
-//! connection or resets the stream meanwhile, some clients report that instead of the response. So
-//! an unread rest is read and dropped for [`REQUEST_GRACE`] at most: in HTTP/2 by a coroutine, in
-//! HTTP/1 when the connection is closed (`connection::observed`).
+//! connection or resets the stream meanwhile, some clients report this instead of the response. So
+//! an unread remainder is read and dropped, for [`REQUEST_GRACE`] at most: in HTTP/2 by a
+//! coroutine, in HTTP/1 when the connection is closed (`connection::observed`).
 
 use std::error::Error;
 use std::fmt;
@@ -22,9 +22,9 @@ use crate::connection::conn::Conn;
 use crate::request::body::BoxError;
 use crate::request::priority::Urgency;
 
-/// The body of a request: limited in bytes, and timed while a handler waits for it.
+/// The body of a request, which is limited in bytes, and timed while a handler waits for it.
 pub struct RequestBody {
-    /// Body, until its end.
+    /// Body, or `None` after its end.
     inner: Option<Incoming>,
     conn: Arc<Conn>,
     left: u64,
@@ -118,7 +118,7 @@ impl fmt::Debug for RequestBody {
     }
 }
 
-/// Discards the rest of a body.
+/// Discards the remainder of a body.
 pub(super) fn discard(body: Incoming, conn: &Conn) {
     if body.is_end_stream() {
         return;
@@ -127,7 +127,7 @@ pub(super) fn discard(body: Incoming, conn: &Conn) {
         conn.clocks.note_unread_body();
         return;
     }
-    // More urgent requests go before this.
+    // More urgent requests precede this work.
     let level = Urgency::default().level();
     let rest = time::timeout(REQUEST_GRACE, read_and_drop(body));
     // Outside of a runtime the stream is reset at once.

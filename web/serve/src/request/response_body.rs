@@ -1,5 +1,5 @@
-//! [`ActiveRequest`] as the body of its response: hands out and counts the pieces, in the order of
-//! the connection's streams.
+//! [`ActiveRequest`] as the body of its response, which hands out and counts the pieces in the
+//! order of the connection's streams.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use crate::request::active::ActiveRequest;
 use crate::request::body::BoxError;
 
-/// Largest number of bytes handed out at once; a larger piece would occupy the coroutine, and an
+/// Maximum number of bytes handed out at once; a larger piece would occupy the coroutine, and an
 /// HTTP/2 connection, for too long.
 const MAX_PIECE: usize = 64 * 1024;
 
@@ -51,8 +51,8 @@ impl HttpBody for ActiveRequest {
                 .poll_turn(cx, &this.entry, &mut this.position)
                 .is_pending()
             {
-                // Handed-out bytes may be stuck in streams without a window; hyper does not report
-                // these.
+                // Handed-out bytes may be stuck in streams without a window, which hyper does not
+                // report.
                 this.conn.wake();
                 return Poll::Pending;
             }

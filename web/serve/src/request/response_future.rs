@@ -101,7 +101,7 @@ fn has_close(response: &Response<Body>) -> bool {
     field.is_some_and(|field| field.as_bytes().eq_ignore_ascii_case(b"close"))
 }
 
-/// Replaces the body of a response to HEAD by its length. hyper does so only in HTTP/1.
+/// Replaces the body of a response to HEAD by its length. hyper does this only in HTTP/1.
 fn strip_body(response: &mut Response<Body>) {
     let length = response.body().size_hint().exact();
     if let Some(length) = length.filter(|length| *length != 0) {

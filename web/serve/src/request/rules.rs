@@ -1,6 +1,6 @@
 //! The operator's rules, which set the levels of requests and override the client's priority.
 //!
-//! A rule matches if all of its conditions do; the first match decides. A rule is written as
+//! A rule matches if all its conditions match; the first match decides. A rule is written as
 //! `CONDITIONS=LEVEL` on the command line, and as a table in the configuration:
 //!
 //! ```
@@ -59,11 +59,11 @@ impl Facts {
 /// A rule: conditions, and a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Path below which the rule applies: the path itself, or followed by `/`.
+    /// Path below which the rule applies: the path itself, or the path followed by `/`.
     pub path: Option<String>,
     /// Method of the requests.
     pub method: Option<Method>,
-    /// Header field of the requests, and its value if there is one.
+    /// Header field of the requests, and its required value if there is one.
     pub header: Option<(HeaderName, Option<HeaderValue>)>,
     /// Network of the clients.
     pub peer: Option<Network>,
@@ -212,7 +212,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Reads each field with its own function, so that an error points at its value.
+/// Reads each field by a separate function, so that an error refers to the field's value.
 impl<'de> Deserialize<'de> for Rule {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Rule, D::Error> {
         #[derive(Deserialize)]
@@ -270,7 +270,7 @@ impl<'de> Deserialize<'de> for Rule {
     }
 }
 
-/// Addresses with a common prefix, `10.0.0.0/8`; one address without `/`.
+/// Addresses with a common prefix, `10.0.0.0/8`, or a single address without `/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -278,8 +278,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Tells whether the network contains an address. An IPv4 address that is mapped into IPv6 is
-    /// IPv4.
+    /// Tells whether the network contains an address. An IPv4 address that is mapped into IPv6
+    /// counts as IPv4.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {

@@ -1,4 +1,5 @@
-//! The service of a connection: level, admission and answer of each request.
+//! The service of a connection, which decides on the level, the admission and the answer of each
+//! request.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ impl Service<Request<Incoming>> for HttpService {
         let facts = self.facts(&settings, &request);
         let endpoint = builtin::endpoint_of(&settings, facts.uri.path());
         let site = self.site(&settings, &request);
-        // A refusal has the rules, fields and pages of the default site.
+        // A refusal uses the rules, fields and pages of the default site.
         let site_or_default = *site.as_ref().unwrap_or(&0);
         let rule = settings.rule_for(site_or_default, &facts);
         let headers = settings.sites.get(site_or_default).headers.clone();
@@ -118,15 +119,15 @@ impl Service<Request<Incoming>> for HttpService {
     }
 }
 
-/// The admission checks that a request has to pass.
+/// The admission checks that a request must pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AdmissionClass {
-    /// Monitoring: always admitted.
+    /// Monitoring is always admitted.
     Always,
-    /// Files and texts in memory: the number of requests under way is checked. They cost less than
-    /// the wait that a refusal avoids.
+    /// For files and texts in memory, the number of requests in progress is checked. They cost less
+    /// than the wait that a refusal avoids.
     Counted,
-    /// Computations: the number of requests under way and the expected wait are checked.
+    /// For computations, the number of requests in progress and the expected wait are checked.
     Timed,
 }
 
@@ -204,7 +205,7 @@ impl HttpService {
         })
     }
 
-    /// Applies limits, rates and gates to a request.
+    /// Applies the limits, rates and gates to a request.
     fn admit(
         &self,
         settings: &Settings,
@@ -290,14 +291,14 @@ impl HttpService {
     }
 }
 
-/// Returns the length of a request's target, and the approximate length of its whole head.
+/// Returns the length of a request's target, and the approximate length of its complete head.
 #[inline]
 fn head_sizes(request: &Request<Incoming>) -> (u64, u64) {
     let uri = request.uri();
     let host = uri.authority().map_or(0, |host| host.as_str().len());
     let line = host + uri.path_and_query().map_or(0, |path| path.as_str().len());
     let fields = request.headers().iter();
-    // Includes the colon, a space, and the end of the line.
+    // The sum includes the colon, a space, and the end of the line.
     let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + 4);
     (line as u64, line as u64 + fields.sum::<usize>() as u64)
 }

@@ -18,10 +18,10 @@ use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 use crate::config::{Address, BindTo};
 use upshift_units::socket_file::{self, SocketFile};
 
-/// Number of connections that wait to be accepted on a Unix socket or on all addresses, as far as
-/// the kernel allows (`net.core.somaxconn`).
+/// Number of connections that may wait to be accepted on a Unix socket or on all addresses, up to
+/// the kernel's limit (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
-/// Longest wait for a port that no visible process holds. The kernel may take more than 100 ms to
+/// Maximum wait for a port that no visible process holds. The kernel may take more than 100 ms to
 /// release the ring, and with it the port, of a killed process.
 const PORT_RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Address that represents a client of a Unix socket.
@@ -37,9 +37,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// A listening socket.
 ///
 /// Connections are accepted one by one, when the socket is readable. A multishot accept of the ring
-/// would take a descriptor for each waiting connection before the server can count them, and its
-/// cancellation would lose accepted connections, although another process may listen on the same
-/// socket.
+/// would take a descriptor for each waiting connection before the server can count the connections,
+/// and its cancellation would lose accepted connections, although another process may listen on the
+/// same socket.
 pub(crate) struct Listener {
     socket: Socket,
     /// Set if the connections speak no TLS, even if there is a certificate.
@@ -48,11 +48,11 @@ pub(crate) struct Listener {
 
 enum Socket {
     Tcp(net::TcpListener, AsyncFd),
-    /// A Unix socket; its file is removed with it if it was opened here.
+    /// A Unix socket. If it was opened here, its file is removed with it.
     Unix(StdUnixListener, AsyncFd, Option<SocketFile>),
 }
 
-/// A connection that was accepted and is not served yet. Dropping it closes it at once.
+/// A connection that was accepted but is not served yet. Dropping it closes the connection at once.
 pub(crate) enum Accepted {
     Tcp(net::TcpStream),
     Unix(StdUnixStream),
@@ -65,7 +65,7 @@ impl Accepted {
         match self {
             Accepted::Tcp(stream) => {
                 let stream = TcpStream::from(OwnedFd::from(stream));
-                // The peer may be gone already.
+                // The peer may have gone already.
                 let _ = stream.set_nodelay(true);
                 Io::new(stream)
             }
@@ -115,7 +115,7 @@ impl Listener {
         Ok(Listener { socket, plain })
     }
 
-    /// Accepts the next connection. Cancelling it loses no connection.
+    /// Accepts the next connection. Cancelling this future loses no connection.
     pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         self.socket.accept().await
     }
@@ -125,7 +125,7 @@ impl Listener {
         self.socket.ip()
     }
 
-    /// Returns the path of a Unix socket that has one.
+    /// Returns the path of a Unix socket, if it has a path.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.socket.path()
     }
@@ -165,7 +165,7 @@ impl Socket {
         match self {
             Socket::Tcp(socket, readiness) => {
                 let (stream, peer) = readiness.read_with(|_| socket.accept()).await?;
-                // A socket of both families shows IPv4 addresses within IPv6.
+                // A socket of both families reports IPv4 addresses mapped into IPv6.
                 let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 Ok((Accepted::Tcp(stream), peer))
             }
@@ -203,8 +203,8 @@ fn keep_alive(listener: impl AsFd) {
 }
 
 /// Listens on an address. Waits up to [`PORT_RELEASE_TIMEOUT`] for the port of a killed process:
-/// the port is free only when the kernel has released the ring of that process, which no longer
-/// shows as its holder.
+/// the port is free only when the kernel has released the ring of this process, which is no longer
+/// visible as the port's holder.
 ///
 /// # Errors
 /// The message names the reason and a remedy.
@@ -217,7 +217,7 @@ fn listen_on_all(port: u16) -> io::Result<TcpListener> {
     let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     listen_with(all, || {
         let both = TcpSocket::new_v6().and_then(|socket| {
-            // The default is the administrator's (`net.ipv6.bindv6only`).
+            // The administrator sets the default (`net.ipv6.bindv6only`).
             socket.set_only_v6(false)?;
             socket.set_reuseaddr(true)?;
             socket.bind(all)?;
@@ -303,14 +303,14 @@ pub(super) fn port_holder(address: SocketAddr) -> Option<(u32, String)> {
     })
 }
 
-/// Returns address and inode of a line of `/proc/net/tcp` that listens on `port`.
+/// Returns address and inode from a line of `/proc/net/tcp`, if the socket listens on `port`.
 fn parse_listening(line: &str, port: u16) -> Option<(IpAddr, &str)> {
     let fields: Vec<_> = line.split_whitespace().collect();
     let (address, line_port) = fields.get(1)?.split_once(':')?;
     if *fields.get(3)? != "0A" || u16::from_str_radix(line_port, 16) != Ok(port) {
         return None;
     }
-    // Words of 32 bits in the machine's byte order.
+    // The address consists of words of 32 bits in the machine's byte order.
     let words: Vec<u8> = (0..address.len() / 8)
         .filter_map(|at| u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok())
         .flat_map(u32::to_ne_bytes)

@@ -1,4 +1,4 @@
-//! Checks of the folders, certificates, addresses and paths of a server that is not started.
+//! Checks the folders, certificates, addresses and paths of a server that is not started.
 
 use std::fs;
 use std::io;
@@ -91,7 +91,8 @@ fn check_address(address: &Address) -> Result<(), String> {
     }
 }
 
-/// Tells whether a socket that listens on `first` prevents another from listening on `second`.
+/// Tells whether a socket that listens on `first` prevents another socket from listening on
+/// `second`.
 fn overlap(first: &BindTo, second: &BindTo) -> bool {
     let file = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match (first, second) {

@@ -1,11 +1,11 @@
 //! The table of open connections.
 //!
-//! Each connection has a descriptor and reads a file with another one. So their number is limited
-//! to half of the descriptors that were free at the start: open connections can be served
-//! regardless of the number of clients.
+//! Each connection has a descriptor and uses another to read a file. So the number of connections
+//! is limited to half of the descriptors that were free at the start: open connections can be
+//! served regardless of the number of clients.
 //!
 //! A rejected connection has a descriptor only between its `accept` and its `close`, which follow
-//! each other ([`Listener`](crate::server::bind::Listener)).
+//! immediately ([`Listener`](crate::server::bind::Listener)).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,8 +17,8 @@ use crate::admission::rates::peer_key;
 use crate::connection::conn::Conn;
 use crate::operator::notice::Notices;
 
-/// Number of descriptors that no connection uses: for the control socket, settings and certificates
-/// that are read again, and the access log.
+/// Number of descriptors that no connection uses: for the control socket, for settings and
+/// certificates that are read again, and for the access log.
 const RESERVED_DESCRIPTORS: u64 = 16;
 
 /// The table of open connections.
@@ -43,7 +43,7 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Creates an empty table. `limit` is the process's limit of descriptors (`None`: unlimited),
+    /// Creates an empty table. `limit` is the process's limit of descriptors (`None` if unlimited),
     /// `reserved` the number of descriptors that are opened later for other purposes.
     pub(crate) fn with_limit(limit: Option<u64>, reserved: usize) -> Connections {
         let used = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
@@ -70,8 +70,8 @@ impl Connections {
         }
     }
 
-    /// Adds the connection that `open` creates from its number, unless there are too many. Its drop
-    /// [removes](Connections::remove) it.
+    /// Adds the connection that `open` creates from its number, unless there are too many
+    /// connections. Dropping the connection [removes](Connections::remove) it.
     pub(crate) fn insert(
         &self,
         peer: SocketAddr,

@@ -45,9 +45,9 @@ pub(crate) mod sweep;
 
 /// Number of descriptors that preemption opens for each vCPU while the server runs.
 const PREEMPTION_DESCRIPTORS: usize = 3;
-/// Pause of accepting when descriptors or memory have run out.
+/// Pause between attempts to accept when descriptors or memory have run out.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
-/// Level of accepting and of the time-outs; more urgent than all requests.
+/// Level of accepting and of the time-outs, which is more urgent than all requests.
 const ACCEPT_LEVEL: Level = Level::at::<1>();
 
 /// A listening server.
@@ -58,7 +58,7 @@ pub struct Server {
 
 impl Server {
     /// Opens all resources that the settings name, and listens. Must run inside a runtime. Raises
-    /// `RLIMIT_NOFILE` as far as it may.
+    /// `RLIMIT_NOFILE` as far as allowed.
     ///
     /// # Errors
     /// Returns the resource that cannot be opened, with a remedy.
@@ -67,9 +67,9 @@ impl Server {
     }
 
     /// Checks all resources that [`bind`](Server::bind) would open: folders, certificates,
-    /// addresses, the access log and the control socket. Listens nowhere and creates no file. A
-    /// port that another `upshift` or systemd holds is no fault, since it may be the server that is
-    /// to read these settings. Returns warnings.
+    /// addresses, the access log and the control socket. Does not listen and creates no file. It is
+    /// not a fault if another `upshift` or systemd holds a port, since this may be the server that
+    /// will read these settings. Returns warnings.
     ///
     /// # Errors
     /// Returns the faults, one per line.
@@ -77,10 +77,10 @@ impl Server {
         check::check(config)
     }
 
-    /// Creates a server like [`bind`](Server::bind), but on sockets that already listen, if there
-    /// are some: those of a service manager (`LISTEN_FDS`), of TCP or Unix, which keeps them while
-    /// one server follows another. The addresses in the settings then only determine which of them
-    /// are [plain](crate::Address::plain).
+    /// Creates a server like [`bind`](Server::bind), but on sockets that already listen, if
+    /// `sockets` is not empty: TCP or Unix sockets of a service manager (`LISTEN_FDS`), which keeps
+    /// them open while one server replaces another. The addresses in the settings then only
+    /// determine which of the sockets are [plain](crate::Address::plain).
     ///
     /// # Errors
     /// Returns the errors of [`bind`](Server::bind).
@@ -115,7 +115,7 @@ impl Server {
         Ok(Server {
             shared: Shared {
                 receive_level,
-                // Admission bounds the queue of this level.
+                // Admission control bounds the queue of this level.
                 receiving: Receiving::new(receive_level, Urgency::default().level()),
                 initial_config: settings.config.clone(),
                 settings: RwLock::new(Arc::new(settings)),
@@ -140,7 +140,7 @@ impl Server {
     }
 
     /// Serves a tower service, such as an axum `Router`, instead of files. The built-in endpoints
-    /// stay; turn them off in the settings if the service has paths of these names.
+    /// stay; disable them in the settings if the service has paths of these names.
     #[must_use]
     pub fn with_service<S, B>(mut self, service: S) -> Server
     where
@@ -299,8 +299,8 @@ fn raise_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Waits for the connections to finish, and cancels those that do not in time. Returns the number
-/// of cancelled connections.
+/// Waits for the connections to end, and cancels the connections that do not end in time. Returns
+/// the number of cancelled connections.
 async fn drain(shared: &Arc<Shared>) -> usize {
     let limit = shared.settings().config.drain_timeout;
     let wake = |shared: &Shared, id| _ = shared.runtime.wake(id);

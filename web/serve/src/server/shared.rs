@@ -1,4 +1,4 @@
-//! The state that all connections share, and the operator's control of it.
+//! The state that all connections share, and the operator's handle to it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -31,8 +31,8 @@ use crate::sites::Sites;
 /// The current settings, and the state derived from them.
 pub(crate) struct Settings {
     pub(crate) config: Config,
-    /// Names of the header fields that are saved with a request: those in rules, those that are
-    /// logged, and with several sites the host.
+    /// Names of the header fields that are saved with a request: the fields in rules, the logged
+    /// fields, and with several sites the host.
     pub(crate) saved_headers: Vec<HeaderName>,
     pub(crate) sites: Sites,
 }
@@ -47,7 +47,7 @@ impl Settings {
         })
     }
 
-    /// Returns the level of the rule that matches.
+    /// Returns the level of the first rule that matches.
     pub(crate) fn rule_for(&self, site: usize, facts: &Facts) -> Option<Level> {
         let (rules, own) = (&self.config.priority, &self.sites.get(site).rules);
         if rules.is_empty() && own.is_empty() {
@@ -59,7 +59,7 @@ impl Settings {
         rules.find(matches).map(|rule| rule.level)
     }
 
-    /// Returns the level that the current rules give to a request under way.
+    /// Returns the level that the current rules assign to a request in progress.
     pub(crate) fn current_rule_for(&self, facts: &Facts) -> Option<Level> {
         let host = host::of_saved(&facts.method, &facts.uri, &facts.headers);
         let site = self.sites.find(host);
@@ -118,7 +118,7 @@ pub(crate) struct Shared {
     pub(crate) leaving: AtomicBool,
     /// Set when the server accepts no more connections.
     pub(crate) draining: AtomicBool,
-    /// Set when clients that have not sent a request yet are no longer waited for.
+    /// Set when the server no longer waits for clients that have not sent a request.
     pub(crate) closing: AtomicBool,
     pub(crate) drain: Notify,
 }
@@ -139,7 +139,7 @@ impl Shared {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// Applies new settings, also to the requests under way. Returns the number of requests whose
+    /// Applies new settings, also to the requests in progress. Returns the number of requests whose
     /// level has changed.
     fn install(&self, settings: Settings) -> usize {
         let settings = Arc::new(settings);
@@ -157,8 +157,8 @@ impl Shared {
         })
     }
 
-    /// Moves requests under way to the levels that `level` returns. Returns the number of requests
-    /// whose level has changed.
+    /// Moves requests in progress to the levels that `level` returns. Returns the number of
+    /// requests whose level has changed.
     fn reprio(&self, level: impl Fn(&Entry) -> Option<Level>) -> usize {
         let mut moved = 0;
         self.connections
@@ -167,8 +167,8 @@ impl Shared {
     }
 }
 
-/// The settings that a connection has loaded last. Its requests count references to this value, so
-/// connections do not share a reference count.
+/// The settings that a connection loaded last. The connection's requests count references to this
+/// value, so connections do not share a reference count.
 pub(crate) struct CachedSettings {
     epoch: u64,
     settings: Arc<Settings>,
@@ -176,7 +176,7 @@ pub(crate) struct CachedSettings {
 
 impl CachedSettings {
     pub(crate) fn load(shared: &Shared) -> Arc<CachedSettings> {
-        // The epoch is read before the settings: newer settings with an old epoch are only loaded
+        // The epoch is read before the settings: newer settings with an old epoch are merely loaded
         // once more.
         let epoch = shared.epoch.load(Ordering::Acquire);
         let settings = shared.settings();
@@ -202,7 +202,7 @@ impl Deref for CachedSettings {
 /// The result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reloaded {
-    /// Number of requests under way whose level has changed.
+    /// Number of requests in progress whose level has changed.
     pub moved: usize,
     /// Changed settings that take effect only after a restart.
     pub restart: Vec<&'static str>,
@@ -219,25 +219,25 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// A handle that controls a server: `Clone`, usable from any thread.
+/// A handle that controls a server. It is `Clone`, and usable from any thread.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Control {
-    /// Stops accepting after [`Config::drain_delay`], answers the requests under way, and lets
+    /// Stops accepting after [`Config::drain_delay`], answers the requests in progress, and lets
     /// [`run`](crate::Started::run) return.
     pub fn drain(&self) {
         self.shared.leaving.store(true, Ordering::SeqCst);
         self.shared.drain.notify_one();
     }
 
-    /// Reads the configuration and the certificate again. Requests under way continue, at the level
-    /// that the new rules give them. The access log goes to the file that has its name now.
+    /// Reads the configuration and the certificate again. Requests in progress continue, at the
+    /// level that the new rules assign. The access log continues in the file that now has its name.
     ///
     /// # Errors
-    /// Returns the faults of the configuration; the old one stays in force.
+    /// Returns the faults of the configuration; the old configuration stays in force.
     pub fn reload(&self) -> Result<Reloaded, String> {
         let config = match &self.shared.read_config {
             Some(read) => read()?,
@@ -253,10 +253,10 @@ impl Control {
         Ok(Reloaded { moved, restart })
     }
 
-    /// Puts a rule before the others, until the next reload.
+    /// Inserts a rule before all other rules, until the next reload.
     ///
     /// # Errors
-    /// Fails if the certificate cannot be read any more.
+    /// Fails if the certificate can no longer be read.
     pub fn add_rule(&self, rule: Rule) -> Result<Reloaded, String> {
         let mut config = self.shared.settings().config.clone();
         config.priority.insert(0, rule);
@@ -267,8 +267,8 @@ impl Control {
         })
     }
 
-    /// Moves the request of this number (of [`requests`](Control::requests)) to another level.
-    /// Returns false if there is none.
+    /// Moves the request with this number (from [`requests`](Control::requests)) to another level.
+    /// Returns false if there is no such request.
     #[must_use]
     pub fn reprio(&self, request: u64, level: Level) -> bool {
         let found = std::cell::Cell::new(false);
@@ -281,8 +281,8 @@ impl Control {
         found.get()
     }
 
-    /// Returns the requests under way, the oldest first: number, level, ms since arrival, method
-    /// and path.
+    /// Returns the requests in progress, oldest first: number, level, ms since arrival, method and
+    /// path.
     #[must_use]
     pub fn requests(&self) -> Vec<(u64, Level, u64, String, String)> {
         let now = crate::clock::nanos();

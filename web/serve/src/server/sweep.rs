@@ -13,9 +13,9 @@ use crate::server::shared::Shared;
 
 /// Period of the sweep.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Number of closed connections from which on the heap is trimmed.
+/// Number of closed connections from which the heap is trimmed.
 const TRIM_THRESHOLD: usize = 256;
-/// Shortest time between two trims of the heap, in ms.
+/// Minimum time between two trims of the heap, in ms.
 const MIN_TRIM_INTERVAL: u64 = 2000;
 
 /// Sweeps until it is cancelled.
@@ -47,14 +47,14 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
 /// Recent numbers of open connections, for the decision to trim the heap.
 #[derive(Default)]
 struct ConnectionTrend {
-    /// Largest number since the last trim.
+    /// Maximum number since the last trim.
     peak: usize,
     previous: usize,
     trimmed_at: u64,
 }
 
 impl ConnectionTrend {
-    /// Tells whether many connections have closed since the peak and no more are closing: the
+    /// Tells whether many connections have closed since the peak and none are closing now: the
     /// memory of connections that close after a trim stays until the next trim.
     fn should_trim(&mut self, open: usize, now: u64) -> bool {
         self.peak = self.peak.max(open);
@@ -80,7 +80,7 @@ mod tests {
         let mut should_trim = |open, now| trend.should_trim(open, now);
         assert!(!should_trim(10_000, 10_000));
         assert!(!should_trim(9_900, 10_250));
-        assert!(!should_trim(5_000, 10_500), "more may go");
+        assert!(!should_trim(5_000, 10_500), "more connections may close");
         assert!(!should_trim(4_900, 10_750));
         assert!(should_trim(4_900, 11_000));
         assert!(!should_trim(4_900, 13_000));

@@ -1,4 +1,4 @@
-//! Virtual hosts: the opened folder, certificate, pages and rules of each.
+//! Virtual hosts: the opened folder, the certificate, the pages and the rules of each site.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ pub(crate) struct OpenSite {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Files,
     pub(crate) pages: Pages,
-    /// Header fields added to responses that lack them; `None` if there are none.
+    /// Header fields that are added to responses without them, or `None` if there are none.
     pub(crate) headers: Option<Arc<HeaderMap>>,
-    /// Rules of the site, after those of the server.
+    /// Rules of the site, which follow the rules of the server.
     pub(crate) rules: Vec<Rule>,
     key: Option<Arc<CertifiedKey>>,
 }
 
-/// All sites, the default one first.
+/// All sites; the default site is the first.
 pub(crate) struct Sites {
     all: Vec<OpenSite>,
     hosts: Arc<Hosts>,
@@ -135,7 +135,7 @@ impl Sites {
     }
 
     /// Tells whether a client that named `server` (SNI) has received the certificate of another
-    /// site. It has to use another connection then (RFC 9110, section 15.5.20).
+    /// site. The client must then use another connection (RFC 9110, section 15.5.20).
     pub(crate) fn is_misdirected(&self, site: usize, server: &str) -> bool {
         let shown = &self.all[self.hosts.find(server)].key;
         match (shown, &self.all[site].key) {

@@ -1,6 +1,7 @@
 //! The operator's pages for errors.
 //!
-//! They are read when the server starts and by a reload, so that an error response opens no file.
+//! The pages are read when the server starts and by a reload, so that an error response opens no
+//! file.
 
 use std::fs;
 use std::io;
@@ -17,7 +18,7 @@ use crate::config::error_pages::{ErrorPages, statuses};
 use crate::files;
 use crate::request::body::Body;
 
-/// Largest page, in bytes.
+/// Maximum size of a page, in bytes.
 const MAX_PAGE_BYTES: u64 = 1 << 20;
 
 struct Page {

@@ -1,4 +1,4 @@
-//! Certificates: reading their files, and selecting one by the client's server name.
+//! Certificates: reads their files, and selects a certificate by the client's server name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustls::{Error, ServerConfig};
 use crate::config::TlsFiles;
 use crate::request::host::Hosts;
 
-/// Reads certificate and key.
+/// Reads a certificate and its key.
 ///
 /// # Errors
 /// Returns the file, its fault, and a remedy.
@@ -84,7 +84,8 @@ pub(crate) fn is_valid_for(key: &CertifiedKey, host: &str) -> bool {
     names.add(&name, key.clone()).is_ok()
 }
 
-/// Creates the configuration of rustls. `keys` are ordered by site, the default one first.
+/// Creates the configuration of rustls. `keys` are ordered by site; the key of the default site is
+/// first.
 ///
 /// # Errors
 /// Returns the setting that rustls does not support.

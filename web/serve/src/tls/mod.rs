@@ -1,4 +1,4 @@
-//! TLS by rustls, with hyper's I/O traits.
+//! TLS by rustls, for hyper's I/O traits.
 //!
 //! rustls has its own buffers of records: received bytes are decrypted there and copied out;
 //! written bytes are encrypted there and passed to the connection below in pieces of up to 64 KiB.
@@ -21,16 +21,16 @@ pub(crate) mod certificates;
 pub(crate) struct TlsIo {
     io: Io,
     tls: Box<ServerConnection>,
-    /// Bytes received and not passed to rustls, which takes no more until its plaintext has been
-    /// read.
+    /// Bytes that were received but not passed to rustls, which accepts no more until its plaintext
+    /// has been read.
     undecrypted: Vec<u8>,
-    /// Encrypted bytes; those from `sent` on were not taken by the connection below.
+    /// Encrypted bytes; the connection below has not taken the bytes from `sent` on.
     encrypted: Vec<u8>,
     sent: usize,
 }
 
 impl TlsIo {
-    /// Performs the handshake of the server.
+    /// Performs the server's part of the handshake.
     pub(crate) async fn accept(io: Io, config: Arc<ServerConfig>) -> io::Result<TlsIo> {
         let tls = ServerConnection::new(config).map_err(io::Error::other)?;
         let mut this = TlsIo {
@@ -71,8 +71,8 @@ impl TlsIo {
         self.tls.alpn_protocol() == Some(b"h2")
     }
 
-    /// Receives records, from the socket or left over from the last call. Returns 0 if the peer has
-    /// closed.
+    /// Receives records from the socket, or from the bytes that the last call left. Returns 0 if
+    /// the peer has closed.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
         let mut buffer = ReadBuf::uninit(&mut bytes);
@@ -84,7 +84,7 @@ impl TlsIo {
             &undecrypted
         };
         if let Err(error) = self.decrypt(data) {
-            // The alert names the reason, if the peer still listens.
+            // The alert contains the reason, if the peer still listens.
             let _ = self.poll_send(cx);
             return Poll::Ready(Err(error));
         }
@@ -95,7 +95,7 @@ impl TlsIo {
     fn decrypt(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             if self.tls.read_tls(&mut data)? == 0 {
-                // The peer has announced its end: later bytes are ignored.
+                // The peer has announced the end: later bytes are ignored.
                 return Ok(());
             }
             let state = self.tls.process_new_packets();
@@ -140,7 +140,7 @@ impl Transport for TlsIo {
             match self.tls.reader().fill_buf() {
                 Ok(_) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The peer closed without an alert. For HTTP that is a regular end, since messages
+                // The peer closed without an alert. For HTTP this is a regular end, since messages
                 // contain their lengths.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Poll::Ready(Ok(&[]));
@@ -152,7 +152,8 @@ impl Transport for TlsIo {
                 let _ = self.tls.read_tls(&mut io::empty())?;
                 let _ = self.tls.process_new_packets();
             } else if self.tls.wants_write() {
-                // Keys or tickets; bytes that cannot be sent now go with the next write.
+                // rustls writes keys or tickets. Bytes that cannot be sent now are sent with the
+                // next write.
                 let _ = self.poll_send(cx)?;
             }
         }
@@ -190,7 +191,7 @@ impl Write for TlsIo {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_send(cx))?;
         let written = self.tls.writer().write(bytes)?;
-        // Starts to send; the next call or flush waits for the rest.
+        // Starts to send; the next call or flush waits for the remaining bytes.
         let _ = self.poll_send(cx)?;
         Poll::Ready(Ok(written))
     }

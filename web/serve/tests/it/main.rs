@@ -1,5 +1,5 @@
-//! Tests of the server through its sockets. Each states the expected response, and where another
-//! project has a tool for it, that tool repeats the check. A check whose tool is missing prints
+//! Tests of the server through its sockets. Each test states the expected response. If another
+//! project has a tool for a check, the tool repeats it. A check whose tool is missing prints
 //! `skipped: `.
 
 mod attacks;

@@ -1,4 +1,4 @@
-//! The card: how often it interrupts.
+//! Tests of the number of interrupts of the card.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -8,11 +8,11 @@ use super::{MAX_POLLS, POLL_MICROS, wait, yield_to_network};
 use crate::selftest::Outcome;
 use crate::{ensure, executor};
 
-/// Minimum number of frames of a flood, questions and answers, for each interrupt.
+/// Minimum number of frames of a flood, requests and replies, per interrupt.
 const FRAMES_PER_INTERRUPT: usize = 16;
 
-/// Asks for the address of QEMU's gateway, as often as there is room, at most `most` times; returns
-/// the number of questions. `None`: there is no card.
+/// Sends ARP requests for the address of QEMU's gateway while the card has space, at most `most`;
+/// returns their number, or `None` if there is no card.
 fn ask_gateway(most: usize) -> Option<usize> {
     const GATEWAY: u32 = 0x0a00_0202;
     const OURS: u32 = 0x0a00_020f;
@@ -36,8 +36,8 @@ fn card_counts() -> (usize, usize) {
     (INTERRUPTS.load(Relaxed), CARD_FRAMES.load(Relaxed))
 }
 
-/// Asks `questions` questions, at most `at_once` at a time; returns the interrupts, and the frames
-/// both ways.
+/// Sends `questions` ARP requests, at most `at_once` at a time; returns the numbers of interrupts
+/// and of frames in both directions.
 async fn ask(questions: usize, at_once: usize) -> Result<(usize, usize), alloc::string::String> {
     let before = card_counts();
     let mut asked = 0;
@@ -46,7 +46,7 @@ async fn ask(questions: usize, at_once: usize) -> Result<(usize, usize), alloc::
             return Ok((0, 0));
         };
         asked += count;
-        // Questions that are asked at once are answered while others are asked.
+        // Requests that are sent at once are answered while others are sent.
         let behind = if at_once == 1 { 0 } else { asked };
         for _ in 0..MAX_POLLS {
             if card_counts().1 - before.1 + behind >= asked {
@@ -87,9 +87,9 @@ pub(crate) async fn card_interrupts_only_when_needed() -> Outcome {
     Ok(())
 }
 
-/// Compares with a card that may always interrupt: with the event index it hardly interrupts more
-/// often, for the index names the next frame. The host decides how many answers one interrupt
-/// reports, 16 or more: either flood may have the maximum of interrupts.
+/// Compares with a card that may always interrupt. With the event index that card interrupts hardly
+/// more often, because the index names the next frame. The host decides how many replies an
+/// interrupt reports, 16 or more, so either flood may have the maximum number of interrupts.
 pub(crate) async fn polled_card_interrupts_less() -> Outcome {
     NET.get().lock().link.is_never_polled = true;
     let without = ask(2_000, 16).await;

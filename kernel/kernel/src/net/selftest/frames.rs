@@ -1,4 +1,4 @@
-//! Well-formed frames from a peer at an address.
+//! Builds well-formed frames from a peer at a given address.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use smoltcp::wire::{
 use super::SELF;
 use crate::net::NET;
 
-/// Builds a frame to the machine itself with this payload in IPv4.
+/// Builds a frame to the machine itself, with a payload of `len` bytes in IPv4.
 fn packet(from: u32, protocol: IpProtocol, len: usize, emit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let ip = Ipv4Repr {
         src_addr: Ipv4Address::from(from),
@@ -102,7 +102,7 @@ pub(super) fn echo_request(from: u32, len: usize) -> Vec<u8> {
     })
 }
 
-/// Builds an ARP request, or a reply, about an address.
+/// Builds an ARP request or reply about an address.
 pub(super) fn arp(from: u32, answer: bool) -> Vec<u8> {
     let mut bytes = alloc::vec![0; 42];
     bytes[..6].fill(0xff);

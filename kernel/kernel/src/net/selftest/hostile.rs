@@ -1,4 +1,4 @@
-//! Malformed frames, and floods of frames.
+//! Tests with malformed frames, and with floods of frames.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::process::share::machine;
 use crate::selftest::{Outcome, is_icount};
 use crate::{clock, ensure};
 
-/// Deterministic random numbers (xorshift).
+/// Generator of deterministic random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Frames of every kind, with bytes changed, cut off or added, or nothing right at all.
+/// Injects frames of every kind whose bytes are changed, truncated or extended, or are random.
 pub(crate) async fn garbage_harms_nothing() -> Outcome {
     const ROUNDS: usize = 6_000;
     let before = in_use().await;
@@ -78,7 +78,7 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
             }
         }
         inject(&frame).await;
-        // The datagrams are not all read.
+        // A part of the datagrams is read.
         let _ = datagrams.receive_from(|_, _, bytes| Ok(bytes.len()));
     }
     wait(20_000).await;
@@ -92,9 +92,10 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
     check_no_leak(before).await
 }
 
-/// A frame of 1,514 bytes is accepted; longer frames are dropped, for any contents, and counted.
+/// A frame of 1,514 bytes is accepted; longer frames are dropped, whatever their contents, and
+/// counted.
 pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
-    /// Bytes of a frame around the bytes of a datagram.
+    /// Number of bytes of a frame around the payload of a datagram.
     const HEADERS: usize = 14 + 20 + 8;
     let before = in_use().await;
     let before_too_long = NET.get().lock().link.too_long();
@@ -110,7 +111,7 @@ pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
         ))
         .await;
         inject(&echo_request(SELF + 5, len)).await;
-        // The loopback keeps its order.
+        // The loopback preserves the order.
         inject(&datagram((SELF + 5, 1234), PORT, b"last")).await;
         let mut all = Vec::new();
         while all.last() != Some(&4) {
@@ -122,12 +123,12 @@ pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
         }
         let is_accepted = len <= FRAME;
         dropped += 2 * u64::from(!is_accepted);
-        let right = if is_accepted {
+        let expected = if is_accepted {
             &[len - HEADERS, 4][..]
         } else {
             &[4]
         };
-        ensure!(all == right, "{len} bytes: received {all:?}");
+        ensure!(all == expected, "{len} bytes: received {all:?}");
         let count = NET.get().lock().link.too_long() - before_too_long;
         ensure!(count == dropped, "counted {count} instead of {dropped}");
     }
@@ -135,13 +136,13 @@ pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
     check_no_leak(before).await
 }
 
-/// Frames from the card are neither from this machine nor for 127.0.0.0/8.
+/// Frames from the card that come from this machine, or go to 127.0.0.0/8, are recognized.
 pub(crate) async fn spoofed_frames_are_recognized() -> Outcome {
     const OWN: u32 = 0x0a00_020f;
     const OTHER: u32 = 0x0a00_0202;
     let own = Some(OWN.to_be_bytes());
     for (from, is_spoofed) in [(SELF, true), (SELF + 9, true), (OWN, true), (OTHER, false)] {
-        // The frames ask, or answer, for 127.0.0.1, regardless of its owner.
+        // The frames ask for 127.0.0.1, or reply for it.
         for frame in [arp(from, false), arp(from, true)] {
             ensure!(
                 claims_own_address(&frame, own) == is_spoofed,
@@ -169,7 +170,7 @@ pub(crate) async fn spoofed_frames_are_recognized() -> Outcome {
     Ok(())
 }
 
-/// A thousand connections are begun and never confirmed, and one is.
+/// A thousand connections are begun and never confirmed, but other clients can connect.
 pub(crate) async fn syn_flood_keeps_no_client_out() -> Outcome {
     let before = in_use().await;
     let listener = Socket::stream(&machine());
@@ -184,22 +185,28 @@ pub(crate) async fn syn_flood_keeps_no_client_out() -> Outcome {
             let connected = client.connect(SELF, PORT).await;
             let micros = (clock::now() - start) / clock::from_micros(1);
             ensure!(connected == Ok(()), "after {n}: {connected:?}");
-            // The connection does not wait for the questions for half-open peers, of which there is
-            // one a second.
+            // The connection does not wait for the ARP requests for half-open peers, of which one
+            // is sent per second.
             ensure!(
                 !is_icount() || micros < 10_000,
-                "after {n}: it takes {micros} µs"
+                "after {n}: the connection takes {micros} µs"
             );
             let accepted = listener.accept().await;
-            ensure!(accepted.is_ok(), "after {n}: it is not accepted");
+            ensure!(
+                accepted.is_ok(),
+                "after {n}: the connection is not accepted"
+            );
         }
     }
     yield_to_network().await;
     let half_open = |stack: &super::super::Stack| stack.table.oldest_half_open(PORT).is_some();
-    ensure!(half_open(&NET.get().lock()), "nothing is half-open");
+    ensure!(half_open(&NET.get().lock()), "no connection is half-open");
     if is_icount() {
         wait(2 * SILENCE_TIMEOUT.total_micros()).await;
-        ensure!(!half_open(&NET.get().lock()), "what is half-open stays so");
+        ensure!(
+            !half_open(&NET.get().lock()),
+            "a connection stays half-open"
+        );
     }
     drop(listener);
     check_no_leak(before).await

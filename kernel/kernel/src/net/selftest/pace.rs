@@ -1,4 +1,5 @@
-//! Acknowledgements and announcements of room between the ends of a connection within the machine.
+//! Tests of acknowledgements and window updates between the ends of a connection within the
+//! machine.
 
 use alloc::format;
 use core::future::{Future, poll_fn};
@@ -34,7 +35,7 @@ fn carry() -> usize {
     }
 }
 
-/// Bytes of all connections that are not acknowledged.
+/// Returns the number of unacknowledged bytes of all connections.
 fn unacknowledged() -> usize {
     let stack = NET.get().lock();
     let mut bytes = 0;
@@ -46,18 +47,18 @@ fn unacknowledged() -> usize {
     bytes
 }
 
-/// A question and its answer are two frames, each of which acknowledges the other. A question
-/// without an answer is acknowledged by a frame of its own, a little later.
+/// A request and its answer are two frames, each of which acknowledges the other. A request without
+/// an answer is acknowledged by a separate frame, a little later.
 pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
     const ROUNDS: usize = 4;
-    // On one hart, and without a card, nothing else carries frames meanwhile.
+    // On one hart, and without a card, only this test carries frames meanwhile.
     if !is_icount() || NET.get().lock().link.card.is_some() {
         return Ok(());
     }
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;
     wait(2 * ACK_DELAY.total_micros()).await;
-    // In the first round the machine asks itself for the owner of its address.
+    // In the first round the machine resolves its own address.
     let mut frames = [[0; 2]; ROUNDS];
     for round in &mut frames {
         for (count, (from, to)) in round
@@ -79,7 +80,8 @@ pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
     check_no_leak(before).await
 }
 
-/// Even with small reads, the writer learns of the room before it probes for it, a second later.
+/// Even with small reads, the writer learns of free space before it would probe for it, a second
+/// later.
 pub(crate) async fn small_reads_make_room() -> Outcome {
     const BYTES: usize = 64 * 1024;
     let before = in_use().await;
@@ -98,7 +100,10 @@ pub(crate) async fn small_reads_make_room() -> Outcome {
         }
     }
     let micros = (clock::now() - start) / clock::from_micros(1);
-    ensure!(!is_icount() || micros < 500_000, "it takes {micros} µs");
+    ensure!(
+        !is_icount() || micros < 500_000,
+        "the transfer takes {micros} µs"
+    );
     drop((listener, client, server));
     check_no_leak(before).await
 }
@@ -131,8 +136,8 @@ pub(crate) async fn acknowledgements_wake_no_reader() -> Outcome {
         })
         .await;
     }
-    ensure!(unacknowledged() == 0, "it is not acknowledged");
-    // Once to begin with, once at the end.
+    ensure!(unacknowledged() == 0, "the bytes are not acknowledged");
+    // One poll at the beginning, and one at the end.
     ensure!(polls == 2, "{polls} polls");
     drop((listener, client, server));
     check_no_leak(before).await

@@ -1,4 +1,4 @@
-//! The patience with a peer, and the remains of a connection after it.
+//! Tests of the time-outs for a peer, and of the resources of a connection after a time-out.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -17,8 +17,8 @@ use crate::selftest::{Outcome, is_icount};
 use crate::sleep::sleep_until;
 use crate::{chaos, clock, ensure, executor};
 
-/// A connection whose buffers are full both ways: its reading end takes nothing. The frames of
-/// that end are tapped.
+/// Returns a connection whose buffers are full in both directions, because its reading end reads
+/// nothing. The frames of that end are tapped.
 async fn stuck() -> Result<(Socket, Socket), alloc::string::String> {
     let (listener, client, server) = connected(PORT).await?;
     drop(listener);
@@ -38,7 +38,7 @@ async fn stuck() -> Result<(Socket, Socket), alloc::string::String> {
     Ok((client, server))
 }
 
-/// A window that stays 0, although the peer sends frames: a writer learns that the peer is gone.
+/// The window stays 0, although the peer sends frames: the writer learns that the peer is gone.
 pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());
@@ -58,26 +58,26 @@ pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
     check_no_leak(before).await
 }
 
-/// Like the test above, without the writer: nothing is kept for a peer that repeats its last frame
-/// for ever, each second.
+/// Like the test above, without the writer: no resources are kept for a peer that repeats its last
+/// frame every second for ever.
 pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());
     }
     let before = in_use().await;
     let (client, server) = stuck().await?;
-    // The peer is probed for room.
+    // Wait until the peer is probed for space.
     wait(5_000_000).await;
     let tap = NET.get().lock().link.tap.take();
-    let said = tap.ok_or("nothing is tapped")?.1;
-    ensure!(Key::of(&said).is_some(), "it has said nothing");
+    let last_frame = tap.ok_or("no frame is tapped")?.1;
+    ensure!(Key::of(&last_frame).is_some(), "the peer has sent no frame");
     let start = clock::now();
     drop(client);
     for _ in 0..100 {
         if streams() == 1 {
             break;
         }
-        inject(&said).await;
+        inject(&last_frame).await;
         wait(1_000_000).await;
     }
     ensure!(streams() == 1, "{} sockets are left", streams());
@@ -85,28 +85,28 @@ pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
         took_about(start, ORPHAN_TIMEOUT),
         "not after {ORPHAN_TIMEOUT}"
     );
-    // The reader has been told.
+    // The reader must have been notified.
     server.readable().await;
     let sent = server.write(1, false, |_, _| Ok(()));
     ensure!(sent == Some(Err(Error::BrokenPipe)), "{sent:?}");
-    drop((server, said));
+    drop((server, last_frame));
     check_no_leak(before).await
 }
 
-/// Returns whether a wait of minutes costs nothing. True only where instructions count as time, and
-/// without devices: QEMU serves these 10,000 times a second.
+/// Returns whether a wait of minutes costs no real time. True only where time counts instructions,
+/// and without devices: QEMU serves devices 10,000 times a second.
 fn minutes_take_no_time() -> bool {
     is_icount() && NET.get().lock().link.card.is_none()
 }
 
-/// So long, and less than two seconds more.
+/// Returns whether `limit` has passed since `start`, and less than two seconds more.
 fn took_about(start: u64, limit: Duration) -> bool {
     let micros = (clock::now() - start) / clock::from_micros(1);
     let limit = limit.total_micros();
     (limit - 100_000..limit + 2_000_000).contains(&micros)
 }
 
-/// A peer that takes its time, but takes, is waited for.
+/// A slow peer that makes progress is not considered gone.
 pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());
@@ -129,7 +129,7 @@ pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
     check_no_leak(before).await
 }
 
-/// An end resets in each state that the other may be in.
+/// An end resets the connection in each state that the other end may have.
 pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
     let before = in_use().await;
     for state in 0..6 {
@@ -139,7 +139,7 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
             Ok(())
         };
         match state {
-            // Established, with and without something to send.
+            // Established, with and without bytes to send.
             0 => {}
             1 => ensure!(client.write(4096, true, fill).is_some(), "no room"),
             // FIN-WAIT, CLOSE-WAIT, and both.
@@ -158,7 +158,7 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
                     .shutdown(executor::level())
                     .map_err(|error| format!("{error}"))?;
             }
-            // Not accepted yet.
+            // A connection that is not accepted.
             _ => {
                 let late = Socket::stream(&machine());
                 ensure!(late.connect(SELF, PORT).await.is_ok(), "no connection");
@@ -182,36 +182,36 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
 }
 
 /// 10.0.2.99: an address without a host on the card's network, and without a route if there is no
-/// card. A router would report the address as unreachable, and nothing would be left to wait for.
+/// card. A router would report the address as unreachable, and the call would not wait.
 const NOWHERE: u32 = 0x0a00_0263;
 
-/// A socket that waits for the clock is not forgotten when there is no memory for the alarm.
+/// A socket that waits for the clock is served although there is no memory for the alarm.
 pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
     let before = in_use().await;
     let mut pause = pin!(sleep_until(clock::now() + clock::from_micros(20_000)));
     let socket = Socket::stream(&machine());
-    let left = {
-        // The call waits to the end: the network runs at its level.
+    let refusals = {
+        // The call waits until the end, so that the network runs at its level.
         let mut connects = pin!(socket.connect(NOWHERE, PORT));
         let waits = poll_fn(|cx| {
-            // The test's own timer is set before there is none for others.
+            // The timer of the test is set before timers find no memory.
             let _ = pause.as_mut().poll(cx);
             Poll::Ready(connects.as_mut().poll(cx).is_pending())
         });
-        ensure!(waits.await, "it does not wait");
-        // The sender finds no route to the peer, and the clock has to look again.
+        ensure!(waits.await, "the call does not wait");
+        // The sender finds no route to the peer, so the socket must be served by the clock.
         chaos::refuse_memory(1);
         pause.await;
-        // If an alarm was set before, it is the next that finds none.
+        // If an alarm was set before, the next alarm finds no memory.
         let until = clock::now() + clock::from_micros(5_000_000);
         while chaos::refusals_left() != 0 && clock::now() < until {
             executor::yield_now().await;
         }
-        let left = chaos::refusals_left();
+        let refusals = chaos::refusals_left();
         chaos::refuse_memory(0);
-        left
+        refusals
     };
-    ensure!(left == 0, "no alarm was set");
+    ensure!(refusals == 0, "no alarm was set");
     let ended = socket.shutdown(executor::level());
     ended.map_err(|error| format!("{error}"))?;
     drop(socket);

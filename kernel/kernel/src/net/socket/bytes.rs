@@ -10,8 +10,8 @@ use crate::net::endpoint::endpoint;
 use crate::net::requests::requests;
 
 impl Socket {
-    /// Passes at most `most` bytes that have arrived to `take`, in one or two pieces with their
-    /// offsets; 0 bytes at the end. `None`: nothing yet.
+    /// Passes at most `most` received bytes to `take`, in one or two pieces with their offsets; 0
+    /// bytes at the end. Returns `None` if no bytes have arrived.
     pub(crate) fn read(
         &self,
         most: usize,
@@ -28,7 +28,7 @@ impl Socket {
             return None;
         }
         let (mut done, mut failed) = (0, None);
-        // Bytes lie in at most two pieces.
+        // The bytes are in at most two pieces.
         while done < most.min(waiting) && failed.is_none() {
             let read = socket.recv(|bytes| {
                 let bytes = &bytes[..bytes.len().min(most - done)];
@@ -42,8 +42,8 @@ impl Socket {
                 Err(error) => failed = Some(error),
             }
         }
-        // The peer may wait for room. A window update is sent once the room has doubled: not before
-        // the buffer was half full, and at the latest when all bytes are read.
+        // The peer may wait for space. A window update is sent once the space has doubled: not
+        // before the buffer was half full, and at the latest when all bytes have been read.
         let has_more_room = waiting >= BUFFER / 2 || endpoint.was_half_full;
         endpoint.was_half_full = has_more_room && done < waiting;
         drop(endpoint);
@@ -56,8 +56,8 @@ impl Socket {
         }
     }
 
-    /// Lets `put` write bytes, `all` of them or as many as fit, in one or two pieces with their
-    /// offsets. `None`: there is no room.
+    /// Lets `put` write all `len` bytes if `all` is set, else as many as fit, in one or two pieces
+    /// with their offsets. Returns `None` if there is no space.
     pub(crate) fn write(
         &self,
         len: usize,

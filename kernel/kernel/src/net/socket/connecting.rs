@@ -1,4 +1,4 @@
-//! Opening a connection: listening and accepting, or connecting.
+//! Opens connections: `listen` and `accept`, or `connect`.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -36,12 +36,13 @@ impl Stack {
     /// Adds a socket to a listener's backlog.
     fn add_listening(&mut self, share: &Arc<Share>, port: u16) -> Result<Index, Error> {
         let index = self.add_stream(share, Owner::Listener(port))?;
-        // The new socket listens from now on, like each socket of a listener that was closed.
+        // The new socket listens from now on; so does each socket of the listener whose connection
+        // has closed.
         self.changed(index);
         Ok(index)
     }
 
-    /// Makes a program the owner of a connection, which is probed from now on.
+    /// Makes a program the owner of a connection. From now on a silent peer is probed.
     fn assign_to_program(&mut self, index: Index) {
         self.table.slot(index).owner = Owner::Program;
         let mut endpoint = endpoint(index);
@@ -55,7 +56,7 @@ impl Stack {
         self.changed(index);
     }
 
-    /// Returns whether there is a connection with these ports and this address.
+    /// Returns whether a connection with these ports and this address exists.
     fn is_connected(&self, port: u16, address: u32, to: u16) -> bool {
         let key = Key {
             protocol: table::TCP,
@@ -74,7 +75,7 @@ impl Stack {
 }
 
 impl State {
-    /// Returns the port of an unconnected stream socket; 0: none.
+    /// Returns the port of an unconnected stream socket, or 0 if it has none.
     fn unconnected_port(&self) -> Result<u16, Error> {
         match *self {
             State::Unconnected {
@@ -87,10 +88,10 @@ impl State {
 }
 
 impl Socket {
-    /// Lets at most `count` connections come in until they are accepted.
+    /// Makes the socket a listener with a backlog of `count` connections.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] without a port, or with no backlog; [`Error::InUse`];
+    /// [`Error::BadArgument`] without a port or with an invalid backlog; [`Error::InUse`];
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
     pub(crate) fn listen(&self, count: usize) -> Result<(), Error> {
         let mut state = self.state.lock();
@@ -124,13 +125,13 @@ impl Socket {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: the socket does not listen.
+    /// [`Error::BadFile`] if the socket does not listen.
     pub(crate) async fn accept(&self) -> Result<Socket, Error> {
         let condition = |state: &mut State| {
             let State::Listener { port, backlog } = state else {
                 return Some(Err(Error::BadFile));
             };
-            // An established connection stays in the backlog until it is accepted.
+            // A connection stays in the backlog until it is accepted.
             let mut stack = stack();
             let is_pending = |state| matches!(state, tcp::State::Listen | tcp::State::SynReceived);
             let is_established = |index: &Index| !is_pending(endpoint(*index).tcp().state());
@@ -145,7 +146,7 @@ impl Socket {
             Some(Ok(Socket::with_state(&self.share, State::Stream(index))))
         };
         let accepted = self.wait_until(condition).await;
-        // Other waiters register with the new socket in the backlog.
+        // The other waiters register again, for the new socket in the backlog, too.
         self.waiters.clone().wake();
         accepted
     }
@@ -153,7 +154,7 @@ impl Socket {
     /// Connects to a port of an address.
     ///
     /// # Errors
-    /// [`Error::Refused`]; [`Error::BadFile`]: the socket is connected, or listens.
+    /// [`Error::Refused`]; [`Error::BadFile`] if the socket is connected, or listens.
     pub(crate) async fn connect(&self, address: u32, to: u16) -> Result<(), Error> {
         {
             let mut state = self.state.lock();

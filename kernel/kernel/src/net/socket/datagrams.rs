@@ -1,4 +1,4 @@
-//! Sockets of datagrams.
+//! Datagram sockets.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -19,7 +19,7 @@ use crate::net::requests::requests;
 use crate::net::table::{Key, Kind, Owner, UDP};
 use crate::process::Share;
 
-/// Number of datagrams that a buffer holds; a socket has one each way.
+/// Number of datagrams in a buffer; a socket has a buffer for each direction.
 const DATAGRAMS: usize = 16;
 
 impl Stack {
@@ -49,7 +49,7 @@ impl Stack {
         let metadata = || vec![udp::PacketMetadata::EMPTY; DATAGRAMS];
         let buffer = || Ok(udp::PacketBuffer::new(metadata(), buffer()?));
         let mut socket = udp::Socket::new(buffer()?, buffer()?);
-        // The port is not 0, and the socket is fresh.
+        // The call cannot fail: the port is not 0, and the socket is new.
         let _ = socket.bind(port);
         let index = self
             .table
@@ -60,7 +60,7 @@ impl Stack {
 }
 
 impl Socket {
-    /// Sends a datagram of `len` bytes that `put` writes. `None`: there is no room.
+    /// Sends a datagram of `len` bytes that `put` writes. Returns `None` if there is no space.
     pub(crate) fn send_to(
         &self,
         len: usize,
@@ -95,8 +95,8 @@ impl Socket {
         Some(outcome)
     }
 
-    /// Passes the oldest datagram to `take`, with its source address and port. `None`: there is
-    /// none.
+    /// Passes the oldest datagram to `take`, with its source address and port. Returns `None` if
+    /// there is none.
     pub(crate) fn receive_from(
         &self,
         take: impl FnOnce(u32, u16, &[u8]) -> Result<usize, Error>,

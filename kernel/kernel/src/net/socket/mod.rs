@@ -6,11 +6,11 @@
 //!    └─ (of datagrams) bind, or the first sent ──────────────► Datagrams
 //! ```
 //!
-//! A socket has room for [`BUFFER`](slots::BUFFER) bytes each way: a full one makes the peer wait,
-//! by the window, or the writer; datagrams that find no room are lost, as they may be. A listener
-//! has as many sockets as its backlog, each of which becomes one connection; further ones are
-//! refused. Each waiter is in the socket's list, which the stack wakes when the socket changes.
-//! Bytes are copied once, between the socket's buffer and the program.
+//! A socket has a buffer of [`BUFFER`](slots::BUFFER) bytes for each direction. A full buffer makes
+//! the peer wait, by the window, or the writer; datagrams that do not fit are lost, which UDP
+//! permits. A listener has as many sockets as its backlog, each for one connection; further
+//! connections are refused. Each waiter is in the list of the socket, which the stack wakes when
+//! the socket changes. Bytes are copied once, between the socket's buffer and the program.
 
 mod bytes;
 mod connecting;
@@ -50,11 +50,11 @@ impl Wake for SocketWaiters {
     }
 }
 
-/// A socket. When it is dropped, its connection is closed in order.
+/// A socket. Dropping it closes its connection after all written bytes.
 pub(crate) struct Socket {
     state: IrqLock<State>,
     waiters: Arc<SocketWaiters>,
-    /// Share in which the socket's memory counts.
+    /// Share to which the socket's memory is charged.
     share: Arc<Share>,
 }
 
@@ -86,7 +86,7 @@ impl Socket {
     /// Binds the socket to a port.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: the socket is connected, or listens. [`Error::InUse`];
+    /// [`Error::BadFile`] if the socket is connected, or listens; [`Error::InUse`];
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
     pub(crate) fn bind(&self, wanted: u16) -> Result<(), Error> {
         let mut state = self.state.lock();
@@ -106,7 +106,7 @@ impl Socket {
     /// Ends the writing side.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: the socket is not connected.
+    /// [`Error::BadFile`] if the socket is not connected.
     pub(crate) fn shutdown(&self, level: Level) -> Result<(), Error> {
         let state = self.state.lock();
         let State::Stream(handle) = *state else {

@@ -1,4 +1,4 @@
-//! The part of a socket that belongs to the stack: its buffers, from creation to release.
+//! The part of a socket that belongs to the stack: creation and release of its buffers.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,9 +15,9 @@ use crate::net::{SILENCE_TIMEOUT, Stack};
 use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 
-/// Bytes of a buffer; a socket has one each way.
+/// Size of a buffer in bytes; a socket has a buffer for each direction.
 pub(super) const BUFFER: usize = 4096;
-/// KiB of a socket: its buffers, its slot in the table.
+/// Memory of a socket in KiB: its buffers, and its slot in the table.
 const KIB: usize = 12;
 
 /// Charges a socket and its memory to a share.
@@ -57,17 +57,17 @@ impl Stack {
             self.remove(index);
             return;
         }
-        // The peer has not answered yet; a peer that answers later gets a reset.
+        // The peer has not answered; if it answers later, it gets a reset.
         if endpoint(index).tcp().state() == tcp::State::SynSent {
             self.remove(index);
             return;
         }
         match owner {
-            // The socket has not been used.
+            // The socket has no connection that a program knows.
             Owner::Listener(_) => endpoint(index).tcp().abort(),
             _ => self.close_write(index),
         }
-        // A connection without an owner stays for no longer than this.
+        // A connection without an owner exists for at most this time.
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
         socket.set_keep_alive(None);

@@ -1,4 +1,4 @@
-//! Waiting for a socket to change.
+//! Waits for changes of a socket.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -27,7 +27,7 @@ impl Socket {
         self.wait_for_side(condition, Side::Read).await;
     }
 
-    /// Waits until there is room to write, or an error.
+    /// Waits until there is space to write, or an error.
     pub(crate) async fn writable(&self) {
         let condition = |state: &mut State| match *state {
             State::Stream(index) => {
@@ -63,7 +63,7 @@ impl Socket {
 }
 
 /// Side of a socket that a waiter waits for. A change of the connection's state wakes both sides;
-/// arrived bytes wake readers only, and acknowledged bytes writers only.
+/// received bytes wake only readers, and acknowledged bytes only writers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Read,
@@ -76,7 +76,7 @@ pub(super) struct WaitUntil<'a, F> {
     socket: &'a Socket,
     condition: F,
     side: Side,
-    /// Waker that is in the list, unless it has been taken from there.
+    /// Waker that is in the list, unless the list has been taken.
     registered: Option<Waker>,
     /// Level at which the waiter is registered.
     level: Option<Level>,
@@ -91,7 +91,7 @@ impl<F> WaitUntil<'_, F> {
     }
 }
 
-/// Registers a waker for changes of this side of a socket. Another waiter may wait for the other
+/// Registers a waker for changes of one side of a socket. Another waiter may wait for the other
 /// side.
 fn register(index: Index, is_stream: bool, side: Side, waker: &Waker) {
     let mut endpoint = endpoint(index);
@@ -137,8 +137,8 @@ where
         }
         socket.waiters.0.lock().add(cx.waker());
         this.registered = Some(cx.waker().clone());
-        // The waiter is polled again when its level changes. Frames for its socket,
-        // acknowledgements too, are as urgent.
+        // The waiter is polled again when its level changes. Frames of its socket, including
+        // acknowledgements, get its level.
         let level = executor::domain().waits();
         if let Some(level) = level.filter(|level| this.level != Some(*level)) {
             let mut requests = requests();

@@ -1,8 +1,9 @@
-//! Counts the blocks of instructions that QEMU executes, from its log.
+//! Counts the blocks of instructions that QEMU executes, from QEMU's log.
 //!
-//! A block is logged with its instructions when it is translated, and each time it is executed
-//! (`-d in_asm,exec`). A program has frames of its own, so a block that is there twice is of two
-//! processes; blocks that follow one another without the kernel in between are of one.
+//! QEMU logs a block with its instructions when it translates the block, and each time that it
+//! executes the block (`-d in_asm,exec`). Each process has its own frames, so two blocks at the
+//! same address belong to two processes; blocks that follow each other without the kernel in
+//! between belong to one process.
 
 use std::collections::HashMap;
 
@@ -14,20 +15,20 @@ pub(super) struct Block {
     pub(super) addresses: Vec<u64>,
     /// Number of executions while requests were counted, by process.
     pub(super) count: HashMap<Option<usize>, u64>,
-    /// Another block of the same process, or itself.
+    /// Another block of the same process, or the block itself.
     parent: usize,
 }
 
-/// State while the log is read.
+/// State of the counter while it reads the log.
 pub(super) struct Counter {
     product: u64,
     pub(super) products: u64,
     pub(super) blocks: Vec<Block>,
     by_code: HashMap<u64, usize>,
-    /// The instructions of a block that has been translated and not yet executed.
+    /// Instructions of a block that has been translated but not executed.
     translated: Vec<u64>,
-    /// A block of the program in the present stretch in user mode, and the blocks of the vDSO
-    /// before it.
+    /// A block of the program in the current stretch in user mode, and the blocks of the vDSO
+    /// before the first such block.
     program: Option<usize>,
     pending: Vec<usize>,
 }
@@ -65,7 +66,7 @@ impl Counter {
         (WARM_UP..WARM_UP + COUNTED).contains(&self.products)
     }
 
-    /// Takes a line of the log; returns false when all requests are counted.
+    /// Processes a line of the log; returns false when all requests have been counted.
     pub(super) fn line(&mut self, line: &str) -> bool {
         if let Some(rest) = line.strip_prefix("0x") {
             let address = rest.split(':').next().unwrap_or("");
@@ -145,7 +146,8 @@ mod tests {
         }
     }
 
-    /// A block at `address` with code at `code`; with its translation it has two instructions.
+    /// Logs an execution of the block at `address` with its code at `code`. A new block is also
+    /// logged as translated, with two instructions.
     fn executed(counter: &mut Counter, code: u64, address: u64, is_new: bool) {
         if is_new {
             for at in [address, address + 4] {
@@ -162,7 +164,8 @@ mod tests {
         let mut counter = counter();
         let vdso = layout::VDSO as u64;
         let kernel = 0xffff_ffc0_8020_0000;
-        // One process, with a block of the vDSO before and after; then another, in code of its own.
+        // The first process executes a block of the vDSO before and after its own blocks; then a
+        // second process executes a block of its own.
         executed(&mut counter, 1, vdso, true);
         executed(&mut counter, 2, 0x2_0000, true);
         executed(&mut counter, 3, 0x2_0100, true);

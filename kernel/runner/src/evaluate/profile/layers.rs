@@ -1,4 +1,4 @@
-//! Layers of a request: each instruction belongs to one, by its source.
+//! Layers of a request: the source of an instruction determines its layer.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::counter::Counter;
 use super::sources::{Source, Sources, is_program, is_vdso};
 use crate::evaluate::point::Load;
 
-/// A layer of a request.
+/// Layers of a request, with their titles on the page.
 pub(super) const LAYERS: [(&str, &str); 16] = [
     ("client", "the client's program, all of it"),
     ("receive", "the server's program: receive"),
@@ -42,10 +42,10 @@ pub(super) const LAYERS: [(&str, &str); 16] = [
     ("copy", "copies, page tables and the heap of the kernel"),
 ];
 
-/// Layers that no server can do without, however calls and switches are made.
+/// Layers that every server needs, however calls and switches are implemented.
 pub(super) const SHARED: [&str; 3] = ["client", "compute", "tcp"];
 
-/// Instructions of a request by layer, in tenths, for one model.
+/// Instructions of a request by layer, in tenths, for one load.
 pub(super) struct Profile {
     pub(super) load: Load,
     pub(super) layers: [u64; LAYERS.len()],
@@ -57,7 +57,7 @@ impl Profile {
     }
 }
 
-/// Layers of the kernel's instructions, by parts of the name of the file.
+/// Layers of the kernel's instructions, by parts of the file name.
 const LAYERS_BY_FILE: [(&str, &[&str]); 10] = [
     (
         "tcp",
@@ -100,7 +100,7 @@ const LAYERS_BY_FILE: [(&str, &[&str]); 10] = [
     ("net", &["core/src/net/"]),
 ];
 
-/// Layers of instructions that belong to the standard library alone, by the type of the function.
+/// Layers of instructions that belong only to the standard library, by the type of the function.
 const LAYERS_BY_TYPE: [(&str, &[&str]); 5] = [
     ("tcp", &["smoltcp"]),
     ("net", &["os_kernel::net"]),
@@ -116,7 +116,7 @@ fn layer_in_kernel(source: &Source) -> &'static str {
     let by_name = || {
         let is_named = |parts: &[&str]| source.functions.iter().any(|name| has(name, parts));
         let mut by_types = LAYERS_BY_TYPE.iter();
-        // Code without a name is assembly: saving and restoring registers.
+        // Code without a file is assembly, which saves and restores registers.
         let found = by_types.find(|(_, parts)| !source.file.is_empty() && is_named(parts));
         found.map_or("trap", |(layer, _)| layer)
     };

@@ -1,9 +1,9 @@
-//! Where the instructions of a request go: each block of instructions that QEMU translates and
+//! Profiles the instructions of a request: each block of instructions that QEMU translates and
 //! executes is counted by its source, over many requests.
 //!
 //! `counter` counts blocks in QEMU's log, `sources` reads the debug information, `layers` assigns
-//! instructions to layers, `table` writes the file and the page's tables, and `spin` counts the
-//! instructions of spin loops on several harts.
+//! instructions to layers, `table` writes the file and the tables of the page, and `spin` counts
+//! the instructions of spin loops on several harts.
 
 mod counter;
 mod layers;
@@ -26,11 +26,11 @@ use layers::Profile;
 use sources::{Code, Sources};
 pub(crate) use table::draw;
 
-/// Number of requests before counting, and number of counted requests.
+/// Number of requests before the count, and number of counted requests.
 const WARM_UP: u64 = 256;
 const COUNTED: u64 = 512;
 
-/// The models that are counted: coroutines on both sides, and threads.
+/// The models that are counted: coroutines on both sides, and threads on both sides.
 const COMPARED: [usize; 2] = [0, 3];
 
 /// Counts a closed loop of a model.
@@ -79,7 +79,7 @@ fn measure(image: &Image, load: Load, is_verbose: bool) -> Result<Profile, Strin
     Ok(layers::sum(counter, &mut sources, load, is_verbose))
 }
 
-/// Models, connections and orders that are counted.
+/// Returns the loads that are counted.
 fn shapes() -> Vec<Load> {
     let shapes = [(16, 1), (64, 1)];
     let load = |(connections, n)| {
@@ -89,7 +89,7 @@ fn shapes() -> Vec<Load> {
             n,
             levels: 1,
             period: 0,
-            // More than enough time.
+            // More than the time that the requests take.
             millis: 2_000,
             harts: 1,
             shift: 0,
@@ -98,7 +98,7 @@ fn shapes() -> Vec<Load> {
     shapes.into_iter().flat_map(load).collect()
 }
 
-/// Counts spinning on several harts in closed loops, and writes the file.
+/// Counts the instructions of spin loops in closed loops on several harts, and writes the file.
 fn spinning(images: [&Image; 2], file: &Path) -> Result<(), String> {
     let mut text = format!(
         "{}{}\nmodel,harts,instructions,spinning\n",
@@ -117,8 +117,8 @@ fn spinning(images: [&Image; 2], file: &Path) -> Result<(), String> {
     std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Counts all shapes, and writes the files of layers and of spinning. `is_verbose` also prints the
-/// functions that take most.
+/// Counts all loads, and writes the files of layers and of spin loops. With `is_verbose`, also
+/// prints the most expensive functions.
 pub(crate) fn run(file: &Path, spinning_file: &Path, is_verbose: bool) -> Result<(), String> {
     let threads = build::with_kernel_threads()?;
     let coroutines = build::image()?;

@@ -1,5 +1,5 @@
-//! The source of an instruction, by the debug information of the kernel, the measured program and
-//! the vDSO: the innermost function that is neither of the standard library nor a lock.
+//! Finds the source of an instruction in the debug information of the kernel, the measured program
+//! and the vDSO: the innermost function that belongs neither to the standard library nor to a lock.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -41,7 +41,8 @@ impl Code<'_> {
         })
     }
 
-    /// Names of functions without debug information are of assembly.
+    /// Returns the symbol at an address. Functions without debug information are written in
+    /// assembly.
     fn symbol(&self, at: u64) -> Option<String> {
         let after = self.functions.partition_point(|(start, _)| *start <= at);
         let (_, name) = &self.functions[after.checked_sub(1)?];
@@ -61,9 +62,9 @@ pub(super) struct Sources<'a> {
 #[derive(Default)]
 pub(super) struct Source {
     pub(super) file: String,
-    /// The function and the functions that it was inlined into.
+    /// The function, and the functions into which it was inlined.
     pub(super) functions: Vec<String>,
-    /// Function that contains the line, for sources of the measured program.
+    /// Name of the function that contains the line, for sources of the measured program.
     pub(super) within: String,
 }
 
@@ -108,7 +109,8 @@ impl Sources<'_> {
     }
 }
 
-/// Files of the standard library, and of code that counts as part of its caller.
+/// Returns whether a file belongs to the standard library, or to code that counts as part of its
+/// caller.
 fn is_transparent(file: &str) -> bool {
     let is_library = file.contains("/rustc/") || file.contains("/rust/library/");
     let is_lock = ["/arch/lock.rs", "/arch/csr.rs", "/arch/mod.rs"];
@@ -116,20 +118,20 @@ fn is_transparent(file: &str) -> bool {
         || is_lock.iter().any(|lock| file.ends_with(lock))
 }
 
-/// Returns the address of the function that multiplies.
+/// Returns the address of the function [`PRODUCT`].
 pub(super) fn product(program: &Code<'_>) -> Result<u64, String> {
     let is_wanted = |name: &str| {
         addr2line::demangle_auto(name.into(), Some(addr2line::gimli::DW_LANG_Rust))
             .starts_with(PRODUCT)
     };
     let mut functions = program.functions.iter();
-    let found = functions.find(|(_, name)| is_wanted(name));
-    let address = found.map(|(address, _)| *address);
+    let product = functions.find(|(_, name)| is_wanted(name));
+    let address = product.map(|(address, _)| *address);
     address.ok_or_else(|| format!("there is no function {PRODUCT}"))
 }
 
-/// Returns the function of a source text that contains a line: the last one that begins before
-/// it. Debug information names closures without their function.
+/// Returns the name of the function that contains a line of a source text: the last function that
+/// begins before the line. Debug information names closures without their function.
 fn within(text: &str, line: u32) -> String {
     let lines = text.lines().take(line as usize);
     let names = lines.filter_map(|line| line.split_once("fn ")?.1.split(['(', '<']).next());

@@ -1,5 +1,5 @@
-//! The share of instructions that harts spend waiting in spin loops: the blocks that end with
-//! `pause`, and the block after each, which looks again.
+//! Counts the share of instructions that harts spend in spin loops: in the blocks that end with
+//! `pause`, and in the block after each, which checks the condition again.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -11,23 +11,23 @@ use crate::evaluate::point::Load;
 use crate::evaluate::{THREADS, plan, server_of};
 use crate::qemu::{self, Machine};
 
-/// The instruction `pause`, with which a spin loop begins; QEMU ends a block with it.
+/// The instruction `pause`, which a spin loop executes; QEMU ends a block with it.
 const PAUSE: &str = "0100000f";
-/// Number of requests before counting, and number of counted requests.
+/// Number of requests before the count, and number of counted requests.
 const WARM_UP: u64 = 128;
 const COUNTED: u64 = 128;
 
-/// Counters of the log of all harts.
+/// Counters of the instructions of all harts.
 #[derive(Default)]
 pub(super) struct Spins {
     product: u64,
     products: u64,
-    /// Instructions of each block by its code, and whether it ends with `pause`.
+    /// Number of instructions of each block, by its code, and whether it ends with `pause`.
     blocks: HashMap<u64, (u64, bool)>,
     translated: (u64, bool),
     /// Whether the last block of a hart ended with `pause`.
     has_paused: HashMap<u32, bool>,
-    /// Number of counted instructions, and of those in spin loops.
+    /// Number of counted instructions, and number of these in spin loops.
     pub(super) all: u64,
     pub(super) spinning: u64,
 }
@@ -41,7 +41,7 @@ impl Spins {
         }
     }
 
-    /// Takes a line of the log; false if all requests are counted.
+    /// Processes a line of the log; returns false when all requests have been counted.
     fn line(&mut self, line: &str) -> bool {
         if let Some((_, instruction)) = line.strip_prefix("0x").and_then(|it| it.split_once(':')) {
             let is_pause = instruction.trim_start().starts_with(PAUSE);
@@ -82,7 +82,7 @@ impl Spins {
 pub(super) fn measure(image: &Image, load: Load) -> Result<Spins, String> {
     let server = server_of(load);
     let (connections, n, harts) = (load.connections, load.n, load.harts);
-    // More than enough time.
+    // More than the time that the requests take.
     let millis = 10 * plan::CLOSED * harts;
     let arguments = format!(
         "init=matrix with={server},{connections},{n},1,0,{millis},{harts} threads={THREADS}"
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_and_the_look_after_it_are_spinning() {
+    fn a_pause_and_the_next_block_are_spinning() {
         let mut spins = Spins {
             products: WARM_UP,
             ..Spins::new(0x1_0000)
@@ -141,7 +141,7 @@ mod tests {
             }
             execute(&mut spins, 0, code);
         }
-        // Another hart has not paused before its block.
+        // The other hart has not paused before its block.
         execute(&mut spins, 1, 3);
         assert_eq!((spins.all, spins.spinning), (8, 3));
     }

@@ -1,4 +1,4 @@
-//! The file of profiles, and its tables on the page.
+//! Writes the file of profiles, and its tables on the page.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::evaluate::file::COMMIT;
 use crate::evaluate::plan::MANY_CONNECTIONS;
 use crate::evaluate::point::MODELS;
 
-/// The file of profiles.
+/// Returns the text of the file of profiles.
 pub(super) fn write(profiles: &[Profile]) -> String {
     let mut text = format!(
         "{COMMIT}{}\nmodel,connections,n,layer,instructions\n",
@@ -27,7 +27,7 @@ pub(super) fn write(profiles: &[Profile]) -> String {
     text
 }
 
-/// Formats a count in tenths.
+/// Formats a number of tenths.
 pub(super) fn tenths(count: u64) -> String {
     format!("{}.{}", count / 10, count % 10)
 }
@@ -78,7 +78,7 @@ impl Known {
     }
 }
 
-/// The tables of a file of profiles, for the page.
+/// Returns the tables of a file of profiles, for the page.
 pub(crate) fn draw(folder: &str, file: &str) -> String {
     let known = Known::parse(file);
     if known.shapes.is_empty() {
@@ -115,7 +115,7 @@ pub(crate) fn draw(folder: &str, file: &str) -> String {
         let all = COMPARED.map(|model| known.sum(shape, model, |_| true));
         let cells = all.map(|sum| format!("{sum:.0}"));
         table.row(std::iter::once("**all**".to_owned()).chain(cells));
-        // One shape stands for all: the file has the others.
+        // The page shows one shape; the file contains the others.
         if connections == MANY_CONNECTIONS {
             page += &table.markdown();
         }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_is_what_is_not_shared() {
+    fn the_rest_excludes_shared_layers() {
         let file = "# commit x\nmodel,connections,n,layer,instructions\n\
                     KCUC,64,1,tcp,10.0\nKCUC,64,1,trap,5.0\nKTUT,64,1,tcp,10.0\nKTUT,64,1,trap,15.0\n";
         let page = draw("folder", file);

@@ -21,7 +21,7 @@ type Reading = AsyncCall<usize, Vec<u8>>;
 pub(crate) async fn asynchronous_read_returns_at_once() -> Outcome {
     let pipe = new_pipe()?;
     let reading = read!(pipe.reader, vec![0; 16], current());
-    // The synchronous form would wait here for ever.
+    // The synchronous form would block here for ever.
     write!(pipe.writer, b"hello").map_err(message)?;
     let (result, buffer) = reading.await;
     ensure!(
@@ -30,10 +30,10 @@ pub(crate) async fn asynchronous_read_returns_at_once() -> Outcome {
     );
     let (result, buffer) = write!(pipe.writer, buffer, current()).await;
     ensure!(result == Ok(16) && buffer.len() == 16, "{result:?}");
-    let mut back = [0; 16];
+    let mut echoed = [0; 16];
     ensure!(
-        read!(pipe.reader, &mut back) == Ok(16),
-        "both forms of a call"
+        read!(pipe.reader, &mut echoed) == Ok(16),
+        "the blocking read returned another length"
     );
     close(pipe)
 }
@@ -52,8 +52,8 @@ pub(crate) async fn asynchronous_errors_are_results() -> Outcome {
 pub(crate) async fn dropped_read_keeps_its_buffer() -> Outcome {
     let pipe = new_pipe()?;
     drop(read!(pipe.reader, vec![0; 64], current()));
-    // Would be the dropped buffer if that had been freed.
-    let other = Box::<[u8]>::from([7; 64]);
+    // The allocator would reuse the buffer here if the drop had freed it.
+    let other = Box::<[u8]>::source([7; 64]);
     write!(pipe.writer, b"late").map_err(message)?;
     sleep(1_000).await;
     ensure!(
@@ -63,25 +63,25 @@ pub(crate) async fn dropped_read_keeps_its_buffer() -> Outcome {
     close(pipe)
 }
 
-/// Coroutines in a ring of pipes, of which each process has only a few: each pipe
+/// Coroutines pass tokens around a ring of pipes. A process may have only a few pipes, so each pipe
 /// carries the tokens of many coroutines.
 pub(crate) async fn pipe_ring_of_coroutines() -> Outcome {
     const COROUTINES: usize = 60;
     let pipes = [new_pipe()?, new_pipe()?, new_pipe()?, new_pipe()?];
     let mut handles = Vec::new();
     for number in 0..COROUTINES {
-        let (from, to) = (pipes[number % 4], pipes[(number + 1) % 4]);
+        let (source, sink) = (pipes[number % 4], pipes[(number + 1) % 4]);
         let pass = async move {
-            let (result, token) = read!(from.reader, vec![0; 1], current()).await;
+            let (result, token) = read!(source.reader, vec![0; 1], current()).await;
             if result != Ok(1) {
                 return false;
             }
-            let (result, _) = write!(to.writer, token, current()).await;
+            let (result, _) = write!(sink.writer, token, current()).await;
             result == Ok(1)
         };
         handles.push(spawn(pass, Some(33 + (number % 4) as u8)).map_err(message)?);
     }
-    // Each coroutine takes one byte and gives one, so the ring stays fed.
+    // Each coroutine reads one byte and writes one, so the number of tokens does not change.
     for pipe in pipes {
         write!(pipe.writer, b"tokens").map_err(message)?;
     }
@@ -102,8 +102,8 @@ pub(crate) async fn calls_in_flight_are_limited() -> Outcome {
         "{} calls, then {error:?}",
         reads.len()
     );
-    // These reads end before there are bytes: a read that another hart is working on would take
-    // some.
+    // These reads end before bytes are written: otherwise a read that another hart is working on
+    // would take a byte.
     end(reads.split_off(4)).await?;
     write!(pipe.writer, &[1; 4]).map_err(message)?;
     for reading in reads {
@@ -113,7 +113,7 @@ pub(crate) async fn calls_in_flight_are_limited() -> Outcome {
     close(pipe)
 }
 
-/// Starts reads from an empty pipe until one fails; returns the reads and the error.
+/// Starts reads from an empty pipe until a read fails; returns the reads and the error.
 async fn as_many_as_possible(pipe: &Pipe) -> (Vec<Reading>, Result<usize, Error>) {
     let mut reads = Vec::new();
     loop {
@@ -125,7 +125,7 @@ async fn as_many_as_possible(pipe: &Pipe) -> (Vec<Reading>, Result<usize, Error>
     }
 }
 
-/// Cancels reads from an empty pipe, and waits for their ends.
+/// Cancels reads from an empty pipe, and waits for their completions.
 async fn end(reads: Vec<Reading>) -> Outcome {
     for reading in &reads {
         reading.cancel();
@@ -137,7 +137,7 @@ async fn end(reads: Vec<Reading>) -> Outcome {
     Ok(())
 }
 
-/// A cancelled call has consumed nothing, and returns its buffer.
+/// A cancelled read consumes no bytes and returns its buffer.
 pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
     let pipe = new_pipe()?;
     let reading = read!(pipe.reader, vec![7; 8], current());
@@ -157,7 +157,7 @@ pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
 pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     let pipe = new_pipe()?;
     let child = os_user::spawn("child", b"endless", &[], 62).map_err(message)?;
-    // Full: the next write waits.
+    // The pipe is full: the next write waits.
     write!(pipe.writer, &[0; 512]).map_err(message)?;
     let never = now() + 1_000 * ticks_per_second();
     let start = now();
@@ -171,7 +171,7 @@ pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     ensure!(result == Err(Error::Cancelled), "{result:?}");
     for call in [
         write!(pipe.writer, vec![1; 8], current()),
-        // The console, from which nothing comes.
+        // The console, which delivers no bytes.
         read!(0, vec![1; 8], current()),
     ] {
         call.cancel();
@@ -181,21 +181,24 @@ pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
             "{result:?}"
         );
     }
-    ensure!(now() - start < 100 * ticks_per_second(), "it took too long");
+    ensure!(
+        now() - start < 100 * ticks_per_second(),
+        "the cancellations took too long"
+    );
     sys::kill(child).map_err(message)?;
     let status = wait!(child, current()).await;
     ensure!(status == Ok(os_user::number::KILLED), "{status:?}");
     close(pipe)
 }
 
-/// Cancels a call that has ended, and one that was never made.
+/// Cancels calls that have ended, and calls that were never made.
 pub(crate) async fn cancelling_an_unknown_call_is_an_error() -> Outcome {
     for (call, token) in [(0, 12_345), (usize::MAX, 0), (5_000, 1)] {
         let result = sys::cancel(call, token);
         ensure!(result == Err(Error::NoCall), "{call}: {result:?}");
     }
     let pipe = new_pipe()?;
-    // Time to come: how much it takes is the host's affair.
+    // Time for the completion to arrive; the host determines how long that takes.
     let mut micros = 1_000;
     loop {
         let reading = read!(pipe.reader, vec![0; 8], current());
@@ -214,8 +217,7 @@ pub(crate) async fn cancelling_an_unknown_call_is_an_error() -> Outcome {
     }
 }
 
-/// A dropped future does not stop the others: its slot in the ring of completions is free again
-/// each time.
+/// Dropping a future does not block other calls: its slot in the completion ring becomes free.
 pub(crate) async fn dropped_calls_free_their_slots() -> Outcome {
     let pipe = new_pipe()?;
     for _ in 0..40 {
@@ -225,7 +227,7 @@ pub(crate) async fn dropped_calls_free_their_slots() -> Outcome {
         drop(reads);
         yield_now().await;
     }
-    // Soon there is room for as many as ever.
+    // Soon as many calls fit in as before.
     let limit = now() + 100 * ticks_per_second();
     loop {
         let (reads, _) = as_many_as_possible(&pipe).await;
@@ -242,11 +244,14 @@ pub(crate) async fn dropped_calls_free_their_slots() -> Outcome {
         write!(pipe.writer, b"last").map_err(message)?;
         reading.await
     };
-    ensure!(result == Ok(4), "a dropped read has taken it: {result:?}");
+    ensure!(
+        result == Ok(4),
+        "a dropped read has taken the bytes: {result:?}"
+    );
     close(pipe)
 }
 
-/// Forgeries of a program: invented ids, and completions that it never got.
+/// A program forges coroutine ids and completions.
 pub(crate) async fn forged_ids_and_words_harm_no_other_process() -> Outcome {
     let pipe = new_pipe()?;
     write!(pipe.writer, b"abc").map_err(message)?;

@@ -1,4 +1,5 @@
-//! Both forms of each call that needs neither socket nor disk: the same arguments, the same result.
+//! Tests that the blocking and the asynchronous form of a call give the same result for the same
+//! arguments, for the calls that need neither a socket nor a disk.
 
 use alloc::vec;
 use core::sync::atomic::AtomicU32;
@@ -38,15 +39,15 @@ pub(crate) async fn both_forms_of_read_and_write() -> Outcome {
 pub(crate) async fn both_forms_of_sleep_until() -> Outcome {
     let deadline = now() + ticks_per_second() / 1_000;
     sleep_until!(deadline).map_err(message)?;
-    ensure!(now() >= deadline, "the thread slept too short");
+    ensure!(now() >= deadline, "the blocking sleep ended early");
     let deadline = now() + ticks_per_second() / 1_000;
     sleep_until!(deadline, current()).await.map_err(message)?;
-    ensure!(now() >= deadline, "the coroutine slept too short");
+    ensure!(now() >= deadline, "the awaited sleep ended early");
     Ok(())
 }
 
-/// Makes an asynchronous call, and repeats it while chaos reports no memory. Blocking calls are
-/// repeated by `sys`.
+/// Makes an asynchronous call, and repeats it while chaos makes it fail for lack of memory. `sys`
+/// repeats the blocking calls.
 async fn repeat_without_memory<F>(call: impl Fn() -> F) -> F::Output
 where
     F: Future<Output = Result<usize, Error>>,
@@ -61,7 +62,7 @@ where
     result
 }
 
-/// Each address space has pages of its own.
+/// Each call must return pages that no other call has returned.
 pub(crate) async fn both_forms_of_map() -> Outcome {
     let mut starts = [
         map!(2),
@@ -86,7 +87,7 @@ pub(crate) async fn both_forms_of_map() -> Outcome {
     Ok(())
 }
 
-/// The child gets the argument and the descriptors.
+/// The child must receive the argument and the descriptors.
 pub(crate) async fn both_forms_of_spawn_and_wait() -> Outcome {
     let pipe = new_pipe()?;
     let bounds = Bounds {
@@ -97,11 +98,11 @@ pub(crate) async fn both_forms_of_spawn_and_wait() -> Outcome {
     let files = [pipe.reader, pipe.writer];
     let first = spawn!("child", b"note first", &files, bounds).map_err(message)?;
     let status = wait!(first, current()).await;
-    ensure!(status == Ok(0), "the awaited child ended with {status:?}");
+    ensure!(status == Ok(0), "the first child ended with {status:?}");
     let second = || spawn!("child", b"note later", &files, bounds, current());
     let second = repeat_without_memory(second).await;
     let status = wait!(second.map_err(message)?);
-    ensure!(status == Ok(0), "the other child ended with {status:?}");
+    ensure!(status == Ok(0), "the second child ended with {status:?}");
     let mut notes = [0; 32];
     let count = read!(pipe.reader, &mut notes).map_err(message)?;
     ensure!(&notes[..count] == b"firstlater", "{:?}", &notes[..count]);
@@ -119,7 +120,7 @@ pub(crate) async fn both_forms_of_spawn_and_wait() -> Outcome {
     close(pipe)
 }
 
-/// The number of a joined thread is invalid.
+/// The number of a joined thread must be invalid.
 pub(crate) async fn both_forms_of_thread_join() -> Outcome {
     for is_awaited in [false, true] {
         let handle = thread::spawn(|| {}).map_err(message)?;
@@ -134,8 +135,8 @@ pub(crate) async fn both_forms_of_thread_join() -> Outcome {
         ensure!(blocking == Err(Error::NoThread), "{blocking:?}");
         let awaited = thread_join!(number, current()).await;
         ensure!(awaited == Err(Error::NoThread), "{awaited:?}");
-        let left = handle.join();
-        ensure!(left == Err(Error::NoThread), "{left:?}");
+        let joined_again = handle.join();
+        ensure!(joined_again == Err(Error::NoThread), "{joined_again:?}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Tests of user interrupts: which threads are interrupted for a completion, and which are not.
+//! Tests of user interrupts: which threads are interrupted by a completion.
 
 use alloc::format;
 use alloc::rc::Rc;
@@ -11,10 +11,10 @@ use os_user::{asynchronous, ensure, now, read, sleep, ticks_per_second};
 
 use crate::{close, new_pipe};
 
-/// A coroutine that never yields its hart sees that a more urgent one has become ready: only an
-/// interrupt can have notified the scheduler.
+/// A coroutine that never yields its hart must observe that a more urgent coroutine has become
+/// ready: only an interrupt can have notified the scheduler.
 pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
-    // On a machine that is slow now the sleep may be over before this poll begins.
+    // On a slow machine the sleep may end before this poll begins.
     for micros in [3_000, 30_000, 300_000] {
         let woken = Rc::new(Cell::new(0));
         let sleeper = {
@@ -25,14 +25,14 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
             }
         };
         let sleeper = spawn(sleeper, Some(10)).map_err(message)?;
-        // Let it call.
+        // Let the coroutine start its call.
         yield_now().await;
         if woken.get() != 0 {
             sleeper.await;
             continue;
         }
         let limit = now() + 40 * ticks_per_second();
-        // Floating-point registers are kept, too.
+        // The interrupt must preserve the floating-point registers, too.
         let (mut rounds, mut halves) = (0u32, 0.0);
         while !need_preempt() {
             ensure!(now() < limit, "no interrupt came");
@@ -48,11 +48,11 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
         ensure!(woken.get() != 0, "the coroutine has not run");
         return Ok(());
     }
-    Err("every sleep was over too soon".into())
+    Err("every sleep ended too soon".into())
 }
 
 /// A coroutine that makes no system call learns that its read has finished when another process, on
-/// any hart, has written: by an interrupt of its own hart.
+/// any hart, has written: an interrupt of its own hart reports the completion.
 pub(crate) async fn user_interrupt_is_caused_by_another_process() -> Outcome {
     for micros in [5_000, 50_000, 500_000] {
         let pipe = new_pipe()?;
@@ -66,7 +66,7 @@ pub(crate) async fn user_interrupt_is_caused_by_another_process() -> Outcome {
             }
         };
         let reader = spawn(reader, Some(10)).map_err(message)?;
-        // Let it call.
+        // Let the coroutine start its call.
         yield_now().await;
         let before = asynchronous::interrupts();
         let argument = format!("late {micros}");
@@ -83,10 +83,10 @@ pub(crate) async fn user_interrupt_is_caused_by_another_process() -> Outcome {
                 "the coroutine has run in the middle of this poll"
             );
         }
-        ensure!(reader.await == Some(true), "the byte came");
+        ensure!(reader.await == Some(true), "the read failed");
         ensure!(
             os_user::wait(child).map_err(message)? == 0,
-            "the child wrote"
+            "the child could not write"
         );
         close(pipe)?;
         if !too_soon {
@@ -96,19 +96,18 @@ pub(crate) async fn user_interrupt_is_caused_by_another_process() -> Outcome {
     Err("every byte came too soon".into())
 }
 
-/// A completion does not interrupt a program that is draining the ring: the program checks again
-/// afterwards.
+/// A completion does not interrupt a program that is draining the ring: the program looks at the
+/// ring again when it has drained it.
 pub(crate) async fn draining_thread_is_not_interrupted() -> Outcome {
     let pipe = new_pipe()?;
     let reading = async move { read!(pipe.reader, vec![0; 1], current()).await.0 };
     let reader = spawn(reading, Some(10)).map_err(message)?;
-    // Let it call.
+    // Let the coroutine start its call.
     yield_now().await;
     let files = [pipe.reader, pipe.writer];
     let limit = now() + 40 * ticks_per_second();
     let before = asynchronous::interrupts();
-    // The child starts when the program drains already: however soon its byte comes, it
-    // comes to that.
+    // The program is already draining when the child starts, however soon the child's byte arrives.
     let (child, during) = asynchronous::without_interrupts(|| {
         let child = os_user::spawn("child", b"late 2000", &files, 10);
         while !asynchronous::has_completions() && now() < limit {}
@@ -119,10 +118,10 @@ pub(crate) async fn draining_thread_is_not_interrupted() -> Outcome {
     let child = child.map_err(message)?;
     ensure!(now() < limit, "the byte did not come");
     ensure!(during == before, "{} interrupts came", during - before);
-    ensure!(reader.await == Some(Ok(1)), "the read is over");
+    ensure!(reader.await == Some(Ok(1)), "the read failed");
     ensure!(
         os_user::wait(child).map_err(message)? == 0,
-        "the child wrote"
+        "the child could not write"
     );
     close(pipe)
 }

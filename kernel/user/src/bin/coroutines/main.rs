@@ -1,5 +1,5 @@
-//! The tests of coroutines in a program: the scheduler in the vDSO, asynchronous
-//! calls, user interrupts.
+//! Tests of coroutines in user programs: the scheduler in the vDSO, asynchronous calls, user
+//! interrupts.
 
 #![no_std]
 #![no_main]
@@ -92,7 +92,7 @@ fn close(pipe: Pipe) -> Outcome {
     Ok(())
 }
 
-/// Ends the process with calls in flight: the kernel drops them.
+/// Ends the process with calls in flight, which the kernel must cancel.
 fn exit_with_calls_pending() -> isize {
     let Ok(pipe) = pipe() else { return 1 };
     let mut reads = Vec::new();
@@ -102,7 +102,7 @@ fn exit_with_calls_pending() -> isize {
     0
 }
 
-/// Keeps a hart busy with a coroutine that polls `need_preempt`.
+/// Keeps a hart busy for 250 ms with a coroutine that yields when `need_preempt` asks for it.
 async fn spin() -> isize {
     let end = now() + ticks_per_second() / 4;
     while now() < end {
@@ -113,13 +113,14 @@ async fn spin() -> isize {
     0
 }
 
-/// Returns a coroutine that records its number when it is polled.
+/// Returns a future that appends `number` to `order`.
 fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 'static {
     let order = order.clone();
     async move { order.borrow_mut().push(number) }
 }
 
-/// Waits until `count` coroutines have recorded themselves, without awaiting any, which would lend.
+/// Waits until `order` has `count` entries. It does not await the coroutines: that would lend them
+/// the level of the test.
 async fn until_noted(order: &RefCell<Vec<u8>>, count: usize) {
     while order.borrow().len() < count {
         sleep(1_000).await;
@@ -147,7 +148,7 @@ async fn reprio_moves_a_ready_coroutine() -> Outcome {
     spawn(note(&order, 0), Some(50)).map_err(message)?;
     let second = spawn(note(&order, 1), Some(50)).map_err(message)?;
     ensure!(reprio(second.cid(), 40), "the coroutine has ended");
-    ensure!(!reprio(second.cid(), 64), "64 is no level");
+    ensure!(!reprio(second.cid(), 64), "64 is not a level");
     until_noted(&order, 2).await;
     let order = order.take();
     ensure!(order == [1, 0], "ran in the order {order:?}");
@@ -160,7 +161,7 @@ async fn wake_of_a_dead_cid_is_false() -> Outcome {
     handle.await;
     for dead in [cid, 0, 1 << 40, u64::MAX] {
         ensure!(!wake(dead), "{dead:#x} was woken");
-        ensure!(!reprio(dead, 5), "{dead:#x} got a level");
+        ensure!(!reprio(dead, 5), "the level of {dead:#x} was changed");
     }
     Ok(())
 }
@@ -177,18 +178,18 @@ async fn wakes_are_not_lost() -> Outcome {
     };
     for _ in 0..1000 {
         sent.set(sent.get() + 1);
-        ensure!(wake(receiver.cid()), "the receiver is alive");
+        ensure!(wake(receiver.cid()), "the receiver has ended");
         if sent.get() % 10 == 0 {
             yield_now().await;
         }
     }
-    ensure!(receiver.await.is_some(), "the receiver has seen all");
+    ensure!(receiver.await.is_some(), "the receiver was cancelled");
     Ok(())
 }
 
 async fn join_returns_the_result() -> Outcome {
     let handle = spawn(async { 6 * 7 }, None).map_err(message)?;
-    ensure!(handle.await == Some(42), "the result");
+    ensure!(handle.await == Some(42), "the join did not return 42");
     Ok(())
 }
 
@@ -215,10 +216,10 @@ async fn sleepers_wake_in_order_of_deadline() -> Outcome {
         handles.push(spawn(sleeper, None).map_err(message)?);
     }
     for handle in handles {
-        ensure!(handle.await == Some(true), "a sleep was short");
+        ensure!(handle.await == Some(true), "a sleep ended early");
     }
     let order = order.take();
-    // Elsewhere the host may stop a hart, or all until some deadlines are over.
+    // Without the argument `exact`, the host may stop harts until several deadlines have passed.
     let exact = os_user::argument() == b"exact";
     ensure!(!exact || order.is_sorted(), "woke in the order {order:?}");
     Ok(())

@@ -1,4 +1,4 @@
-//! The changes of a seed, for tests with power cuts: see [`os_files::load`].
+//! Applies the changes of a seed, for tests with power cuts: see [`os_files::load`].
 
 use os_files::load::{self, Change};
 use os_user::files::{CREATE, fsync, list, open, read_to_end, seek, size, unlink};
@@ -6,10 +6,10 @@ use os_user::{Error, println, write};
 
 use crate::close;
 
-/// Changes between two syncs.
-const SYNCED: u64 = 7;
+/// Number of changes between two syncs.
+const SYNC_INTERVAL: u64 = 7;
 
-/// Makes changes until the machine is killed.
+/// Applies changes until the machine is stopped.
 pub(crate) fn run(seed: u64) -> Result<(), Error> {
     let synced = open("synced", CREATE)?;
     println!("changing");
@@ -29,7 +29,7 @@ pub(crate) fn run(seed: u64) -> Result<(), Error> {
             }
             close(file);
         }
-        if n % SYNCED == SYNCED - 1 {
+        if n % SYNC_INTERVAL == SYNC_INTERVAL - 1 {
             fsync(synced)?;
             println!("synced {}", n + 1);
         }

@@ -1,4 +1,4 @@
-//! Files by asynchronous calls, of many coroutines and levels.
+//! Tests of files by asynchronous calls, from many coroutines and levels.
 
 use alloc::format;
 use alloc::rc::Rc;
@@ -22,7 +22,7 @@ use crate::{close, fresh, pattern};
 
 const BLOCK: usize = 4096;
 
-pub(crate) async fn both_forms_do_the_same() -> Outcome {
+pub(crate) async fn both_forms_give_the_same_result() -> Outcome {
     let file = open!("both", CREATE | TRUNCATE, current()).await;
     let file = file.map_err(message)?;
     let bytes = pattern(5, 2 * BLOCK + 1);
@@ -30,16 +30,16 @@ pub(crate) async fn both_forms_do_the_same() -> Outcome {
     ensure!(count == Ok(bytes.len()), "wrote {count:?}");
     let synced = [fsync!(file), fsync!(file, current()).await];
     ensure!(synced == [Ok(()); 2], "{synced:?}");
-    let again = open!("both", 0).map_err(message)?;
-    let mut all = Vec::new();
+    let reopened = open!("both", 0).map_err(message)?;
+    let mut contents = Vec::new();
     loop {
-        let (count, part) = read!(again, vec![0; BLOCK], current()).await;
+        let (count, part) = read!(reopened, vec![0; BLOCK], current()).await;
         match count.map_err(message)? {
             0 => break,
-            count => all.extend_from_slice(&part[..count]),
+            count => contents.extend_from_slice(&part[..count]),
         }
     }
-    ensure!(all == bytes, "other bytes");
+    ensure!(contents == bytes, "the file has other bytes");
     let mut entry = [0; 16];
     let blocking = list!(0, &mut entry);
     let (awaited, bytes) = list!(0, vec![0; 16], current()).await;
@@ -52,7 +52,7 @@ pub(crate) async fn both_forms_do_the_same() -> Outcome {
         files.push((name, size));
         from = next;
     }
-    ensure!(files::list() == Ok(files), "other files");
+    ensure!(files::list() == Ok(files), "the lists of files differ");
     let unlinked = unlink!("both", current()).await;
     ensure!(unlinked == Ok(()), "{unlinked:?}");
     fresh("both").map(close)?;
@@ -64,13 +64,13 @@ pub(crate) async fn both_forms_do_the_same() -> Outcome {
     let socket = sys::socket().map_err(message)? as usize;
     let no_file = [fsync!(socket), fsync!(socket, current()).await];
     ensure!(no_file == [Err(Error::BadFile); 2], "{no_file:?}");
-    for open in [file, again, socket] {
+    for open in [file, reopened, socket] {
         close(open);
     }
     Ok(())
 }
 
-/// Each writes a file of its own and syncs it, all at the same time.
+/// Each coroutine writes a file and syncs it, all at the same time.
 pub(crate) async fn writers_of_all_levels_make_progress() -> Outcome {
     const WRITERS: usize = 12;
     let writer = |number: usize| async move {
@@ -87,13 +87,13 @@ pub(crate) async fn writers_of_all_levels_make_progress() -> Outcome {
         close(file);
         Ok::<(), Error>(())
     };
-    let mut all = Vec::new();
+    let mut tasks = Vec::new();
     for number in 0..WRITERS {
         let level = 10 + 4 * number as u8;
-        all.push(spawn(writer(number), Some(level)).map_err(message)?);
+        tasks.push(spawn(writer(number), Some(level)).map_err(message)?);
     }
-    for one in all {
-        one.await
+    for task in tasks {
+        task.await
             .unwrap_or(Err(Error::Cancelled))
             .map_err(message)?;
     }
@@ -110,8 +110,8 @@ pub(crate) async fn writers_of_all_levels_make_progress() -> Outcome {
     Ok(())
 }
 
-/// A file whose first blocks are not in memory any more.
-fn cold(name: &str, blocks: usize) -> Result<(), alloc::string::String> {
+/// Creates a file whose first blocks are no longer in the cache.
+fn create_uncached(name: &str, blocks: usize) -> Result<(), alloc::string::String> {
     for (name, blocks) in [(name, blocks), ("other", 70)] {
         let file = fresh(name)?;
         write(file, &pattern(1, blocks * BLOCK)).map_err(message)?;
@@ -123,12 +123,12 @@ fn cold(name: &str, blocks: usize) -> Result<(), alloc::string::String> {
     unlink("other").map_err(message)
 }
 
-/// An urgent read passes all waiting reads, except those that the disk is busy with.
+/// An urgent read overtakes all waiting reads except those that the disk is already serving.
 pub(crate) async fn an_urgent_read_overtakes_others() -> Outcome {
     const BLOCKS: usize = 48;
-    cold("slow", BLOCKS)?;
+    create_uncached("slow", BLOCKS)?;
     let done = Rc::new(Cell::new(0));
-    let mut all = Vec::new();
+    let mut tasks = Vec::new();
     for block in 1..BLOCKS {
         let done = done.clone();
         let reader = async move {
@@ -139,7 +139,7 @@ pub(crate) async fn an_urgent_read_overtakes_others() -> Outcome {
             close(file);
             count
         };
-        all.push(spawn_local(reader, Some(50)).map_err(message)?);
+        tasks.push(spawn_local(reader, Some(50)).map_err(message)?);
     }
     let before = done.clone();
     let urgent = async move {
@@ -148,24 +148,24 @@ pub(crate) async fn an_urgent_read_overtakes_others() -> Outcome {
         close(file);
         count.map(|_| before.get())
     };
-    // After the others have asked.
+    // Let the other reads start first.
     os_user::coroutine::yield_now().await;
     let urgent = spawn_local(urgent, Some(5)).map_err(message)?;
     let waited = urgent
         .await
         .unwrap_or(Err(Error::Cancelled))
         .map_err(message)?;
-    for one in all {
-        let count = one.await.unwrap_or(Err(Error::Cancelled));
+    for task in tasks {
+        let count = task.await.unwrap_or(Err(Error::Cancelled));
         ensure!(count == Ok(16), "{count:?}");
     }
     ensure!(waited <= 24, "{waited} less urgent reads came first");
     unlink("slow").map_err(message)
 }
 
-/// Reads that are dropped immediately, many times more than there are buffers.
+/// Drops reads in flight, many times more than there are buffers.
 pub(crate) async fn a_dropped_read_leaves_nothing_behind() -> Outcome {
-    cold("dropped", 48)?;
+    create_uncached("dropped", 48)?;
     for round in 0..3 {
         let mut files = Vec::new();
         let mut reads = Vec::new();
@@ -175,7 +175,7 @@ pub(crate) async fn a_dropped_read_leaves_nothing_behind() -> Outcome {
             reads.push(read!(file, vec![0; 64], current()));
             files.push(file);
         }
-        // Some have begun by now, and are polled once.
+        // Poll each read once: a part of them begin.
         poll_fn(|cx| {
             for read in &mut reads {
                 let _ = Pin::new(read).poll(cx);
@@ -191,24 +191,24 @@ pub(crate) async fn a_dropped_read_leaves_nothing_behind() -> Outcome {
         let bytes = read_to_end(file).map_err(message)?;
         ensure!(
             bytes == pattern(1, 48 * BLOCK),
-            "round {round}: other bytes"
+            "round {round}: the file has other bytes"
         );
         close(file);
     }
     unlink("dropped").map_err(message)
 }
 
-/// Many coroutines wait for the disk at the same time.
+/// Many coroutines sync at the same time.
 pub(crate) async fn syncs_share_a_commit() -> Outcome {
     let file = fresh("synced")?;
     write(file, b"x").map_err(message)?;
-    let mut all = Vec::new();
+    let mut tasks = Vec::new();
     for number in 0..60u8 {
         let sync = async move { fsync_async(file, current()).await };
-        all.push(spawn_local(sync, Some(number)).map_err(message)?);
+        tasks.push(spawn_local(sync, Some(number)).map_err(message)?);
     }
-    for one in all {
-        let synced = one.await.unwrap_or(Err(Error::Cancelled));
+    for task in tasks {
+        let synced = task.await.unwrap_or(Err(Error::Cancelled));
         ensure!(synced == Ok(()), "{synced:?}");
     }
     close(file);

@@ -1,4 +1,4 @@
-//! Contents of files, by synchronous calls.
+//! Tests of the contents of files, by synchronous calls.
 
 use alloc::format;
 use alloc::vec;
@@ -27,21 +27,24 @@ pub(crate) async fn written_bytes_are_read() -> Outcome {
     );
     ensure!(
         read_to_end(file) == Ok(Vec::new()),
-        "something behind the end"
+        "a read at the end returned bytes"
     );
     seek(file, 0).map_err(message)?;
-    ensure!(read_to_end(file).as_ref() == Ok(&bytes), "other bytes");
-    // A write in the middle, across the end of a block, leaves the bytes around it.
+    ensure!(
+        read_to_end(file).as_ref() == Ok(&bytes),
+        "the file has other bytes"
+    );
+    // A write in the middle, across the end of a block, must leave the bytes around it.
     seek(file, BLOCK as u64 - 5).map_err(message)?;
     write(file, &[9; 10]).map_err(message)?;
     fsync(file).map_err(message)?;
     close(file);
     let file = open("a", 0).map_err(message)?;
-    let mut right = bytes;
-    right[BLOCK - 5..BLOCK + 5].fill(9);
+    let mut expected = bytes;
+    expected[BLOCK - 5..BLOCK + 5].fill(9);
     ensure!(
-        read_to_end(file) == Ok(right),
-        "other bytes after it was opened again"
+        read_to_end(file) == Ok(expected),
+        "the file has other bytes after it was reopened"
     );
     close(file);
     unlink("a").map_err(message)
@@ -57,15 +60,15 @@ pub(crate) async fn files_are_listed_until_they_are_unlinked() -> Outcome {
     let mut now = list().map_err(message)?;
     now.retain(|file| !before.contains(file));
     now.sort();
-    let right: Vec<_> = (0..5).map(|n| (format!("listed {n}"), n)).collect();
-    ensure!(now == right, "{now:?}");
+    let expected: Vec<_> = (0..5).map(|n| (format!("listed {n}"), n)).collect();
+    ensure!(now == expected, "{now:?}");
     for number in 0..5 {
         unlink(&format!("listed {number}")).map_err(message)?;
     }
-    ensure!(list() == Ok(before), "something is left");
+    ensure!(list() == Ok(before), "the list of files has changed");
     ensure!(
         unlink("listed 1") == Err(Error::NoFile),
-        "it can be unlinked twice"
+        "a file can be unlinked twice"
     );
     Ok(())
 }
@@ -74,10 +77,16 @@ pub(crate) async fn an_unlinked_file_stays_readable_while_open() -> Outcome {
     let file = fresh("gone")?;
     write(file, &pattern(3, 5_000)).map_err(message)?;
     unlink("gone").map_err(message)?;
-    ensure!(open("gone", 0) == Err(Error::NoFile), "it can be opened");
+    ensure!(
+        open("gone", 0) == Err(Error::NoFile),
+        "the unlinked file can be opened"
+    );
     fsync(file).map_err(message)?;
     seek(file, 0).map_err(message)?;
-    ensure!(read_to_end(file) == Ok(pattern(3, 5_000)), "other bytes");
+    ensure!(
+        read_to_end(file) == Ok(pattern(3, 5_000)),
+        "the file has other bytes"
+    );
     close(file);
     Ok(())
 }
@@ -87,32 +96,50 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
         open("no such file", 0) == Err(Error::NoFile),
         "the file exists"
     );
-    ensure!(open("", 1) == Err(Error::BadArgument), "an empty name");
-    ensure!(open("a", 4) == Err(Error::BadArgument), "flags");
+    ensure!(
+        open("", 1) == Err(Error::BadArgument),
+        "an empty name is accepted"
+    );
+    ensure!(
+        open("a", 4) == Err(Error::BadArgument),
+        "unknown flags are accepted"
+    );
     let long = format!("{:65}", 1);
-    ensure!(open(&long, 1) == Err(Error::BadArgument), "a long name");
+    ensure!(
+        open(&long, 1) == Err(Error::BadArgument),
+        "a long name is accepted"
+    );
     let not_utf8 = [0xffu8; 2];
     let open_raw = |start: usize, len| sys::open(start, len, 1);
     let answer = open_raw(not_utf8.as_ptr() as usize, 2);
-    ensure!(answer == Err(Error::BadArgument), "no UTF-8: {answer:?}");
-    ensure!(open_raw(16, 5) == Err(Error::BadAddress), "a name nowhere");
+    ensure!(
+        answer == Err(Error::BadArgument),
+        "a name that is not UTF-8: {answer:?}"
+    );
+    ensure!(
+        open_raw(16, 5) == Err(Error::BadAddress),
+        "an unmapped name is accepted"
+    );
     let pipe = pipe().map_err(message)?;
     ensure!(
         fsync(pipe.reader) == Err(Error::BadFile),
-        "a pipe is synced"
+        "a pipe can be synced"
     );
     ensure!(
         seek(pipe.reader, 0) == Err(Error::BadFile),
-        "a pipe has places"
+        "a pipe has a position"
     );
     close(pipe.reader);
     close(pipe.writer);
-    ensure!(fsync(77) == Err(Error::BadFile), "nothing is synced");
+    ensure!(
+        fsync(77) == Err(Error::BadFile),
+        "a closed descriptor can be synced"
+    );
     let file = fresh("b")?;
     seek(file, 1).map_err(message)?;
     ensure!(
         write(file, b"x") == Err(Error::BadArgument),
-        "behind the end"
+        "a write behind the end succeeded"
     );
     ensure!(size(file) == Ok(0), "the file has grown");
     seek(file, 0).map_err(message)?;
@@ -124,7 +151,7 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
         );
         ensure!(sys::list(0, start, 8) == Err(Error::BadAddress), "{start}");
     }
-    // Half of the block is the program's.
+    // Only the first half of the buffer is mapped.
     let end = sys::map(1).map_err(message)? as usize + BLOCK;
     let answer = sys::write(file, end - 4, 8);
     ensure!(answer == Err(Error::BadAddress), "half a range: {answer:?}");
@@ -133,7 +160,7 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
     unlink("b").map_err(message)
 }
 
-/// Twice as many blocks as the kernel keeps in memory, in several files.
+/// The files have twice as many blocks as the cache.
 pub(crate) async fn files_larger_than_the_cache_are_read_back() -> Outcome {
     const FILES: usize = 4;
     const LEN: usize = 40 * BLOCK + 100;
@@ -149,15 +176,15 @@ pub(crate) async fn files_larger_than_the_cache_are_read_back() -> Outcome {
             bytes == pattern(number, LEN),
             "file {number} has other bytes"
         );
-        // A little of a block that is not in memory.
+        // Write a byte of a block that is not in the cache.
         seek(file, BLOCK as u64 * 3 + 7).map_err(message)?;
         write(file, &[0xaa]).map_err(message)?;
         seek(file, BLOCK as u64 * 3).map_err(message)?;
         let mut part = [0; 16];
         read(file, &mut part).map_err(message)?;
-        let mut right = pattern(number, LEN)[3 * BLOCK..3 * BLOCK + 16].to_vec();
-        right[7] = 0xaa;
-        ensure!(part[..] == right[..], "file {number}: {part:?}");
+        let mut expected = pattern(number, LEN)[3 * BLOCK..3 * BLOCK + 16].to_vec();
+        expected[7] = 0xaa;
+        ensure!(part[..] == expected[..], "file {number}: {part:?}");
         close(file);
         unlink(&format!("long {number}")).map_err(message)?;
     }
@@ -179,7 +206,7 @@ pub(crate) async fn a_full_disk_is_an_error() -> Outcome {
     ensure!(written > 15, "full after {written}");
     ensure!(
         open("another", 1) == Err(Error::NoSpace),
-        "there is room for another"
+        "the full disk has room for another file"
     );
     close(file);
     unlink("full").map_err(message)?;
@@ -218,33 +245,33 @@ pub(crate) async fn open_files_are_charged_to_the_share() -> Outcome {
 }
 
 pub(crate) async fn programs_are_files() -> Outcome {
-    // The runner has put it there.
+    // The runner has copied `child` to the disk.
     let child = spawn("bin/child", b"exit 7", &[], 30).map_err(message)?;
-    ensure!(wait(child) == Ok(7), "another program");
-    let none = spawn("bin/none", b"", &[], 30);
-    ensure!(none == Err(Error::NoProgram), "{none:?}");
+    ensure!(wait(child) == Ok(7), "another program has run");
+    let missing = spawn("bin/none", b"", &[], 30);
+    ensure!(missing == Err(Error::NoProgram), "{missing:?}");
     let file = fresh("text")?;
     write(file, b"this is no program").map_err(message)?;
-    let no_program = spawn("text", b"", &[], 30);
-    ensure!(no_program == Err(Error::BadProgram), "{no_program:?}");
+    let text_spawned = spawn("text", b"", &[], 30);
+    ensure!(text_spawned == Err(Error::BadProgram), "{text_spawned:?}");
     close(file);
     unlink("text").map_err(message)?;
-    // A copy is a program, too.
-    let from = open("bin/child", 0).map_err(message)?;
-    let bytes = read_to_end(from).map_err(message)?;
-    close(from);
-    let to = fresh("bin/copy")?;
-    write(to, &bytes).map_err(message)?;
-    close(to);
+    // A copy of a program is a program, too.
+    let source = open("bin/child", 0).map_err(message)?;
+    let bytes = read_to_end(source).map_err(message)?;
+    close(source);
+    let copy = fresh("bin/copy")?;
+    write(copy, &bytes).map_err(message)?;
+    close(copy);
     let child = spawn("bin/copy", b"exit 9", &[], 30).map_err(message)?;
     ensure!(wait(child) == Ok(9), "the copy is another program");
     unlink("bin/copy").map_err(message)
 }
 
-/// Files that are no programs, and missing paths: neither `spawn` nor `exec` takes one, and the
+/// Neither `spawn` nor `exec` accepts a file that is not a program, or a missing path, and the
 /// caller continues.
 pub(crate) async fn other_files_are_not_programs() -> Outcome {
-    for (name, right) in [
+    for (name, expected) in [
         ("bin/truncated", Error::BadProgram),
         ("bin/large", Error::BadProgram),
         ("bin/empty", Error::BadProgram),
@@ -255,14 +282,15 @@ pub(crate) async fn other_files_are_not_programs() -> Outcome {
         ("/bin/child", Error::NoProgram),
     ] {
         let spawned = spawn(name, b"exit 0", &[], 30);
-        ensure!(spawned == Err(right), "spawn {name}: {spawned:?}");
+        ensure!(spawned == Err(expected), "spawn {name}: {spawned:?}");
         let error = exec(name, b"exit 0");
-        ensure!(error == right, "exec {name}: {error:?}");
+        ensure!(error == expected, "exec {name}: {error:?}");
     }
     Ok(())
 }
 
-/// Returns the status of a child that executes a program of the disk; `None`: no child.
+/// Returns the status of a child that executes a program of the disk, or `None` if the fork failed
+/// because the host was busy.
 fn child_becomes(
     program: &str,
     argument: &str,
@@ -280,7 +308,6 @@ fn child_becomes(
             }
             wait(child).map(Some)
         }
-        // The host was busy.
         Err(Error::Busy) => Ok(None),
         Err(error) => Err(error),
     }
@@ -292,7 +319,7 @@ pub(crate) async fn exec_takes_a_program_of_the_disk() -> Outcome {
     Ok(())
 }
 
-/// The kill comes in the middle of reading the program, before or after.
+/// The kill arrives before, during or after the reading of the program.
 pub(crate) async fn exec_of_a_program_of_the_disk_ends_when_it_is_killed() -> Outcome {
     for n in 0..24 {
         let status = child_becomes("bin/child", "endless", Some(n * 300)).map_err(message)?;
@@ -318,11 +345,11 @@ pub(crate) async fn directories_come_and_go_with_their_files() -> Outcome {
     );
     let whole = directory("").map_err(message)?;
     ensure!(whole.contains(&entry("d", None)), "{whole:?}");
-    for (path, right) in [("d/a", Error::NotDirectory), ("e", Error::NoFile)] {
+    for (path, expected) in [("d/a", Error::NotDirectory), ("e", Error::NoFile)] {
         let listed = directory(path);
-        ensure!(listed == Err(right), "{path}: {listed:?}");
+        ensure!(listed == Err(expected), "{path}: {listed:?}");
     }
-    for (path, right) in [
+    for (path, expected) in [
         ("d", Error::IsDirectory),
         ("d/e", Error::IsDirectory),
         ("d/a/x", Error::NotDirectory),
@@ -331,7 +358,7 @@ pub(crate) async fn directories_come_and_go_with_their_files() -> Outcome {
         ("d/..", Error::BadArgument),
     ] {
         let opened = open(path, 1);
-        ensure!(opened == Err(right), "{path}: {opened:?}");
+        ensure!(opened == Err(expected), "{path}: {opened:?}");
     }
     ensure!(
         unlink("d/e") == Err(Error::IsDirectory),
@@ -342,9 +369,9 @@ pub(crate) async fn directories_come_and_go_with_their_files() -> Outcome {
     }
     ensure!(
         directory("d") == Err(Error::NoFile),
-        "the directory is left"
+        "the empty directory still exists"
     );
-    // The name is free for a file.
+    // The name is free again for a file.
     close(fresh("d")?);
     unlink("d").map_err(message)
 }

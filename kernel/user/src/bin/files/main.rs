@@ -1,6 +1,7 @@
-//! Files of the disk, as programs see them. Without an argument it tests. `changes SEED` makes the
-//! changes of a seed until the machine is ended, and reports the synced ones; `sums` prints the
-//! files' checksums; `hoard` opens a file as often as possible.
+//! Tests of files on the disk, as user programs see them. Without an argument, the program runs the
+//! tests. `changes-SEED` applies pseudo-random changes until the machine is stopped, and reports
+//! the synced ones; `sums` prints the checksums of the files; `hoard` opens a file until the kernel
+//! refuses.
 
 #![no_std]
 #![no_main]
@@ -35,7 +36,7 @@ os_user::tests! {
     exec_takes_a_program_of_the_disk,
     exec_of_a_program_of_the_disk_ends_when_it_is_killed,
     directories_come_and_go_with_their_files,
-    both_forms_do_the_same,
+    both_forms_give_the_same_result,
     writers_of_all_levels_make_progress,
     an_urgent_read_overtakes_others,
     a_dropped_read_leaves_nothing_behind,
@@ -62,7 +63,7 @@ async fn main() -> isize {
     }
 }
 
-/// Opens a file until that fails, which must be for lack of a share.
+/// Opens a file until the kernel refuses, which must be for lack of memory or of descriptors.
 fn hoard() -> isize {
     for _ in 0..20_000 {
         match open("hoarded", CREATE) {
@@ -74,7 +75,7 @@ fn hoard() -> isize {
     2
 }
 
-/// Creates an empty file of this name.
+/// Creates or truncates the file `name`, and returns its descriptor.
 fn fresh(name: &str) -> Result<usize, alloc::string::String> {
     open(name, CREATE | TRUNCATE).map_err(|error| format!("{name}: {error}"))
 }
@@ -83,11 +84,11 @@ fn close(file: usize) {
     let _ = sys::close(file);
 }
 
-/// Returns bytes that depend on a number.
+/// Returns `len` bytes that depend on `number`, to recognize the contents of a file.
 fn pattern(number: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = (at / 3 + number * 7) as u8;
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = (index / 3 + number * 7) as u8;
     }
     bytes
 }

@@ -1,4 +1,4 @@
-//! The clients: a coroutine for each connection, which checks every reply.
+//! The clients of the matrix server: a coroutine for each connection, which checks every reply.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use os_user::{Error, now, println, read, sys, ticks_per_second, write};
 
 use crate::{PORT, connect as connect_to, level_of, square};
 
-/// A load, as the program's arguments describe it.
+/// A load, as the arguments of the program describe it.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) connections: usize,
@@ -18,11 +18,11 @@ pub(crate) struct Load {
     pub(crate) millis: u64,
 }
 
-/// Requests of a connection that were answered in the measured time; times in ticks.
+/// Answered requests of a connection in the measured time; times in ticks.
 #[derive(Default)]
 pub(crate) struct ConnectionResult {
     latencies: Vec<u64>,
-    /// Times of the first and of the last answer.
+    /// Times of the first and of the last reply.
     first: u64,
     last: u64,
 }
@@ -38,13 +38,13 @@ pub(crate) async fn connect(
         os_user::write(connection, &[level_of(at % load.levels)])?;
         connections.push(connection);
     }
-    // Its coroutines or threads begin.
+    // Let the servers' coroutines or threads start.
     os_user::sleep(20_000).await;
     Ok(connections)
 }
 
-/// Warm-up of a closed loop, in milliseconds. After it all requests are under way, so the answers
-/// in the measured time are as many as the server gives in that time.
+/// Warm-up of a closed loop, in milliseconds. After it all requests are in progress, so the number
+/// of replies in the measured time is the throughput of the server.
 const WARM_UP: u64 = 100;
 
 fn millis(millis: u64) -> u64 {
@@ -54,7 +54,7 @@ fn millis(millis: u64) -> u64 {
 /// A request of a connection, and the expected reply.
 struct Request {
     request: Vec<u8>,
-    right: Vec<u8>,
+    expected: Vec<u8>,
 }
 
 impl Request {
@@ -64,12 +64,12 @@ impl Request {
         for place in 0..words {
             request.extend_from_slice(&((place * 31 + at) as u64).to_le_bytes());
         }
-        let right = square(&request);
-        Request { request, right }
+        let expected = square(&request);
+        Request { request, expected }
     }
 }
 
-/// Sends requests on all connections until the time is over. The expected replies are computed
+/// Sends requests on all connections until the time has passed. The expected replies are computed
 /// before the time begins.
 pub(crate) async fn run(
     load: &Load,
@@ -78,15 +78,15 @@ pub(crate) async fn run(
     let questions = (0..connections.len()).map(|at| Request::new(load, at));
     let questions: Vec<_> = questions.collect();
     let (start, load) = (now(), *load);
-    let mut all = Vec::new();
-    let asked = connections.into_iter().zip(questions);
-    for (at, (connection, question)) in asked.enumerate() {
-        let one = ask(load, connection, at, question, start);
-        all.push(spawn(one, Some(level_of(at % load.levels)))?);
+    let mut clients = Vec::new();
+    let pairs = connections.into_iter().zip(questions);
+    for (at, (connection, question)) in pairs.enumerate() {
+        let client = ask(load, connection, at, question, start);
+        clients.push(spawn(client, Some(level_of(at % load.levels)))?);
     }
     let mut results = Vec::new();
-    for one in all {
-        results.push(one.await.unwrap_or(Err(Error::Cancelled))?);
+    for client in clients {
+        results.push(client.await.unwrap_or(Err(Error::Cancelled))?);
     }
     Ok(results)
 }
@@ -98,14 +98,17 @@ async fn ask(
     question: Request,
     start: u64,
 ) -> Result<ConnectionResult, Error> {
-    let Request { mut request, right } = question;
+    let Request {
+        mut request,
+        expected,
+    } = question;
     let begin = match load.period {
         0 => start + millis(WARM_UP),
         _ => start,
     };
     let end = begin + millis(load.millis);
-    let mut answered = ConnectionResult::default();
-    let mut buffer = vec![0; right.len()];
+    let mut result = ConnectionResult::default();
+    let mut buffer = vec![0; expected.len()];
     for turn in 0.. {
         // The connections' requests are spread over a period.
         let offset = millis(load.period) * at as u64 / load.connections as u64;
@@ -121,7 +124,7 @@ async fn ask(
         sent?;
         request = bytes;
         let mut received = Vec::new();
-        while received.len() < right.len() {
+        while received.len() < expected.len() {
             let (count, bytes) = read!(connection, buffer, current()).await;
             buffer = bytes;
             match count? {
@@ -129,26 +132,26 @@ async fn ask(
                 count => received.extend_from_slice(&buffer[..count]),
             }
         }
-        if received != right {
+        if received != expected {
             return Err(Error::BadArgument);
         }
-        let over = now();
-        if over > begin && over <= end {
-            if answered.latencies.is_empty() {
-                answered.first = over;
+        let received_at = now();
+        if received_at > begin && received_at <= end {
+            if result.latencies.is_empty() {
+                result.first = received_at;
             }
-            answered.last = over;
-            answered.latencies.push(over - intended);
+            result.last = received_at;
+            result.latencies.push(received_at - intended);
         }
     }
     sys::close(connection)?;
-    Ok(answered)
+    Ok(result)
 }
 
 /// Percentiles of the latencies, in thousandths.
 const SHARES: [usize; 6] = [250, 500, 750, 900, 990, 999];
 
-/// Mean, standard deviation, and for each of [`SHARES`] a latency, in microseconds.
+/// Returns mean, standard deviation, and the latency for each of [`SHARES`], in microseconds.
 fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; SHARES.len()]) {
     latencies.sort_unstable();
     let count = latencies.len() as u64;
@@ -163,17 +166,18 @@ fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; SHARES.len()]) {
     (micros(mean), micros(deviation), SHARES.map(at))
 }
 
-/// Nanoseconds to a request, from the first answer of each connection to its last; 0 if one has
-/// fewer than two. In a closed loop connections are answered in turn, perhaps all at the end of
-/// one: how many answers fall into a given time is off by up to a turn.
-fn nanos_per_request(all: &[&ConnectionResult]) -> u64 {
-    // Of requests in a tick.
+/// Returns the nanoseconds per request, from the first reply of each connection to its last, or 0
+/// if a connection has fewer than two replies. In a closed loop connections are served in turn, and
+/// several replies may arrive at the end of a turn: the number of replies in a fixed time is off by
+/// up to a turn.
+fn nanos_per_request(results: &[&ConnectionResult]) -> u64 {
+    // Scale of `rate`, which counts requests per tick.
     const SCALE: u64 = 1_000_000_000_000;
     let mut rate = 0;
-    for one in all {
-        match one.latencies.len() as u64 {
+    for result in results {
+        match result.latencies.len() as u64 {
             0 | 1 => return 0,
-            count => rate += (count - 1) * SCALE / (one.last - one.first).max(1),
+            count => rate += (count - 1) * SCALE / (result.last - result.first).max(1),
         }
     }
     let nanos_of_tick = 1_000_000_000 / ticks_per_second();
@@ -188,23 +192,23 @@ pub(crate) fn report(
     took: u64,
     pages: isize,
 ) {
-    let line = |who: &str, answered: &[&ConnectionResult]| {
-        let latencies = answered.iter().flat_map(|one| &one.latencies);
-        let mut all: Vec<u64> = latencies.copied().collect();
-        let (mean, deviation, [p25, median, p75, p90, p99, p999]) = summary(&mut all);
-        let (count, nanos) = (all.len(), nanos_per_request(answered));
+    let line = |row: &str, connections: &[&ConnectionResult]| {
+        let latencies = connections.iter().flat_map(|one| &one.latencies);
+        let mut sorted: Vec<u64> = latencies.copied().collect();
+        let (mean, deviation, [p25, median, p75, p90, p99, p999]) = summary(&mut sorted);
+        let (count, nanos) = (sorted.len(), nanos_per_request(connections));
         println!(
-            "matrix: {model} {} {} {} {} {who} {count} {took} {mean} {median} {p99} {deviation} {pages} \
+            "matrix: {model} {} {} {} {} {row} {count} {took} {mean} {median} {p99} {deviation} {pages} \
              {p25} {p75} {p90} {p999} {nanos}",
             load.connections, load.n, load.levels, load.period
         );
     };
     line("all", &results.iter().collect::<Vec<_>>());
     for class in 0..load.levels {
-        let of_class = results.iter().skip(class).step_by(load.levels);
+        let results_of_class = results.iter().skip(class).step_by(load.levels);
         line(
             &alloc::format!("{}", level_of(class)),
-            &of_class.collect::<Vec<_>>(),
+            &results_of_class.collect::<Vec<_>>(),
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The server with three coroutines for each connection.
+//! The matrix server with three coroutines for each connection.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -15,14 +15,14 @@ use os_user::{Error, read, sys, write};
 
 use crate::{QUEUE_LEN, backlog, begin_square, square_row, take_frame};
 
-/// Frames between two coroutines.
+/// Queue of frames between two coroutines.
 struct Queue(SpinLock<Frames>);
 
 struct Frames {
     frames: VecDeque<Vec<u8>>,
     /// Set when no more frames will be pushed.
     is_closed: bool,
-    /// The coroutine that waits for frames, or for room.
+    /// The coroutine that waits for frames, or for space.
     waiting: Option<Cid>,
 }
 
@@ -77,8 +77,8 @@ impl Queue {
     }
 }
 
-/// Serves a number of connections on a number of vCPUs until all have ended. The first byte of a
-/// connection is its level, if `level` is `None`.
+/// Serves `count` connections on `cpus` vCPUs until all have ended. If `level` is `None`, the first
+/// byte of a connection is its level.
 pub(crate) async fn serve(
     port: u16,
     count: usize,
@@ -86,8 +86,8 @@ pub(crate) async fn serve(
     level: Option<u8>,
 ) -> Result<(), Error> {
     let listener = listen(port, backlog(level, count))?;
-    let others: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
-    let mut all = Vec::new();
+    let extra_cpus: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
+    let mut workers = Vec::new();
     for _ in 0..count {
         let connection = accept_async(listener, current()).await;
         let connection = connection?;
@@ -100,17 +100,18 @@ pub(crate) async fn serve(
             }
         };
         let (requests, replies) = (Queue::new(), Queue::new());
-        all.push(spawn(receive(connection, requests.clone()), level)?);
-        all.push(spawn(compute(requests, replies.clone()), level)?);
-        all.push(spawn(send(connection, replies), level)?);
+        workers.push(spawn(receive(connection, requests.clone()), level)?);
+        workers.push(spawn(compute(requests, replies.clone()), level)?);
+        workers.push(spawn(send(connection, replies), level)?);
     }
     sys::close(listener)?;
-    // Less urgent than the frames that it waits for, unless more was asked for.
+    // This coroutine only joins; it is less urgent than the coroutines that it joins, unless a
+    // client has requested a still lower level.
     reprio(current(), 62);
-    for one in all {
-        one.await.unwrap_or(Ok(()))?;
+    for worker in workers {
+        worker.await.unwrap_or(Ok(()))?;
     }
-    for cpu in others {
+    for cpu in extra_cpus {
         cpu.release()?;
     }
     Ok(())
@@ -137,7 +138,7 @@ async fn compute(requests: Arc<Queue>, replies: Arc<Queue>) -> Result<(), Error>
     while let Some(frame) = requests.pop().await {
         let mut square = begin_square(&frame);
         for row in 0..square.words.len().isqrt() {
-            // A thread is taken off its hart for a more urgent one; a coroutine gives way to
+            // The kernel preempts a thread for a more urgent thread; a coroutine must yield to
             // another coroutine of its process.
             if need_preempt() {
                 yield_now().await;

@@ -1,21 +1,22 @@
 //! The matrix server of the SharedScheduler papers, and its clients, in one machine over the
-//! loopback: a request is received, computed and sent back by three coroutines, or three threads,
-//! with two queues in between.
+//! loopback. Three coroutines, or three threads, receive, compute and send back a request, with two
+//! queues in between.
 //!
 //! ```text
 //!  client ──► receive ──► queue ──► square the matrix ──► queue ──► send ──► client
 //! ```
 //!
-//! The argument is a list of words, `model,connections,n,levels,period,millis`: `coroutines` or
-//! `threads`; how many connections; the order of the matrices; over how many levels the
-//! connections are spread; the time between two requests of a connection in milliseconds, 0: one
-//! as soon as the last is answered; how long it is measured. With `serve,…` it is a server; with
-//! `outside,model,connections,harts` its clients are outside of the machine, and all connections
-//! of one level. It prints a line for all connections and one for each level: throughput, and
-//! latency from when a request was to be sent.
+//! The argument is a list of words, `model,connections,n,levels,period,millis,harts`: `coroutines`
+//! or `threads`; the number of connections; the order of the matrices; the number of levels over
+//! which the connections are spread; the time between two requests of a connection in milliseconds,
+//! where 0 sends a request as soon as the last is answered; the duration of the measurement; the
+//! number of harts. With `serve,…` the program is a server; with `outside,model,connections,harts`
+//! its clients are outside of the machine, and all connections have one level. The program prints a
+//! line for all connections and a line for each level: throughput, and latency from the time at
+//! which a request was due.
 //!
-//! Threads: a process has at most 64, so there is a server for every 16 connections; the
-//! clients are coroutines of one process, the same for both models.
+//! A process has at most 64 threads, so the model `threads` has a server for every 16 connections;
+//! the clients are coroutines of one process, the same for both models.
 
 #![no_std]
 #![no_main]
@@ -35,11 +36,11 @@ use os_user::{Error, now, println, sleep_micros, sys, wait};
 
 os_user::coroutine_entry!(main);
 
-/// The port of the first server.
+/// Port of the first server.
 const PORT: u16 = 7000;
-/// Connections of a server with threads.
+/// Maximum number of connections of a server with threads.
 const CONNECTIONS_PER_SERVER: usize = 16;
-/// Bytes of the header of a matrix: its length.
+/// Length of a frame's header, in bytes: it contains the length of the matrix.
 const HEADER: usize = 4;
 /// Capacity of a queue, in matrices.
 const QUEUE_LEN: usize = 16;
@@ -59,7 +60,7 @@ async fn main() -> isize {
     let outcome = match (&words[..], number(1), number(2)) {
         (["serve", _, _, model, cpus, rest @ ..], Some(port), Some(count)) => {
             let cpus = cpus.parse().unwrap_or(1);
-            // Without a byte that says it.
+            // All connections have one level, and no byte of the client selects it.
             let level = rest.first().map(|_| FIRST_LEVEL);
             match *model {
                 "threads" => threads::serve(port as u16, count, level),
@@ -101,7 +102,7 @@ fn connections_per_server(model: &str, connections: usize) -> usize {
     }
 }
 
-/// Maximum backlog of a server.
+/// Maximum backlog of a server, in connections.
 const BACKLOG: usize = 128;
 
 /// Returns the backlog of a server: clients outside of the machine all connect at once, and a
@@ -114,7 +115,8 @@ fn backlog(level: Option<u8>, count: usize) -> usize {
     }
 }
 
-/// Starts a server for each port, with a number of connections in addition to the clients'.
+/// Starts a server for each port; each serves `more` connections in addition to its share of
+/// `connections`.
 fn start(model: &str, connections: usize, more: usize, rest: &str) -> Result<Vec<usize>, Error> {
     let connections_per_server = connections_per_server(model, connections);
     let start = |first: usize| {
@@ -129,8 +131,7 @@ fn start(model: &str, connections: usize, more: usize, rest: &str) -> Result<Vec
         .collect()
 }
 
-/// Starts servers, each with an additional connection by which it is probed, and waits for their
-/// ends.
+/// Starts servers, each with an additional connection for a probe, and waits until they exit.
 fn outside(model: &str, connections: usize, cpus: usize) -> Result<(), Error> {
     for server in start(model, connections, 1, &format!("{cpus},plain"))? {
         wait(server)?;
@@ -138,22 +139,22 @@ fn outside(model: &str, connections: usize, cpus: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts servers, measures, and waits for the ends of the servers.
+/// Starts servers, measures, and waits until the servers exit.
 async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Error> {
     let before = sys::free_pages()?;
     let connections_per_server = connections_per_server(model, load.connections);
     let servers = start(model, load.connections, 0, &format!("{cpus}"))?;
     let connections = client::connect(&load, connections_per_server).await?;
     let used = before - sys::free_pages()?;
-    // As many vCPUs as a server has: clients on one would keep it waiting.
-    let others: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
+    // Use as many vCPUs as a server has: clients on one vCPU would delay it.
+    let extra_cpus: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
     let start = now();
     let results = client::run(&load, connections).await?;
-    let took = now() - start;
-    for cpu in others {
+    let duration = now() - start;
+    for cpu in extra_cpus {
         cpu.release()?;
     }
-    client::report(model, &load, &results, took, used);
+    client::report(model, &load, &results, duration, used);
     for server in servers {
         wait(server)?;
     }
@@ -163,11 +164,11 @@ async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Err
 /// The square of a matrix of numbers modulo 2⁶⁴, computed by rows.
 struct Square {
     words: Vec<u64>,
-    /// Header, and the rows computed so far.
+    /// Header, and the rows that have been computed.
     reply: Vec<u8>,
 }
 
-/// Begins the square of a request: header and matrix.
+/// Begins the square of a request, which consists of header and matrix.
 #[inline(never)]
 fn begin_square(frame: &[u8]) -> Square {
     let words: Vec<u64> = frame[HEADER..]
@@ -179,11 +180,11 @@ fn begin_square(frame: &[u8]) -> Square {
     Square { words, reply }
 }
 
-/// Computes a row.
+/// Computes row `row` and appends it to the reply.
 #[inline(never)]
 fn square_row(square: &mut Square, row: usize) {
     let (words, reply) = (&square.words[..], &mut square.reply);
-    // From the length, so that the compiler knows that no index overflows.
+    // Compute `n` from the length, so that the compiler knows that no index overflows.
     let n = words.len().isqrt();
     for column in 0..n {
         let product = |sum: u64, k: usize| {
@@ -203,7 +204,7 @@ fn square(frame: &[u8]) -> Vec<u8> {
     square.reply
 }
 
-/// Removes the first whole frame from the received bytes.
+/// Removes the first complete frame from the received bytes.
 fn take_frame(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     let header: [u8; HEADER] = received.get(..HEADER)?.try_into().ok()?;
     let end = HEADER + u32::from_le_bytes(header) as usize;
@@ -214,7 +215,7 @@ fn take_frame(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     Some(core::mem::replace(received, rest))
 }
 
-/// Connects to a server, again until it listens.
+/// Connects to a server, and retries until it listens.
 fn connect(port: u16) -> Result<usize, Error> {
     loop {
         match os_user::net::connect(os_user::net::SELF, port) {

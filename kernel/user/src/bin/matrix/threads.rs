@@ -1,4 +1,4 @@
-//! The server with three threads for each connection, and synchronous calls.
+//! The matrix server with three threads for each connection, and synchronous calls.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -11,7 +11,7 @@ use os_user::{Error, read, sys, thread, write};
 
 use crate::{QUEUE_LEN, backlog, square, take_frame};
 
-/// Frames between two threads.
+/// Queue of frames between two threads; closed when the flag is set.
 struct Queue {
     frames: Mutex<(VecDeque<Vec<u8>>, bool)>,
     changed: Condvar,
@@ -59,15 +59,15 @@ impl Queue {
     }
 }
 
-/// Pages of the stack of a thread, the size in the papers: 16 KiB.
+/// Stack size of a thread in pages: 16 KiB as in the papers.
 const STACK_PAGES: usize = 4;
 
-/// Serves a number of connections until all have ended. The first byte of a connection is its
-/// level, if `level` is `None`.
+/// Serves `count` connections until all have ended. If `level` is `None`, the first byte of a
+/// connection is its level.
 pub(crate) fn serve(port: u16, count: usize, level: Option<u8>) -> Result<(), Error> {
     thread::set_stack_pages(STACK_PAGES);
     let listener = listen(port, backlog(level, count))?;
-    let mut all = Vec::new();
+    let mut workers = Vec::new();
     for _ in 0..count {
         let connection = accept(listener)?;
         let mut first = [0];
@@ -80,16 +80,16 @@ pub(crate) fn serve(port: u16, count: usize, level: Option<u8>) -> Result<(), Er
         };
         let level = usize::from(level);
         let (requests, replies) = (Queue::new(), Queue::new());
-        let (to, from) = (requests.clone(), replies.clone());
-        all.push(thread::spawn(move || {
+        let (pending, finished) = (requests.clone(), replies.clone());
+        workers.push(thread::spawn(move || {
             receive(connection, &requests, level)
         })?);
-        all.push(thread::spawn(move || compute(&to, &replies, level))?);
-        all.push(thread::spawn(move || send(connection, &from, level))?);
+        workers.push(thread::spawn(move || compute(&pending, &replies, level))?);
+        workers.push(thread::spawn(move || send(connection, &finished, level))?);
     }
     sys::close(listener)?;
-    for one in all {
-        one.join()??;
+    for worker in workers {
+        worker.join()??;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The commands, and their error messages.
+//! The commands of the shell, and their error messages.
 
 use os_user::files::{CREATE, TRUNCATE, directory, fsync, open, unlink};
 use os_user::status::{ProcessStatus, processes, programs};
@@ -22,13 +22,13 @@ put FILE TEXT                writes a file; its directory need not exist
 rm FILE                      removes a file
 exit                         ends the machine; so does Ctrl-D";
 
-/// Bytes of a file that are printed at a time.
+/// Number of bytes of a file that are printed at a time.
 const CHUNK: usize = 1024;
 
 /// Runs a command line.
 pub(crate) async fn run(console: &mut Console, line: &str) {
     let (word, rest) = split(line);
-    let done = match word {
+    let outcome = match word {
         "" => Ok(()),
         "help" => {
             println!("{HELP}");
@@ -45,7 +45,7 @@ pub(crate) async fn run(console: &mut Console, line: &str) {
         "nice" => return nice(console, rest).await,
         _ => return start(console, line, None).await,
     };
-    if let Err(error) = done {
+    if let Err(error) = outcome {
         report(line, error);
     }
 }
@@ -73,8 +73,8 @@ fn report(command: &str, error: Error) {
 
 fn ps() -> Result<(), Error> {
     println!("process parent level ceiling threads state    program");
-    for one in processes()? {
-        let state = match one {
+    for process in processes()? {
+        let state = match process {
             ProcessStatus { ended: 1.., .. } => "ended",
             ProcessStatus { running: 1.., .. } => "running",
             ProcessStatus { ready: 1.., .. } => "ready",
@@ -82,12 +82,12 @@ fn ps() -> Result<(), Error> {
         };
         println!(
             "{:>7} {:>6} {:>5} {:>7} {:>7} {state:<8} {}",
-            one.number,
-            one.parent,
-            one.level,
-            one.ceiling,
-            one.threads,
-            one.name(),
+            process.number,
+            process.parent,
+            process.level,
+            process.ceiling,
+            process.threads,
+            process.name(),
         );
     }
     Ok(())
@@ -132,12 +132,12 @@ fn ls(path: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Prints a file of any length in parts; a file with zeroes is not printed.
+/// Prints a file of any length in parts; stops at a part that contains a zero byte.
 fn cat(name: &str) -> Result<(), Error> {
     let file = open(name, 0)?;
     let mut part = [0; CHUNK];
     let mut last = b'\n';
-    let done = loop {
+    let outcome = loop {
         let part = match read(file, &mut part) {
             Ok(0) => break Ok(()),
             Ok(count) => &part[..count],
@@ -156,18 +156,18 @@ fn cat(name: &str) -> Result<(), Error> {
         println!("");
     }
     sys::close(file)?;
-    done
+    outcome
 }
 
 /// Writes a whole file, and waits until it is durable.
 fn put(rest: &str) -> Result<(), Error> {
     let (name, text) = split(rest);
     let file = open(name, CREATE | TRUNCATE)?;
-    let done = write(file, text.as_bytes())
+    let outcome = write(file, text.as_bytes())
         .and_then(|_| write(file, b"\n"))
         .and_then(|_| fsync(file));
     sys::close(file)?;
-    done
+    outcome
 }
 
 async fn nice(console: &mut Console, rest: &str) {

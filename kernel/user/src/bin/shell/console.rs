@@ -1,4 +1,4 @@
-//! Lines of the console, echoed as they are typed.
+//! Reads lines from the console, and echoes them while they are typed.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -12,12 +12,12 @@ use os_user::asynchronous::AsyncCall;
 use os_user::coroutine::current;
 use os_user::{Error, read, sleep_micros, write};
 
-/// Maximum number of bytes of a line; further bytes are ignored.
+/// Maximum length of a line, in bytes; further bytes are ignored.
 const MAX_LINE: usize = 240;
-/// Bytes that are read at a time.
+/// Number of bytes that are read at a time.
 const CHUNK: usize = 64;
 
-/// Time until the console is read again after a lack of memory.
+/// Delay before the console is read again after a lack of memory.
 const RETRY_MICROS: u64 = 10_000;
 
 const INTERRUPT: u8 = 3;
@@ -40,7 +40,7 @@ pub(crate) enum Typed {
 #[derive(Default)]
 pub(crate) struct Editor {
     line: Vec<u8>,
-    /// Set in the middle of the bytes that a key like an arrow sends, which are ignored.
+    /// Set within the escape sequence that a key like an arrow sends, which is ignored.
     in_escape: bool,
 }
 
@@ -80,7 +80,7 @@ impl Editor {
     /// Erases the last character.
     fn erase(&mut self) {
         while let Some(byte) = self.line.pop() {
-            // The others are further bytes of the same character.
+            // Continuation bytes belong to the same character.
             if !(0x80..0xc0).contains(&byte) {
                 echo(b"\x08 \x08");
                 return;
@@ -90,16 +90,16 @@ impl Editor {
 }
 
 fn echo(bytes: &[u8]) {
-    // Without a console there is nobody to see it.
+    // Without a console the echo is lost.
     let _ = write(1, bytes);
 }
 
-/// The input of the shell.
+/// Input of the shell.
 pub(crate) struct Console {
-    /// Bytes that have arrived and were not read.
+    /// Bytes that have been read from the console but not consumed.
     bytes: VecDeque<u8>,
     reading: Option<AsyncCall<usize, Vec<u8>>>,
-    is_over: bool,
+    has_ended: bool,
 }
 
 impl Console {
@@ -107,17 +107,17 @@ impl Console {
         Console {
             bytes: VecDeque::new(),
             reading: None,
-            is_over: false,
+            has_ended: false,
         }
     }
 
-    /// Polls for the next byte; `None`: the input has ended.
+    /// Polls for the next byte; ready with `None` at the end of the input.
     pub(crate) fn poll_byte(&mut self, cx: &mut Context<'_>) -> Poll<Option<u8>> {
         loop {
             if let Some(byte) = self.bytes.pop_front() {
                 return Poll::Ready(Some(byte));
             }
-            if self.is_over {
+            if self.has_ended {
                 return Poll::Ready(None);
             }
             let start = || read!(0, vec![0; CHUNK], current());
@@ -128,17 +128,17 @@ impl Console {
             self.reading = None;
             match count {
                 Ok(count) => {
-                    self.is_over = count == 0;
+                    self.has_ended = count == 0;
                     self.bytes.extend(&bytes[..count]);
                 }
-                // Memory is out: it comes back with the end of a program.
+                // The memory is exhausted until a program ends.
                 Err(Error::OutOfMemory | Error::TooMany) => sleep_micros(RETRY_MICROS),
-                Err(_) => self.is_over = true,
+                Err(_) => self.has_ended = true,
             }
         }
     }
 
-    /// Returns unread bytes, which come before all others.
+    /// Returns unread bytes: they are read before all others.
     pub(crate) fn give_back(&mut self, bytes: &[u8]) {
         for byte in bytes.iter().rev() {
             self.bytes.push_front(*byte);

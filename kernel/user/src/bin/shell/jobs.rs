@@ -16,9 +16,9 @@ use os_user::{Bounds, Error, Pipe, pipe, println, spawn_within, sys, wait, write
 use crate::LEVEL;
 use crate::console::{Console, Editor, Typed};
 
-/// The most urgent level of a program.
+/// Most urgent level of a program.
 pub(crate) const MOST_URGENT: u8 = LEVEL + 1;
-/// The least urgent level of a program.
+/// Least urgent level of a program.
 pub(crate) const LEAST_URGENT: u8 = 62;
 /// Level of a program that is started without a level.
 const DEFAULT_LEVEL: u8 = 32;
@@ -29,7 +29,7 @@ const FOLDER: &str = "bin/";
 pub(crate) struct Job<'a> {
     pub(crate) program: &'a str,
     pub(crate) argument: &'a str,
-    /// Level and ceiling of the program; `None`: the default level, and any level up to
+    /// Level and ceiling of the program. `None` selects the default level, and the ceiling
     /// [`MOST_URGENT`].
     pub(crate) level: Option<u8>,
     /// True if the shell does not wait for the job.
@@ -83,12 +83,12 @@ impl Job<'_> {
 
 fn close(files: impl IntoIterator<Item = usize>) {
     for file in files {
-        // The file is open.
+        // The descriptor is open, so closing it cannot fail.
         let _ = sys::close(file);
     }
 }
 
-/// Reports the end of a program, unless it is as expected.
+/// Reports the end of a program, unless a foreground program has ended with status 0.
 fn report(child: usize, program: &str, status: Result<isize, Error>, in_background: bool) {
     match status {
         Ok(0) if !in_background => {}
@@ -100,17 +100,17 @@ fn report(child: usize, program: &str, status: Result<isize, Error>, in_backgrou
     }
 }
 
-/// The input of a program in the foreground.
+/// Input of a program in the foreground.
 struct Input {
-    /// Write end of the pipe, until Ctrl-D.
+    /// Write end of the pipe; `None` after Ctrl-D.
     writer: Option<usize>,
-    /// Lines that are not written yet.
+    /// Lines that have not been written.
     lines: Vec<u8>,
     writing: Option<AsyncCall<usize, Vec<u8>>>,
 }
 
 impl Input {
-    /// Writes lines as far as the pipe has room.
+    /// Writes lines as far as the pipe has space.
     fn poll(&mut self, cx: &mut Context<'_>) {
         while let Some(writer) = self.writer {
             if self.writing.is_none() && self.lines.is_empty() {
@@ -127,7 +127,7 @@ impl Input {
     }
 }
 
-/// Feeds a program the lines that are typed until it ends; Ctrl-C kills it, Ctrl-D ends its input.
+/// Feeds typed lines to a program until it ends; Ctrl-C kills it, Ctrl-D ends its input.
 async fn feed(console: &mut Console, child: usize, pipe: &Pipe) -> Result<isize, Error> {
     let mut input = Input {
         writer: Some(pipe.writer),
@@ -151,7 +151,7 @@ async fn feed(console: &mut Console, child: usize, pipe: &Pipe) -> Result<isize,
                     input.lines.push(b'\n');
                 }
                 Some(Typed::Interrupt) => {
-                    // The child may have ended just now.
+                    // The child may have ended at this moment.
                     let _ = sys::kill(child);
                 }
                 Some(Typed::End) => close(input.writer.take()),
@@ -162,12 +162,12 @@ async fn feed(console: &mut Console, child: usize, pipe: &Pipe) -> Result<isize,
         Poll::Pending
     })
     .await;
-    // A write in flight is in the pipe, or lost with the program.
+    // A write in flight has reached the pipe, or is lost with the program.
     drop(input.writing.take());
     close(input.writer.take());
-    let left = read_to_end(pipe.reader).unwrap_or_default();
+    let unread = read_to_end(pipe.reader).unwrap_or_default();
     close([pipe.reader]);
     console.give_back(&input.lines);
-    console.give_back(&left);
+    console.give_back(&unread);
     status
 }

@@ -1,9 +1,9 @@
-//! A shell on the console: files of the disk, programs at levels, processes and harts. The first
-//! program that `cargo xtask os -- run` starts; its end is that of the machine.
+//! A shell on the console: files of the disk, programs at levels, processes and harts.
+//! `cargo xtask os -- run` starts this program first, and the machine stops when it exits.
 //!
-//! The shell has level 0 and starts nothing as urgent as itself. So no program keeps it from
-//! answering, or from ending a program on Ctrl-C. While a program runs in the foreground, lines of
-//! the console are its input; those that it leaves are the shell's again.
+//! The shell has level 0 and starts no program that is as urgent. So no program can keep it from
+//! answering, or from killing a program on Ctrl-C. While a program runs in the foreground, lines of
+//! the console are its input; the shell reads the lines that the program leaves.
 
 #![no_std]
 #![no_main]

@@ -1,48 +1,48 @@
-//! The time of harts and levels in the last second.
+//! Shows what the harts and levels did in the last second.
 
 use os_user::status::{HartStatus, harts, processes};
 use os_user::{Error, println, sleep};
 
 /// Measured time, in microseconds.
 const PERIOD: u64 = 1_000_000;
-/// Characters of a bar that stands for all time.
+/// Width of a bar that stands for the whole time, in characters.
 const BAR: u64 = 40;
 
-/// Time of all harts.
-struct Sum {
+/// Time of all harts, in ticks.
+struct Totals {
     ticks: u64,
     of_level: [u64; HartStatus::LEVELS],
 }
 
-/// Waits for a second, and prints its times.
+/// Waits for a second, and prints the times of that second.
 pub(crate) async fn show() -> Result<(), Error> {
     let before = harts()?;
     sleep(PERIOD).await;
     let after = harts()?;
     let names = processes()?;
-    let mut sum = Sum {
+    let mut sum = Totals {
         ticks: 0,
         of_level: [0; HartStatus::LEVELS],
     };
     println!("hart programs   kernel     idle  runs");
     for (index, (before, after)) in before.iter().zip(&after).enumerate() {
-        let all = after.now.saturating_sub(before.now);
+        let elapsed = after.now.saturating_sub(before.now);
         let mut used = 0;
         for (level, total) in sum.of_level.iter_mut().enumerate() {
             let ticks = after.ticks[level].saturating_sub(before.ticks[level]);
             *total += ticks;
             used += ticks;
         }
-        sum.ticks += all;
+        sum.ticks += elapsed;
         let idle = HartStatus::IDLE;
         let idle = after.ticks[idle].saturating_sub(before.ticks[idle]);
-        let runs = names.iter().find(|one| one.number == after.process);
+        let runs = names.iter().find(|process| process.number == after.process);
         println!(
             "{index:>4} {} {} {}  {}",
-            Percent(used - idle, all),
-            Percent(all.saturating_sub(used), all),
-            Percent(idle, all),
-            runs.map_or("nothing", |one| one.name()),
+            Percent(used - idle, elapsed),
+            Percent(elapsed.saturating_sub(used), elapsed),
+            Percent(idle, elapsed),
+            runs.map_or("nothing", |process| process.name()),
         );
     }
     println!("level    time of all harts");
@@ -54,7 +54,7 @@ pub(crate) async fn show() -> Result<(), Error> {
     Ok(())
 }
 
-/// A part of a whole, in eight characters.
+/// Part of a whole, formatted in eight characters.
 struct Percent(u64, u64);
 
 impl core::fmt::Display for Percent {

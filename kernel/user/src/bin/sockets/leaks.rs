@@ -1,5 +1,5 @@
-//! Number of sockets, and its return to the old value: sockets are closed, leaked, or have calls in
-//! flight.
+//! Tests that sockets are limited, and free again after they have been closed, leaked, or had calls
+//! in flight.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -33,8 +33,8 @@ pub(crate) async fn sockets_are_limited_and_come_back() -> Outcome {
     Ok(())
 }
 
-/// Runs this program with a task, to its end, in the same share: its remaining resources count
-/// there.
+/// Runs this program with the argument `task` to its end, in the same share, so that leaked
+/// resources are charged to this process.
 pub(crate) async fn run_task(task: &[u8], files: &[usize]) -> Outcome {
     let bounds = Bounds {
         level: 20,
@@ -47,7 +47,7 @@ pub(crate) async fn run_task(task: &[u8], files: &[usize]) -> Outcome {
     Ok(())
 }
 
-/// Opens as many datagram sockets as possible, and closes them; returns their number.
+/// Opens as many datagram sockets as possible, closes them, and returns their number.
 pub(crate) fn count_sockets() -> Result<usize, String> {
     let mut sockets = Vec::new();
     while let Ok(socket) = datagrams(0) {
@@ -60,7 +60,7 @@ pub(crate) fn count_sockets() -> Result<usize, String> {
     Ok(count)
 }
 
-/// Waits until there are as many sockets as before: closed connections linger for a moment.
+/// Waits until as many sockets are available as before: closed connections linger for a moment.
 pub(crate) async fn sockets_come_back(before: usize) -> Outcome {
     for _ in 0..70 {
         if count_sockets()? == before {
@@ -75,7 +75,7 @@ pub(crate) async fn sockets_come_back(before: usize) -> Outcome {
 /// Opens sockets of every kind and in every state, and closes none.
 pub(crate) fn leak() -> Outcome {
     for _ in 0..4 {
-        // To the parent's listener.
+        // The parent listens at this port.
         let connection = connect(SELF, 1020).map_err(message)?;
         write(connection, b"left").map_err(message)?;
     }
@@ -97,7 +97,7 @@ pub(crate) fn leak() -> Outcome {
     Ok(())
 }
 
-/// A connection that a program has left open ends as if the program had closed it: its peer reads
+/// A connection that a program has left open ends as if the program had closed it: the peer reads
 /// the written bytes, then the end; ports and slots are free again.
 pub(crate) async fn leaked_sockets_are_closed() -> Outcome {
     let before = count_sockets()?;
@@ -113,26 +113,26 @@ pub(crate) async fn leaked_sockets_are_closed() -> Outcome {
         sys::close(connection).map_err(message)?;
     }
     sys::close(listener).map_err(message)?;
-    let again = listen(1021, 4).map_err(message)?;
-    sys::close(again).map_err(message)?;
+    let listener = listen(1021, 4).map_err(message)?;
+    sys::close(listener).map_err(message)?;
     sockets_come_back(before).await
 }
 
 /// Ends the process while calls of every kind wait.
 pub(crate) async fn leave_calls_in_flight() -> Outcome {
     let listener = listen(1023, 2).map_err(message)?;
-    let one = connect(SELF, 1023).map_err(message)?;
-    let other = accept(listener).map_err(message)?;
+    let client = connect(SELF, 1023).map_err(message)?;
+    let server = accept(listener).map_err(message)?;
     let port = datagrams(0).map_err(message)?;
-    let third = sys::socket().map_err(message)? as usize;
+    let unconnected = sys::socket().map_err(message)? as usize;
     let calls = (
         accept_async(listener, current()),
         // This address is not in use.
-        connect_async(third, [10, 9, 8, 7], 1, current()),
+        connect_async(unconnected, [10, 9, 8, 7], 1, current()),
         receive_from_async(port, Vec::from([0; 64]), current()),
-        os_user::read!(other, Vec::from([0; 64]), current()),
-        // The bytes exceed the room on both sides.
-        os_user::write!(one, Vec::from([1; 20_000]), current()),
+        os_user::read!(server, Vec::from([0; 64]), current()),
+        // The bytes exceed the buffers of both sides.
+        os_user::write!(client, Vec::from([1; 20_000]), current()),
     );
     sleep(2_000).await;
     core::mem::forget(calls);
@@ -147,35 +147,38 @@ pub(crate) async fn exit_with_calls_in_flight_leaves_nothing_behind() -> Outcome
     sockets_come_back(before).await
 }
 
-/// Closes the given descriptors, and others.
+/// Closes all descriptors: only the two given descriptors are open.
 pub(crate) fn close_all() -> Outcome {
     write(0, b"mine").map_err(message)?;
     for file in 0..100 {
-        let right = file < 2;
+        let is_open = file < 2;
         let closed = sys::close(file);
-        ensure!(closed.is_ok() == right, "{file}: {closed:?}");
+        ensure!(closed.is_ok() == is_open, "{file}: {closed:?}");
     }
     for file in [0, 5, 99] {
-        ensure!(sys::shutdown(file) == Err(Error::BadFile), "ended {file}");
+        ensure!(
+            sys::shutdown(file) == Err(Error::BadFile),
+            "descriptor {file} was shut down"
+        );
     }
     Ok(())
 }
 
-/// A descriptor belongs to its process: after another process has closed its own, the parent and
+/// A descriptor belongs to its process: after another process has closed its copies, the parent and
 /// the peer still have theirs.
 pub(crate) async fn sockets_of_others_cannot_be_closed() -> Outcome {
     let listener = listen(1024, 1).map_err(message)?;
-    let one = connect(SELF, 1024).map_err(message)?;
-    let other = accept(listener).map_err(message)?;
-    run_task(b"closer", &[one, listener]).await?;
-    write(one, b", and mine").map_err(message)?;
+    let client = connect(SELF, 1024).map_err(message)?;
+    let server = accept(listener).map_err(message)?;
+    run_task(b"closer", &[client, listener]).await?;
+    write(client, b", and mine").map_err(message)?;
     let mut bytes = [0; 32];
     let mut count = 0;
     while count < 14 {
-        count += read!(other, &mut bytes[count..]).map_err(message)?;
+        count += read!(server, &mut bytes[count..]).map_err(message)?;
     }
     ensure!(&bytes[..count] == b"mine, and mine", "{count} bytes");
-    for file in [one, other, listener] {
+    for file in [client, server, listener] {
         sys::close(file).map_err(message)?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The tests of sockets, over the loopback, which needs no card; with the argument `serve` an
-//! echo server at port 7, of connections and of datagrams, for a peer outside of the machine.
+//! Tests of sockets over the loopback, which needs no card. With the argument `serve` the program
+//! is an echo server at port 7 for a peer outside of the machine, for connections and datagrams.
 
 #![no_std]
 #![no_main]
@@ -62,7 +62,7 @@ tests! {
 }
 
 async fn main() -> isize {
-    let task = match os_user::argument() {
+    let outcome = match os_user::argument() {
         b"serve" => serve().await,
         b"leak" => leak(),
         b"flight" => leave_calls_in_flight().await,
@@ -72,10 +72,10 @@ async fn main() -> isize {
             return run_all(TESTS).await;
         }
     };
-    isize::from(task.is_err())
+    isize::from(outcome.is_err())
 }
 
-/// Serves connections until one sends `quit`.
+/// Serves connections until a client sends `quit`.
 async fn serve() -> Outcome {
     let listener = listen(7, 4).map_err(message)?;
     let port = datagrams(7).map_err(message)?;
@@ -83,16 +83,16 @@ async fn serve() -> Outcome {
     loop {
         let connection = accept_async(listener, current()).await;
         let connection = connection.map_err(message)?;
-        let one = async move {
+        let serve_connection = async move {
             if echo(connection).await == Ok(b"quit".into()) {
                 os_user::exit(0);
             }
         };
-        coroutine::spawn(one, None).map_err(message)?;
+        coroutine::spawn(serve_connection, None).map_err(message)?;
     }
 }
 
-/// Echoes received bytes until the end; returns the last ones.
+/// Echoes received bytes until the end; returns the last received bytes.
 async fn echo(connection: usize) -> Result<Vec<u8>, Error> {
     let mut last = Vec::new();
     loop {
@@ -113,11 +113,11 @@ async fn echo_datagrams(port: usize) -> Result<(), Error> {
     loop {
         let buffer = Vec::from([0; datagram::HEADER + datagram::MAX_LEN]);
         let (count, buffer) = receive_from_async(port, buffer, current()).await;
-        if let Some((address, from, bytes)) = datagram::parse(&buffer[..count?]) {
+        if let Some((address, sender, bytes)) = datagram::parse(&buffer[..count?]) {
             if bytes == b"quit" {
                 os_user::exit(0);
             }
-            let (sent, _) = send_to_async(port, bytes.into(), (address, from), current()).await;
+            let (sent, _) = send_to_async(port, bytes.into(), (address, sender), current()).await;
             sent?;
         }
     }

@@ -1,4 +1,4 @@
-//! Datagrams: whole, or lost; and where they come from.
+//! Tests of datagrams: they arrive whole or not at all, with the address of their source.
 
 use alloc::vec::Vec;
 
@@ -10,12 +10,12 @@ use os_user::testing::{Outcome, message};
 use os_user::{Error, ensure, read, sleep, sys, write};
 
 pub(crate) async fn datagrams_have_their_source_address() -> Outcome {
-    let (one, other) = (datagrams(3000), datagrams(0));
-    let (one, other) = (one.map_err(message)?, other.map_err(message)?);
+    let (receiver, sender) = (datagrams(3000), datagrams(0));
+    let (receiver, sender) = (receiver.map_err(message)?, sender.map_err(message)?);
     let mut buffer = [0; 40];
-    // Nothing is there before it is sent: it waits.
-    let waiting = receive_from_async(one, Vec::from([0; 40]), current());
-    let sent = send_to(other, b"there", (SELF, 3000)).map_err(message)?;
+    // No datagram has been sent: the call waits.
+    let waiting = receive_from_async(receiver, Vec::from([0; 40]), current());
+    let sent = send_to(sender, b"there", (SELF, 3000)).map_err(message)?;
     ensure!(sent == 5, "{sent} sent");
     let (count, bytes) = waiting.await;
     let count = count.map_err(message)?;
@@ -23,50 +23,51 @@ pub(crate) async fn datagrams_have_their_source_address() -> Outcome {
     let Some((SELF, port, b"there")) = parsed else {
         return Err(alloc::format!("{parsed:?}"));
     };
-    send_to(one, b"", (SELF, port)).map_err(message)?;
-    let count = receive_from(other, &mut buffer).map_err(message)?;
+    send_to(receiver, b"", (SELF, port)).map_err(message)?;
+    let count = receive_from(sender, &mut buffer).map_err(message)?;
     let parsed = datagram::parse(&buffer[..count]);
     ensure!(parsed == Some((SELF, 3000, &b""[..])), "{parsed:?}");
-    // Bytes that do not fit are cut off.
-    send_to(one, b"longer", (SELF, port)).map_err(message)?;
-    let count = receive_from(other, &mut buffer[..datagram::HEADER + 3]).map_err(message)?;
+    // A datagram that does not fit into the buffer is truncated.
+    send_to(receiver, b"longer", (SELF, port)).map_err(message)?;
+    let count = receive_from(sender, &mut buffer[..datagram::HEADER + 3]).map_err(message)?;
     let parsed = datagram::parse(&buffer[..count]);
     ensure!(parsed == Some((SELF, 3000, &b"lon"[..])), "{parsed:?}");
     // Both forms of both calls.
     let bytes = Vec::from(b"awaited");
-    let (sent, bytes) = send_to!(other, bytes, (SELF, 3000), current()).await;
+    let (sent, bytes) = send_to!(sender, bytes, (SELF, 3000), current()).await;
     ensure!(sent == Ok(7) && bytes == b"awaited", "{sent:?}");
-    let count = receive_from!(one, &mut buffer).map_err(message)?;
+    let count = receive_from!(receiver, &mut buffer).map_err(message)?;
     let parsed = datagram::parse(&buffer[..count]);
     ensure!(parsed == Some((SELF, port, &b"awaited"[..])), "{parsed:?}");
     ensure!(
-        send_to!(one, b"blocking", (SELF, port)) == Ok(8),
-        "the thread sends"
+        send_to!(receiver, b"blocking", (SELF, port)) == Ok(8),
+        "the blocking send failed"
     );
-    let (count, bytes) = receive_from!(other, Vec::from([0; 40]), current()).await;
+    let (count, bytes) = receive_from!(sender, Vec::from([0; 40]), current()).await;
     let parsed = datagram::parse(&bytes[..count.map_err(message)?]);
     ensure!(parsed == Some((SELF, 3000, &b"blocking"[..])), "{parsed:?}");
-    for file in [one, other] {
+    for file in [receiver, sender] {
         sys::close(file).map_err(message)?;
     }
     Ok(())
 }
 
-/// The sender exceeds the room: some datagrams arrive, in order, and none in part.
+/// The sender exceeds the buffer of the receiver: a part of the datagrams arrive, in order and
+/// whole.
 pub(crate) async fn datagrams_are_whole_or_lost() -> Outcome {
-    let (one, other) = (datagrams(3001), datagrams(0));
-    let (one, other) = (one.map_err(message)?, other.map_err(message)?);
+    let (receiver, sender) = (datagrams(3001), datagrams(0));
+    let (receiver, sender) = (receiver.map_err(message)?, sender.map_err(message)?);
     for n in 0..100u8 {
         let bytes = Vec::from([n; 500]);
-        let (sent, _) = send_to_async(other, bytes, (SELF, 3001), current()).await;
+        let (sent, _) = send_to_async(sender, bytes, (SELF, 3001), current()).await;
         ensure!(sent == Ok(500), "{n}: {sent:?}");
     }
     sleep(20_000).await;
     let (mut seen, mut last) = (0, None);
     loop {
-        let call = receive_from_async(one, Vec::from([0; 600]), current());
+        let call = receive_from_async(receiver, Vec::from([0; 600]), current());
         if seen > 0 {
-            // Nothing wakes it if there is none.
+            // If no datagram is left, the call waits until it is cancelled.
             sleep(2_000).await;
             call.cancel();
         }
@@ -84,7 +85,7 @@ pub(crate) async fn datagrams_are_whole_or_lost() -> Outcome {
         seen += 1;
     }
     ensure!((4..100).contains(&seen), "{seen} datagrams");
-    for file in [one, other] {
+    for file in [receiver, sender] {
         sys::close(file).map_err(message)?;
     }
     Ok(())
@@ -108,13 +109,13 @@ pub(crate) async fn wrong_datagrams_are_errors() -> Outcome {
         (sys::listen(socket, 1).map(|_| 0), Error::BadFile),
         (sys::connect(socket, 0, 9).map(|_| 0), Error::BadFile),
     ];
-    for (n, (answer, right)) in answers.into_iter().enumerate() {
-        ensure!(answer == Err(right), "call {n}: {answer:?}");
+    for (n, (answer, expected)) in answers.into_iter().enumerate() {
+        ensure!(answer == Err(expected), "call {n}: {answer:?}");
     }
     for file in [socket, stream] {
         sys::close(file).map_err(message)?;
     }
-    let again = datagrams(3002).map_err(message)?;
-    sys::close(again).map_err(message)?;
+    let reopened = datagrams(3002).map_err(message)?;
+    sys::close(reopened).map_err(message)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A stream of bytes that a server sends back, and its checker.
+//! A stream of test bytes that a server echoes, and its checker.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use os_user::{ensure, sys};
 
 use crate::echo;
 
-/// Returns the byte of the test stream at an offset.
+/// Returns the byte of the test stream at offset `at`.
 pub(crate) fn byte(at: usize) -> u8 {
     (at % 251) as u8
 }
@@ -24,21 +24,21 @@ pub(crate) async fn check(connection: usize) -> Result<usize, String> {
         if count == 0 {
             return Ok(done);
         }
-        for found in &buffer[..count] {
-            ensure!(*found == byte(done), "byte {done} is {found}");
+        for byte_read in &buffer[..count] {
+            ensure!(*byte_read == byte(done), "byte {done} is {byte_read}");
             done += 1;
         }
     }
 }
 
-/// Sends the test stream to a server, ends writing, and checks the echo.
+/// Sends the test stream to a server, shuts the sending side down, and checks the echo.
 pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
     let socket = sys::socket().map_err(message)? as usize;
     let answer = connect_async(socket, SELF, port, current()).await;
     answer.map_err(message)?;
     let writer = async move {
-        let all: Vec<u8> = (0..total).map(byte).collect();
-        let (count, _) = os_user::write!(socket, all, current()).await;
+        let bytes: Vec<u8> = (0..total).map(byte).collect();
+        let (count, _) = os_user::write!(socket, bytes, current()).await;
         sys::shutdown(socket)?;
         count
     };
@@ -53,17 +53,20 @@ pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
 
 /// Starts a server for `count` connections.
 pub(crate) fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Outcome>, String> {
-    // A connection without room in the backlog is refused.
+    // Without space in the backlog a connection is refused.
     let listener = listen(port, count).map_err(message)?;
     let serve = async move {
-        let mut all = Vec::new();
+        let mut handlers = Vec::new();
         for _ in 0..count {
             let connection = accept_async(listener, current()).await;
             let connection = connection.map_err(message)?;
-            all.push(coroutine::spawn(echo(connection), None).map_err(message)?);
+            handlers.push(coroutine::spawn(echo(connection), None).map_err(message)?);
         }
-        for one in all {
-            ensure!(matches!(one.await, Some(Ok(_))), "a connection has failed");
+        for handler in handlers {
+            ensure!(
+                matches!(handler.await, Some(Ok(_))),
+                "a connection has failed"
+            );
         }
         sys::close(listener).map_err(message)?;
         Ok(())

@@ -1,4 +1,4 @@
-//! Connections: bytes in order, ends, errors, cancelling.
+//! Tests of connections: order of bytes, ends, errors, cancelling.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -38,7 +38,7 @@ pub(crate) async fn connection_without_a_listener_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Tests the synchronous form, from two threads.
+/// Uses the synchronous calls, from two threads.
 pub(crate) async fn end_is_read_after_the_written_bytes() -> Outcome {
     let listener = listen(1003, 1).map_err(message)?;
     let writer = thread::spawn(move || {
@@ -65,13 +65,13 @@ pub(crate) async fn end_is_read_after_the_written_bytes() -> Outcome {
 pub(crate) async fn writing_to_a_closed_connection_is_an_error() -> Outcome {
     let listener = listen(1004, 1).map_err(message)?;
     let connection = connect(SELF, 1004).map_err(message)?;
-    let other = accept(listener).map_err(message)?;
+    let accepted = accept(listener).map_err(message)?;
     sys::shutdown(connection).map_err(message)?;
     let answer = write(connection, b"more");
     ensure!(answer == Err(Error::BrokenPipe), "{answer:?}");
-    let answer = read(other, &mut [0]);
+    let answer = read(accepted, &mut [0]);
     ensure!(answer == Ok(0), "{answer:?}");
-    for file in [connection, other, listener] {
+    for file in [connection, accepted, listener] {
         sys::close(file).map_err(message)?;
     }
     Ok(())
@@ -82,7 +82,7 @@ pub(crate) async fn full_connection_makes_the_writer_wait() -> Outcome {
     const TOTAL: usize = 30_000;
     let listener = listen(1005, 1).map_err(message)?;
     let connection = connect(SELF, 1005).map_err(message)?;
-    let other = accept(listener).map_err(message)?;
+    let accepted = accept(listener).map_err(message)?;
     let over = Arc::new(AtomicBool::new(false));
     let writer = {
         let over = over.clone();
@@ -96,12 +96,12 @@ pub(crate) async fn full_connection_makes_the_writer_wait() -> Outcome {
     };
     let writer = coroutine::spawn(writer, None).map_err(message)?;
     sleep(20_000).await;
-    ensure!(!over.load(SeqCst), "there is room for everything");
-    let seen = check(other).await?;
+    ensure!(!over.load(SeqCst), "the write did not wait");
+    let seen = check(accepted).await?;
     ensure!(seen == TOTAL, "{seen} bytes");
     let count = writer.await;
     ensure!(count == Some(Ok(TOTAL)), "{count:?}");
-    sys::close(other).map_err(message)?;
+    sys::close(accepted).map_err(message)?;
     sys::close(listener).map_err(message)?;
     Ok(())
 }
@@ -121,8 +121,8 @@ pub(crate) async fn wrong_sockets_are_errors() -> Outcome {
         (sys::connect(socket, usize::MAX, 9), Error::BadArgument),
         (read(socket, &mut [0]).map(|_| 0), Error::BadFile),
     ];
-    for (n, (answer, right)) in answers.into_iter().enumerate() {
-        ensure!(answer == Err(right), "call {n}: {answer:?}");
+    for (n, (answer, expected)) in answers.into_iter().enumerate() {
+        ensure!(answer == Err(expected), "call {n}: {answer:?}");
     }
     for file in [socket, pipe.reader, pipe.writer] {
         sys::close(file).map_err(message)?;
@@ -170,20 +170,20 @@ pub(crate) async fn both_forms_of_accept_and_connect() -> Outcome {
         }
     }
     sys::close(listener).map_err(message)?;
-    let nobody = [(); 2].map(|()| sys::socket().map_or(0, |socket| socket as usize));
-    let blocking = calls::connect!(nobody[0], SELF, 3005);
-    let awaited = calls::connect!(nobody[1], SELF, 3005, current()).await;
+    let unconnected = [(); 2].map(|()| sys::socket().map_or(0, |socket| socket as usize));
+    let blocking = calls::connect!(unconnected[0], SELF, 3005);
+    let awaited = calls::connect!(unconnected[1], SELF, 3005, current()).await;
     ensure!(
         [blocking, awaited] == [Err(Error::Refused); 2],
         "{blocking:?}, {awaited:?}"
     );
-    let blocking = accept!(nobody[0]);
-    let awaited = accept!(nobody[0], current()).await;
+    let blocking = accept!(unconnected[0]);
+    let awaited = accept!(unconnected[0], current()).await;
     ensure!(
         [blocking, awaited] == [Err(Error::BadFile); 2],
         "{blocking:?}, {awaited:?}"
     );
-    for socket in nobody {
+    for socket in unconnected {
         sys::close(socket).map_err(message)?;
     }
     Ok(())
@@ -194,7 +194,7 @@ pub(crate) async fn port_is_for_one_listener() -> Outcome {
     let answer = listen(3004, 1);
     ensure!(answer == Err(Error::InUse), "{answer:?}");
     sys::close(listener).map_err(message)?;
-    let again = listen(3004, 1).map_err(message)?;
-    sys::close(again).map_err(message)?;
+    let reopened = listen(3004, 1).map_err(message)?;
+    sys::close(reopened).map_err(message)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! System calls: pipes, and arguments that are wrong.
+//! Tests of system calls: pipes, and wrong arguments.
 
 use alloc::vec::Vec;
 
@@ -7,54 +7,54 @@ use os_user::{Error, pipe, read, spawn, sys, wait, write};
 use crate::{LATER, Outcome, close, ensure, message};
 
 pub(crate) fn pipe_carries_bytes() -> Outcome {
-    let (there, back) = (pipe().map_err(message)?, pipe().map_err(message)?);
-    let files = [there.reader, back.writer];
+    let (request, reply) = (pipe().map_err(message)?, pipe().map_err(message)?);
+    let files = [request.reader, reply.writer];
     let child = spawn("child", b"echo", &files, 20).map_err(message)?;
-    close(there.reader)?;
-    close(back.writer)?;
+    close(request.reader)?;
+    close(reply.writer)?;
     let mut seen = 0;
     for round in 0..50u8 {
         let sent = [round; 100];
-        write(there.writer, &sent).map_err(message)?;
-        let mut got = [0; 100];
+        write(request.writer, &sent).map_err(message)?;
+        let mut received = [0; 100];
         let mut count = 0;
-        while count < got.len() {
-            count += read(back.reader, &mut got[count..]).map_err(message)?;
+        while count < received.len() {
+            count += read(reply.reader, &mut received[count..]).map_err(message)?;
         }
-        ensure!(got == sent, "round {round} came back changed");
+        ensure!(received == sent, "round {round} came back changed");
         seen += count;
     }
-    close(there.writer)?;
+    close(request.writer)?;
     ensure!(wait(child).map_err(message)? == 0, "the child failed");
-    close(back.reader)?;
+    close(reply.reader)?;
     ensure!(seen == 5000, "{seen} bytes came back");
     Ok(())
 }
 
-/// Copies begin and end at any offset in a word, on both sides of the kernel.
-pub(crate) fn bytes_are_copied_from_and_to_any_place() -> Outcome {
-    const MOST: usize = 48;
+/// Copies begin and end at any offset in a word, in the source and in the target.
+pub(crate) fn bytes_are_copied_at_any_offset() -> Outcome {
+    const MAX_LEN: usize = 48;
     let pipe = pipe().map_err(message)?;
-    let mut from = [0; MOST + 8];
-    for (at, byte) in from.iter_mut().enumerate() {
+    let mut source = [0; MAX_LEN + 8];
+    for (at, byte) in source.iter_mut().enumerate() {
         *byte = at as u8 + 1;
     }
     for first in 0..8 {
         for second in 0..8 {
-            for len in (1..MOST).step_by(if first == second { 1 } else { 5 }) {
-                let sent = &from[first..first + len];
-                let mut to = [0; MOST + 9];
+            for len in (1..MAX_LEN).step_by(if first == second { 1 } else { 5 }) {
+                let sent = &source[first..first + len];
+                let mut target = [0; MAX_LEN + 9];
                 let written = write(pipe.writer, sent);
-                let count = read(pipe.reader, &mut to[second..second + len]);
+                let count = read(pipe.reader, &mut target[second..second + len]);
                 ensure!(
                     (written, count) == (Ok(len), Ok(len)),
                     "{written:?}, {count:?}"
                 );
-                let is_right = &to[second..second + len] == sent;
-                let is_kept = to[..second].iter().chain(&to[second + len..]);
+                let is_copied = &target[second..second + len] == sent;
+                let is_kept = target[..second].iter().chain(&target[second + len..]);
                 ensure!(
-                    is_right && is_kept.into_iter().all(|byte| *byte == 0),
-                    "{len} bytes from {first} to {second}: {to:?}"
+                    is_copied && is_kept.into_iter().all(|byte| *byte == 0),
+                    "{len} bytes from {first} to {second}: {target:?}"
                 );
             }
         }
@@ -70,11 +70,11 @@ pub(crate) fn pipe_ends_with_its_last_writer() -> Outcome {
     let mut buffer = [0; 16];
     ensure!(
         read(pipe.reader, &mut buffer) == Ok(4),
-        "what was written is read"
+        "the written bytes are lost"
     );
     ensure!(
         read(pipe.reader, &mut buffer) == Ok(0),
-        "then comes the end"
+        "the pipe has no end"
     );
     close(pipe.reader)
 }
@@ -113,7 +113,7 @@ pub(crate) fn ring_of_processes_passes_a_token() -> Outcome {
     close(input)
 }
 
-/// The number of coroutines is the published one where the machine is not disturbed.
+/// The ring has the published number of coroutines, unless chaos disturbs the machine.
 pub(crate) fn ring_of_coroutines_passes_a_byte() -> Outcome {
     let count: &[u8] = if sys::has_chaos() { b"300" } else { b"3600" };
     let child = spawn("ring", count, &[1, 1], LATER).map_err(message)?;
@@ -158,7 +158,7 @@ pub(crate) fn bad_pointers_are_errors() -> Outcome {
     let mut buffer = [0; 16];
     ensure!(
         read(pipe.reader, &mut buffer) == Ok(10),
-        "nothing was taken by the failed reads"
+        "a failed read has consumed bytes"
     );
     close(pipe.reader)?;
     close(pipe.writer)

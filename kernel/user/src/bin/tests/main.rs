@@ -1,6 +1,7 @@
-//! The tests of the kernel from the view of programs.
+//! Tests of the kernel, as user programs see it.
 //!
-//! Each returns an error message if it fails. After each, all memory it used has to be free again.
+//! A test returns an error message if it fails. After each test, all memory that it used must be
+//! free again.
 
 #![no_std]
 #![no_main]
@@ -20,7 +21,7 @@ use os_user::{ensure, println, sleep_micros, spawn, sys, wait};
 
 os_user::entry!(main);
 
-/// The level of children that are to be less urgent than the tests.
+/// Level of children that are less urgent than the tests.
 const LATER: u8 = 40;
 
 macro_rules! tests {
@@ -32,7 +33,7 @@ macro_rules! tests {
 tests! {
     processes::exit_status_reaches_the_parent,
     calls::pipe_carries_bytes,
-    calls::bytes_are_copied_from_and_to_any_place,
+    calls::bytes_are_copied_at_any_offset,
     calls::pipe_ends_with_its_last_writer,
     calls::pipe_breaks_with_its_last_reader,
     calls::ring_of_processes_passes_a_token,
@@ -81,10 +82,10 @@ fn main() -> isize {
     for (name, test) in TESTS {
         let before = free_pages();
         let mut outcome = test();
-        let back = comes_back(before);
-        // After one that has failed the next one begins with all that is there, too.
+        let released = pages_are_freed(before);
+        // After a failed test, the next test also starts with all of the memory.
         if outcome.is_ok() {
-            outcome = back;
+            outcome = released;
         }
         failed += usize::from(!report(name, outcome));
     }
@@ -92,24 +93,24 @@ fn main() -> isize {
     isize::from(failed != 0)
 }
 
-/// Returns whether there is only one hart, so that the order is exact.
+/// Returns whether the machine has only one hart, so that the order is deterministic.
 fn is_single() -> bool {
     os_user::argument() == b"single" || is_exact()
 }
 
-/// Returns whether the machine counts instructions as time, so that times are exact.
+/// Returns whether the machine counts instructions as time, so that times are deterministic.
 fn is_exact() -> bool {
     os_user::argument() == b"exact"
 }
 
-/// Returns the number of free pages, plus those of the heap of this program.
+/// Returns the number of free pages, plus the pages in the heap of this program.
 fn free_pages() -> isize {
     sys::free_pages().unwrap_or(0) + os_user::heap_pages() as isize
 }
 
-/// The kernel may need a moment to drop a process that has ended: until the hart that ran it has
-/// come back, whose thread the host may not let run for seconds.
-fn comes_back(before: isize) -> Outcome {
+/// Waits until as many pages are free as before. The kernel drops a process that has ended only
+/// when the hart that ran it has left it, and the host may stop the hart's thread for seconds.
+fn pages_are_freed(before: isize) -> Outcome {
     for _ in 0..1000 {
         if free_pages() == before {
             return Ok(());
@@ -122,7 +123,7 @@ fn comes_back(before: isize) -> Outcome {
     ))
 }
 
-/// Runs a child to its end.
+/// Runs a child until it exits, and returns its status.
 fn run(argument: &str, files: &[usize], level: u8) -> Result<isize, String> {
     let child = spawn("child", argument.as_bytes(), files, level).map_err(message)?;
     wait(child).map_err(message)

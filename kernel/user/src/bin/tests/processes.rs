@@ -1,4 +1,4 @@
-//! Processes: their ends, and forbidden operations.
+//! Tests of processes: their ends, and forbidden operations.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -10,16 +10,16 @@ use os_user::{Error, pipe, sleep_micros, spawn, sys, wait, write};
 use crate::{LATER, Outcome, close, ensure, message, run};
 
 pub(crate) fn exit_status_reaches_the_parent() -> Outcome {
-    // A status that could be taken for an error is none.
-    for (given, status) in [(0, 0), (7, 7), (255, 255), (-9, 247), (-4, 252), (512, 0)] {
-        let seen = run(&format!("exit {given}"), &[1, 1], LATER)?;
-        ensure!(seen == status, "{given} became {seen}");
+    // A status that looks like an error code is not an error.
+    for (argument, status) in [(0, 0), (7, 7), (255, 255), (-9, 247), (-4, 252), (512, 0)] {
+        let seen = run(&format!("exit {argument}"), &[1, 1], LATER)?;
+        ensure!(seen == status, "{argument} became {seen}");
     }
     Ok(())
 }
 
 pub(crate) fn faults_end_only_their_process() -> Outcome {
-    for what in [
+    for fault in [
         "null",
         "kernel",
         "text",
@@ -30,8 +30,8 @@ pub(crate) fn faults_end_only_their_process() -> Outcome {
         "privileged",
         "stack",
     ] {
-        let seen = run(&format!("fault {what}"), &[1, 1], LATER)?;
-        ensure!(seen == FAULTED, "{what}: status {seen}");
+        let seen = run(&format!("fault {fault}"), &[1, 1], LATER)?;
+        ensure!(seen == FAULTED, "{fault}: status {seen}");
     }
     Ok(())
 }
@@ -44,7 +44,10 @@ pub(crate) fn endless_loop_can_be_killed() -> Outcome {
         wait(child).map_err(message)? == KILLED,
         "the child was not killed"
     );
-    ensure!(wait(child) == Err(Error::NoProcess), "its number is dead");
+    ensure!(
+        wait(child) == Err(Error::NoProcess),
+        "the number of the child is still valid"
+    );
     Ok(())
 }
 
@@ -61,7 +64,7 @@ pub(crate) fn blocked_process_can_be_killed() -> Outcome {
     let result = write(pipe.writer, b"x");
     ensure!(
         result == Err(Error::BrokenPipe),
-        "its descriptors are closed: {result:?}"
+        "the descriptors of the child are still open: {result:?}"
     );
     close(pipe.writer)
 }
@@ -83,16 +86,16 @@ pub(crate) fn kill_is_for_children_only() -> Outcome {
 }
 
 pub(crate) fn orphans_leave_nothing_behind() -> Outcome {
-    ensure!(run("orphan", &[1, 1], LATER)? == 0, "the child has a child");
+    ensure!(
+        run("orphan", &[1, 1], LATER)? == 0,
+        "the child could not start a child"
+    );
     sleep_micros(30_000);
     Ok(())
 }
 
 pub(crate) fn memory_is_limited() -> Outcome {
-    ensure!(
-        run("hog", &[1, 1], LATER)? == 0,
-        "the hog got all it wanted"
-    );
+    ensure!(run("hog", &[1, 1], LATER)? == 0, "the hog has failed");
     Ok(())
 }
 
@@ -107,7 +110,10 @@ pub(crate) fn processes_are_limited() -> Outcome {
     let count = children.len();
     for child in children {
         sys::kill(child).map_err(message)?;
-        ensure!(wait(child).map_err(message)? == KILLED, "killed");
+        ensure!(
+            wait(child).map_err(message)? == KILLED,
+            "the child was not killed"
+        );
     }
     ensure!(
         error == Error::TooMany && count > 30,
@@ -126,7 +132,7 @@ pub(crate) fn coroutine_tests_pass() -> Outcome {
 
 pub(crate) fn exit_with_calls_pending_leaves_nothing_behind() -> Outcome {
     let child = spawn("coroutines", b"pending", &[1, 1], LATER).map_err(message)?;
-    ensure!(wait(child).map_err(message)? == 0, "the child fails");
+    ensure!(wait(child).map_err(message)? == 0, "the child failed");
     Ok(())
 }
 
@@ -166,22 +172,23 @@ pub(crate) fn fork_tests_pass() -> Outcome {
 }
 
 pub(crate) fn failed_test_leaves_nothing_behind() -> Outcome {
-    // The child's output is not for the console.
-    let said = pipe().map_err(message)?;
-    let child = spawn("tests", b"failing", &[1, said.writer], LATER).map_err(message)?;
+    // The output of the child does not belong on the console.
+    let output = pipe().map_err(message)?;
+    let child = spawn("tests", b"failing", &[1, output.writer], LATER).map_err(message)?;
     let status = wait(child).map_err(message)?;
-    close(said.writer)?;
-    close(said.reader)?;
+    close(output.writer)?;
+    close(output.reader)?;
     ensure!(status == 0, "status {status}");
     Ok(())
 }
 
-/// Runs a failing test, and one that checks that nothing is left of it. Returns 0 if both behave.
+/// Runs a failing test, then checks that its child and its descriptors are gone. Returns 0 in this
+/// case.
 pub(crate) fn failing_tests() -> isize {
     begin();
     let first = pipe();
     let child = spawn("child", b"endless", &[], 60);
-    if report("of_failure", Err("it fails on purpose".into())) {
+    if report("of_failure", Err("the test fails on purpose".into())) {
         return 1;
     }
     let (Ok(first), Ok(child), Ok(second)) = (first, child, pipe()) else {
@@ -219,7 +226,7 @@ pub(crate) fn stack_of_a_thread_ends() -> Outcome {
     Ok(())
 }
 
-/// The kill comes at different moments: threads run, wait in calls, wait for each other, park.
+/// The kill arrives while threads run, wait in calls, wait for each other, or park.
 pub(crate) fn process_with_many_threads_can_be_killed() -> Outcome {
     for micros in [500, 2_000, 5_000, 9_000, 20_000] {
         let child = spawn("threads", b"kill", &[1, 1], LATER).map_err(message)?;

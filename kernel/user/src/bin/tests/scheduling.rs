@@ -1,4 +1,4 @@
-//! The order in which programs run, and their quanta.
+//! Tests of the order in which programs run, and of their quanta.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -15,27 +15,30 @@ pub(crate) fn forged_levels_are_errors() -> Outcome {
             "level {level}: {result:?}"
         );
     }
-    // 63 is for idleness.
+    // Level 63 is reserved for idle harts.
     ensure!(
         sys::set_level(63) == Err(Error::BadArgument),
-        "took level 63"
+        "a process may set level 63"
     );
-    ensure!(spawn("child", b"exit 0", &[], 63).is_err(), "gave level 63");
+    ensure!(
+        spawn("child", b"exit 0", &[], 63).is_err(),
+        "a child may have level 63"
+    );
     let seen = run("urgent 10", &[1, 1], LATER)?;
     ensure!(seen == 0, "a child went above its ceiling");
     Ok(())
 }
 
-/// Children that write their number when they run, less urgent than this process, so that none runs
-/// before all are there on one hart; on several harts each ready one waits behind an endless loop
-/// per hart that is more urgent.
+/// Starts children that write their number when they run. They are less urgent than this process,
+/// so none runs before all are ready on a single hart; on several harts, more urgent endless loops
+/// keep the children from running.
 pub(crate) fn more_urgent_process_runs_first() -> Outcome {
     let pipe = pipe().map_err(message)?;
     let mut hogs = Vec::new();
     for _ in 0..8 {
         hogs.push(spawn("child", b"endless", &[], 39).map_err(message)?);
     }
-    // Until each hart has one.
+    // Wait until each hart runs a hog.
     sleep_micros(5_000);
     let mut children = Vec::new();
     for (number, level) in [(0, 50), (1, 45), (2, 60), (3, 42)] {
@@ -43,7 +46,7 @@ pub(crate) fn more_urgent_process_runs_first() -> Outcome {
         let files = [0, pipe.writer];
         children.push(spawn("child", argument.as_bytes(), &files, level).map_err(message)?);
     }
-    // All harts but one stay occupied.
+    // All harts but one remain occupied.
     for hog in &hogs {
         sys::kill(*hog).map_err(message)?;
     }
@@ -67,7 +70,7 @@ pub(crate) fn more_urgent_process_runs_first() -> Outcome {
 pub(crate) fn equal_levels_share() -> Outcome {
     let mut pipes = Vec::new();
     let mut children = Vec::new();
-    // Elsewhere it is the host that shares.
+    // On other machines the host determines the shares.
     let task: &[u8] = if is_exact() {
         b"share 200"
     } else {
@@ -87,11 +90,11 @@ pub(crate) fn equal_levels_share() -> Outcome {
         wait(child).map_err(message)?;
         close(reader)?;
     }
-    let least = shares.iter().min().copied().unwrap_or(0);
-    let most = shares.iter().max().copied().unwrap_or(0);
+    let smallest = shares.iter().min().copied().unwrap_or(0);
+    let largest = shares.iter().max().copied().unwrap_or(0);
     ensure!(
-        !is_exact() || (least > 0 && least * 4 > most),
-        "they had {shares:?} ticks"
+        !is_exact() || (smallest > 0 && smallest * 4 > largest),
+        "the children had {shares:?} ticks"
     );
     Ok(())
 }
@@ -108,8 +111,8 @@ pub(crate) fn floating_point_survives_preemption() -> Outcome {
     Ok(())
 }
 
-/// A process whose coroutine spins at level 40 yields to one of level 35 in another process at
-/// once, and to one of level 45 not at all.
+/// A process whose coroutine spins at level 40 yields to level 35 of another process at once, but
+/// not to level 45.
 pub(crate) fn process_is_as_urgent_as_its_coroutines() -> Outcome {
     let start = now();
     let spinning = spawn("coroutines", b"spin", &[1, 1], 40).map_err(message)?;
@@ -121,14 +124,14 @@ pub(crate) fn process_is_as_urgent_as_its_coroutines() -> Outcome {
     let later = now() - start;
     wait(spinning).map_err(message)?;
     let quarter = os_user::ticks_per_second() / 4;
-    // Elsewhere the host may have other things to do for as long.
+    // On other machines the host may stop the harts for as long.
     ensure!(
         sooner < quarter || !is_exact(),
-        "the more urgent one took {sooner} ticks"
+        "the more urgent child took {sooner} ticks"
     );
     ensure!(
         !is_single() || later >= quarter,
-        "the less urgent one took {later} ticks"
+        "the less urgent child took {later} ticks"
     );
     Ok(())
 }
@@ -138,14 +141,15 @@ pub(crate) fn sleep_is_never_short() -> Outcome {
         let start = now();
         sleep_micros(micros);
         let slept = now() - start;
-        let asked = micros * os_user::ticks_per_second() / 1_000_000;
-        ensure!(slept >= asked, "{slept} ticks instead of {asked}");
+        let requested = micros * os_user::ticks_per_second() / 1_000_000;
+        ensure!(slept >= requested, "{slept} ticks instead of {requested}");
     }
     Ok(())
 }
 
-/// Measures from the deadline to the program that slept, while an endless loop has the hart:
-/// interrupt, kernel coroutine, the loop is put back, the sleeper resumes.
+/// Measures the time from the deadline until the sleeping program runs, while an endless loop
+/// occupies the hart: the time covers the interrupt, the kernel coroutine, the preemption of the
+/// loop and the switch to the sleeper.
 pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     let hog = spawn("child", b"endless", &[], LATER).map_err(message)?;
     let mut worst = 0;
@@ -156,17 +160,18 @@ pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     }
     sys::kill(hog).map_err(message)?;
     wait(hog).map_err(message)?;
-    // A tick is 100 instructions there; the quantum is 50,000 ticks.
+    // With `exact`, a tick is 100 instructions; the quantum is 50,000 ticks.
     ensure!(!is_exact() || worst <= 100, "up to {worst} ticks late");
     Ok(())
 }
 
-/// A program makes one long call; a more urgent thread does not wait for its end.
+/// While a program makes a long call, a more urgent thread does not wait for its end.
 pub(crate) fn long_calls_do_not_keep_the_hart() -> Outcome {
     if !is_exact() {
         return Ok(());
     }
-    // In ticks: the end of a process with all its pages takes most of the first.
+    // The limits are in ticks. The exit of a process with all its pages takes most of the first
+    // limit.
     for (task, limit) in [("map 3000", 10_000), ("print 65536", 2_500)] {
         let child = spawn("child", task.as_bytes(), &[1, 1], 60).map_err(message)?;
         let mut worst = 0;

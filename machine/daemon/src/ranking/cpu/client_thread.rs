@@ -15,7 +15,8 @@
 //! thread. Recorded threads are checked more often than the TIDs of a machine can wrap around
 //! (`monitor.rs`).
 //!
-//! A change of class is one system call, 0.3–1 µs; the first hold and a release take some 15 µs.
+//! A change of class is one system call, 0.3–1 µs; the first hold and a release take about 15 µs
+//! each.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -18,7 +18,7 @@ pub(super) type UsageByUser = HashMap<u32, Duration>;
 /// The budget of the dispatchers of all users on one CPU.
 #[derive(Debug)]
 pub(super) struct Dispatchers {
-    /// Share of the CPU, percent.
+    /// Share of the CPU, in percent.
     percent: u32,
     /// CPU time in ns; holds at most the time between two checks.
     bucket: TokenBucket,

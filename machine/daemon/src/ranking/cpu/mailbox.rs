@@ -78,8 +78,8 @@ impl Mailbox {
     /// Adds a command, and wakes the scheduler.
     pub(super) fn put(&self, command: Command) {
         self.lock().push_back(command);
-        // Writing a non-blocking eventfd fails only if its counter is full, which wakes the
-        // scheduler just as well.
+        // Writing a non-blocking eventfd fails only if its counter is full, and then the scheduler
+        // is woken as well.
         let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 

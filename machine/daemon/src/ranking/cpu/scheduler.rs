@@ -39,8 +39,8 @@ const MAX_READS: usize = 3;
 /// Time without competition after which every thread is restored.
 const RESTORE_AFTER: Duration = Duration::from_secs(1);
 
-/// Maximum number of rings per second that the scheduler answers, from all doorbells together: some
-/// 6 % of the CPU.
+/// Maximum number of rings per second that the scheduler answers, from all doorbells together:
+/// about 6 % of the CPU.
 const RINGS_PER_SECOND: u64 = 20_000;
 
 /// Maximum number of events that one wait returns.
@@ -110,8 +110,8 @@ impl Scheduler {
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
-            // The code below looks for due work after a timeout, an event and an interruption
-            // alike.
+            // The code below looks for due work in the same way after a timeout, an event and an
+            // interruption.
             let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
             self.repin();
             let now = Instant::now();
@@ -286,7 +286,7 @@ impl Scheduler {
         }
     }
 
-    /// Runs one iteration; see the module.
+    /// Runs one iteration; see the module documentation.
     fn take_turn(&mut self, now: Instant) {
         for _ in 0..MAX_READS {
             self.read();

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::cpu::monitor::CHECK_INTERVAL;
 
-/// Multiple of the share at which nothing is owed: if elevated threads leave that much time unused,
+/// Multiple of the share at which nothing is owed: if elevated threads leave this much time unused,
 /// ordinary programs have had their share, even if the host of a virtual machine or other real-time
 /// programs took a part of it.
 const UNUSED_SHARES: u32 = 4;
@@ -25,7 +25,7 @@ const MAX_PIECES: u32 = 4;
 /// CPU time that is owed to ordinary programs.
 #[derive(Debug)]
 pub(super) struct Debt {
-    /// Share of ordinary programs, percent.
+    /// Share of ordinary programs, in percent.
     share: u32,
     owed: Duration,
 }

@@ -25,7 +25,7 @@ pub(crate) struct VcpuEntry {
     pub(crate) uid: u32,
     /// User to whom the process is accounted.
     pub(crate) user: u32,
-    /// Set if the vCPU is elevated above programs of its own user, too.
+    /// Set if the vCPU is elevated above programs of its own user as well.
     pub(crate) trusted: bool,
     /// Directory of the process in `/proc`; its owner is the current user of the process.
     pub(crate) process: Arc<OwnedFd>,

@@ -78,7 +78,7 @@ impl Process {
         if class != self.class_state.class || moved || retry_due {
             self.set_class(class);
         }
-        // All threads may run in parallel, so the budget may be used up this many times faster.
+        // All threads may run in parallel, so the budget may be exhausted this many times faster.
         let parallel = self.threads.len().clamp(1, shared.cpus) as u32;
         let left = budget.saturating_sub(self.period.spent(total));
         self.next_check = match class {

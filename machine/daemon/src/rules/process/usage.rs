@@ -25,11 +25,11 @@ const MAX_SAMPLED_THREADS: usize = 128;
 pub(super) struct Usage {
     /// Total at the last reading.
     pub(super) last_total: Duration,
-    /// Total when the quotas were charged last.
+    /// Total when the quotas were last charged.
     pub(super) charged: Duration,
     /// Time of the last report to the domain.
     reported: Instant,
-    /// CPU time since that report, and the part of it in SCHED_FIFO.
+    /// CPU time since the last report, and the part of it in SCHED_FIFO.
     unreported: (Duration, Duration),
     /// CPU time in the last [`RECENT_TURNS`] periods; earlier periods have less weight.
     pub(super) recent: Duration,
@@ -61,8 +61,8 @@ pub(super) struct ThreadUsage {
 }
 
 impl Thread {
-    /// Returns the CPU time since the thread started; `None` if it has ended, or while its CPU
-    /// time is unknown.
+    /// Returns the CPU time since the thread started; `None` if the thread has ended, or while its
+    /// CPU time is unknown.
     pub(super) fn total(&self, shared: &Shared) -> Option<Duration> {
         let total = self.entry.cpu_time(shared.machine.as_ref());
         total.map(Duration::from_nanos)
@@ -165,7 +165,7 @@ impl Process {
     }
 
     /// Charges the domain for a process that has ended or leaves its rule. Its CPU time since the
-    /// last report is unknown, so the domain is charged for the whole of that time.
+    /// last report is unknown, so the domain is charged for the whole time since then.
     pub(in crate::rules) fn charge_unreported(&self, domains: &mut Domains, now: Instant) {
         if self.class_state.class == ProcessClass::Urgent {
             let unreported = (now - self.usage.reported).min(TURN);

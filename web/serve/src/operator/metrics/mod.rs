@@ -1,4 +1,4 @@
-//! The counters of the server. `text.rs` writes them for Prometheus.
+//! The counters of the server, which `text.rs` writes for Prometheus.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a request that is over.
+    /// Counts a request that has ended.
     pub(crate) fn request(&self, level: Level, status: u16, bytes: u64, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let here = self.requests.local();
