@@ -7,7 +7,7 @@
 //!
 //! The states are those of the papers: created, ready, running, blocked, suspended, ended;
 //! suspended by an interrupt or by an exception. Changes of kernel coroutines come from the
-//! scheduler (`Host::changed`), those of threads from `switching.rs` and `run_queue.rs`, those of
+//! scheduler (`Host::on_step`), those of threads from `switching.rs` and `run_queue.rs`, those of
 //! user coroutines from the page that the vDSO writes to.
 //!
 //! Cost: one load while off. While on, a record takes the lock of its hart's ring, which other

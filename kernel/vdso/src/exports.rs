@@ -261,11 +261,11 @@ extern "C" fn upshift_unpark() -> u64 {
 /// runs.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_waits() -> u64 {
-    waits()
+    record_wait()
 }
 
-fn waits() -> u64 {
-    let level = domain().and_then(Domain::waits);
+fn record_wait() -> u64 {
+    let level = domain().and_then(Domain::record_wait);
     level.map_or(NO_LEVEL, |level| u64::from(level.get()))
 }
 
@@ -274,7 +274,7 @@ fn waits() -> u64 {
 /// at a time.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
-    let level = waits();
+    let level = record_wait();
     let Some(domain) = domain().filter(|_| level != NO_LEVEL && level != before) else {
         return before;
     };
@@ -284,7 +284,7 @@ extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
         if before != NO_LEVEL {
             end_loan(domain, id);
         }
-        if domain.lock_granted(id).is_err() {
+        if domain.record_handover(id).is_err() {
             return NO_LEVEL;
         }
     }
@@ -305,7 +305,7 @@ extern "C" fn upshift_end_loan(id: u64) -> u64 {
 }
 
 fn end_loan(domain: &Domain<VdsoHost>, id: CoroutineId) {
-    domain.lock_released(id);
+    domain.record_unlock(id);
     // The wake lets the coroutine pass its level on to the one for which it waits in turn.
     let _ = domain.wake(id);
 }

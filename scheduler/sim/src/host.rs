@@ -7,8 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use upshift_core::preempt::Waits;
-use upshift_core::{Change, Host, Served};
+use upshift_core::preempt::WaitingWork;
+use upshift_core::{Change, Host, ServedVcpu};
 
 use crate::world::World;
 
@@ -101,8 +101,8 @@ unsafe impl Host for SimHost {
         now + behind
     }
 
-    fn current(&self) -> Option<Served> {
-        inhabited()?.current().map(Served::from)
+    fn current(&self) -> Option<ServedVcpu> {
+        inhabited()?.current().map(ServedVcpu::from)
     }
 
     fn kick(&self, index: usize) {
@@ -124,11 +124,11 @@ unsafe impl Host for SimHost {
         step();
     }
 
-    fn enter() {
+    fn enter_critical() {
         step();
     }
 
-    fn leave() {
+    fn leave_critical() {
         step();
     }
 
@@ -139,8 +139,8 @@ unsafe impl Host for SimHost {
         }
     }
 
-    fn notify_local_arrival(&self, waits: Waits) {
-        if waits != Waits::Nothing
+    fn notify_local_arrival(&self, waits: WaitingWork) {
+        if waits != WaitingWork::Nothing
             && let Some(world) = inhabited()
             && let Some(vcpu) = world.serving()
         {
@@ -148,7 +148,7 @@ unsafe impl Host for SimHost {
         }
     }
 
-    fn changed(&self, change: &Change) {
+    fn on_step(&self, change: &Change) {
         if let Some(world) = inhabited() {
             world.changed(change);
         }

@@ -32,7 +32,7 @@ impl World {
 
     /// Takes mutex `m` for the running coroutine if it is free.
     fn try_lock(&self, k: usize, m: usize) -> bool {
-        let Some(id) = self.domain.lock_taken() else {
+        let Some(id) = self.domain.record_lock() else {
             return false;
         };
         let free = {
@@ -42,7 +42,7 @@ impl World {
             free
         };
         if !free {
-            self.domain.lock_released(id);
+            self.domain.record_unlock(id);
         }
         free
     }
@@ -57,7 +57,7 @@ impl World {
                 first.and_then(|(place, _)| waiting.remove(place))
             };
             if let Some(next) = &next {
-                let _ = self.domain.lock_granted(next.id);
+                let _ = self.domain.record_handover(next.id);
                 next.granted.set(true);
                 let left = self.locks.borrow()[m]
                     .waiting
@@ -81,7 +81,7 @@ impl World {
             self.settle();
         }
         if let Some((k, id)) = before {
-            self.domain.lock_released(id);
+            self.domain.record_unlock(id);
             self.laws.borrow_mut().may_move(k);
         }
     }

@@ -20,7 +20,7 @@ pub use load::{Arrival, Load, Outcome, Wait, WatcherState};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use upshift_core::QueueEnd;
 use upshift_core::preempt::{
-    Decision, LookCosts, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN_LENGTH, Waits,
+    Decision, LookCosts, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN_LENGTH, WaitingWork,
 };
 
 use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
@@ -344,7 +344,7 @@ impl Machine<'_> {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
         if by_timer && vcpu.policy.is_stale_look(0) {
-            vcpu.policy.rest(now);
+            vcpu.policy.begin_rest(now);
             self.outcome.stale_looks[index] += 1;
         }
         vcpu.give_turn(!vcpu.aside.is_empty(), now);
@@ -364,11 +364,11 @@ impl Machine<'_> {
             turn: stretch.turn,
             waiting: vcpu.waiting,
             only_expired: vcpu.only_expired(poll.level),
-            beside_idle: false,
+            idle_vcpu_could_run: false,
             expects_urgent: self.load.expects_urgent,
             any_suspended: vcpu.suspended() != 0,
         };
-        let depended_on = Policy::is_depended_on(!vcpu.aside.is_empty(), ran);
+        let depended_on = Policy::may_block_others(!vcpu.aside.is_empty(), ran);
         if vcpu.give_turn(depended_on, now) && depended_on {
             vcpu.open
                 .iter_mut()
@@ -382,23 +382,23 @@ impl Machine<'_> {
             }
             return true;
         }
-        let rested = vcpu.policy.rests_until();
+        let rested = vcpu.policy.rest_end();
         let decision = vcpu
             .policy
             .decide(&rule, &snapshot, by_timer, || asleep, now);
-        if vcpu.policy.rests_until() > rested.max(now) {
+        if vcpu.policy.rest_end() > rested.max(now) {
             self.outcome.stale_looks[index] += 1;
         }
         match decision {
-            Decision::Rest if vcpu.policy.rests_until() > now => {
+            Decision::Rest if vcpu.policy.rest_end() > now => {
                 self.look_in(index, 2 * MAX_SUSPENSION)
             }
             Decision::Rest => vcpu.listens = true,
             Decision::Later { wait, listens } => {
                 vcpu.listens = listens;
                 let watcher = vcpu.watcher();
-                let waits = snapshot.waits();
-                let may_stop = rule.left(waits, ran) == Some(0);
+                let waits = snapshot.waiting_work();
+                let may_stop = rule.time_left(waits, ran) == Some(0);
                 for (_, _, wait) in &mut vcpu.open {
                     if watcher == WatcherState::Rests {
                         wait.watcher = watcher;
@@ -414,9 +414,10 @@ impl Machine<'_> {
             }
             Decision::Suspend(end) => {
                 vcpu.policy.record_suspension(&rule, now);
-                let is_urgent = snapshot.waits() == Waits::Urgent;
+                let is_urgent = snapshot.waiting_work() == WaitingWork::Urgent;
                 let is_old = ran.total >= rule.quantum;
-                self.outcome.for_expired += u64::from(snapshot.waits() == Waits::Nothing);
+                self.outcome.for_expired +=
+                    u64::from(snapshot.waiting_work() == WaitingWork::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
                 self.suspend(index, end);

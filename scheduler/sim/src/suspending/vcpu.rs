@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{LookCosts, MAX_SUSPENSION, Policy, RunTime, Waits};
+use upshift_core::preempt::{LookCosts, MAX_SUSPENSION, Policy, RunTime, WaitingWork};
 
 use super::load::{Outcome, Wait, WatcherState};
 
@@ -111,7 +111,7 @@ pub(super) struct Vcpu {
     pub(super) turn: bool,
     /// Polls that are set aside, and the ends of their sleeps.
     pub(super) aside: Vec<(u64, Poll)>,
-    /// Waits that have not ended: index of the arrival, start, wait.
+    /// WaitingWork that have not ended: index of the arrival, start, wait.
     pub(super) open: Vec<(usize, u64, Wait)>,
 }
 
@@ -172,15 +172,15 @@ impl Vcpu {
 
     /// Begins to watch a poll that was not suspended, as `watch_over` of the runtime does.
     pub(super) fn watch_over(&mut self, level: u8, cost: u64, now: u64, late: u64) {
-        if self.policy.rests_until() > now {
+        if self.policy.rest_end() > now {
             return self.alarm.push(now, late);
         }
         self.listens = true;
         if self.waiting != 0 {
-            let wait = match Waits::of(level, self.waiting) {
-                Waits::Equal if self.only_expired(level) => MAX_SUSPENSION,
-                Waits::Nothing => MAX_SUSPENSION,
-                Waits::Equal | Waits::Urgent => cost,
+            let wait = match WaitingWork::most_urgent(level, self.waiting) {
+                WaitingWork::Equal if self.only_expired(level) => MAX_SUSPENSION,
+                WaitingWork::Nothing => MAX_SUSPENSION,
+                WaitingWork::Equal | WaitingWork::Urgent => cost,
             };
             self.alarm.arm(now + wait, late);
         }
@@ -215,7 +215,7 @@ impl Vcpu {
     pub(super) fn watcher(&self) -> WatcherState {
         if self.listens || self.notified_at != NEVER {
             WatcherState::Listens
-        } else if self.policy.rests_until() > self.seen_at {
+        } else if self.policy.rest_end() > self.seen_at {
             WatcherState::Rests
         } else {
             WatcherState::Ignores
@@ -278,7 +278,7 @@ impl Vcpu {
 
     /// Gives a suspended poll the next turn, if a turn is due.
     pub(super) fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
-        let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
+        let Some(kept) = self.policy.min_suspension_for_turn(depended_on, now) else {
             return false;
         };
         let before = now.saturating_sub(kept);
