@@ -95,9 +95,9 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Begins a critical section of the calling thread, which must not be interrupted for long
     /// because other threads would wait for it: in the middle of a wake, or with a lock of this
     /// crate. Sections nest. A host that suspends polls
-    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack
-    /// of a poll holds them back until [`Host::leave_critical`]. Each nanosecond matters. No user code runs
-    /// inside: no destructor, and no waker of another executor.
+    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the
+    /// stack of a poll holds them back until [`Host::leave_critical`]. Each nanosecond matters.
+    /// No user code runs inside: no destructor, and no waker of another executor.
     #[inline]
     fn enter_critical() {}
 

@@ -34,8 +34,8 @@ impl<H: Host> Vcpu<H> {
     /// under `SCHED_FIFO`. The coroutine still goes to the tail if it has not woken itself, or if
     /// its level has changed during the poll.
     ///
-    /// The host bounds this: a coroutine that has used its quantum ([`Vcpu::quantum_began`]) should go
-    /// to the tail. Does nothing unless called by the thread that polls.
+    /// The host bounds this: a coroutine that has used its quantum ([`Vcpu::quantum_began`])
+    /// should go to the tail. Does nothing unless called by the thread that polls.
     pub fn keep_place(&self) {
         if let Some(here) = self.shared().here()
             && core::ptr::eq(here, self)

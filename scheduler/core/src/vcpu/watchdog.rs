@@ -56,8 +56,8 @@ impl<H: Host> Vcpu<H> {
         same.then_some(poll)
     }
 
-    /// Makes the end of the poll under way here call [`Host::on_watched_poll_end`] with the poll and its end.
-    /// Any thread; two loads and a store.
+    /// Makes the end of the poll under way here call [`Host::on_watched_poll_end`] with the poll
+    /// and its end. Any thread; two loads and a store.
     pub fn watch_current_poll(&self) {
         self.watched.store(self.current.load(Relaxed), Relaxed);
     }

@@ -1,6 +1,6 @@
-//! User code (destructors, wakers of other executors) never runs between [`Host::enter_critical`] and
-//! [`Host::leave_critical`], and the code that the end of a coroutine calls is still part of its poll, so
-//! that a host can suspend it.
+//! User code (destructors, wakers of other executors) never runs between
+//! [`Host::enter_critical`] and [`Host::leave_critical`], and the code that the end of a
+//! coroutine calls is still part of its poll, so that a host can suspend it.
 //!
 //! [`Host::enter_critical`]: upshift_core::Host::enter_critical
 //! [`Host::leave_critical`]: upshift_core::Host::leave_critical
