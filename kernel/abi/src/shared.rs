@@ -48,10 +48,10 @@ pub const INHERIT: u8 = u8::MAX;
 /// A placeholder for "nothing runs" or "nothing is lent".
 pub const NO_LEVEL: u64 = INHERIT as u64;
 
-/// Result of a turn of the scheduler.
+/// Result of a call of `upshift_turn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Turn {
+pub enum PollOutcome {
     /// Nothing is ready.
     Idle = 0,
     /// A coroutine was polled.

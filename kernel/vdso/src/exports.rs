@@ -7,7 +7,7 @@ use core::pin::Pin;
 use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Context, Poll};
 
-use os_abi::shared::{INHERIT, NO_LEVEL, Turn};
+use os_abi::shared::{INHERIT, NO_LEVEL, PollOutcome};
 use os_abi::thread::IN_INTERRUPT;
 use os_pages::critical;
 use upshift_core::{
@@ -217,14 +217,14 @@ extern "C" fn upshift_need_preempt() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn upshift_turn() -> u64 {
     let Some(server) = server() else {
-        return Turn::Idle as u64;
+        return PollOutcome::Idle as u64;
     };
     critical::enter();
     let picked = server.executor.pick(server.yielded.take());
     let Some(Picked::Poll(coroutine)) = picked else {
         host::publish(server, || None);
         host::leave();
-        return Turn::Idle as u64;
+        return PollOutcome::Idle as u64;
     };
     let level = coroutine.level();
     host::publish(server, || Some(level));
@@ -233,9 +233,9 @@ extern "C" fn upshift_turn() -> u64 {
         server.yielded.set(Some(handle));
     }
     if host::is_overtaken() || chaos::forces_yield() {
-        Turn::Overtaken as u64
+        PollOutcome::Overtaken as u64
     } else {
-        Turn::Polled as u64
+        PollOutcome::Polled as u64
     }
 }
 

@@ -86,12 +86,12 @@ unsafe impl Host for VdsoHost {
     }
 
     #[inline]
-fn enter_critical() {
+    fn enter_critical() {
         critical::enter();
     }
 
     #[inline]
-fn leave_critical() {
+    fn leave_critical() {
         leave();
     }
 }

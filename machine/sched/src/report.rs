@@ -168,7 +168,7 @@ impl Trace {
     }
 
     /// Returns the number of events that were lost for lack of room.
-    pub fn lost(&self) -> u64 {
+    pub fn lost_events(&self) -> u64 {
         self.lost
     }
 }
@@ -195,6 +195,6 @@ mod tests {
         let mut trace = Trace::new(1);
         trace.add(1, EventKind::Opened);
         trace.add(2, EventKind::Closed);
-        assert_eq!((trace.events().len(), trace.lost()), (1, 1));
+        assert_eq!((trace.events().len(), trace.lost_events()), (1, 1));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use upshift_elevate::sys::CpuSet;
 
-use crate::canary::rule::{Check, Rest, SilenceRule};
+use crate::canary::rule::{Check, Demotion, SilenceRule};
 use crate::shared::{CANARY, Shared};
 
 /// Bytes of a canary's stack: it needs next to none.
@@ -51,8 +51,8 @@ impl Canary {
         })
     }
 
-    pub(super) fn rest(&self) -> Rest {
-        self.rule.rest()
+    pub(super) fn demotion(&self) -> Demotion {
+        self.rule.demotion()
     }
 
     /// Asks again; an answer to an earlier question does not count.

@@ -4,7 +4,7 @@
 //! the end of a turn where one is near: a wake-up takes longer from the task in front than the scan
 //! itself. Pure logic.
 
-use crate::config::between_scans;
+use crate::config::scan_interval_for;
 use crate::policy::Nanos;
 
 /// A piece begins or ends at the end of a turn that is no farther off than its length divided by
@@ -115,14 +115,15 @@ impl WorkTimes {
         now >= self.thorough_scan
     }
 
-    /// Records a scan. `born`: it has found new threads; a process that starts one may start more,
-    /// so the next scan comes sooner. Thorough scans are rarer where there are many `threads`.
-    pub(super) fn record_scan(&mut self, now: Nanos, born: bool, threads: usize) {
+    /// Records a scan. `found_new`: it has found new threads; a process that starts one may
+    /// start more, so the next scan comes sooner. Thorough scans are rarer where there are many
+    /// `threads`.
+    pub(super) fn record_scan(&mut self, now: Nanos, found_new: bool, threads: usize) {
         if self.is_thorough(now) {
             let least = self.max_scan_interval * SCANS_PER_THOROUGH;
-            self.thorough_scan = now + least.max(between_scans(threads));
+            self.thorough_scan = now + least.max(scan_interval_for(threads));
         }
-        self.scan_interval = if born {
+        self.scan_interval = if found_new {
             self.max_scan_interval / SCANS_PER_THOROUGH
         } else {
             (self.scan_interval * 2).min(self.max_scan_interval)
