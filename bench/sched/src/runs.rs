@@ -91,7 +91,7 @@ fn upshift(
 ) -> Result<Ended> {
     let elevator = Elevator::with_guardian()?;
     let handle = elevator.clone();
-    let mut config = Config::on([cpu]);
+    let mut config = Config::for_cpus([cpu]);
     config.trace = 200_000;
     let base = config.base;
     let scheduler = Scheduler::start(&elevator, cpu, SCHEDULER, move || {

@@ -46,10 +46,10 @@ pub const INHERIT: u8 = u8::MAX;
 /// Placeholder for "no coroutine runs" or "no level is lent".
 pub const NO_LEVEL: u64 = INHERIT as u64;
 
-/// Result of a turn of the scheduler.
+/// Result of a call of `upshift_turn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Turn {
+pub enum PollOutcome {
     /// No coroutine is ready.
     Idle = 0,
     /// A coroutine was polled.

@@ -7,7 +7,7 @@
 //!
 //! *Grace:* while [`CRITICAL`] is not 0 the thread holds a lock for which other threads of its
 //! process may spin. The kernel then lets the thread continue for a little longer, once, and sets
-//! [`OWED`]: the thread must yield when it leaves the critical section.
+//! [`YIELD_REQUESTED`]: the thread must yield when it leaves the critical section.
 //!
 //! *Locks:* the word of a lending lock is 0 while the lock is free, otherwise the low-order bits of
 //! the number of its holder ([`HOLDER`]), and [`CONTENDED`] while others wait for it. A program
@@ -25,7 +25,7 @@ pub const LOCAL_BITMAP: usize = 0;
 /// Number of nested critical sections that the thread is in (program → kernel).
 pub const CRITICAL: usize = 1;
 /// Nonzero if the thread must yield when it leaves its critical section (kernel → program).
-pub const OWED: usize = 2;
+pub const YIELD_REQUESTED: usize = 2;
 /// Address of the scheduler's data for the thread.
 pub const SERVER: usize = 3;
 /// Nonzero while the thread is in the handler of a user interrupt.

@@ -122,7 +122,7 @@ impl<T: Urgent, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for WaitUntilUr
         }
         data.waiters().add(cx.waker());
         // The waiter is polled again when its level changes.
-        let level = executor::domain().waits();
+        let level = executor::domain().record_wait();
         if level != this.level {
             data.move_waiter(this.level, level);
             this.level = level;

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use os_abi::thread::{CRITICAL, OWED};
+use os_abi::thread::{CRITICAL, YIELD_REQUESTED};
 
 use crate::line;
 
@@ -23,15 +23,15 @@ pub fn enter() {
 #[inline]
 pub fn leave(call: impl FnOnce()) {
     let critical = line(CRITICAL);
-    let depth = critical.load(Relaxed).wrapping_sub(1);
-    critical.store(depth, Relaxed);
-    if depth == 0 && line(OWED).load(Relaxed) != 0 {
+    let left = critical.load(Relaxed).wrapping_sub(1);
+    critical.store(left, Relaxed);
+    if left == 0 && line(YIELD_REQUESTED).load(Relaxed) != 0 {
         yield_hart(call);
     }
 }
 
 #[cold]
 fn yield_hart(call: impl FnOnce()) {
-    line(OWED).store(0, SeqCst);
+    line(YIELD_REQUESTED).store(0, SeqCst);
     call();
 }

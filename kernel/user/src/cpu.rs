@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use os_abi::Error;
-use os_abi::shared::Turn;
+use os_abi::shared::PollOutcome;
 use os_abi::thread::MAX_THREADS;
 
 use crate::thread::{self, JoinHandle};
@@ -74,8 +74,8 @@ pub(crate) fn serve(stop: impl Fn() -> bool) {
     while !stop() {
         asynchronous::drain_if_any();
         match vdso::upshift_turn() {
-            turn if turn == Turn::Polled as u64 => {}
-            turn if turn == Turn::Overtaken as u64 => {
+            outcome if outcome == PollOutcome::Polled as u64 => {}
+            outcome if outcome == PollOutcome::Overtaken as u64 => {
                 let _ = sys::yield_cpu();
             }
             _ => asynchronous::wait_until_ready(&stop),

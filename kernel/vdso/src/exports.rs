@@ -7,7 +7,7 @@ use core::pin::Pin;
 use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Context, Poll};
 
-use os_abi::shared::{INHERIT, NO_LEVEL, Turn};
+use os_abi::shared::{INHERIT, NO_LEVEL, PollOutcome};
 use os_abi::thread::IN_INTERRUPT;
 use os_pages::critical;
 use upshift_core::{
@@ -217,14 +217,14 @@ extern "C" fn upshift_need_preempt() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn upshift_turn() -> u64 {
     let Some(server) = server() else {
-        return Turn::Idle as u64;
+        return PollOutcome::Idle as u64;
     };
     critical::enter();
     let picked = server.executor.pick(server.yielded.take());
     let Some(Picked::Poll(coroutine)) = picked else {
         host::publish(server, || None);
         host::leave();
-        return Turn::Idle as u64;
+        return PollOutcome::Idle as u64;
     };
     let level = coroutine.level();
     host::publish(server, || Some(level));
@@ -233,9 +233,9 @@ extern "C" fn upshift_turn() -> u64 {
         server.yielded.set(Some(handle));
     }
     if host::is_overtaken() || chaos::forces_yield() {
-        Turn::Overtaken as u64
+        PollOutcome::Overtaken as u64
     } else {
-        Turn::Polled as u64
+        PollOutcome::Polled as u64
     }
 }
 
@@ -261,11 +261,11 @@ extern "C" fn upshift_unpark() -> u64 {
 /// coroutine runs.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_waits() -> u64 {
-    waits()
+    record_wait()
 }
 
-fn waits() -> u64 {
-    let level = domain().and_then(Domain::waits);
+fn record_wait() -> u64 {
+    let level = domain().and_then(Domain::record_wait);
     level.map_or(NO_LEVEL, |level| u64::from(level.get()))
 }
 
@@ -274,7 +274,7 @@ fn waits() -> u64 {
 /// to one other coroutine at a time.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
-    let level = waits();
+    let level = record_wait();
     let Some(domain) = domain().filter(|_| level != NO_LEVEL && level != before) else {
         return before;
     };
@@ -284,7 +284,7 @@ extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
         if before != NO_LEVEL {
             end_loan(domain, id);
         }
-        if domain.lock_granted(id).is_err() {
+        if domain.record_handover(id).is_err() {
             return NO_LEVEL;
         }
     }
@@ -305,7 +305,7 @@ extern "C" fn upshift_end_loan(id: u64) -> u64 {
 }
 
 fn end_loan(domain: &Domain<VdsoHost>, id: CoroutineId) {
-    domain.lock_released(id);
+    domain.record_unlock(id);
     // The wake lets the coroutine pass its level on to the coroutine for which it waits.
     let _ = domain.wake(id);
 }

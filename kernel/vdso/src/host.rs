@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32};
 use os_abi::number;
 use os_abi::thread::{IN_INTERRUPT, LOCAL_BITMAP, MAX_THREADS, SERVER};
 use os_pages::{critical, line, line_index};
-use upshift_core::{Change, Domain, Executor, Host, Level, Served, Vcpu, Yielded};
+use upshift_core::{Change, Domain, Executor, Host, Level, ServedVcpu, Vcpu, Yielded};
 
 use crate::trace;
 
@@ -39,9 +39,9 @@ unsafe impl Host for VdsoHost {
         trace::is_on()
     }
 
-    fn changed(&self, change: &Change) {
+    fn on_step(&self, change: &Change) {
         if let Some(state) = change.step.entered() {
-            trace::changed(change.id, change.level, state);
+            trace::record_state(change.id, change.level, state);
         }
     }
 
@@ -53,11 +53,11 @@ unsafe impl Host for VdsoHost {
     }
 
     #[inline]
-    fn current(&self) -> Option<Served> {
+    fn current(&self) -> Option<ServedVcpu> {
         if line(IN_INTERRUPT).load(Relaxed) != 0 {
             return None;
         }
-        server().map(|server| Served::from(server.executor.vcpu()))
+        server().map(|server| ServedVcpu::from(server.executor.vcpu()))
     }
 
     /// Unparks the thread of a vCPU, which waits in the kernel. The thread gets the level of the
@@ -86,12 +86,12 @@ unsafe impl Host for VdsoHost {
     }
 
     #[inline]
-    fn enter() {
+    fn enter_critical() {
         critical::enter();
     }
 
     #[inline]
-    fn leave() {
+    fn leave_critical() {
         leave();
     }
 }

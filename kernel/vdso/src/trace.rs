@@ -18,7 +18,7 @@ pub(crate) fn is_on() -> bool {
 
 /// Records that a coroutine has entered a state.
 #[cold]
-pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
+pub(crate) fn record_state(id: CoroutineId, level: Level, state: State) {
     let time = VdsoHost.now();
     let thread = os_pages::line_index();
     let hart = word(HARTS + thread).load(Relaxed);

@@ -8,9 +8,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
-use upshift_core::preempt::Waits;
+use upshift_core::preempt::WaitingWork;
 use upshift_core::{
-    Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, Served, Vcpu,
+    Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, ServedVcpu, Vcpu,
 };
 use upshift_elevate::dispatch::{heavy_barrier, register_barrier};
 use upshift_ring::{Remote, RingWatch};
@@ -201,7 +201,7 @@ unsafe impl Host for Linux {
     }
 
     #[inline]
-    fn changed(&self, change: &Change) {
+    fn on_step(&self, change: &Change) {
         self.recorder.changed(change);
     }
 
@@ -215,8 +215,8 @@ unsafe impl Host for Linux {
     }
 
     #[inline]
-    fn current(&self) -> Option<Served> {
-        served().map(Served::from)
+    fn current(&self) -> Option<ServedVcpu> {
+        served().map(ServedVcpu::from)
     }
 
     fn kick(&self, index: usize) {
@@ -253,17 +253,17 @@ unsafe impl Host for Linux {
     }
 
     #[inline]
-    fn enter() {
+    fn enter_critical() {
         permit::begin_use();
     }
 
     #[inline]
-    fn leave() {
+    fn leave_critical() {
         permit::end_use();
     }
 
     #[inline]
-    fn notify_local_arrival(&self, waits: Waits) {
+    fn notify_local_arrival(&self, waits: WaitingWork) {
         preempt::notify_local_arrival(waits);
     }
 
@@ -276,13 +276,13 @@ unsafe impl Host for Linux {
         }
     }
 
-    fn watched(&self, index: usize, poll: &Poll, ended: u64) {
+    fn on_watched_poll_end(&self, index: usize, poll: &Poll, ended: u64) {
         if let Some(longest) = self.longest.get() {
             longest.ended(index, &self.named(poll), ended);
         }
     }
 
-    fn panicked(&self, index: usize, poll: &Poll) {
+    fn on_panic(&self, index: usize, poll: &Poll) {
         if self.reports_panics.get().is_some() {
             observe::report_panic(index, &self.named(poll));
         }

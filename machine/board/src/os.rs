@@ -122,7 +122,7 @@ impl Mapping<GlobalPage> {
                 MapFlags::PRIVATE,
             )?
         };
-        Mapping::of(address, GLOBAL_BYTES)
+        Mapping::from_address(address, GLOBAL_BYTES)
     }
 
     /// Replaces the mapped page by the page of `file`, or by zeroes for `None`, at the same
@@ -184,10 +184,10 @@ impl<T> Mapping<T> {
                 0,
             )?
         };
-        Mapping::of(address, bytes)
+        Mapping::from_address(address, bytes)
     }
 
-    fn of(address: *mut core::ffi::c_void, bytes: usize) -> io::Result<Mapping<T>> {
+    fn from_address(address: *mut core::ffi::c_void, bytes: usize) -> io::Result<Mapping<T>> {
         match NonNull::new(address.cast()) {
             Some(address) => Ok(Mapping { address, bytes }),
             None => Err(io::ErrorKind::OutOfMemory.into()),

@@ -14,7 +14,7 @@ use upshift_elevate::{Elevator, MissingRights, Priority, Rights};
 use crate::abort::AbortOnPanic;
 use crate::admission::listen::{ListenError, Listener};
 use crate::config::Config;
-use crate::control::{Control, Order, Orders};
+use crate::control::{Control, Order, OrderQueue};
 use crate::machine::{Machine, Real};
 use crate::proc::reader::ProcReader;
 use crate::ranking::global::Global;
@@ -27,7 +27,7 @@ const CAPACITY: usize = upshift_elevate::MAX_CAPACITY;
 #[derive(Debug)]
 pub struct Daemon {
     shared: Arc<Shared>,
-    orders: Arc<Orders>,
+    orders: Arc<OrderQueue>,
     thread: Option<JoinHandle<()>>,
     mode: Mode,
 }
@@ -149,7 +149,7 @@ impl Builder {
                 format!("{too_few} descriptors are fewer than the limits of the configuration let users take together: raise the limit on open files (LimitNOFILE={DESCRIPTORS})")
             });
         }
-        let orders = Arc::new(Orders::new().map_err(failed("make an eventfd"))?);
+        let orders = Arc::new(OrderQueue::new().map_err(failed("make an eventfd"))?);
         let control_orders = Arc::clone(&orders);
         let control = Control::new(Arc::clone(&shared), listener, control_orders)
             .map_err(failed("make an epoll"))?;

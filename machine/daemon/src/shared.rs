@@ -54,14 +54,14 @@ impl WorkBudget {
     }
 
     /// Counts work, and sleeps if the budget is exhausted.
-    pub(crate) fn keep(&mut self, time: Duration) {
-        std::thread::sleep(self.rest(time, Instant::now()));
+    pub(crate) fn charge_and_sleep(&mut self, time: Duration) {
+        std::thread::sleep(self.charge(time, Instant::now()));
     }
 
     /// Counts work that ends at `now`, and returns the time to sleep: until the budget is full
     /// again, so that few wake-ups are needed. This is at most an eighth of a second, since the
     /// machine may have stood still meanwhile.
-    pub(crate) fn rest(&mut self, time: Duration, now: Instant) -> Duration {
+    pub(crate) fn charge(&mut self, time: Duration, now: Instant) -> Duration {
         if self.0.charge(nanos(time.min(WINDOW)), timestamp_ns(now)) {
             return Duration::ZERO;
         }
@@ -157,9 +157,9 @@ impl Shared {
     }
 
     /// Returns the online CPUs, or only the first CPU if they are unknown.
-    pub(crate) fn online(&self) -> Vec<usize> {
+    pub(crate) fn online_cpus(&self) -> Vec<usize> {
         let text = self.sys.read_file("/sys/devices/system/cpu/online");
-        cpus(text.as_deref().unwrap_or("0"))
+        parse_cpus(text.as_deref().unwrap_or("0"))
     }
 
     /// Prints a line on standard error, at most one of each kind every ten seconds.
@@ -185,7 +185,7 @@ impl Shared {
 }
 
 /// Parses a list of CPUs from the kernel. Returns no CPU if it is invalid.
-pub(crate) fn cpus(list: &str) -> Vec<usize> {
+pub(crate) fn parse_cpus(list: &str) -> Vec<usize> {
     let mut cpus = upshift_units::cpus(list).unwrap_or_default();
     cpus.truncate(upshift_board::layout::CPUS);
     cpus
@@ -200,10 +200,10 @@ mod tests {
         let ms = Duration::from_millis;
         let began = Instant::now() + ms(1000);
         let mut budget = WorkBudget::new(began);
-        assert_eq!(budget.rest(ms(3), began), ms(0));
-        assert_eq!(budget.rest(ms(2), began), ms(25));
-        assert_eq!(budget.rest(ms(2), began + ms(5)), ms(30));
-        assert_eq!(budget.rest(ms(3), began + ms(1000)), ms(0));
-        assert!(budget.rest(ms(9000), began + ms(10_000)) <= ms(125));
+        assert_eq!(budget.charge(ms(3), began), ms(0));
+        assert_eq!(budget.charge(ms(2), began), ms(25));
+        assert_eq!(budget.charge(ms(2), began + ms(5)), ms(30));
+        assert_eq!(budget.charge(ms(3), began + ms(1000)), ms(0));
+        assert!(budget.charge(ms(9000), began + ms(10_000)) <= ms(125));
     }
 }

@@ -51,7 +51,7 @@ impl Policy for LeastFirst {
         for &(_, task) in self.used.iter().take(turn.cpus()) {
             turn.favour(task);
         }
-        turn.until(now + 2_000_000);
+        turn.end_at(now + 2_000_000);
     }
 }
 
@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let elevator = Elevator::with_guardian()?;
     let with = elevator.clone();
     let running = Scheduler::start(&elevator, 0, scheduler, move || {
-        let config = Config::on([0]);
+        let config = Config::for_cpus([0]);
         let base = config.base;
         let mut engine = Engine::new(config, Box::new(LeastFirst { used: Vec::new() }));
         let monitor = ProcessMonitor::start(&engine.control(), &with, scheduler)?;

@@ -64,7 +64,7 @@ const SCAN_CALLS: u32 = 4;
 const OVERHEAD_DIVISOR: u32 = 50;
 
 /// Returns the minimum time between two thorough scans of `threads` threads, ns.
-pub(crate) fn between_scans(threads: usize) -> Nanos {
+pub(crate) fn scan_interval_for(threads: usize) -> Nanos {
     let threads = u32::try_from(threads).unwrap_or(u32::MAX);
     let length = CALL_TIME * threads.saturating_mul(SCAN_CALLS * OVERHEAD_DIVISOR);
     Nanos::try_from(length.as_nanos()).unwrap_or(Nanos::MAX)
@@ -112,7 +112,7 @@ const MAX_PERIOD: Duration = Duration::from_millis(800);
 impl Config {
     /// Returns the defaults for tasks that share `cpus`: notches 2 to 40, turns of at least 50 µs,
     /// 12 % for ordinary threads, no trace.
-    pub fn on(cpus: impl Into<Vec<usize>>) -> Config {
+    pub fn for_cpus(cpus: impl Into<Vec<usize>>) -> Config {
         Config {
             cpus: cpus.into(),
             base: Priority::of::<2>(),

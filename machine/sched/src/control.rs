@@ -24,7 +24,7 @@ pub struct Control {
 struct Shared {
     futex: AtomicU32,
     stop: AtomicBool,
-    ended: AtomicBool,
+    scan_requested: AtomicBool,
     changes: Mutex<Vec<Change>>,
     /// Thread id of the [`ProcessMonitor`](crate::ProcessMonitor), or 0 if there is none.
     watch_thread: AtomicI32,
@@ -35,13 +35,13 @@ struct Shared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The process has a new thread, or a new child.
-    Born {
+    ThreadStarted {
         parent: i32,
         process: i32,
         thread: i32,
     },
     /// A thread of the process has ended.
-    Ended { process: i32, thread: i32 },
+    ThreadEnded { process: i32, thread: i32 },
 }
 
 /// Maximum number of queued changes, more than a machine causes until the engine wakes up.
@@ -73,31 +73,31 @@ impl Control {
     }
 
     /// Notifies the engine that a process has ended.
-    pub(crate) fn process_ended(&self) {
-        self.shared.ended.store(true, Release);
+    pub(crate) fn request_scan(&self) {
+        self.shared.scan_requested.store(true, Release);
         self.ring();
     }
 
     /// Returns whether a process has ended since the last call.
-    pub(crate) fn take_ended(&self) -> bool {
-        self.shared.ended.swap(false, AcqRel)
+    pub(crate) fn take_scan_request(&self) -> bool {
+        self.shared.scan_requested.swap(false, AcqRel)
     }
 
     /// Queues a change for the engine. The end of a thread does not wake the engine. If the queue
     /// is full, the engine scans all processes.
-    pub(crate) fn changed(&self, change: Change) {
+    pub(crate) fn queue_change(&self, change: Change) {
         let mut changes = self
             .shared
             .changes
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if changes.len() >= MAX_CHANGES {
-            self.shared.ended.store(true, Release);
+            self.shared.scan_requested.store(true, Release);
         } else {
             changes.push(change);
         }
         drop(changes);
-        if matches!(change, Change::Born { .. }) {
+        if matches!(change, Change::ThreadStarted { .. }) {
             self.ring();
         }
     }

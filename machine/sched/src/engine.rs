@@ -290,7 +290,7 @@ impl<M: Member> Engine<M> {
         // While the scheduler was stopped or suspended, thread ids may have been reused.
         let slept = now.saturating_sub(due.next()) > MAX_LATENESS;
         self.apply_changes()?;
-        if self.control.take_ended() || slept {
+        if self.control.take_scan_request() || slept {
             self.scan(true, now, due)?;
         }
         if due.turn_end.is_some_and(|at| now >= at) {
@@ -343,12 +343,14 @@ impl<M: Member> Engine<M> {
                 .filter_map(|slot| slot.member.as_mut())
             {
                 match change {
-                    Change::Born {
+                    Change::ThreadStarted {
                         parent,
                         process,
                         thread,
-                    } => member.thread_born(parent, process, thread)?,
-                    Change::Ended { process, thread } => member.thread_ended(process, thread),
+                    } => member.on_thread_start(parent, process, thread)?,
+                    Change::ThreadEnded { process, thread } => {
+                        member.on_thread_end(process, thread)
+                    }
                 }
             }
         }

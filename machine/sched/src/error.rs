@@ -81,7 +81,7 @@ impl SchedError {
     pub(crate) fn missing_rights(pid: i32) -> SchedError {
         SchedError::Refused {
             pid,
-            users: crate::procfs::users(pid),
+            users: crate::procfs::user_ids(pid),
         }
     }
 }

@@ -51,7 +51,7 @@
 //!         for &(_, task) in self.used.iter().take(turn.cpus()) {
 //!             turn.favour(task);
 //!         }
-//!         turn.until(now + 2_000_000);
+//!         turn.end_at(now + 2_000_000);
 //!     }
 //! }
 //!

@@ -52,12 +52,12 @@ pub trait Member {
     ///
     /// # Errors
     /// A right is missing.
-    fn thread_born(&mut self, _parent: i32, _pid: i32, _tid: i32) -> Result<(), SchedError> {
+    fn on_thread_start(&mut self, _parent: i32, _pid: i32, _tid: i32) -> Result<(), SchedError> {
         Ok(())
     }
 
     /// Handles the end of a thread of process `pid`: its number may be reused.
-    fn thread_ended(&mut self, _pid: i32, _tid: i32) {}
+    fn on_thread_end(&mut self, _pid: i32, _tid: i32) {}
 
     /// Returns the number of threads and children that could not be elevated at the last scan.
     fn refused(&self) -> u64 {

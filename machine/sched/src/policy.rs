@@ -69,7 +69,7 @@ pub trait Policy: Send {
 ///
 /// let mut turn = Turn::new(1);
 /// turn.favour(TaskId(3));
-/// turn.until(5_000_000);
+/// turn.end_at(5_000_000);
 /// assert_eq!((turn.favoured(), turn.end()), (&[TaskId(3)][..], Some(5_000_000)));
 /// ```
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Turn {
 
     /// Ends the turn at `at`; the earliest of several calls counts. Without a call the turn ends
     /// when a task is added or removed.
-    pub fn until(&mut self, at: Nanos) {
+    pub fn end_at(&mut self, at: Nanos) {
         self.until = Some(self.until.map_or(at, |until| until.min(at)));
     }
 
@@ -154,9 +154,9 @@ mod tests {
         for task in [2, 1, 2] {
             turn.favour(TaskId(task));
         }
-        turn.until(9);
-        turn.until(7);
-        turn.until(8);
+        turn.end_at(9);
+        turn.end_at(7);
+        turn.end_at(8);
         assert_eq!(turn.favoured(), [TaskId(2), TaskId(1)]);
         assert_eq!(turn.end(), Some(7));
     }

@@ -68,7 +68,7 @@ fn forward(events: &Events, pids: &Pids, control: &Control) {
                 thread,
             } if pids.contains(&process) || pids.contains(&parent) => {
                 drop(pids);
-                control.changed(Change::Born {
+                control.queue_change(Change::ThreadStarted {
                     parent,
                     process,
                     thread,
@@ -76,9 +76,9 @@ fn forward(events: &Events, pids: &Pids, control: &Control) {
             }
             Event::Ended { process, thread } if pids.contains(&process) => {
                 drop(pids);
-                control.changed(Change::Ended { process, thread });
+                control.queue_change(Change::ThreadEnded { process, thread });
             }
-            Event::Lost => control.process_ended(),
+            Event::Lost => control.request_scan(),
             _ => {}
         }
     }
@@ -131,7 +131,7 @@ impl ProcessMonitor {
                     match (next(fd), &events) {
                         (Some(STOP), _) => break,
                         (Some(EVENTS), Some(events)) => forward(events, &scheduled, &control),
-                        _ => control.process_ended(),
+                        _ => control.request_scan(),
                     }
                 }
             });

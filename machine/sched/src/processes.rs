@@ -89,7 +89,7 @@ impl Processes {
     }
 
     /// Sets the name of the task.
-    pub fn labelled(mut self, label: impl Into<String>) -> Processes {
+    pub fn with_label(mut self, label: impl Into<String>) -> Processes {
         self.label = label.into();
         self
     }
@@ -100,7 +100,7 @@ impl Processes {
     }
 
     /// Returns the number of times that a thread's own change of policy or CPUs was reverted.
-    pub fn corrected(&self) -> u64 {
+    pub fn corrections(&self) -> u64 {
         self.corrected
     }
 
@@ -193,7 +193,7 @@ impl Member for Processes {
         let reported = self.monitor.reports_threads();
         for process in &mut self.processes {
             if thorough || (!reported && process.has_changed()) {
-                process.adopt(&self.elevator, class, cpu, threads)?;
+                process.update_threads(&self.elevator, class, cpu, threads)?;
             }
             if thorough && let Some(cpu) = cpu {
                 self.corrected += process.correct(class, cpu, threads)?;
@@ -205,21 +205,21 @@ impl Member for Processes {
         Ok(!self.processes.is_empty())
     }
 
-    fn thread_born(&mut self, parent: i32, pid: i32, tid: i32) -> Result<(), SchedError> {
+    fn on_thread_start(&mut self, parent: i32, pid: i32, tid: i32) -> Result<(), SchedError> {
         let (class, cpu, threads) = (self.class, self.cpu, self.threads() + 1);
         let own = self.processes.iter_mut().find(|process| process.pid == pid);
         if let Some(process) = own {
-            process.adopt_thread(tid, &self.elevator, class, cpu, threads)?;
+            process.add_thread(tid, &self.elevator, class, cpu, threads)?;
         } else if self.with_children && self.pids().any(|pid| pid == parent) {
             self.scan_children();
         }
         Ok(())
     }
 
-    fn thread_ended(&mut self, pid: i32, tid: i32) {
+    fn on_thread_end(&mut self, pid: i32, tid: i32) {
         let own = self.processes.iter_mut().find(|process| process.pid == pid);
         if let Some(process) = own {
-            process.forget(tid);
+            process.remove_thread(tid);
         }
     }
 

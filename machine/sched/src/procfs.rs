@@ -100,7 +100,7 @@ pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
     let mut living = holders.into_iter().filter(lives).peekable();
     // In another pid namespace the holder may live without a visible number.
     (living.peek().is_none() && !sees_all_processes())
-        || living.any(|pid| matches!(users(pid), (0, _)) || same_user(pid))
+        || living.any(|pid| matches!(user_ids(pid), (0, _)) || same_user(pid))
 }
 
 /// Inode of the pid namespace in which the machine started.
@@ -111,12 +111,12 @@ fn sees_all_processes() -> bool {
 }
 
 fn same_user(pid: i32) -> bool {
-    let (theirs, ours) = users(pid);
+    let (theirs, ours) = user_ids(pid);
     theirs == ours
 }
 
 /// Returns the user of the process, or 0 if it does not exist, and the user of this process.
-pub(crate) fn users(pid: i32) -> (u32, u32) {
+pub(crate) fn user_ids(pid: i32) -> (u32, u32) {
     let theirs = fs::metadata(format!("/proc/{pid}")).map_or(0, |found| found.uid());
     let ours = fs::metadata("/proc/self").map_or(0, |found| found.uid());
     (theirs, ours)

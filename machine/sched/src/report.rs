@@ -167,7 +167,7 @@ impl Trace {
     }
 
     /// Returns the number of events for which there was no space.
-    pub fn lost(&self) -> u64 {
+    pub fn lost_events(&self) -> u64 {
         self.lost
     }
 }
@@ -194,6 +194,6 @@ mod tests {
         let mut trace = Trace::new(1);
         trace.add(1, EventKind::Opened);
         trace.add(2, EventKind::Closed);
-        assert_eq!((trace.events().len(), trace.lost()), (1, 1));
+        assert_eq!((trace.events().len(), trace.lost_events()), (1, 1));
     }
 }

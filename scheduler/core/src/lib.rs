@@ -43,7 +43,7 @@
 //! # Example
 //!
 //! ```
-//! use upshift_core::{Config, Domain, Host, Level, Picked, Polled, Priority, Served};
+//! use upshift_core::{Config, Domain, Host, Level, Picked, Polled, Priority, ServedVcpu};
 //!
 //! struct Bare;
 //! // SAFETY: no thread claims to serve a vCPU.
@@ -52,7 +52,7 @@
 //!         upshift_core::waker_table!(Bare)
 //!     }
 //!     fn now(&self) -> u64 { 0 }
-//!     fn current(&self) -> Option<Served> { None }
+//!     fn current(&self) -> Option<ServedVcpu> { None }
 //!     fn kick(&self, _vcpu: usize) {}
 //! }
 //!
@@ -86,7 +86,7 @@ mod vcpu;
 
 pub use base::config::{Config, Floor, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
 pub use base::events::{Change, Poll, Step};
-pub use base::host::{Host, Panic, Served};
+pub use base::host::{Host, Panic, ServedVcpu};
 pub use base::id::{CoroutineId, Dead};
 pub use base::kind::{Kind, QueueEnd, State};
 pub use base::level::{LEVELS, Level, LevelError, ParseLevelError, Priority};

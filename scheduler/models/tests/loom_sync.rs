@@ -16,7 +16,7 @@ mod context {
         Elsewhere(u64),
         Unnamed,
     }
-    pub(crate) fn lock_taken(_: u64) -> LockOwner {
+    pub(crate) fn record_lock(_: u64) -> LockOwner {
         LockOwner::Unnamed
     }
     pub(crate) fn name() -> Option<(u64, CoroutineId)> {
@@ -28,16 +28,16 @@ mod context {
     pub(crate) fn is_alive(_: u64) -> bool {
         false
     }
-    pub(crate) fn lock_granted(_: u64, _: CoroutineId) -> bool {
+    pub(crate) fn record_handover(_: u64, _: CoroutineId) -> bool {
         false
     }
-    pub(crate) fn lock_released(_: u64, _: CoroutineId) {}
+    pub(crate) fn record_unlock(_: u64, _: CoroutineId) {}
     pub(crate) fn lend_to_holder(_: u64, _: CoroutineId) {}
     pub(crate) fn level_to_lend() -> Option<Level> {
         None
     }
     pub(crate) fn lend(_: u64, _: CoroutineId, _: Level) {}
-    pub(crate) fn lend_again(_: u64, _: CoroutineId, _: Option<Level>) {}
+    pub(crate) fn set_loan(_: u64, _: CoroutineId, _: Option<Level>) {}
     pub(crate) fn level_of(_: u64, _: CoroutineId) -> Option<Level> {
         None
     }

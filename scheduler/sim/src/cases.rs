@@ -198,14 +198,14 @@ fn delay() -> impl Strategy<Value = u8> {
 
 /// A case that breaks a law, after shrinking.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct Counterexample {
     /// The case.
     pub case: Case,
     /// The violation, with the timeline.
     pub violation: Violation,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for Counterexample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#?}\n{}", self.case, self.violation)
     }
@@ -219,7 +219,12 @@ impl fmt::Display for Found {
 ///
 /// # Panics
 /// Panics if the generator gives up.
-pub fn search(family: Family, count: u32, seed: u64, except: &[Law]) -> Result<(), Box<Found>> {
+pub fn search(
+    family: Family,
+    count: u32,
+    seed: u64,
+    except: &[Law],
+) -> Result<(), Box<Counterexample>> {
     let config = Config {
         cases: count,
         failure_persistence: None,
@@ -236,7 +241,7 @@ pub fn search(family: Family, count: u32, seed: u64, except: &[Law]) -> Result<(
     match TestRunner::new(config).run(&cases(family), run) {
         Ok(()) => Ok(()),
         Err(TestError::Fail(reason, case)) => match case.run() {
-            Err(violation) => Err(Box::new(Found { case, violation })),
+            Err(violation) => Err(Box::new(Counterexample { case, violation })),
             Ok(()) => panic!("a case that broke a law does so no more: {reason}\n{case:#?}"),
         },
         Err(error) => panic!("{error}"),

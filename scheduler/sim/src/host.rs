@@ -7,8 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use upshift_core::preempt::Waits;
-use upshift_core::{Change, Host, Served};
+use upshift_core::preempt::WaitingWork;
+use upshift_core::{Change, Host, ServedVcpu};
 
 use crate::world::World;
 
@@ -17,29 +17,29 @@ thread_local! {
 }
 
 /// A guard: until it is dropped, this thread simulates the world.
-pub(crate) struct Inhabited;
+pub(crate) struct CurrentWorld;
 
-impl Inhabited {
-    pub(crate) fn begin(world: &Rc<World>) -> Inhabited {
+impl CurrentWorld {
+    pub(crate) fn begin(world: &Rc<World>) -> CurrentWorld {
         WORLD.set(Some(world.clone()));
-        Inhabited
+        CurrentWorld
     }
 }
 
-impl Drop for Inhabited {
+impl Drop for CurrentWorld {
     fn drop(&mut self) {
         drop(WORLD.take());
     }
 }
 
 /// Returns the world of this thread, if it simulates one now.
-pub(crate) fn inhabited() -> Option<Rc<World>> {
+pub(crate) fn try_world() -> Option<Rc<World>> {
     WORLD.with_borrow(Option::clone)
 }
 
 /// Returns the world of this thread. For coroutines, which run only inside a simulation.
 pub(crate) fn world() -> Rc<World> {
-    inhabited().expect("coroutines run inside a simulation")
+    try_world().expect("coroutines run inside a simulation")
 }
 
 /// The clock of the CPUs, which may be set back.
@@ -67,7 +67,7 @@ pub(crate) struct SimHost;
 
 /// Marks a point at which the interleaving of the case may let other strands run.
 fn step() {
-    if let Some(world) = inhabited() {
+    if let Some(world) = try_world() {
         world.step();
     }
 }
@@ -85,13 +85,13 @@ unsafe impl Host for SimHost {
     }
 
     fn now(&self) -> u64 {
-        let Some(world) = inhabited() else { return 0 };
+        let Some(world) = try_world() else { return 0 };
         world.step();
         world.clock.now(world.machine.set_back, world.now())
     }
 
     fn now_after(&self, before: u64) -> u64 {
-        let Some(world) = inhabited() else {
+        let Some(world) = try_world() else {
             return before;
         };
         let now = world.clock.now(world.machine.set_back, world.now());
@@ -101,13 +101,13 @@ unsafe impl Host for SimHost {
         now + behind
     }
 
-    fn current(&self) -> Option<Served> {
-        inhabited()?.current().map(Served::from)
+    fn current(&self) -> Option<ServedVcpu> {
+        try_world()?.current().map(ServedVcpu::from)
     }
 
     fn kick(&self, index: usize) {
         step();
-        if let Some(world) = inhabited() {
+        if let Some(world) = try_world() {
             world.end_wait(index, world.machine.wake);
         }
     }
@@ -124,33 +124,33 @@ unsafe impl Host for SimHost {
         step();
     }
 
-    fn enter() {
+    fn enter_critical() {
         step();
     }
 
-    fn leave() {
+    fn leave_critical() {
         step();
     }
 
     fn notify_arrival(&self, index: usize) {
         step();
-        if let Some(world) = inhabited() {
+        if let Some(world) = try_world() {
             world.supervise(index);
         }
     }
 
-    fn notify_local_arrival(&self, waits: Waits) {
-        if waits != Waits::Nothing
-            && let Some(world) = inhabited()
-            && let Some(vcpu) = world.serving()
+    fn notify_local_arrival(&self, waits: WaitingWork) {
+        if waits != WaitingWork::Nothing
+            && let Some(world) = try_world()
+            && let Some(vcpu) = world.serving_vcpu()
         {
             world.supervise(vcpu);
         }
     }
 
-    fn changed(&self, change: &Change) {
-        if let Some(world) = inhabited() {
-            world.changed(change);
+    fn on_step(&self, change: &Change) {
+        if let Some(world) = try_world() {
+            world.record_step(change);
         }
         step();
     }

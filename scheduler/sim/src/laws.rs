@@ -32,13 +32,13 @@ pub(crate) use lending::level;
 
 /// Activity of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum Activity {
     /// Waits for work, or returns from such a wait.
-    Idles,
+    Idle,
     /// Is between two polls.
-    Turns,
+    BetweenPolls,
     /// Polls this coroutine.
-    Polls(usize),
+    Polling(usize),
 }
 
 /// A law of the simulation.
@@ -80,7 +80,7 @@ impl std::fmt::Display for Violation {
 
 /// Longest waits, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Longest {
+pub struct LongestWaits {
     /// Longest wait beside an idle vCPU.
     pub beside_idle: u64,
     /// Longest wait while less urgent work ran, or a vCPU idled.
@@ -193,7 +193,7 @@ struct Pick {
 pub(crate) struct Laws {
     all: Vec<Tracked>,
     ids: HashMap<CoroutineId, usize>,
-    doing: Vec<Doing>,
+    activity: Vec<Activity>,
     picks: Vec<Pick>,
     stamps: Stamp,
     /// Time up to which the laws have been checked.
@@ -205,7 +205,7 @@ pub(crate) struct Laws {
     /// True if polls are not interrupted.
     inline: bool,
     floor: Option<FloorLaw>,
-    pub(crate) longest: Longest,
+    pub(crate) longest: LongestWaits,
     timeline: Timeline,
     enabled: bool,
 }
@@ -224,7 +224,7 @@ impl Laws {
         Laws {
             all: levels.map(Tracked::new).collect(),
             ids: HashMap::new(),
-            doing: vec![Doing::Turns; machine.vcpus],
+            activity: vec![Activity::BetweenPolls; machine.vcpus],
             picks: vec![Pick::default(); machine.vcpus],
             stamps: 0,
             time: 0,
@@ -232,12 +232,12 @@ impl Laws {
             inline: machine.preemption.is_none(),
             floor: FloorLaw::new(machine, workload),
             // With a floor, less urgent work goes ahead for its share of the time.
-            behind: if workload.blocks() || machine.floor.is_some() {
+            behind: if workload.may_block() || machine.floor.is_some() {
                 u64::MAX
             } else {
                 poll + bound
             },
-            longest: Longest::default(),
+            longest: LongestWaits::default(),
             timeline: Timeline::new(machine.vcpus),
             enabled,
         }
@@ -252,7 +252,7 @@ impl Laws {
 
     /// Records that coroutine `k` is about to be spawned, pinned to `home` if given. Returns false
     /// if it has been spawned before.
-    pub(crate) fn spawns(&mut self, k: usize, home: Option<usize>) -> bool {
+    pub(crate) fn record_spawn(&mut self, k: usize, home: Option<usize>) -> bool {
         let tracked = &mut self.all[k];
         if tracked.phase != Phase::New {
             return false;
@@ -280,13 +280,13 @@ impl Laws {
     }
 
     /// Records that coroutine `k` waits for a timer or for data, until `deadline`.
-    pub(crate) fn due(&mut self, k: usize, deadline: u64) {
+    pub(crate) fn record_deadline(&mut self, k: usize, deadline: u64) {
         self.all[k].due = Some(deadline);
     }
 
     /// Records a step of a coroutine by a strand, which is about to spawn coroutine `spawning`, if
     /// given.
-    pub(crate) fn changed(
+    pub(crate) fn record_step(
         &mut self,
         now: u64,
         change: &Change,
@@ -344,7 +344,7 @@ impl Laws {
             }
         }
         if self.enabled {
-            let entry = Entry::Changed(k, change.level, change.step);
+            let entry = Entry::Step(k, change.level, change.step);
             self.timeline.add(now, change.by, entry);
         }
     }
@@ -367,35 +367,35 @@ impl Laws {
 
     /// Records that the poll of `k` on a vCPU yields and keeps the place that `k` had when it was
     /// picked.
-    pub(crate) fn keeps_place(&mut self, vcpu: usize, k: usize) {
+    pub(crate) fn record_kept_place(&mut self, vcpu: usize, k: usize) {
         let picked = self.picks[vcpu].chosen.map(|(_, level)| level);
         self.all[k].keeps = picked;
     }
 
     /// Records that the coroutine that a vCPU has polled has yielded, and is in no queue before the
     /// vCPU's next pick.
-    pub(crate) fn keeps_in_hand(&mut self, vcpu: usize) {
+    pub(crate) fn record_in_hand(&mut self, vcpu: usize) {
         if let Some((k, _)) = self.picks[vcpu].chosen {
             self.all[k].in_hand = true;
         }
     }
 
     /// Records that a vCPU begins a pick.
-    pub(crate) fn picks(&mut self, vcpu: usize) {
+    pub(crate) fn record_pick(&mut self, vcpu: usize) {
         let stamp = self.stamp();
         let pick = &mut self.picks[vcpu];
         pick.began = stamp;
         pick.count += 1;
         pick.chosen = None;
         if let Some(floor) = &mut self.floor {
-            floor.ends(vcpu);
+            floor.record_pick(vcpu);
         }
     }
 
-    pub(crate) fn doing(&mut self, now: u64, vcpu: usize, doing: Doing) {
-        let before = std::mem::replace(&mut self.doing[vcpu], doing);
-        if self.enabled && (before == Doing::Idles) != (doing == Doing::Idles) {
-            let entry = Entry::Idles(doing == Doing::Idles);
+    pub(crate) fn set_activity(&mut self, now: u64, vcpu: usize, activity: Activity) {
+        let before = std::mem::replace(&mut self.activity[vcpu], activity);
+        if self.enabled && (before == Activity::Idle) != (activity == Activity::Idle) {
+            let entry = Entry::Idle(activity == Activity::Idle);
             self.timeline.add(now, Some(vcpu), entry);
         }
     }

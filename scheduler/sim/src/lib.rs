@@ -28,7 +28,7 @@
 //!   there; or parked vCPUs are miscounted; or a coroutine that holds a mutex or is awaited is less
 //!   urgent than a waiter, or still has a lent level without a waiter.
 //!
-//! The preemption rule has a separate model, [`suspending`], which runs the unmodified decision of
+//! The preemption rule has a separate model, [`suspension`], which runs the unmodified decision of
 //! `upshift_core::preempt` over random loads.
 //!
 //! ```
@@ -36,7 +36,7 @@
 //!
 //! let child = Program::child(20, [Op::Compute(1_000)]);
 //! let parent = Program::at(0, 20, [Op::Spawn(1), Op::Compute(5_000), Op::Join(1)]);
-//! let longest = simulate(Machine::new(2), Workload::of([parent, child])).unwrap();
+//! let longest = simulate(Machine::new(2), Workload::new([parent, child])).unwrap();
 //! assert!(longest.beside_idle < 100_000);
 //! ```
 
@@ -53,13 +53,13 @@ mod record;
 mod scale;
 mod serve;
 mod strand;
-pub mod suspending;
+pub mod suspension;
 mod timeline;
 mod workload;
 mod world;
 
-pub use cases::{Case, Family, Found, cases, search};
-pub use laws::{Law, Longest, Violation};
+pub use cases::{Case, Counterexample, Family, cases, search};
+pub use laws::{Law, LongestWaits, Violation};
 pub use machine::{Machine, Preemption};
 pub use plot::draw;
 pub use scale::{Point, points, table};
@@ -75,7 +75,7 @@ use world::World;
 ///
 /// # Panics
 /// Panics unless the machine has 1 to 128 vCPUs.
-pub fn simulate(machine: Machine, workload: Workload) -> Result<Longest, Violation> {
+pub fn simulate(machine: Machine, workload: Workload) -> Result<LongestWaits, Violation> {
     assert!((1..=128).contains(&machine.vcpus), "1 to 128 vCPUs");
     let laws = laws::Laws::new(&machine, &workload, true);
     let world = World::new(machine, workload, laws);

@@ -11,7 +11,7 @@ use upshift_core::CoroutineId;
 pub(crate) const LOCKS: usize = 3;
 
 /// A waiter for a mutex.
-pub(crate) struct Waiting {
+pub(crate) struct LockWaiter {
     pub(crate) k: usize,
     pub(crate) id: CoroutineId,
     pub(crate) level: u8,
@@ -23,7 +23,7 @@ pub(crate) struct Waiting {
 #[derive(Default)]
 pub(crate) struct Lock {
     pub(crate) holder: Option<(usize, CoroutineId)>,
-    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) waiting: VecDeque<LockWaiter>,
     /// Set while the lock of the queue is held.
     pub(crate) busy: bool,
 }

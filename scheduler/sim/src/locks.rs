@@ -11,10 +11,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::host::{inhabited, world};
+use crate::host::{try_world, world};
 use crate::laws::level;
-use crate::lock::{LOCKS, Waiting};
-use crate::program::Alone;
+use crate::lock::{LOCKS, LockWaiter};
+use crate::program::AssertSend;
 use crate::strand::Pause;
 use crate::world::World;
 
@@ -32,7 +32,7 @@ impl World {
 
     /// Takes mutex `m` for the running coroutine if it is free.
     fn try_lock(&self, k: usize, m: usize) -> bool {
-        let Some(id) = self.domain.lock_taken() else {
+        let Some(id) = self.domain.record_lock() else {
             return false;
         };
         let free = {
@@ -42,7 +42,7 @@ impl World {
             free
         };
         if !free {
-            self.domain.lock_released(id);
+            self.domain.record_unlock(id);
         }
         free
     }
@@ -57,7 +57,7 @@ impl World {
                 first.and_then(|(place, _)| waiting.remove(place))
             };
             if let Some(next) = &next {
-                let _ = self.domain.lock_granted(next.id);
+                let _ = self.domain.record_handover(next.id);
                 next.granted.set(true);
                 let left = self.locks.borrow()[m]
                     .waiting
@@ -81,42 +81,42 @@ impl World {
             self.settle();
         }
         if let Some((k, id)) = before {
-            self.domain.lock_released(id);
-            self.laws.borrow_mut().may_move(k);
+            self.domain.record_unlock(id);
+            self.laws.borrow_mut().requeue(k);
         }
     }
 }
 
 /// A mutex that is held.
-pub(crate) struct Held {
+pub(crate) struct MutexGuard {
     m: usize,
 }
 
-impl Held {
-    pub(crate) fn is(&self, m: usize) -> bool {
+impl MutexGuard {
+    pub(crate) fn guards(&self, m: usize) -> bool {
         self.m == m % LOCKS
     }
 }
 
-impl Drop for Held {
+impl Drop for MutexGuard {
     fn drop(&mut self) {
-        if let Some(world) = inhabited() {
+        if let Some(world) = try_world() {
             world.unlock(self.m);
         }
     }
 }
 
 /// The wait of coroutine `k` for a mutex.
-pub(crate) struct Locking {
+pub(crate) struct LockFuture {
     k: usize,
     m: usize,
     /// Flag of the entry in the queue, set when the mutex has been handed over to it.
-    granted: Option<Alone<Rc<Cell<bool>>>>,
+    granted: Option<AssertSend<Rc<Cell<bool>>>>,
 }
 
-impl Locking {
-    pub(crate) fn new(k: usize, m: usize) -> Locking {
-        Locking {
+impl LockFuture {
+    pub(crate) fn new(k: usize, m: usize) -> LockFuture {
+        LockFuture {
             k,
             m: m % LOCKS,
             granted: None,
@@ -146,8 +146,8 @@ impl Locking {
                     None if self.is_granted() => return true,
                     None => {
                         let granted = Rc::new(Cell::new(false));
-                        self.granted = Some(Alone(granted.clone()));
-                        lock.waiting.push_back(Waiting {
+                        self.granted = Some(AssertSend(granted.clone()));
+                        lock.waiting.push_back(LockWaiter {
                             k,
                             id,
                             level,
@@ -159,21 +159,21 @@ impl Locking {
                 (holder_k, holder)
             };
             world.domain.lend_to_holder(holder.1);
-            world.laws.borrow_mut().may_move(holder.0);
+            world.laws.borrow_mut().requeue(holder.0);
             true
         })
     }
 }
 
-impl Future for Locking {
-    type Output = Held;
+impl Future for LockFuture {
+    type Output = MutexGuard;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Held> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<MutexGuard> {
         let world = world();
         loop {
             if self.is_granted() || (self.granted.is_none() && world.try_lock(self.k, self.m)) {
                 self.granted = None;
-                return Poll::Ready(Held { m: self.m });
+                return Poll::Ready(MutexGuard { m: self.m });
             }
             if self.wait(&world, cx) && !self.is_granted() {
                 return Poll::Pending;
@@ -182,12 +182,12 @@ impl Future for Locking {
     }
 }
 
-impl Drop for Locking {
+impl Drop for LockFuture {
     fn drop(&mut self) {
         let Some(granted) = self.granted.take() else {
             return;
         };
-        let Some(world) = inhabited() else { return };
+        let Some(world) = try_world() else { return };
         let (k, m) = (self.k, self.m);
         world.with_queue(m, || {
             let waiting = &mut world.locks.borrow_mut()[m].waiting;

@@ -19,14 +19,14 @@ pub struct Machine {
     /// Number of vCPUs, 1 to 128.
     pub vcpus: usize,
     /// Time between two polls of a vCPU.
-    pub turn: u64,
+    pub pick_cost: u64,
     /// Additional time between two polls if the vCPU takes work from another one.
-    pub steal: u64,
+    pub steal_cost: u64,
     /// Time from the end of a wait to the first instruction after it.
     pub wake: u64,
     /// Time after which a poll is long:
     /// [`Config::look_after`](upshift_core::Config::look_after).
-    pub look: u64,
+    pub look_after: u64,
     /// Preemption; `None`: polls are never interrupted.
     pub preemption: Option<Preemption>,
     /// Share of less urgent levels; see [`Config::floor`](upshift_core::Config::floor).
@@ -41,10 +41,10 @@ impl Machine {
     pub fn new(vcpus: usize) -> Machine {
         Machine {
             vcpus,
-            turn: 100,
-            steal: 300,
+            pick_cost: 100,
+            steal_cost: 300,
             wake: 35_000,
-            look: 50_000,
+            look_after: 50_000,
             preemption: None,
             floor: None,
             set_back: None,
@@ -69,7 +69,7 @@ impl Machine {
     #[must_use]
     pub fn conservation_bound(&self) -> u64 {
         let doublings = u64::from(self.vcpus.next_power_of_two().trailing_zeros());
-        3 * self.look + (2 + doublings) * (self.wake + self.overhead()) + SLACK
+        3 * self.look_after + (2 + doublings) * (self.wake + self.overhead()) + SLACK
     }
 
     /// Returns the time that the interleaving, a pick and a theft may add to any span.
@@ -80,7 +80,7 @@ impl Machine {
     /// Returns the time of a pick and a theft under way, which may pass between a decision and its
     /// effect.
     fn overhead(&self) -> u64 {
-        self.turn + self.steal
+        self.pick_cost + self.steal_cost
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use upshift_sim::suspending::search_loads;
+use upshift_sim::suspension::search_loads;
 use upshift_sim::{Family, draw, points, search, table};
 
 const FAMILIES: [(&str, Family); 4] = [

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use upshift_core::{CoroutineId, QueueEnd};
 
-use crate::laws::Doing;
+use crate::laws::Activity;
 use crate::machine::Preemption;
 use crate::strand::Pause;
 use crate::world::{Event, World};
@@ -33,7 +33,7 @@ impl World {
             timer.map(|deadline| deadline.max(began + preemption.suspension)),
         ];
         for time in times.into_iter().flatten() {
-            self.at(time, Event::Watch { vcpu, poll });
+            self.add_event(time, Event::Watch { vcpu, poll });
         }
     }
 
@@ -49,7 +49,7 @@ impl World {
         let owner = self.strand(cpu.owner.get());
         let Some(until) = owner.until.get() else {
             // The poll is in the middle of a step or of a wake: the watcher looks again soon.
-            return self.at(self.now() + 1_000, Event::Watch { vcpu, poll });
+            return self.add_event(self.now() + 1_000, Event::Watch { vcpu, poll });
         };
         if until <= self.now() || !self.must_give_way(vcpu, preemption) {
             return cpu.executor.set_arrival_notice(true);
@@ -57,10 +57,10 @@ impl World {
         // Stops the thread first: voids the event that would continue it.
         owner.epoch.set(owner.epoch.get() + 1);
         owner.until.set(Some(until - self.now()));
-        self.doing(vcpu, Doing::Turns);
+        self.set_activity(vcpu, Activity::BetweenPolls);
         cpu.poll.set(poll + 1);
         let stopped = cpu.owner.get();
-        self.outside(move |world| {
+        self.run_outside(move |world| {
             let cpu = &world.cpus[vcpu];
             // SAFETY: the coroutine's strand is paused, and continues only in `hand_over`, after
             // the coroutine has been picked again.
@@ -69,10 +69,10 @@ impl World {
             world.settle();
             cpu.suspended.borrow_mut().insert(id, stopped);
             let spare = cpu.spares.borrow_mut().pop();
-            let spare =
-                spare.unwrap_or_else(|| world.begin(Some(vcpu), move |world| world.serve(vcpu)));
+            let spare = spare
+                .unwrap_or_else(|| world.create_strand(Some(vcpu), move |world| world.serve(vcpu)));
             cpu.owner.set(spare);
-            world.go(spare, preemption.suspension);
+            world.schedule(spare, preemption.suspension);
         });
     }
 
@@ -106,18 +106,18 @@ impl World {
         let strand = self.strand(next);
         let left = strand.until.get().unwrap_or(0);
         let left = if self.is_draining() { 0 } else { left };
-        self.poll_resumes(vcpu, cost);
-        self.go(next, cost + left);
+        self.resume_poll(vcpu, cost);
+        self.schedule(next, cost + left);
         strand.until.set(Some(self.now() + cost + left));
         self.supervise(vcpu);
         self.pause(Pause::Wait);
     }
 
-    fn poll_resumes(&self, vcpu: usize, cost: u64) {
+    fn resume_poll(&self, vcpu: usize, cost: u64) {
         let cpu = &self.cpus[vcpu];
         cpu.poll.set(cpu.poll.get() + 1);
         cpu.began.set(self.now() + cost);
-        let resumed = self.laws.borrow_mut().begins(self, vcpu, true);
+        let resumed = self.laws.borrow_mut().check_poll(self, vcpu, true);
         self.report(resumed);
         cpu.executor.set_arrival_notice(true);
     }

@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 
 use upshift_core::Priority;
 
-use crate::host::{inhabited, world};
+use crate::host::{try_world, world};
 use crate::laws::level;
-use crate::locks::{Held, Locking};
+use crate::locks::{LockFuture, MutexGuard};
 use crate::strand::Pause;
 use crate::workload::Op;
 use crate::world::{CHANNELS, Event, World};
@@ -19,34 +19,34 @@ use crate::world::{CHANNELS, Event, World};
 async fn carry_out(k: usize) {
     let op = |n: usize| world().workload.programs[k].ops.get(n).copied();
     let mut n = 0;
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<MutexGuard> = Vec::new();
     while let Some(op) = op(n) {
         n += 1;
         match op {
             Op::Compute(time) => world().pause(Pause::Compute(time)),
             Op::Spawn(other) => world().spawn_child(other),
             Op::Signal(channel) => world().signal(channel),
-            Op::Wait(channel) => Waits::new(k, Source::Channel(channel)).await,
+            Op::Wait(channel) => EventWait::new(k, Source::Channel(channel)).await,
             Op::Later(channel, delay) => {
                 let world = world();
-                world.at(world.now() + delay, Event::Signal(channel));
+                world.add_event(world.now() + delay, Event::Signal(channel));
             }
-            Op::Sleep(time) => Waits::new(k, Source::Timer(time)).await,
-            Op::Receive(delay) => Waits::new(k, Source::Ring(delay)).await,
+            Op::Sleep(time) => EventWait::new(k, Source::Timer(time)).await,
+            Op::Receive(delay) => EventWait::new(k, Source::Ring(delay)).await,
             Op::Yield => yield_now().await,
             Op::GiveWay => give_way(k).await,
             Op::Join(other) => {
                 let handle = world().take_handle(other);
                 if let Some(handle) = handle {
-                    let _awaits = Awaits::begin(k, other);
+                    let _awaits = AwaitRecord::begin(k, other);
                     let _ = handle.await;
                 }
             }
             Op::JoinFor(other, time) => {
                 let handle = world().take_handle(other);
                 if let Some(mut handle) = handle {
-                    let awaits = Awaits::begin(k, other);
-                    let mut limit = Waits::new(k, Source::Timer(time));
+                    let awaits = AwaitRecord::begin(k, other);
+                    let mut limit = EventWait::new(k, Source::Timer(time));
                     poll_fn(|cx| match Pin::new(&mut handle).poll(cx) {
                         Poll::Ready(_) => Poll::Ready(()),
                         Poll::Pending => Pin::new(&mut limit).poll(cx),
@@ -59,9 +59,9 @@ async fn carry_out(k: usize) {
                 }
             }
             Op::Reprio(other, level) => world().reprio(other, level),
-            Op::Lock(m) if held.iter().any(|held| held.is(m)) => {}
-            Op::Lock(m) => held.push(Locking::new(k, m).await),
-            Op::Unlock(m) => held.retain(|held| !held.is(m)),
+            Op::Lock(m) if held.iter().any(|held| held.guards(m)) => {}
+            Op::Lock(m) => held.push(LockFuture::new(k, m).await),
+            Op::Unlock(m) => held.retain(|held| !held.guards(m)),
             Op::Cancel(other) => world().cancel(other),
             Op::Block(other) => world().block(other),
         }
@@ -87,9 +87,9 @@ fn give_way(k: usize) -> impl Future<Output = ()> + Send {
         }
         cx.waker().wake_by_ref();
         let world = world();
-        let vcpu = world.serving().expect("polls happen on vCPUs");
+        let vcpu = world.serving_vcpu().expect("polls happen on vCPUs");
         world.cpus[vcpu].executor.keep_place();
-        world.laws.borrow_mut().keeps_place(vcpu, k);
+        world.laws.borrow_mut().record_kept_place(vcpu, k);
         Poll::Pending
     })
 }
@@ -102,43 +102,43 @@ enum Source {
 }
 
 /// The wait of coroutine `k` for an event.
-struct Waits {
+struct EventWait {
     k: usize,
     source: Source,
     /// Flag that the end of the wait sets; the first poll registers it.
-    done: Option<Alone<Rc<Cell<bool>>>>,
+    done: Option<AssertSend<Rc<Cell<bool>>>>,
     deadline: u64,
 }
 
 /// Records, until it is dropped, that coroutine `k` awaits another one.
-struct Awaits(usize);
+struct AwaitRecord(usize);
 
-impl Awaits {
-    fn begin(k: usize, other: usize) -> Awaits {
+impl AwaitRecord {
+    fn begin(k: usize, other: usize) -> AwaitRecord {
         let world = world();
         let other = other % world.workload.programs.len();
-        world.laws.borrow_mut().awaits(k, Some(other));
-        Awaits(k)
+        world.laws.borrow_mut().record_await(k, Some(other));
+        AwaitRecord(k)
     }
 }
 
-impl Drop for Awaits {
+impl Drop for AwaitRecord {
     fn drop(&mut self) {
-        if let Some(world) = inhabited() {
-            world.laws.borrow_mut().awaits(self.0, None);
+        if let Some(world) = try_world() {
+            world.laws.borrow_mut().record_await(self.0, None);
         }
     }
 }
 
 /// A value that never leaves the thread of its simulation.
-pub(crate) struct Alone<T>(pub(crate) T);
+pub(crate) struct AssertSend<T>(pub(crate) T);
 
 // SAFETY: a simulation, and every future in it, stays on the OS thread that began it.
-unsafe impl<T> Send for Alone<T> {}
+unsafe impl<T> Send for AssertSend<T> {}
 
-impl Waits {
-    fn new(k: usize, source: Source) -> Waits {
-        Waits {
+impl EventWait {
+    fn new(k: usize, source: Source) -> EventWait {
+        EventWait {
             k,
             source,
             done: None,
@@ -148,9 +148,9 @@ impl Waits {
 
     fn register(&mut self, world: &World, cx: &Context<'_>) {
         let done = Rc::new(Cell::new(false));
-        self.done = Some(Alone(done.clone()));
+        self.done = Some(AssertSend(done.clone()));
         let waker = cx.waker().clone();
-        let vcpu = world.serving().expect("polls happen on vCPUs");
+        let vcpu = world.serving_vcpu().expect("polls happen on vCPUs");
         match self.source {
             Source::Channel(channel) => {
                 let channel = &mut world.channels.borrow_mut()[channel % CHANNELS];
@@ -177,13 +177,13 @@ impl Waits {
                 let operation = operations.len();
                 operations.push((done, waker));
                 self.deadline = world.now() + delay;
-                world.at(self.deadline, Event::Arrival { vcpu, operation });
+                world.add_event(self.deadline, Event::Arrival { vcpu, operation });
             }
         }
     }
 }
 
-impl Future for Waits {
+impl Future for EventWait {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -196,7 +196,10 @@ impl Future for Waits {
             return Poll::Ready(());
         }
         if !matches!(self.source, Source::Channel(_)) {
-            world.laws.borrow_mut().due(self.k, self.deadline);
+            world
+                .laws
+                .borrow_mut()
+                .record_deadline(self.k, self.deadline);
         }
         Poll::Pending
     }
@@ -206,13 +209,13 @@ impl World {
     /// Spawns coroutine `k` on the running strand.
     pub(crate) fn spawn(&self, k: usize) {
         let program = &self.workload.programs[k];
-        let home = self.serving().filter(|_| program.pinned);
-        if self.is_draining() || !self.laws.borrow_mut().spawns(k, home) {
+        let home = self.serving_vcpu().filter(|_| program.pinned);
+        if self.is_draining() || !self.laws.borrow_mut().record_spawn(k, home) {
             return;
         }
         let level = Priority::At(level(program.level));
         self.set_spawning(Some(k));
-        let spawned = match self.serving() {
+        let spawned = match self.serving_vcpu() {
             // SAFETY: the future is `Send`, and so is `()`.
             Some(vcpu) if program.pinned => unsafe {
                 self.cpus[vcpu].executor.spawn_pinned(carry_out(k), level)
@@ -261,7 +264,7 @@ impl World {
         let k = k % self.workload.programs.len();
         let id = self.laws.borrow().id(k);
         if let Some(id) = id {
-            self.laws.borrow_mut().rebase(k, level(to).get());
+            self.laws.borrow_mut().record_reprio(k, level(to).get());
             let _ = self.domain.reprio(id, level(to));
             self.settle();
         }
@@ -280,7 +283,7 @@ impl World {
     fn block(&self, k: usize) {
         let k = k % self.workload.programs.len();
         while !self.is_draining() && !self.laws.borrow().has_exited(k) {
-            let me = self.serving().map(|vcpu| self.cpus[vcpu].owner.get());
+            let me = self.serving_vcpu().map(|vcpu| self.cpus[vcpu].owner.get());
             self.blocked.borrow_mut().extend(me);
             self.pause(Pause::Wait);
         }

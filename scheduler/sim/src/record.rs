@@ -19,10 +19,10 @@ impl Timeline {
         for &(time, vcpu, entry) in &self.entries {
             let by = vcpu.map(|vcpu| vcpu as u32);
             match (entry, by) {
-                (Entry::Idles(true), Some(vcpu)) => recording.add(time, vcpu, EventKind::Parked),
-                (Entry::Idles(false), Some(vcpu)) => recording.add(time, vcpu, EventKind::Unparked),
-                (Entry::Idles(_), None) => {}
-                (Entry::Changed(k, level, step), by) => {
+                (Entry::Idle(true), Some(vcpu)) => recording.add(time, vcpu, EventKind::Parked),
+                (Entry::Idle(false), Some(vcpu)) => recording.add(time, vcpu, EventKind::Unparked),
+                (Entry::Idle(_), None) => {}
+                (Entry::Step(k, level, step), by) => {
                     if places.len() <= k {
                         places.resize(k + 1, 0);
                     }
@@ -65,9 +65,9 @@ mod tests {
             (40, Some(1), Step::Exited),
         ];
         for (time, by, step) in steps {
-            timeline.add(time, by, Entry::Changed(3, level, step));
+            timeline.add(time, by, Entry::Step(3, level, step));
         }
-        timeline.add(50, Some(1), Entry::Idles(true));
+        timeline.add(50, Some(1), Entry::Idle(true));
         let recording = timeline.recording("case");
         let spans = Spans::of(&recording);
         let seen: Vec<_> = spans

@@ -87,7 +87,7 @@ fn core_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
         let level = if job.urgent { 0 } else { 40 };
         Program::at(job.arrives, level, [Op::Compute(job.computes)])
     };
-    let workload = Workload::of(jobs.iter().map(program).collect::<Vec<_>>());
+    let workload = Workload::new(jobs.iter().map(program).collect::<Vec<_>>());
     let machine = Machine::new(vcpus);
     let laws = Laws::new(&machine, &workload, false);
     let world = World::new(machine, workload, laws);

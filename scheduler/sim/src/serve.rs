@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use upshift_core::{Picked, Polled};
 
-use crate::laws::Doing;
+use crate::laws::Activity;
 use crate::strand::Pause;
 use crate::world::World;
 
@@ -15,30 +15,30 @@ impl World {
         let executor = cpu.executor.clone();
         let mut back = None;
         while !self.is_finished() {
-            self.doing(vcpu, Doing::Turns);
-            self.pause(Pause::For(self.machine.turn));
+            self.set_activity(vcpu, Activity::BetweenPolls);
+            self.pause(Pause::For(self.machine.pick_cost));
             self.reap(vcpu);
             if executor.is_look_due() {
                 self.look_around(vcpu);
             }
             let stolen = executor.stolen();
-            self.laws.borrow_mut().picks(vcpu);
+            self.laws.borrow_mut().record_pick(vcpu);
             let picked = executor.pick(back.take());
             self.settle_pick();
             if executor.stolen() != stolen {
-                self.pause(Pause::For(self.machine.steal));
+                self.pause(Pause::For(self.machine.steal_cost));
             }
             match picked {
                 Some(Picked::Poll(running)) => {
-                    self.poll_begins(vcpu);
+                    self.begin_poll(vcpu);
                     let polled = running.poll();
                     cpu.poll.set(cpu.poll.get() + 1);
-                    self.doing(vcpu, Doing::Turns);
+                    self.set_activity(vcpu, Activity::BetweenPolls);
                     match polled {
                         // The coroutine cannot be stolen before the next pick puts it back into its
                         // queue.
                         Polled::Yielded(yielded) => {
-                            self.laws.borrow_mut().keeps_in_hand(vcpu);
+                            self.laws.borrow_mut().record_in_hand(vcpu);
                             back = Some(yielded);
                         }
                         _ => self.settle(),
@@ -50,11 +50,11 @@ impl World {
         }
     }
 
-    fn poll_begins(&self, vcpu: usize) {
+    fn begin_poll(&self, vcpu: usize) {
         let cpu = &self.cpus[vcpu];
         cpu.poll.set(cpu.poll.get() + 1);
         cpu.began.set(self.now());
-        let began = self.laws.borrow_mut().begins(self, vcpu, false);
+        let began = self.laws.borrow_mut().check_poll(self, vcpu, false);
         self.report(began);
         if self.machine.preemption.is_some() {
             cpu.executor.set_arrival_notice(true);
@@ -102,7 +102,7 @@ impl World {
             return;
         }
         self.step();
-        self.doing(vcpu, Doing::Idles);
+        self.set_activity(vcpu, Activity::Idle);
         while !self.look_around(vcpu) {
             let limit = cpu.executor.sleep_limit().map(|time| self.now() + time);
             self.sleep(vcpu, limit);
@@ -125,7 +125,7 @@ impl World {
             let times = [own, cpu.neighbours_deadline.get(), limit];
             if let Some(time) = times.into_iter().flatten().min() {
                 let delay = time.saturating_sub(self.now());
-                self.go(cpu.owner.get(), delay + self.machine.wake);
+                self.schedule(cpu.owner.get(), delay + self.machine.wake);
             }
         } else {
             // A wake came before the wait, which ends at once.
@@ -153,7 +153,7 @@ impl World {
 
     /// Delivers data to the ring of a vCPU. This ends the wait of the vCPU or, if it is in a long
     /// poll, of a parked vCPU, which watches the rings of vCPUs in long polls.
-    pub(crate) fn arrives(&self, vcpu: usize, operation: usize) {
+    pub(crate) fn handle_arrival(&self, vcpu: usize, operation: usize) {
         let cpu = &self.cpus[vcpu];
         cpu.ring.borrow_mut().push_back(operation);
         let waiting = if cpu.executor.is_long() {
@@ -171,7 +171,7 @@ impl World {
     pub(crate) fn end_wait(&self, vcpu: usize, delay: u64) {
         let cpu = &self.cpus[vcpu];
         if cpu.waits.get() && !cpu.waking.replace(true) {
-            self.go(cpu.owner.get(), delay);
+            self.schedule(cpu.owner.get(), delay);
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) enum Pause {
     For(u64),
     /// A number of nanoseconds of computing, in a poll that may be suspended meanwhile.
     Compute(u64),
-    /// Until a call of [`World::go`].
+    /// Until a call of [`World::schedule`].
     Wait,
 }
 

@@ -11,9 +11,9 @@ const COLUMNS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entry {
     /// A step of a coroutine.
-    Changed(usize, Level, Step),
+    Step(usize, Level, Step),
     /// The beginning or end of a vCPU's wait for work.
-    Idles(bool),
+    Idle(bool),
 }
 
 /// The events of a simulation, in order.
@@ -48,22 +48,22 @@ impl fmt::Display for Timeline {
         let mut lanes = vec!["".to_owned(); self.vcpus];
         for (time, vcpu, entry) in &self.entries {
             let said = match *entry {
-                Entry::Idles(true) => "parks".to_owned(),
-                Entry::Idles(false) => "is back".to_owned(),
-                Entry::Changed(k, level, step) => {
+                Entry::Idle(true) => "parks".to_owned(),
+                Entry::Idle(false) => "is back".to_owned(),
+                Entry::Step(k, level, step) => {
                     format!("#{k} {step:?} (level {})", level.get())
                 }
             };
             if let Some(vcpu) = *vcpu {
                 lanes[vcpu] = match *entry {
-                    Entry::Idles(true) => "z".to_owned(),
-                    Entry::Changed(k, _, Step::Polled | Step::Resumed) => format!("#{k}"),
-                    Entry::Idles(false)
-                    | Entry::Changed(
+                    Entry::Idle(true) => "z".to_owned(),
+                    Entry::Step(k, _, Step::Polled | Step::Resumed) => format!("#{k}"),
+                    Entry::Idle(false)
+                    | Entry::Step(
                         ..,
                         Step::Yielded | Step::Blocked | Step::Suspended | Step::Exited,
                     ) => ".".to_owned(),
-                    Entry::Changed(..) => lanes[vcpu].clone(),
+                    Entry::Step(..) => lanes[vcpu].clone(),
                 };
             }
             write!(f, "{:>12.3} ", *time as f64 / 1e3)?;

@@ -105,7 +105,7 @@ pub struct Workload {
 impl Workload {
     /// Creates a workload whose steps interleave only by their costs.
     #[must_use]
-    pub fn of(programs: impl Into<Vec<Program>>) -> Workload {
+    pub fn new(programs: impl Into<Vec<Program>>) -> Workload {
         Workload {
             programs: programs.into(),
             delays: Vec::new(),
@@ -125,7 +125,7 @@ impl Workload {
     /// Returns true if any poll waits for the exit of a coroutine: the length of polls is then
     /// unbounded.
     #[must_use]
-    pub fn blocks(&self) -> bool {
+    pub fn may_block(&self) -> bool {
         let mut ops = self.programs.iter().flat_map(|program| &program.ops);
         ops.any(|op| matches!(op, Op::Block(_)))
     }

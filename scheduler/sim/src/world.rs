@@ -13,8 +13,8 @@ use std::task::Waker;
 
 use upshift_core::{Change, Config, CoroutineId, Domain, Executor, JoinHandle, Step, Vcpu};
 
-use crate::host::{Clock, Inhabited, SimHost};
-use crate::laws::{Doing, Laws, Violation};
+use crate::host::{Clock, CurrentWorld, SimHost};
+use crate::laws::{Activity, Laws, Violation};
 use crate::lock::{LOCKS, Lock};
 use crate::machine::Machine;
 use crate::strand::{Pause, Strand};
@@ -26,7 +26,7 @@ const MOST_EVENTS: u64 = 100_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// The strand continues, unless its epoch has changed.
-    Go { strand: usize, epoch: u32 },
+    Continue { strand: usize, epoch: u32 },
     /// A thread that serves no vCPU spawns a coroutine.
     Spawn(usize),
     /// A thread that serves no vCPU puts a token into a channel.
@@ -38,7 +38,7 @@ pub(crate) enum Event {
 }
 
 /// A waiter: the flag that ends its wait, and the waker to call when the flag has been set.
-pub(crate) type Told = (Rc<Cell<bool>>, Waker);
+pub(crate) type Waiter = (Rc<Cell<bool>>, Waker);
 
 /// The host's state of a vCPU.
 pub(crate) struct Cpu {
@@ -48,7 +48,7 @@ pub(crate) struct Cpu {
     pub(crate) spares: RefCell<Vec<usize>>,
     pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
     /// Timers in the order of their deadlines.
-    pub(crate) timers: RefCell<BTreeMap<(u64, u64), Told>>,
+    pub(crate) timers: RefCell<BTreeMap<(u64, u64), Waiter>>,
     /// Operations whose data has arrived, and which have not been reaped.
     pub(crate) ring: RefCell<VecDeque<usize>>,
     /// Set while the owner waits for work in [`crate::serve`].
@@ -66,7 +66,7 @@ pub(crate) struct Cpu {
 #[derive(Default)]
 pub(crate) struct Channel {
     pub(crate) tokens: u64,
-    pub(crate) waiting: VecDeque<(Rc<Cell<bool>>, Waker)>,
+    pub(crate) waiting: VecDeque<Waiter>,
 }
 
 /// Phase of the end of a case.
@@ -107,7 +107,7 @@ pub(crate) struct World {
     pub(crate) channels: RefCell<Vec<Channel>>,
     pub(crate) locks: RefCell<Vec<Lock>>,
     /// Coroutines that receive; the flag is set when the data has arrived.
-    pub(crate) operations: RefCell<Vec<Told>>,
+    pub(crate) operations: RefCell<Vec<Waiter>>,
     pub(crate) laws: RefCell<Laws>,
     broken: RefCell<Option<Violation>>,
     end: Cell<End>,
@@ -119,7 +119,7 @@ impl World {
     pub(crate) fn new(machine: Machine, workload: Workload, laws: Laws) -> Rc<World> {
         let config = Config {
             floor: machine.floor,
-            look_after: machine.look,
+            look_after: machine.look_after,
             patience: machine.preemption.map_or(0, |p| 10 * p.quantum),
             ..Config::default()
         };
@@ -162,13 +162,13 @@ impl World {
             workload,
         });
         for vcpu in 0..machine.vcpus {
-            let strand = world.begin(Some(vcpu), move |world| world.serve(vcpu));
+            let strand = world.create_strand(Some(vcpu), move |world| world.serve(vcpu));
             world.cpus[vcpu].owner.set(strand);
-            world.go(strand, 0);
+            world.schedule(strand, 0);
         }
         for (k, program) in world.workload.programs.iter().enumerate() {
             if let Some(start) = program.start {
-                world.at(start, Event::Spawn(k));
+                world.add_event(start, Event::Spawn(k));
             }
         }
         world
@@ -184,9 +184,9 @@ impl World {
 
     /// Runs until no event is left, or a law is broken.
     pub(crate) fn run(self: &Rc<World>) -> Result<(), Violation> {
-        let _inhabited = Inhabited::begin(self);
+        let _inhabited = CurrentWorld::begin(self);
         let result = self.events_until_quiet();
-        let result = result.and_then(|()| self.laws.borrow_mut().at_the_end(self));
+        let result = result.and_then(|()| self.laws.borrow_mut().check_end(self));
         let drained = self.drain();
         result.and(drained)
     }
@@ -197,19 +197,19 @@ impl World {
             let Some(Reverse((time, _, event))) = next else {
                 break;
             };
-            if let Event::Go { strand, epoch } = event
+            if let Event::Continue { strand, epoch } = event
                 && self.strand(strand).epoch.get() != epoch
             {
                 continue;
             }
             if count > MOST_EVENTS && self.laws.borrow().is_enabled() {
-                return Err(self.laws.borrow().spins(self));
+                return Err(self.laws.borrow().endless_violation(self));
             }
             if !self.is_draining() {
-                self.laws.borrow_mut().between(self, time)?;
+                self.laws.borrow_mut().check_until(self, time)?;
             }
             self.agenda.now.set(time);
-            self.happen(event);
+            self.handle_event(event);
             if let Some(violation) = self.broken.take() {
                 return Err(violation);
             }
@@ -217,12 +217,12 @@ impl World {
         Ok(())
     }
 
-    fn happen(self: &Rc<World>, event: Event) {
+    fn handle_event(self: &Rc<World>, event: Event) {
         match event {
-            Event::Go { strand, .. } => self.resume(strand),
-            Event::Spawn(k) => self.outside(move |world| world.spawn(k)),
-            Event::Signal(channel) => self.outside(move |world| world.signal(channel)),
-            Event::Arrival { vcpu, operation } => self.arrives(vcpu, operation),
+            Event::Continue { strand, .. } => self.resume(strand),
+            Event::Spawn(k) => self.run_outside(move |world| world.spawn(k)),
+            Event::Signal(channel) => self.run_outside(move |world| world.signal(channel)),
+            Event::Arrival { vcpu, operation } => self.handle_arrival(vcpu, operation),
             Event::Watch { vcpu, poll } => self.watch(vcpu, poll),
         }
     }
@@ -236,7 +236,7 @@ impl World {
             self.end.set(End::Finished);
             for cpu in &self.cpus {
                 for strand in cpu.spares.take() {
-                    self.go(strand, 0);
+                    self.schedule(strand, 0);
                 }
             }
             for vcpu in 0..self.cpus.len() {
@@ -259,9 +259,9 @@ impl World {
             }
             let living = Rc::new(Cell::new(0));
             let count = living.clone();
-            self.outside(move |world| count.set(world.domain.cancel_all()));
+            self.run_outside(move |world| count.set(world.domain.cancel_all()));
             for strand in self.blocked.take() {
-                self.go(strand, 0);
+                self.schedule(strand, 0);
             }
             for vcpu in 0..self.cpus.len() {
                 self.end_wait(vcpu, 0);
@@ -271,7 +271,7 @@ impl World {
                 return Ok(());
             }
         }
-        Err(self.laws.borrow().spins(self))
+        Err(self.laws.borrow().endless_violation(self))
     }
 
     // Time and events.
@@ -288,7 +288,7 @@ impl World {
         self.agenda.now.get()
     }
 
-    pub(crate) fn at(&self, time: u64, event: Event) {
+    pub(crate) fn add_event(&self, time: u64, event: Event) {
         let made = self.agenda.made.get();
         self.agenda.made.set(made + 1);
         let time = time.max(self.now());
@@ -304,8 +304,8 @@ impl World {
         self.strands.borrow()[index].clone()
     }
 
-    /// Creates a strand, which waits for its first [`World::go`].
-    pub(crate) fn begin(
+    /// Creates a strand, which waits for its first [`World::schedule`].
+    pub(crate) fn create_strand(
         self: &Rc<World>,
         vcpu: Option<usize>,
         body: impl FnOnce(&Rc<World>) + 'static,
@@ -325,21 +325,21 @@ impl World {
     }
 
     /// Runs `body` at the current time on a strand that serves no vCPU.
-    pub(crate) fn outside(self: &Rc<World>, body: impl FnOnce(&Rc<World>) + 'static) {
-        let strand = self.begin(None, body);
+    pub(crate) fn run_outside(self: &Rc<World>, body: impl FnOnce(&Rc<World>) + 'static) {
+        let strand = self.create_strand(None, body);
         self.resume(strand);
     }
 
     /// Lets a strand continue `delay` nanoseconds from now, and voids earlier events for it.
-    pub(crate) fn go(&self, index: usize, delay: u64) {
+    pub(crate) fn schedule(&self, index: usize, delay: u64) {
         let strand = self.strand(index);
         let epoch = strand.epoch.get() + 1;
         strand.epoch.set(epoch);
-        let event = Event::Go {
+        let event = Event::Continue {
             strand: index,
             epoch,
         };
-        self.at(self.now() + delay, event);
+        self.add_event(self.now() + delay, event);
     }
 
     fn resume(&self, index: usize) {
@@ -351,10 +351,10 @@ impl World {
         match pause {
             None => self.ended.borrow_mut().push(index),
             Some(Pause::Wait) => {}
-            Some(Pause::For(time)) => self.go(index, time),
+            Some(Pause::For(time)) => self.schedule(index, time),
             Some(Pause::Compute(time)) => {
                 strand.until.set(Some(self.now() + time));
-                self.go(index, time);
+                self.schedule(index, time);
             }
         }
     }
@@ -398,12 +398,12 @@ impl World {
     }
 
     /// Returns the vCPU that the running strand serves.
-    pub(crate) fn serving(&self) -> Option<usize> {
+    pub(crate) fn serving_vcpu(&self) -> Option<usize> {
         self.running.borrow().as_ref()?.vcpu
     }
 
     pub(crate) fn current(&self) -> Option<NonNull<Vcpu<SimHost>>> {
-        Some(self.cpus[self.serving()?].executor.vcpu())
+        Some(self.cpus[self.serving_vcpu()?].executor.vcpu())
     }
 
     /// Records which coroutine the running strand is about to spawn, if any.
@@ -413,7 +413,7 @@ impl World {
     }
 
     /// Records a step of a coroutine.
-    pub(crate) fn changed(&self, change: &Change) {
+    pub(crate) fn record_step(&self, change: &Change) {
         if self.is_draining() {
             return;
         }
@@ -421,11 +421,11 @@ impl World {
             return;
         };
         let mut laws = self.laws.borrow_mut();
-        laws.changed(self.now(), change, strand.index, strand.spawning.get());
+        laws.record_step(self.now(), change, strand.index, strand.spawning.get());
         drop(laws);
         if change.step == Step::Exited {
             for strand in self.blocked.take() {
-                self.go(strand, 0);
+                self.schedule(strand, 0);
             }
         }
     }
@@ -447,8 +447,10 @@ impl World {
         }
     }
 
-    pub(crate) fn doing(&self, vcpu: usize, doing: Doing) {
-        self.laws.borrow_mut().doing(self.now(), vcpu, doing);
+    pub(crate) fn set_activity(&self, vcpu: usize, activity: Activity) {
+        self.laws
+            .borrow_mut()
+            .set_activity(self.now(), vcpu, activity);
     }
 }
 

@@ -96,7 +96,7 @@ fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_the_waiters_behind_it()
     let demotes = Program::at(30, 10, [Op::Reprio(1, 13)]);
     simulate(
         Machine::new(1),
-        Workload::of([holder, next, urgent, demotes]),
+        Workload::new([holder, next, urgent, demotes]),
     )
     .unwrap_or_else(|violation| panic!("{violation}"));
 }
@@ -109,7 +109,7 @@ fn a_poll_that_makes_itself_less_urgent_counts_at_its_first_level() {
     let runs = Program::at(0, 11, [Op::Compute(LONG)]);
     let demoted = Program::at(35_362, 0, [Op::Reprio(1, 11), Op::Compute(LONG)]);
     let waits = Program::at(35_420, 10, [Op::Compute(10_000)]);
-    simulate(Machine::new(1), Workload::of([runs, demoted, waits]))
+    simulate(Machine::new(1), Workload::new([runs, demoted, waits]))
         .unwrap_or_else(|violation| panic!("{violation}"));
 }
 
@@ -154,7 +154,7 @@ fn a_floor_holds_beside_endless_urgent_work() {
                 }),
                 ..Machine::new(1)
             };
-            let workload = Workload::of([work(3, urgent), work(3, urgent), work(40, batch)]);
+            let workload = Workload::new([work(3, urgent), work(3, urgent), work(40, batch)]);
             simulate(machine, workload).unwrap_or_else(|violation| panic!("{violation}"));
         }
     }

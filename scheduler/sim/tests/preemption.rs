@@ -2,8 +2,8 @@
 //! a million loads.
 
 use upshift_core::preempt::{MAX_SUSPENSION, REST_LENGTH, SHARE, TURN_LENGTH};
-use upshift_sim::suspending::{
-    Arrival, Levels, Load, Outcome, Service, Shape, Wait, WatcherState, check, contend,
+use upshift_sim::suspension::{
+    Arrival, Levels, Load, Outcome, Service, Shape, Wait, WatcherState, check, run_load,
     search_loads,
 };
 
@@ -179,7 +179,7 @@ fn a_suspended_poll_gets_turns_beside_short_polls() {
     let mut arrivals = vec![poll(0, 60, 10 * TURN_LENGTH)];
     arrivals.extend((0..400_000).map(|n| poll(2 * C + n * C / 8, 1, C / 8)));
     let busy = 400_000 * C / 8;
-    let outcome = contend(&load(arrivals, 0));
+    let outcome = run_load(&load(arrivals, 0));
     assert!(outcome.end < busy + busy / 10);
     let most = REST_LENGTH + 3 * MAX_SUSPENSION + TURN_LENGTH + 3 * C;
     assert!(outcome.kept_off <= most, "{} > {most}", outcome.kept_off);
@@ -202,7 +202,7 @@ fn short_polls_behind_which_others_always_wait_cause_few_looks() {
     for levels in [1, 2] {
         let arrivals =
             (0..50_000).map(|n| poll(n * C / 2, 20 + (n % levels) as u8, C / 2 + C / 20));
-        let outcome = contend(&load(arrivals.collect(), 0));
+        let outcome = run_load(&load(arrivals.collect(), 0));
         let looks = outcome.by_event + outcome.by_clock;
         println!("{levels}: {looks} looks in {} ns", outcome.end);
         assert!(looks <= 1_000, "{levels}: {looks}");

@@ -10,12 +10,19 @@ const LONG: u64 = 5 * MS;
 /// parked vCPUs do not look at others.
 fn holds_by_looks(programs: impl Into<Vec<Program>>) {
     let machine = Machine::new(2);
-    let workload = Workload::of(programs);
+    let workload = Workload::new(programs);
     match simulate(machine, workload.clone()) {
         Ok(longest) => assert!(longest.beside_idle <= machine.conservation_bound()),
         Err(violation) => panic!("{violation}"),
     }
-    let violation = simulate(Machine { look: 0, ..machine }, workload).unwrap_err();
+    let violation = simulate(
+        Machine {
+            look_after: 0,
+            ..machine
+        },
+        workload,
+    )
+    .unwrap_err();
     assert_eq!(violation.law, Law::Conservation, "{violation}");
 }
 

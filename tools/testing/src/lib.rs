@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait of a test for an expected event: much longer than the event takes, because a loaded
 /// or stalled machine is slow.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
@@ -14,10 +14,10 @@ const POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// If the condition does not hold within [`PATIENCE`].
+/// If the condition does not hold within [`MAX_WAIT`].
 #[track_caller]
 pub fn until(what: &str, condition: impl FnMut() -> bool) {
-    within(PATIENCE, what, condition);
+    within(MAX_WAIT, what, condition);
 }
 
 /// Waits until the condition holds.

@@ -64,7 +64,7 @@ impl Timeline {
         self.events.push(Event { at, vcpu, kind });
     }
 
-    /// Adds the step that a host was notified of ([`Host::changed`](upshift_core::Host::changed)).
+    /// Adds the step that a host was notified of ([`Host::on_step`](upshift_core::Host::on_step)).
     pub fn change(&mut self, at: u64, change: &Change) {
         let coroutine = Coroutine {
             id: change.id,

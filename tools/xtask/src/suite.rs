@@ -92,7 +92,7 @@ fn find(word: &str, steps: &'static [Step]) -> Result<&'static Step, String> {
 
 /// Verdicts so far, in the order of the steps.
 #[derive(Default)]
-struct Tally {
+struct Verdicts {
     passed: usize,
     failed: Vec<String>,
     /// Last lines of each failed step, for the end of the report.
@@ -104,7 +104,7 @@ struct Tally {
     unstable_tests: Vec<String>,
 }
 
-impl Tally {
+impl Verdicts {
     fn add(&mut self, name: &str, verdict: &Verdict) {
         match verdict {
             Ok(Done::Passed(_)) => self.passed += 1,
@@ -232,34 +232,36 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
         });
     }
     let mut early = run_concurrently(&chosen, options.verbose);
-    let mut tally = Tally::default();
+    let mut verdicts = Verdicts::default();
     for (place, chosen) in chosen.iter().enumerate() {
         let verdict = match (chosen.step.concurrency, early.remove(&place)) {
             (Some(Concurrency::Whole(_)), Some((verdict, _))) => verdict,
             (_, built) => chosen.run_alone(built)?,
         };
         let name = chosen.step.name;
-        tally.add(name, &verdict);
+        verdicts.add(name, &verdict);
         let log = chosen.context.log_text();
         let named = |line: &str| format!("{name}: {line}");
         let skipped = skipped_tests(&log);
-        tally
+        verdicts
             .skipped_tests
             .extend(skipped.iter().map(|line| named(line)));
         if verdict.is_err() {
-            tally
+            verdicts
                 .final_messages
                 .extend(final_messages(&log).into_iter().map(named));
         }
-        tally.unstable_tests.extend(unstable_tests(&log).map(named));
+        verdicts
+            .unstable_tests
+            .extend(unstable_tests(&log).map(named));
     }
     println!(
         "{:.0} s in all, logs in {}",
         started.elapsed().as_secs_f64(),
         logs.display()
     );
-    println!("{}", tally.summary());
-    Ok(tally.failed.is_empty())
+    println!("{}", verdicts.summary());
+    Ok(verdicts.failed.is_empty())
 }
 
 /// A selected step.
@@ -393,13 +395,13 @@ mod tests {
 
     #[test]
     fn summary_ends_with_the_count() {
-        let mut tally = Tally::default();
-        tally.add("fmt", &Ok(Done::Passed(String::new())));
-        tally.add("unit", &Ok(Done::Passed("3 tests".to_owned())));
-        assert_eq!(tally.summary(), "2 passed, 0 failed, 0 skipped");
-        tally.add("loom", &Err("exit status 101".to_owned()));
-        tally.add("miri", &Ok(Done::Skipped("no nightly".to_owned())));
-        let summary = tally.summary();
+        let mut verdicts = Verdicts::default();
+        verdicts.add("fmt", &Ok(Done::Passed(String::new())));
+        verdicts.add("unit", &Ok(Done::Passed("3 tests".to_owned())));
+        assert_eq!(verdicts.summary(), "2 passed, 0 failed, 0 skipped");
+        verdicts.add("loom", &Err("exit status 101".to_owned()));
+        verdicts.add("miri", &Ok(Done::Skipped("no nightly".to_owned())));
+        let summary = verdicts.summary();
         assert!(
             summary.contains("failed, 1:\n  loom: exit status 101\n2 passed"),
             "{summary}"

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use upshift_core::{
-    Change, CoroutineId, Executor, Host, JoinHandle, Kind, Level, Priority, Served, SpawnError,
+    Change, CoroutineId, Executor, Host, JoinHandle, Kind, Level, Priority, ServedVcpu, SpawnError,
     SpawnOptions,
 };
 
@@ -33,7 +33,7 @@ unsafe impl Host for KernelHost {
     }
 
     #[inline]
-    fn changed(&self, change: &Change) {
+    fn on_step(&self, change: &Change) {
         if let Some(state) = change.step.entered() {
             trace::coroutine(change.id, change.level, state.into());
         }
@@ -45,12 +45,12 @@ unsafe impl Host for KernelHost {
     }
 
     #[inline]
-    fn current(&self) -> Option<Served> {
+    fn current(&self) -> Option<ServedVcpu> {
         let hart = hart::this();
         if hart.in_interrupt.load(Relaxed) {
             return None;
         }
-        NonNull::new(hart.vcpu.load(Relaxed)).map(Served::from)
+        NonNull::new(hart.vcpu.load(Relaxed)).map(ServedVcpu::from)
     }
 
     fn kick(&self, index: usize) {

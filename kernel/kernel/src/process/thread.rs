@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use os_abi::shared::{DRAINING, HANDLER};
-use os_abi::thread::{CRITICAL, LOCAL_BITMAP, OWED};
+use os_abi::thread::{CRITICAL, LOCAL_BITMAP, YIELD_REQUESTED};
 use upshift_core::Level;
 
 use super::Process;
@@ -122,7 +122,7 @@ impl Thread {
 
     /// Returns whether a thread that should leave the hart may continue for a little longer,
     /// because it is in a critical section for which other threads may spin. Granted once per
-    /// critical section; the word `OWED` makes the program enter the kernel at its end.
+    /// critical section; the word `YIELD_REQUESTED` makes the program enter the kernel at its end.
     pub(crate) fn is_in_grace(&mut self, space: &AddressSpace) -> bool {
         if space.line(self.line, CRITICAL) == 0 {
             self.grace = 0;
@@ -130,17 +130,17 @@ impl Thread {
         }
         if self.grace == 0 {
             self.grace = clock::now() + clock::from_micros(GRACE_MICROS);
-            space.set_line(self.line, OWED, 1);
+            space.set_line(self.line, YIELD_REQUESTED, 1);
         }
         clock::now() < self.grace
     }
 
     /// Returns whether a thread of a held process is in a critical section that it must finish
-    /// first. The word `OWED` makes the program enter the kernel afterwards.
+    /// first. The word `YIELD_REQUESTED` makes the program enter the kernel afterwards.
     pub(crate) fn must_finish_critical_section(&self, space: &AddressSpace) -> bool {
         let critical = space.line(self.line, CRITICAL) != 0;
         if critical {
-            space.set_line(self.line, OWED, 1);
+            space.set_line(self.line, YIELD_REQUESTED, 1);
         }
         critical
     }
@@ -148,7 +148,7 @@ impl Thread {
     /// Ends the thread's grace, if any, because the thread leaves the hart.
     pub(crate) fn end_grace(&mut self, space: &AddressSpace) {
         if core::mem::replace(&mut self.grace, 0) != 0 {
-            space.set_line(self.line, OWED, 0);
+            space.set_line(self.line, YIELD_REQUESTED, 0);
         }
     }
 

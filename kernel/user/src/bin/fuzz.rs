@@ -9,7 +9,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use os_abi::shared::{DRAINING, HANDLER, RING_HEAD, RING_TAIL};
-use os_abi::thread::{CRITICAL, LINE_WORDS, LOCAL_BITMAP, MAX_THREADS, OWED};
+use os_abi::thread::{CRITICAL, LINE_WORDS, LOCAL_BITMAP, MAX_THREADS, YIELD_REQUESTED};
 use os_user::net::listen;
 use os_user::{exit, layout, now, number, pipe, process_number, sys};
 
@@ -141,7 +141,7 @@ fn forge(random: &mut Random) {
         }
         _ => {
             let line = random.below(MAX_THREADS as u64) as usize;
-            let words = [LOCAL_BITMAP, CRITICAL, OWED];
+            let words = [LOCAL_BITMAP, CRITICAL, YIELD_REQUESTED];
             let word = words[random.below(3) as usize];
             (layout::THREADS, line * LINE_WORDS + word)
         }

@@ -7,7 +7,7 @@ use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Policy, Tid};
 
 use crate::process::{
-    PATIENCE, Process, RESTORE_BOUND, Random, Victim, elevated_threads, marked, until,
+    MAX_WAIT, Process, RESTORE_BOUND, Random, Victim, elevated_threads, marked, until,
 };
 use crate::root;
 
@@ -19,7 +19,7 @@ const DEATHS: [&str; 10] = [
 /// Waits, after the death of `owner`, until the victims have their former state and no guardian or
 /// elevated thread of the owner is left.
 fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         let changed = victim.changed();
         let left = marked(&owner.marker);
@@ -40,7 +40,7 @@ fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
         }
         assert!(
             Instant::now() < deadline,
-            "{PATIENCE:?} after {case}: {changed:?}, guardians {guardians:?}, elevated {elevated:?}"
+            "{MAX_WAIT:?} after {case}: {changed:?}, guardians {guardians:?}, elevated {elevated:?}"
         );
         std::thread::sleep(Duration::from_micros(500));
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 use upshift_elevate::{Policy, Tid, current_tid};
-pub(crate) use upshift_testing::{PATIENCE, until};
+pub(crate) use upshift_testing::{MAX_WAIT, until};
 
 /// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_ELEVATE_ROLE";

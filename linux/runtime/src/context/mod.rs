@@ -154,7 +154,7 @@ pub(crate) fn why_outside() -> &'static str {
         .unwrap_or(MESSAGE)
 }
 
-/// Holder of a lock, as [`lock_taken`] identifies it.
+/// Holder of a lock, as [`record_lock`] identifies it.
 pub(crate) enum LockOwner {
     /// A coroutine of the lock's runtime: counted, and identified by its id.
     Named(CoroutineId),
@@ -165,13 +165,13 @@ pub(crate) enum LockOwner {
 }
 
 /// Records that the current coroutine takes a lock that lends, of the runtime with this number; see
-/// [`upshift_core::Domain::lock_taken`].
+/// [`upshift_core::Domain::record_lock`].
 #[inline]
-pub(crate) fn lock_taken(runtime: u64) -> LockOwner {
+pub(crate) fn record_lock(runtime: u64) -> LockOwner {
     with(|worker| {
         let number = &worker.shared().number;
         if number.get() == runtime {
-            match worker.executor().domain().lock_taken() {
+            match worker.executor().domain().record_lock() {
                 Some(id) => LockOwner::Named(id),
                 None => LockOwner::Unnamed,
             }
@@ -209,16 +209,16 @@ pub(crate) fn is_alive(runtime: u64) -> bool {
 
 /// Gives a lock to its waiter `id` of the runtime with this number. Returns false if that coroutine
 /// has exited.
-pub(crate) fn lock_granted(runtime: u64, id: CoroutineId) -> bool {
+pub(crate) fn record_handover(runtime: u64, id: CoroutineId) -> bool {
     let mut lives = false;
-    with_domain_of(runtime, |domain| lives = domain.lock_granted(id).is_ok());
+    with_domain_of(runtime, |domain| lives = domain.record_handover(id).is_ok());
     lives
 }
 
 /// Records that a lock which `id` of the runtime with this number had taken is released.
 #[inline]
-pub(crate) fn lock_released(runtime: u64, id: CoroutineId) {
-    with_domain_of(runtime, |domain| domain.lock_released(id));
+pub(crate) fn record_unlock(runtime: u64, id: CoroutineId) {
+    with_domain_of(runtime, |domain| domain.record_unlock(id));
 }
 
 /// Runs `f`, which runs no user code, with the domain of a runtime: mostly the caller's own.
@@ -259,9 +259,9 @@ pub(crate) fn lend(runtime: u64, holder: CoroutineId, level: Level) {
 }
 
 /// Changes the level lent to `holder`, of the runtime with this number, to that of its most urgent
-/// waiter; see [`upshift_core::Domain::lend_again`].
-pub(crate) fn lend_again(runtime: u64, holder: CoroutineId, level: Option<Level>) {
-    with_domain_of(runtime, |domain| domain.lend_again(holder, level));
+/// waiter; see [`upshift_core::Domain::set_loan`].
+pub(crate) fn set_loan(runtime: u64, holder: CoroutineId, level: Option<Level>) {
+    with_domain_of(runtime, |domain| domain.set_loan(holder, level));
 }
 
 /// Returns the level of a coroutine of the runtime with this number, unless it has exited.

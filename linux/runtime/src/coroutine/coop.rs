@@ -144,7 +144,7 @@ fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
 /// Returns whether the coroutine has run for its quantum since it was last at the tail of its
 /// level.
 fn is_quantum_used(worker: &Worker, now: u64) -> bool {
-    now.saturating_sub(worker.executor().turn_began()) > worker.pace().quantum
+    now.saturating_sub(worker.executor().quantum_began()) > worker.pace().quantum
 }
 
 /// Returns `Ready` if the next piece of a long transfer, which takes microseconds, may be done in

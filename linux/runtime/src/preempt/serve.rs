@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 
-use upshift_core::preempt::{TURN_LENGTH, Waits};
+use upshift_core::preempt::{TURN_LENGTH, WaitingWork};
 use upshift_core::{CoroutineId, Picked, Running, Yielded};
 
 use super::alarm::NEVER;
@@ -184,8 +184,8 @@ impl Preemptible {
         let waiting = worker.executor().bitmap() | self.pinned.levels.load(Relaxed);
         if waiting != 0 {
             let level = worker.executor().running_level().unwrap_or_default();
-            let waits = match Waits::of(level.get(), waiting) {
-                Waits::Equal if worker.executor().only_expired(level) => Waits::Nothing,
+            let waits = match WaitingWork::most_urgent(level.get(), waiting) {
+                WaitingWork::Equal if worker.executor().only_expired(level) => WaitingWork::Nothing,
                 waits => waits,
             };
             self.alarm.look_within(begins, self.look_after(waits));
@@ -194,10 +194,10 @@ impl Preemptible {
 
     /// Returns the ticks after which the watcher looks at a poll behind which `waits` waits. Less
     /// urgent work waits until the poll ends or sleeps.
-    fn look_after(&self, waits: Waits) -> u64 {
+    fn look_after(&self, waits: WaitingWork) -> u64 {
         match waits {
-            Waits::Nothing => self.settings.max_suspension_ticks,
-            Waits::Equal | Waits::Urgent => self.settings.cost_ticks,
+            WaitingWork::Nothing => self.settings.max_suspension_ticks,
+            WaitingWork::Equal | WaitingWork::Urgent => self.settings.cost_ticks,
         }
     }
 
@@ -302,7 +302,7 @@ impl Preemptible {
     /// Arranges a look because the poll of the calling thread has made a coroutine of this vCPU
     /// ready, which waits for the end of the poll.
     #[cold]
-    fn waiter(&self, waits: Waits) {
+    fn waiter(&self, waits: WaitingWork) {
         let ticks = clock::ticks();
         if !self.alarm.rests(ticks, self.settings.max_suspension_ticks) {
             self.alarm.look_within(ticks, self.look_after(waits));
@@ -326,7 +326,7 @@ impl Preemptible {
 
 /// Tells the vCPU that the poll of this thread has made a coroutine ready that waits for its end.
 #[inline]
-pub(crate) fn notify_local_arrival(waits: Waits) {
+pub(crate) fn notify_local_arrival(waits: WaitingWork) {
     with_current(|vcpu, number| {
         if vcpu.current.load(Acquire) == number {
             vcpu.waiter(waits);

@@ -167,7 +167,7 @@ impl<'a> Watcher<'a> {
                 self.policy.charge_look(now);
             }
         }
-        vcpu.alarm.set_rest(now, self.policy.rests_until());
+        vcpu.alarm.set_rest(now, self.policy.rest_end());
         let mut at = match next {
             Next::At(at) => at,
             // The state changes as fast as the watcher looks, and the other threads need the CPU.
@@ -308,7 +308,7 @@ impl<'a> Watcher<'a> {
         }
         let rule = vcpu.rule();
         let (ran, may_sleep) = thread.run_time(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
-        let depended_on = Policy::is_depended_on(vcpu.tally.blocked.load(Acquire) != 0, ran);
+        let depended_on = Policy::may_block_others(vcpu.tally.blocked.load(Acquire) != 0, ran);
         if self.give_turn(depended_on, now) && depended_on {
             return self.stop(id, rule.queue_end(ran), may_sleep, now);
         }
@@ -325,7 +325,9 @@ impl<'a> Watcher<'a> {
                 } else {
                     self.listen();
                     // Something more urgent may have arrived.
-                    if self.snapshot(id, level, thread, ran, now).waits() > snapshot.waits() {
+                    if self.snapshot(id, level, thread, ran, now).waiting_work()
+                        > snapshot.waiting_work()
+                    {
                         return Next::Now;
                     }
                 }
@@ -356,7 +358,7 @@ impl<'a> Watcher<'a> {
             turn: thread.turn.load(Relaxed),
             waiting: executor.bitmap() | hidden,
             only_expired: hidden & level.bit() == 0 && executor.only_expired(level),
-            beside_idle: self.waits_beside_an_idle_vcpu(),
+            idle_vcpu_could_run: self.waits_beside_an_idle_vcpu(),
             expects_urgent: self.vcpu.watch().levels_in_flight() & level.more_urgent_bits() != 0,
             any_suspended: self.vcpu.tally.suspended.load(Acquire) != 0,
         }
@@ -410,7 +412,7 @@ impl<'a> Watcher<'a> {
     fn between_polls(&mut self, by_timer: bool, now: u64) -> Next {
         if by_timer && self.policy.is_stale_look(0) {
             // A poll that begins meanwhile sets the timer for the end of the rest.
-            self.policy.rest(now);
+            self.policy.begin_rest(now);
         }
         self.give_turn(self.vcpu.tally.blocked.load(Acquire) != 0, now);
         if self.may_be_stuck() {
@@ -426,7 +428,7 @@ impl<'a> Watcher<'a> {
         if vcpu.tally.suspended.load(Acquire) == 0 {
             return false;
         }
-        let Some(least) = self.policy.turn_is_due(depended_on, now) else {
+        let Some(least) = self.policy.min_suspension_for_turn(depended_on, now) else {
             return false;
         };
         let roles = vcpu.roles();
@@ -550,7 +552,7 @@ impl<'a> Watcher<'a> {
             return Next::Rest;
         }
         let now = clock::now();
-        if self.policy.rests_until() > now {
+        if self.policy.rest_end() > now {
             return Next::At(now + 2 * MAX_SUSPENSION);
         }
         self.listen();

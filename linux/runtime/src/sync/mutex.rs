@@ -239,7 +239,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn name(&self) -> (u64, Option<u64>) {
         let runtime = self.runtime.load(Ordering::Relaxed);
-        match context::lock_taken(runtime) {
+        match context::record_lock(runtime) {
             LockOwner::Named(id) => (self.word_of(id), None),
             LockOwner::Elsewhere(number) if runtime == NO_RUNTIME => self.adopt_runtime(number),
             LockOwner::Elsewhere(number) => (UNNAMED, Some(number)),
@@ -253,7 +253,7 @@ impl<T: ?Sized> Mutex<T> {
         let word = locked_by(Some(id));
         if word == UNNAMED {
             // The index does not fit into the word.
-            context::lock_released(self.runtime.load(Ordering::Relaxed), id);
+            context::record_unlock(self.runtime.load(Ordering::Relaxed), id);
         }
         word
     }
@@ -301,7 +301,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn release_name(&self, word: u64) {
         if let Some(id) = holder(word) {
-            context::lock_released(self.runtime.load(Ordering::Relaxed), id);
+            context::record_unlock(self.runtime.load(Ordering::Relaxed), id);
         }
     }
 
@@ -320,7 +320,7 @@ impl<T: ?Sized> Mutex<T> {
             self.hand_over(self.waiters.lock());
         }
         if let Some(id) = holder(word) {
-            context::lock_released(runtime, id);
+            context::record_unlock(runtime, id);
         }
     }
 
@@ -333,7 +333,7 @@ impl<T: ?Sized> Mutex<T> {
         let waker = waiters.pop(|word| {
             next = match holder(word) {
                 // The coroutine that queued is gone; its future is elsewhere.
-                Some(id) if !context::lock_granted(runtime, id) => UNNAMED,
+                Some(id) if !context::record_handover(runtime, id) => UNNAMED,
                 _ => word,
             };
             next
@@ -363,7 +363,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// Adjusts the loan of the holder in `word` after a waiter left or changed its level.
-    fn lend_again(&self, waiters: &WaitQueue<u64>, word: u64) {
+    fn update_loan(&self, waiters: &WaitQueue<u64>, word: u64) {
         let level = match waiters.first() {
             // The level of a foreign waiter is not known; waiters behind it may have lent.
             Some((_, UNNAMED)) => return,
@@ -371,7 +371,7 @@ impl<T: ?Sized> Mutex<T> {
             None => None,
         };
         if let Some(id) = holder(word) {
-            context::lend_again(self.runtime.load(Ordering::Relaxed), id, level);
+            context::set_loan(self.runtime.load(Ordering::Relaxed), id, level);
         }
     }
 }

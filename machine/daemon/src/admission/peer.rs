@@ -24,7 +24,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Asks the kernel about the peer of `socket`.
-    pub(crate) fn of(
+    pub(crate) fn identify(
         socket: BorrowedFd<'_>,
         machine: &dyn Machine,
         person: impl Fn(u32) -> u32,

@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rule::{Check, Rest};
+use rule::{Check, Demotion};
 use thread::Canary;
 
 use crate::abort::AbortOnPanic;
@@ -100,7 +100,7 @@ struct Canaries {
     shared: Arc<Shared>,
     stop: Arc<AtomicBool>,
     all: Vec<Canary>,
-    /// Threads that rest now.
+    /// Threads that are demoted now.
     suspension: Suspension,
     /// Time of the last search for new CPUs.
     scanned: Instant,
@@ -147,28 +147,28 @@ impl Canaries {
         let shared = &self.shared;
         let mut suspension = Suspension::default();
         for canary in &mut self.all {
-            let before = canary.rest();
+            let before = canary.demotion();
             let check = canary.check(|| shared.roster.any(RosterEntry::is_raised), now);
             let cpu = canary.cpu;
-            if let Check::Alarm(rest) = check {
+            if let Check::Alarm(length) = check {
                 let (still, there) = match before {
-                    Rest::Calm => ("", "there"),
-                    Rest::Here | Rest::Everywhere => (" even then", "on all CPUs"),
+                    Demotion::None => ("", "there"),
+                    Demotion::Here | Demotion::Everywhere => (" even then", "on all CPUs"),
                 };
-                if before == Rest::Calm {
+                if before == Demotion::None {
                     shared.counts.alarms.fetch_add(1, Relaxed);
                 }
-                let ms = rest.as_millis();
+                let ms = length.as_millis();
                 shared.log.say(format!(
                     "ordinary programs did not run on CPU {cpu}{still}: everything elevated {there} is ordinary for {ms} ms"
                 ));
             }
-            match canary.rest() {
-                Rest::Calm => {}
-                Rest::Here => {
+            match canary.demotion() {
+                Demotion::None => {}
+                Demotion::Here => {
                     suspension.cpus.insert(cpu);
                 }
-                Rest::Everywhere => suspension.everywhere = true,
+                Demotion::Everywhere => suspension.everywhere = true,
             }
         }
         if suspension != self.suspension {
@@ -180,7 +180,7 @@ impl Canaries {
     /// Adds a canary for each CPU that has none. A canary whose CPU is unplugged answers on another
     /// CPU, and returns when its CPU does.
     fn add_missing(&mut self) -> io::Result<()> {
-        for cpu in self.shared.online() {
+        for cpu in self.shared.online_cpus() {
             if !self.all.iter().any(|canary| canary.cpu == cpu) {
                 self.all.push(Canary::new(cpu, &self.shared)?);
             }

@@ -23,17 +23,17 @@ use crate::canary::{MAX_SILENCE, ROUND};
 const GRACE: Duration = Duration::from_millis(20);
 
 /// Length of the first rest.
-const FIRST_REST: Duration = Duration::from_secs(1);
+const FIRST_DEMOTION: Duration = Duration::from_secs(1);
 
 /// Maximum length of a rest. A rest that begins within this time after another rest is twice as
 /// long.
-const LONGEST_REST: Duration = Duration::from_secs(60);
+const LONGEST_DEMOTION: Duration = Duration::from_secs(60);
 
-/// The threads that rest because of this CPU's canary.
+/// The threads that are demoted because of this CPU's canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum Demotion {
     /// No threads.
-    Calm,
+    None,
     /// All threads elevated on this CPU.
     Here,
     /// All threads elevated on any CPU.
@@ -56,8 +56,8 @@ pub(super) enum Check {
 /// The state of one CPU.
 #[derive(Debug)]
 pub(super) struct SilenceRule {
-    rest: Rest,
-    /// End and length of the last rest.
+    demotion: Demotion,
+    /// End and length of the last demotion.
     until: Option<Instant>,
     length: Duration,
     /// Beginning of the silence, and number of checks since then.
@@ -70,17 +70,17 @@ impl SilenceRule {
     /// Creates the state without a rest. The canary was asked at `now`.
     pub(super) fn new(now: Instant) -> SilenceRule {
         SilenceRule {
-            rest: Rest::Calm,
+            demotion: Demotion::None,
             until: None,
-            length: FIRST_REST,
+            length: FIRST_DEMOTION,
             since: now,
             checks: 0,
             limit: MAX_SILENCE,
         }
     }
 
-    pub(super) fn rest(&self) -> Rest {
-        self.rest
+    pub(super) fn demotion(&self) -> Demotion {
+        self.demotion
     }
 
     /// Counts silence from `now` on.
@@ -101,9 +101,10 @@ impl SilenceRule {
         elevated: impl FnOnce() -> bool,
         now: Instant,
     ) -> Check {
-        let is_over = self.rest != Rest::Calm && self.until.is_none_or(|until| now >= until);
+        let is_over =
+            self.demotion != Demotion::None && self.until.is_none_or(|until| now >= until);
         if is_over {
-            self.rest = Rest::Calm;
+            self.demotion = Demotion::None;
         }
         if answered || is_over {
             self.restart(now);
@@ -114,18 +115,20 @@ impl SilenceRule {
         if self.silence(now) < self.limit || !elevated() {
             return Check::Silence;
         }
-        match self.rest {
-            Rest::Calm => {
-                let again = self.until.is_some_and(|until| now < until + LONGEST_REST);
+        match self.demotion {
+            Demotion::None => {
+                let again = self
+                    .until
+                    .is_some_and(|until| now < until + LONGEST_DEMOTION);
                 self.length = if again {
-                    (self.length * 2).min(LONGEST_REST)
+                    (self.length * 2).min(LONGEST_DEMOTION)
                 } else {
-                    FIRST_REST
+                    FIRST_DEMOTION
                 };
                 self.until = Some(now + self.length);
-                self.rest = Rest::Here;
+                self.demotion = Demotion::Here;
             }
-            Rest::Here | Rest::Everywhere => self.rest = Rest::Everywhere,
+            Demotion::Here | Demotion::Everywhere => self.demotion = Demotion::Everywhere,
         }
         (self.since, self.checks, self.limit) = (now, 0, GRACE);
         let left = self.until.map(|until| until.saturating_duration_since(now));
@@ -160,36 +163,36 @@ mod tests {
         }
 
         /// Checks once a round for `time`.
-        fn run(&mut self, answered: bool, time: Duration) -> Rest {
+        fn run(&mut self, answered: bool, time: Duration) -> Demotion {
             for _ in 0..time.as_millis() / ROUND.as_millis() {
                 let _ = self.check(answered, ROUND);
             }
-            self.rule.rest()
+            self.rule.demotion()
         }
     }
 
     #[test]
     fn a_cpu_that_is_silent_for_80_ms_rests_for_a_second() {
         let mut fixture = Fixture::new();
-        assert_eq!(fixture.run(false, 60 * MS), Rest::Calm);
-        assert_eq!(fixture.check(false, ROUND), Check::Alarm(FIRST_REST));
-        assert_eq!(fixture.rule.rest(), Rest::Here);
-        assert_eq!(fixture.run(true, FIRST_REST - ROUND), Rest::Here);
-        assert_eq!(fixture.run(true, ROUND), Rest::Calm);
+        assert_eq!(fixture.run(false, 60 * MS), Demotion::None);
+        assert_eq!(fixture.check(false, ROUND), Check::Alarm(FIRST_DEMOTION));
+        assert_eq!(fixture.rule.demotion(), Demotion::Here);
+        assert_eq!(fixture.run(true, FIRST_DEMOTION - ROUND), Demotion::Here);
+        assert_eq!(fixture.run(true, ROUND), Demotion::None);
     }
 
     #[test]
     fn all_cpus_rest_if_a_demotion_does_not_end_the_silence() {
         let mut fixture = Fixture::new();
-        assert_eq!(fixture.run(false, 80 * MS), Rest::Here);
+        assert_eq!(fixture.run(false, 80 * MS), Demotion::Here);
         assert_eq!(
             fixture.check(false, ROUND),
-            Check::Alarm(FIRST_REST - GRACE)
+            Check::Alarm(FIRST_DEMOTION - GRACE)
         );
-        assert_eq!(fixture.rule.rest(), Rest::Everywhere);
-        // The rest ends whether the silence has ended or not.
-        assert_eq!(fixture.run(false, FIRST_REST - GRACE), Rest::Calm);
-        assert_eq!(fixture.run(false, 80 * MS), Rest::Here);
+        assert_eq!(fixture.rule.demotion(), Demotion::Everywhere);
+        // The demotion ends whether the silence has ended or not.
+        assert_eq!(fixture.run(false, FIRST_DEMOTION - GRACE), Demotion::None);
+        assert_eq!(fixture.run(false, 80 * MS), Demotion::Here);
     }
 
     #[test]
@@ -197,8 +200,8 @@ mod tests {
         let mut fixture = Fixture::new();
         let _ = fixture.run(false, 80 * MS);
         let _ = fixture.run(true, 100 * MS);
-        assert_eq!(fixture.run(false, 60 * MS), Rest::Here);
-        assert_eq!(fixture.run(false, 20 * MS), Rest::Everywhere);
+        assert_eq!(fixture.run(false, 60 * MS), Demotion::Here);
+        assert_eq!(fixture.run(false, 20 * MS), Demotion::Everywhere);
     }
 
     #[test]
@@ -208,11 +211,11 @@ mod tests {
             let length = Duration::from_secs(secs);
             let _ = fixture.run(false, 60 * MS);
             assert_eq!(fixture.check(false, ROUND), Check::Alarm(length));
-            assert_eq!(fixture.run(true, length), Rest::Calm);
+            assert_eq!(fixture.run(true, length), Demotion::None);
         }
-        let _ = fixture.run(true, LONGEST_REST);
+        let _ = fixture.run(true, LONGEST_DEMOTION);
         let _ = fixture.run(false, 60 * MS);
-        assert_eq!(fixture.check(false, ROUND), Check::Alarm(FIRST_REST));
+        assert_eq!(fixture.check(false, ROUND), Check::Alarm(FIRST_DEMOTION));
     }
 
     #[test]
@@ -234,7 +237,7 @@ mod tests {
                 Check::Silence
             );
         }
-        assert_eq!(fixture.rule.rest(), Rest::Calm);
+        assert_eq!(fixture.rule.demotion(), Demotion::None);
     }
 
     proptest! {
@@ -246,10 +249,10 @@ mod tests {
             let (mut fixture, mut silent) = (Fixture::new(), 0);
             for (answered, ms) in answers {
                 let _ = fixture.check(answered, ms * MS);
-                silent = if answered || fixture.rule.rest() != Rest::Calm { 0 } else { silent + 1 };
+                silent = if answered || fixture.rule.demotion() != Demotion::None { 0 } else { silent + 1 };
                 prop_assert!(silent <= 80 + 1, "{silent} checks");
                 let time = (fixture.now - fixture.rule.since).min(ROUND * fixture.rule.checks);
-                prop_assert!(time < MAX_SILENCE || fixture.rule.rest() == Rest::Everywhere);
+                prop_assert!(time < MAX_SILENCE || fixture.rule.demotion() == Demotion::Everywhere);
             }
         }
     }

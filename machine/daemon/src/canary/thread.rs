@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use upshift_elevate::sys::CpuSet;
 
-use crate::canary::rule::{Check, Rest, SilenceRule};
+use crate::canary::rule::{Check, Demotion, SilenceRule};
 use crate::shared::{CANARY, Shared};
 
 /// Size in bytes of a canary's stack, of which it needs very little.
@@ -51,8 +51,8 @@ impl Canary {
         })
     }
 
-    pub(super) fn rest(&self) -> Rest {
-        self.rule.rest()
+    pub(super) fn demotion(&self) -> Demotion {
+        self.rule.demotion()
     }
 
     /// Asks again. An answer to an earlier question does not count.

@@ -237,7 +237,7 @@ impl Config {
         if self.assign.is_empty() {
             return None;
         }
-        let traits = Traits::of(pid)?;
+        let traits = Traits::read(pid)?;
         let rule = self.assign.iter().find(|rule| rule.fits(&traits));
         rule.map(|rule| rule.level)
     }

@@ -44,7 +44,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    fn of(pid: i32, threads: &[Thread], machine: &dyn Machine, config: Arc<Config>) -> Facts {
+    fn read(pid: i32, threads: &[Thread], machine: &dyn Machine, config: Arc<Config>) -> Facts {
         let process = machine.process(pid);
         let users = |process: OwnedFd| Ok((machine.users(process.as_fd())?, process));
         let clock = |thread: NamedThread| (thread, machine.thread_clock(pid, thread.tid));
@@ -62,7 +62,7 @@ impl Facts {
 }
 
 /// A reply of a reader.
-pub(super) enum Found {
+pub(super) enum Answer {
     /// Facts for the connection with this key, and the identity of the request that asked for them.
     Facts(u64, Weak<()>, Box<Facts>),
     /// Levels that the rules of a new configuration assign to these sessions.
@@ -112,8 +112,8 @@ impl Control {
         self.shared.reader.send(JobClass::User(user), move || {
             // The connection may have been closed meanwhile.
             if asked.strong_count() > 0 {
-                let facts = Facts::of(pid, &threads, machine.as_ref(), config);
-                answers.put(Found::Facts(key, asked, Box::new(facts)));
+                let facts = Facts::read(pid, &threads, machine.as_ref(), config);
+                answers.put(Answer::Facts(key, asked, Box::new(facts)));
             }
         });
     }
@@ -122,8 +122,8 @@ impl Control {
     pub(super) fn take_lookups(&mut self) {
         for found in self.answers.take() {
             match found {
-                Found::Levels(config, levels) => self.apply_levels(&config, levels),
-                Found::Facts(key, asked, facts) => self.resume(key, &asked, *facts),
+                Answer::Levels(config, levels) => self.apply_levels(&config, levels),
+                Answer::Facts(key, asked, facts) => self.resume(key, &asked, *facts),
             }
         }
     }

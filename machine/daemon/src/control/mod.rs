@@ -60,7 +60,7 @@ use crate::status::notify::Notify;
 use upshift_units::socket_file::SocketFile;
 
 use census::Censuses;
-use lookup::{Found, Pending};
+use lookup::{Answer, Pending};
 pub(crate) use session::Session;
 use slots::Slots;
 
@@ -93,7 +93,7 @@ pub(crate) enum Order {
 }
 
 /// Orders, and the eventfd that announces them.
-pub(crate) type Orders = Answers<Order>;
+pub(crate) type OrderQueue = Answers<Order>;
 
 /// The state of the control thread; see the module documentation.
 pub(crate) struct Control {
@@ -101,7 +101,7 @@ pub(crate) struct Control {
     /// Dropped before the listener, whose lock keeps a successor out.
     metrics: Option<SocketFile>,
     listener: Listener,
-    orders: Arc<Orders>,
+    orders: Arc<OrderQueue>,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
     next: u64,
@@ -116,7 +116,7 @@ pub(crate) struct Control {
     /// Threads that belong to a session, and the key of its connection.
     claimed: HashMap<i32, u64>,
     pub(crate) started: Instant,
-    answers: Arc<Answers<Found>>,
+    answers: Arc<Answers<Answer>>,
     notify: Notify,
     budget: WorkBudget,
     /// CPU time of the thread at the last reading.
@@ -137,7 +137,7 @@ impl Control {
     pub(crate) fn new(
         shared: Arc<Shared>,
         listener: Listener,
-        orders: Arc<Orders>,
+        orders: Arc<OrderQueue>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let level = EventFlags::IN;
@@ -324,7 +324,7 @@ impl Control {
     fn add(&mut self, socket: OwnedFd) -> Result<(), (OwnedFd, io::Error)> {
         let config = self.shared.config();
         let accountable = |uid: u32| config.accountable_user(uid);
-        let peer = match Peer::of(socket.as_fd(), self.shared.machine.as_ref(), accountable) {
+        let peer = match Peer::identify(socket.as_fd(), self.shared.machine.as_ref(), accountable) {
             Ok(peer) => peer,
             Err(error) => return Err((socket, error)),
         };
@@ -444,7 +444,7 @@ impl Control {
             });
         }
         if let Some(assigner) = &self.assigner {
-            assigner.left(session.pid);
+            assigner.on_leave(session.pid);
         }
         self.slots.free(session.slot, session.vcpus.len());
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
@@ -487,7 +487,7 @@ impl Control {
         };
         let worked = spent.saturating_sub(std::mem::replace(&mut self.spent, spent));
         self.shared.add_work(worked);
-        self.budget.keep(worked);
+        self.budget.charge_and_sleep(worked);
     }
 
     fn end(mut self) {

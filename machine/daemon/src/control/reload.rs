@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::control::lookup::Found;
+use crate::control::lookup::Answer;
 use crate::control::{Connection, Control};
 use crate::cpu::Command;
 use crate::proc::reader::JobClass;
@@ -89,7 +89,7 @@ impl Control {
         self.shared.reader.send(JobClass::Own, move || {
             let level = |(key, number, pid)| (key, number, config.assigned_level(pid));
             let levels = sessions.into_iter().map(level).collect();
-            answers.put(Found::Levels(config, levels));
+            answers.put(Answer::Levels(config, levels));
         });
     }
 

@@ -265,7 +265,7 @@ impl Control {
         // The assigned level takes precedence over the ceiling of the user.
         let ceiling = ceiling.max(facts.level.unwrap_or(0));
         if let Some(assigner) = &self.assigner {
-            assigner.registered(pid, RESTORE_TIMEOUT);
+            assigner.on_registration(pid, RESTORE_TIMEOUT);
         }
         let mut session = Session {
             number: self.next_session,
@@ -454,7 +454,7 @@ impl Control {
                 return self.send_refusal(key, Refusal(Reason::Limit, text));
             }
         }
-        let json = status::of(self);
+        let json = status::to_json(self);
         let Some(connection) = self.connections.get(&key) else {
             return Ok(());
         };

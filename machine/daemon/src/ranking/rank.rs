@@ -209,8 +209,8 @@ impl Summary {
 }
 
 /// Returns the index of the contender to run: the first of the most urgent runnable contenders,
-/// searched cyclically from index `turn`; `None` if no contender is runnable.
-pub fn winner(contenders: &[Contender], turn: usize) -> Option<usize> {
+/// searched cyclically from index `start`; `None` if no contender is runnable.
+pub fn winner(contenders: &[Contender], start: usize) -> Option<usize> {
     let best = contenders
         .iter()
         .map(|contender| contender.runnable)
@@ -220,7 +220,7 @@ pub fn winner(contenders: &[Contender], turn: usize) -> Option<usize> {
     }
     let count = contenders.len();
     (0..count)
-        .map(|step| (turn + step) % count)
+        .map(|step| (start + step) % count)
         .find(|&index| contenders[index].runnable == best)
 }
 

@@ -2,11 +2,11 @@
 //! cache, of a NUMA node if caches are not described, or of all CPUs.
 //!
 //! A process that is not pinned migrates within its domain, and the kernel runs the most urgent
-//! thread on each CPU of the domain. So the daemon adds up the CPU time of all assigned processes
-//! of a domain, in a common period of [`TURN`]. If the processes may have occupied a CPU for most
-//! of a period, all of them move to SCHED_IDLE at the beginning of the next period (a *pause*).
-//! That leaves ordinary programs their share of every CPU beside several processes within their
-//! budgets, and beside processes that fork without end.
+//! thread on each CPU of the domain. So the daemon adds up the CPU time of all assigned
+//! processes of a domain, in a common period of [`DOMAIN_PERIOD`]. If the processes may have
+//! occupied a CPU for most of a period, all of them move to SCHED_IDLE at the beginning of the
+//! next period (a *pause*). That leaves ordinary programs their share of every CPU beside
+//! several processes within their budgets, and beside processes that fork without end.
 //!
 //! A pause lasts `bystander_percent` of the period for ordinary programs, and twice that for each
 //! paused process that may be in a scheduling group of its own: SCHED_IDLE is relative to a session
@@ -19,11 +19,11 @@ use upshift_elevate::sys::{CpuSet, Sys};
 
 /// Number of periods for which the usage of a process counts: a process that computes may have to
 /// wait for other processes for a whole period.
-pub(super) const RECENT_TURNS: u32 = 4;
+pub(super) const RECENT_PERIODS: u32 = 4;
 
 /// Length of the common period. An overload may begin unnoticed in one period and is noticed at the
 /// end of the next: two periods are shorter than the silence that a canary tolerates.
-pub(super) const TURN: Duration = Duration::from_millis(25);
+pub(super) const DOMAIN_PERIOD: Duration = Duration::from_millis(25);
 
 /// The scheduling domains of the machine, with their usage in the current period.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Domain {
 
 impl Domains {
     /// Detects the domains of this machine. Reads a few files of `/sys` for each CPU.
-    pub(super) fn of(sys: &dyn Sys, online: &[usize], now: Instant) -> Domains {
+    pub(super) fn read(sys: &dyn Sys, online: &[usize], now: Instant) -> Domains {
         let mut lists: Vec<Vec<usize>> = Vec::new();
         for &cpu in online {
             if !lists.iter().any(|list| list.contains(&cpu)) {
@@ -84,23 +84,23 @@ impl Domains {
     }
 
     /// Returns the end of the current period.
-    pub(super) fn due(&self) -> Instant {
-        self.began + TURN
+    pub(super) fn period_end(&self) -> Instant {
+        self.began + DOMAIN_PERIOD
     }
 
     /// Ends the period: decides which domains pause in the next period, so that ordinary programs
     /// have `percent` of the time. `own` is the CPU time of the daemon, on any CPU, which ordinary
     /// programs also did not have.
-    pub(super) fn turn(&mut self, percent: u32, own: Duration, now: Instant) {
+    pub(super) fn end_period(&mut self, percent: u32, own: Duration, now: Instant) {
         let period = now - self.began;
         self.began = now;
         for domain in &mut self.all {
             // One CPU may have run nothing but elevated threads for 85 % of the period.
             let crowded = !domain.used.is_zero() && (domain.used + own) * 20 >= period * 17;
             let crowd = domain.crowds.iter().fold(1.0f32, |a, b| a.max(b.ceil()));
-            let pause = TURN
+            let pause = DOMAIN_PERIOD
                 .mul_f32(percent as f32 / 100.0 * (1.0 + 2.0 * crowd))
-                .min(TURN / 2);
+                .min(DOMAIN_PERIOD / 2);
             domain.pause_until = crowded.then_some(now + pause);
             domain.used = Duration::ZERO;
             domain.crowds.fill(0.0);
@@ -153,9 +153,9 @@ fn cpus_around(sys: &dyn Sys, cpu: usize) -> Option<Vec<usize>> {
                 let path = format!("/sys/devices/system/node/node{node}/cpulist");
                 sys.read_file(&path).ok()
             })
-            .find(|list| crate::shared::cpus(list).contains(&cpu))
+            .find(|list| crate::shared::parse_cpus(list).contains(&cpu))
     });
-    let cpus = crate::shared::cpus(&list?);
+    let cpus = crate::shared::parse_cpus(&list?);
     cpus.contains(&cpu).then_some(cpus)
 }
 
@@ -185,27 +185,27 @@ mod tests {
         assert_eq!((domains.width(&left), domains.width(&right)), (1, 2));
         assert_eq!(domains.width(&CpuSet::all()), 4);
         let ms = Duration::from_millis;
-        let mut now = domains.due();
+        let mut now = domains.period_end();
         // Two processes, each within its budget, ran on one CPU one after the other.
         domains.charge(&left, ms(11), 1);
         domains.charge(&left, ms(11), 1);
         domains.charge(&right, ms(15), 1);
-        domains.turn(5, Duration::ZERO, now);
+        domains.end_period(5, Duration::ZERO, now);
         // Five shares of 5 %: one for ordinary programs, two for each of two paused processes.
-        let end = now + TURN / 4;
+        let end = now + DOMAIN_PERIOD / 4;
         assert_eq!(domains.pause_end(&left, now), Some(end));
         assert_eq!(domains.pause_end(&right, now), None);
         assert_eq!(domains.pause_end(&CpuSet::all(), now), Some(end));
         assert_eq!(domains.pause_end(&left, end), None);
         // The next period begins without usage, and the same usage in it is not enough for a pause.
-        now = domains.due();
+        now = domains.period_end();
         domains.charge(&left, ms(20), 1);
-        domains.turn(5, Duration::ZERO, now);
+        domains.end_period(5, Duration::ZERO, now);
         assert_eq!(domains.pause_end(&CpuSet::all(), now), None);
         // The CPU time of the daemon also counts.
-        now = domains.due();
+        now = domains.period_end();
         domains.charge(&left, ms(20), 1);
-        domains.turn(5, ms(2), now);
+        domains.end_period(5, ms(2), now);
         assert!(domains.pause_end(&left, now).is_some());
         assert_eq!(domains.pause_end(&right, now), None);
     }
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn this_machine_has_domains_that_cover_its_cpus() {
         let sys = upshift_elevate::sys::Kernel;
-        let domains = Domains::of(&sys, &[0], Instant::now());
+        let domains = Domains::read(&sys, &[0], Instant::now());
         assert_eq!(domains.width(&set(&[0])), 1);
     }
 }

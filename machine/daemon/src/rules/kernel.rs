@@ -2,7 +2,7 @@
 //!
 //! | behaviour | since Linux | remedy |
 //! |---|---|---|
-//! | SCHED_FIFO has no slices | always | computing threads are rotated: `process/turns.rs` |
+//! | SCHED_FIFO has no slices | always | computing threads are rotated: `process/rotation.rs` |
 //! | SCHED_IDLE is last in its session or cgroup only | 2.6.38 | longer pauses: `domain.rs` |
 //! | RLIMIT_RTTIME kills a process that computes | 2.6.25 | no elevation: [`report_time_limit`] |
 //! | a cgroup may have no real-time runtime | 2.6.25 | no elevation: [`report_refusal`] |

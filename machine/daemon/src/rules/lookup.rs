@@ -25,7 +25,7 @@ use crate::shared::Shared;
 const MAX_LOOKUPS: usize = 1024;
 
 /// An answer of a reader.
-pub(super) enum Found {
+pub(super) enum Answer {
     /// The facts about one process.
     Lookup(Box<Lookup>),
     /// The pids of all processes, and the time at which they were read.
@@ -60,7 +60,7 @@ impl Lookup {
             // Opened before the reads: if the process is alive after them, all facts are about it.
             pidfd: machine.pidfd(pid).ok(),
         };
-        let traits = lookup.pidfd.as_ref().and_then(|_| Traits::of(pid));
+        let traits = lookup.pidfd.as_ref().and_then(|_| Traits::read(pid));
         let Some(traits) = traits else { return lookup };
         let Some(rule) = config.assign.iter().find(|rule| rule.fits(&traits)) else {
             return lookup;
@@ -97,7 +97,7 @@ struct Asked {
 
 /// The lookups in progress, and the processes that wait for a lookup.
 pub(super) struct Lookups {
-    pub(super) answers: Arc<Answers<Found>>,
+    pub(super) answers: Arc<Answers<Answer>>,
     asked: HashMap<i32, Asked>,
     /// Processes of a sweep that are looked up as soon as fewer lookups are in progress.
     left: Vec<i32>,
@@ -178,7 +178,7 @@ impl Lookups {
             let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
             let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
             let pids = pids.filter(|&pid| pid != own).collect();
-            answers.put(Found::All(pids, began));
+            answers.put(Answer::All(pids, began));
         });
     }
 
@@ -225,7 +225,7 @@ impl Lookups {
             shared.reader.send(JobClass::Rules, move || {
                 let open = |(pid, tid)| Some((pid, tid, machine.thread_clock(pid, tid).ok()?));
                 let clocks = threads.into_iter().filter_map(open).collect();
-                answers.put(Found::Clocks(clocks));
+                answers.put(Answer::Clocks(clocks));
             });
         }
     }
@@ -235,7 +235,7 @@ impl Lookups {
         let answers = Arc::clone(&self.answers);
         shared.reader.send(JobClass::Rules, move || {
             let lookup = Box::new(Lookup::at(pid, machine.as_ref(), &config));
-            answers.put(Found::Lookup(lookup));
+            answers.put(Answer::Lookup(lookup));
         });
     }
 }

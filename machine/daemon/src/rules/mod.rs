@@ -50,7 +50,7 @@ use domain::Domains;
 use process::{Process, SLICE};
 pub use rule::{Assign, Bound, Fitting};
 
-use lookup::{Found, Lookup, Lookups};
+use lookup::{Answer, Lookup, Lookups};
 
 /// Period of budgets and shares: half of the silence that a canary tolerates, so that a process
 /// that uses its whole budget is not mistaken for a process that occupies the CPU.
@@ -137,9 +137,9 @@ impl Assigner {
             mailbox: Arc::clone(&mailbox),
             events: events.ok(),
             processes: HashMap::new(),
-            turns: None,
+            next_rotation: None,
             unranked: false,
-            domains: Domains::of(shared.sys.as_ref(), &shared.online(), now),
+            domains: Domains::read(shared.sys.as_ref(), &shared.online_cpus(), now),
             registered: connections,
             sweep: now,
             lookups: Lookups::new()?,
@@ -161,7 +161,7 @@ impl Assigner {
 
     /// Removes a process that has registered from the rules. Returns when its threads are restored,
     /// or after `timeout`.
-    pub(crate) fn registered(&self, pid: i32, timeout: Duration) {
+    pub(crate) fn on_registration(&self, pid: i32, timeout: Duration) {
         let latch = Latch::default();
         self.mailbox.put(Message::Registered(pid, latch.clone()));
         latch.wait(timeout);
@@ -173,7 +173,7 @@ impl Assigner {
     }
 
     /// Applies the rules to a process again after the end of its last connection.
-    pub(crate) fn left(&self, pid: i32) {
+    pub(crate) fn on_leave(&self, pid: i32) {
         self.mailbox.put(Message::Left(pid));
     }
 }
@@ -193,7 +193,7 @@ struct Work {
     events: Option<Events>,
     processes: HashMap<i32, Process>,
     /// Time of the next rotation of computing threads, if several have the same priority.
-    turns: Option<Instant>,
+    next_rotation: Option<Instant>,
     /// Set when processes were added or removed: children have to be ranked again.
     unranked: bool,
     domains: Domains,
@@ -203,7 +203,7 @@ struct Work {
     sweep: Instant,
     lookups: Lookups,
     /// Answers of readers that have not been processed.
-    arrived: VecDeque<Found>,
+    arrived: VecDeque<Answer>,
     budget: WorkBudget,
 }
 
@@ -228,7 +228,7 @@ impl Work {
                 self.rank_children(began);
             }
             self.take_pauses(began);
-            self.take_turns(began);
+            self.rotate_threads(began);
             for process in self.processes.values_mut() {
                 process.update_class(&shared, began);
             }
@@ -240,9 +240,9 @@ impl Work {
         let next = self.processes.values().map(Process::next_check);
         let mut next = next.fold(self.sweep, Instant::min);
         if !self.processes.is_empty() {
-            next = next.min(self.domains.due());
+            next = next.min(self.domains.period_end());
         }
-        next = self.turns.map_or(next, |turns| next.min(turns));
+        next = self.next_rotation.map_or(next, |at| next.min(at));
         let mut wait = next.saturating_duration_since(Instant::now());
         if !self.arrived.is_empty() {
             wait = Duration::ZERO;
@@ -382,8 +382,8 @@ impl Work {
             && let Some(found) = self.arrived.pop_front()
         {
             match found {
-                Found::Lookup(lookup) => self.consider(*lookup, now),
-                Found::All(pids, then) => {
+                Answer::Lookup(lookup) => self.consider(*lookup, now),
+                Answer::All(pids, then) => {
                     let existing: HashSet<i32> = pids.iter().copied().collect();
                     let is_alive = |pid: &i32, process: &mut Process| {
                         existing.contains(pid) || process.assigned_at() >= then
@@ -392,7 +392,7 @@ impl Work {
                     self.unranked = true;
                     self.lookups.take_list(pids);
                 }
-                Found::Clocks(clocks) => {
+                Answer::Clocks(clocks) => {
                     self.lookups.clocks_opened();
                     for (pid, tid, clock) in clocks {
                         if let Some(process) = self.processes.get_mut(&pid) {
@@ -485,33 +485,34 @@ impl Work {
     /// Adds up the usage of the domains at the end of their period, and pauses the processes of
     /// crowded domains.
     fn take_pauses(&mut self, now: Instant) {
-        if now < self.domains.due() {
+        if now < self.domains.period_end() {
             return;
         }
         for process in self.processes.values_mut() {
             process.report_usage(&self.shared, &mut self.domains, now);
         }
         let percent = self.shared.config().bystander_percent;
-        self.domains.turn(percent, self.shared.take_work(), now);
+        self.domains
+            .end_period(percent, self.shared.take_work(), now);
         for process in self.processes.values_mut() {
             process.pause(&self.shared, &self.domains, now);
         }
-        self.turns = Some(now);
+        self.next_rotation = Some(now);
     }
 
     /// Rotates the computing threads of each priority, if a rotation is due.
-    fn take_turns(&mut self, now: Instant) {
-        if self.turns.is_none_or(|turns| now < turns) {
+    fn rotate_threads(&mut self, now: Instant) {
+        if self.next_rotation.is_none_or(|at| now < at) {
             return;
         }
         let mut computing: HashMap<Priority, usize> = HashMap::new();
         for process in self.processes.values_mut() {
-            process.take_turns(&self.shared);
+            process.rotate_threads(&self.shared);
             let (priority, threads) = process.computing();
             *computing.entry(priority).or_default() += threads;
         }
         let must_rotate = computing.values().any(|&threads| threads > 1);
-        self.turns = must_rotate.then_some(now + SLICE);
+        self.next_rotation = must_rotate.then_some(now + SLICE);
     }
 
     fn begin_sweep(&mut self, now: Instant) {
@@ -522,12 +523,12 @@ impl Work {
                 SWEEP / 10
             };
         self.lookups.ask_for_all(&self.shared);
-        self.domains = Domains::of(self.shared.sys.as_ref(), &self.shared.online(), now);
+        self.domains = Domains::read(self.shared.sys.as_ref(), &self.shared.online_cpus(), now);
     }
 
     fn rest_if_over_budget(&mut self, began: Instant) {
         let worked = began.elapsed();
         self.shared.add_work(worked);
-        self.budget.keep(worked);
+        self.budget.charge_and_sleep(worked);
     }
 }

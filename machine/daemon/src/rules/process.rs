@@ -12,7 +12,7 @@
 
 mod bounds;
 mod period;
-mod turns;
+mod rotation;
 mod usage;
 
 use std::collections::{HashMap, HashSet};
@@ -30,7 +30,7 @@ use crate::rules::domain::Domains;
 use crate::rules::kernel;
 use crate::shared::Shared;
 use period::Period;
-pub(super) use turns::SLICE;
+pub(super) use rotation::SLICE;
 use usage::{ThreadUsage, Usage};
 
 /// Time after which a change of class that the kernel has refused is repeated.

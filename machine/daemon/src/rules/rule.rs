@@ -159,7 +159,7 @@ pub struct Fitting {
 pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
     let mut found = vec![Vec::new(); rules.len()];
     for pid in all_processes() {
-        let Some(traits) = Traits::of(pid) else {
+        let Some(traits) = Traits::read(pid) else {
             continue;
         };
         if let Some(rule) = rules.iter().position(|rule| rule.fits(&traits)) {
@@ -182,7 +182,7 @@ fn all_processes() -> Vec<i32> {
 impl Traits {
     /// Returns the attributes of process `pid`; `None` if it has ended, is a kernel thread, or has
     /// different user ids. Reads five files of `/proc`, which takes about 70 µs.
-    pub(crate) fn of(pid: i32) -> Option<Traits> {
+    pub(crate) fn read(pid: i32) -> Option<Traits> {
         let read = |name: &str| read_at_once(format!("/proc/{pid}/{name}")).ok();
         let status = living::read(pid, "status").ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
@@ -295,7 +295,7 @@ impl Assign {
     /// Returns the pids of the running processes that match, in ascending order. Reads three files
     /// of `/proc` for each process of the machine.
     pub fn processes(&self) -> Vec<i32> {
-        let fits = |pid: &i32| Traits::of(*pid).is_some_and(|traits| self.fits(&traits));
+        let fits = |pid: &i32| Traits::read(*pid).is_some_and(|traits| self.fits(&traits));
         let mut found = all_processes();
         found.retain(fits);
         found
@@ -415,7 +415,7 @@ mod tests {
         assert!(rule("unit = \"ng*.service\""));
         assert!(!rule("unit = \"*.scope\""));
         assert!(!rule("container = \"*\""));
-        assert!(Traits::of(std::process::id() as i32).is_some());
-        assert!(Traits::of(2).is_none() || !std::path::Path::new("/proc/2/exe").exists());
+        assert!(Traits::read(std::process::id() as i32).is_some());
+        assert!(Traits::read(2).is_none() || !std::path::Path::new("/proc/2/exe").exists());
     }
 }

@@ -109,7 +109,7 @@ fn some(level: u8) -> Option<u8> {
 }
 
 /// Returns the census as text. Reads only pages and counters.
-pub(crate) fn of(control: &Control) -> String {
+pub(crate) fn to_json(control: &Control) -> String {
     let shared = &control.shared;
     let page = shared.global.page();
     let views = views(control);

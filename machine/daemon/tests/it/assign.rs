@@ -12,7 +12,7 @@ use upshift_elevate::{Class, Elevator, Policy, Priority, current_tid};
 use crate::attack::{ALICE, MALLORY, deadline_after, open_config, start_child};
 use crate::child::{pin, wait_for_parent};
 use crate::client::{Registration, census};
-use crate::process::{PATIENCE, Process, elevated_threads, until};
+use crate::process::{MAX_WAIT, Process, elevated_threads, until};
 use crate::{permitted, serial_test, socket};
 
 /// Returns a rule that assigns `level` to the programs of `user`.
@@ -336,7 +336,7 @@ pub(crate) fn double_registration() {
     std::thread::spawn(move || {
         drop(register());
         println!("ready");
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(MAX_WAIT);
     });
     wait_for_parent();
     drop(first);

@@ -11,7 +11,7 @@ use crate::client::processes;
 use crate::diagnosis::{describe_elevated_threads, describe_processes, has_ended};
 use crate::fuzz::parameter;
 use crate::process::{
-    PATIENCE, Process, RESTORE_LIMIT, Random, elevated_threads, monotonic, until,
+    MAX_WAIT, Process, RESTORE_LIMIT, Random, elevated_threads, monotonic, until,
 };
 use crate::scripted_client::start_scripted_client;
 use crate::{daemon, permitted, serial_test, socket};
@@ -91,7 +91,7 @@ impl LoadedClients {
             } else {
                 &mut elapsed
             } += slept;
-            if elapsed >= RESTORE_LIMIT || time_dying >= PATIENCE {
+            if elapsed >= RESTORE_LIMIT || time_dying >= MAX_WAIT {
                 let clients = self.clients.each_ref().map(Process::pid);
                 let elevated = describe_elevated_threads(&clients);
                 drop(checking);
@@ -259,13 +259,13 @@ fn a_stopped_daemon_leaves_no_thread_elevated() {
     daemon.line("ready").unwrap();
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
-    burner.run_until(deadline_after(PATIENCE));
+    burner.run_until(deadline_after(MAX_WAIT));
     let elevated = |process: &Process| !elevated_threads(process.pid()).is_empty();
     until("the client is elevated", || elevated(&burner));
     daemon.signal(libc::SIGSTOP);
     until("the client is demoted", || !elevated(&burner));
     daemon.signal(libc::SIGCONT);
     let mut second = start_child("burner", &path, MALLORY, (0, 40), &[]);
-    second.run_until(deadline_after(PATIENCE));
+    second.run_until(deadline_after(MAX_WAIT));
     until("a second client is elevated", || elevated(&second));
 }

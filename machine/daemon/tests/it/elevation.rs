@@ -11,7 +11,7 @@ use upshift_elevate::{Class, Policy, current_tid};
 use crate::attack::{MALLORY, TRUDY, deadline_after, open_daemon, start_child};
 use crate::child::{number, pin, wait_for_parent};
 use crate::client::{Registration, census, processes, vcpu_counter};
-use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
+use crate::process::{MAX_WAIT, Process, elevated_threads, monotonic, until};
 use crate::scripted_client::start_scripted_client;
 use crate::{config, daemon, permitted, serial_test, skipped, socket};
 
@@ -293,7 +293,7 @@ fn no_process_is_elevated_above_processes_of_its_own_user_only() {
     }
     let (path, _daemon) = open_daemon("itself");
     let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
-    burner.run_until(deadline_after(PATIENCE));
+    burner.run_until(deadline_after(MAX_WAIT));
     let without_threads = [("THREADS", "0".to_string())];
     let mut rivals = [
         start_child("idle-claimant", &path, MALLORY, (0, 63), &[]),
@@ -323,7 +323,7 @@ fn threads_that_the_kernel_starts_for_an_elevated_thread_are_ordinary() {
     let (path, _daemon) = open_daemon("kernel-thread-starter");
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut starter = start_child("kernel-thread-starter", &path, MALLORY, (0, 40), &[]);
-    starter.run_until(deadline_after(PATIENCE));
+    starter.run_until(deadline_after(MAX_WAIT));
     if starter.number("ring ") == 0 {
         return skipped("ordinary users may not use io_uring here");
     }

@@ -11,7 +11,7 @@ use upshift_daemon::{Config, Daemon, Member, Rule, Subject, Subordinate};
 use crate::assign::{assigned, rule};
 use crate::attack::{MALLORY, TRUDY, deadline_after, open_config, open_daemon, start_child};
 use crate::client::{census, processes};
-use crate::process::{PATIENCE, Process, ROLE, elevated_threads, monotonic, until};
+use crate::process::{MAX_WAIT, Process, ROLE, elevated_threads, monotonic, until};
 use crate::{directory, permitted, serial_test, skipped, socket};
 
 #[test]
@@ -100,7 +100,7 @@ fn subordinate_users_count_as_their_owner() {
     };
     let daemon = Daemon::start(config("guises")).unwrap();
     let mut burner = start_child("burner", &path, SUBORDINATE + 7, (0, 40), &[]);
-    burner.run_until(deadline_after(PATIENCE));
+    burner.run_until(deadline_after(MAX_WAIT));
     let rivals = [
         start_child("idle-claimant", &path, MALLORY, (0, 63), &[]),
         start_child("idle-claimant", &path, SUBORDINATE + 8, (0, 62), &[]),

@@ -14,7 +14,7 @@ use crate::attack::{
 use crate::client::{census, processes};
 use crate::fuzz::parameter;
 use crate::process::{
-    PATIENCE, Process, RESTORE_LIMIT, elevated_threads, thread_with_name, until, within,
+    MAX_WAIT, Process, RESTORE_LIMIT, elevated_threads, thread_with_name, until, within,
 };
 use crate::{permitted, serial_test, skipped, socket};
 
@@ -124,7 +124,7 @@ fn a_process_on_an_unplugged_cpu_is_not_elevated_until_the_cpu_is_back() {
         drop(offline);
         drop((unaffected, affected));
         let mut later = start_child("burner", &path, ALICE, (CPU, 2), &[]);
-        later.run_until(deadline_after(PATIENCE));
+        later.run_until(deadline_after(MAX_WAIT));
         until("a later process is elevated on the CPU", || {
             is_elevated(&later)
         });
@@ -221,6 +221,6 @@ fn setting_the_clock_changes_no_budget() {
     );
     assert!(uses_at_most(97, attacker_us, 1_500_000));
     let mut later = start_child("burner", &path, MALLORY, (0, 2), &[]);
-    later.run_until(deadline_after(PATIENCE));
+    later.run_until(deadline_after(MAX_WAIT));
     until("a later client is elevated", || is_elevated(&later));
 }

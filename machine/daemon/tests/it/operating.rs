@@ -6,7 +6,7 @@ use upshift_daemon::{Config, Daemon, Rule, Subject};
 
 use crate::attack::{ALICE, MALLORY, TRUDY, deadline_after, open_config, open_daemon, start_child};
 use crate::client::{census, processes};
-use crate::process::{PATIENCE, Process, elevated_threads, until};
+use crate::process::{MAX_WAIT, Process, elevated_threads, until};
 use crate::scripted_client::start_scripted_client;
 use crate::{directory, permitted, serial_test, socket};
 
@@ -82,7 +82,7 @@ fn each_ejection_is_logged_with_its_reason() {
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut clients = [0, 1].map(|_| start_child("burner", &path, MALLORY, (0, 40), &[]));
     for process in &mut clients {
-        process.run_until(deadline_after(PATIENCE));
+        process.run_until(deadline_after(MAX_WAIT));
     }
     for process in &clients {
         until("the client is elevated", || {

@@ -13,7 +13,7 @@ use crate::attack::{
 };
 use crate::child::{number, wait_for_parent};
 use crate::client::census;
-use crate::process::{PATIENCE, Process, cpu_time_of_threads, elevated_threads, monotonic, until};
+use crate::process::{MAX_WAIT, Process, cpu_time_of_threads, elevated_threads, monotonic, until};
 use crate::{permitted, serial_test, socket};
 
 #[test]
@@ -47,7 +47,7 @@ fn threads_of_assigned_programs_of_one_user_are_limited() {
     // Clients of other users are still elevated.
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut victim = start_child("burner", &path, ALICE, (0, 2), &[]);
-    victim.run_until(deadline_after(PATIENCE));
+    victim.run_until(deadline_after(MAX_WAIT));
     until("the victim is elevated", || {
         !elevated_threads(victim.pid()).is_empty()
     });

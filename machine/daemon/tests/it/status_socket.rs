@@ -16,7 +16,7 @@ use upshift_daemon::{Config, Daemon};
 use crate::attack::{MALLORY, open_config, open_daemon, start_child};
 use crate::child::{number, setting, wait_for_parent};
 use crate::client::{census, connect, processes};
-use crate::process::{PATIENCE, Process, until};
+use crate::process::{MAX_WAIT, Process, until};
 use crate::scripted_client::start_scripted_client;
 use crate::{directory, permitted, serial_test, socket};
 
@@ -97,7 +97,7 @@ fn metrics_are_served_and_slow_readers_delay_no_client() {
     let mut slow_writer = UnixStream::connect(&endpoint).unwrap();
     let slow_writer = std::thread::spawn(move || {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE * 2 && slow_writer.write_all(b"x").is_ok() {
+        while began.elapsed() < MAX_WAIT * 2 && slow_writer.write_all(b"x").is_ok() {
             std::thread::sleep(Duration::from_millis(100));
         }
         began.elapsed()
@@ -109,7 +109,7 @@ fn metrics_are_served_and_slow_readers_delay_no_client() {
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     assert!(answer.contains("\nupshift_processes 1\n"), "{answer}");
     let connected_for = slow_writer.join().unwrap();
-    assert!(connected_for < PATIENCE, "{connected_for:?}");
+    assert!(connected_for < MAX_WAIT, "{connected_for:?}");
     drop((client, daemon));
     let left: Vec<_> = std::fs::read_dir(directory()).unwrap().collect();
     assert!(
@@ -228,5 +228,5 @@ fn silent_connections_to_the_metrics_delay_no_client() {
     let took = began.elapsed();
     println!("answered after {took:?}");
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    assert!(took < PATIENCE, "{took:?}");
+    assert!(took < MAX_WAIT, "{took:?}");
 }

@@ -126,7 +126,7 @@ impl Clock for SimClock {
             sim.step();
             let now = sim.now;
             if sim.tasks.iter().any(|task| task.ends == Some(now)) {
-                control.process_ended();
+                control.request_scan();
                 break;
             }
         }
@@ -180,7 +180,7 @@ struct World {
 
 impl World {
     fn new(cpus: usize, tasks: usize, end: Nanos) -> World {
-        let mut config = Config::on((0..cpus).collect::<Vec<_>>());
+        let mut config = Config::for_cpus((0..cpus).collect::<Vec<_>>());
         config.trace = 1_000_000;
         config.open_pieces.part = 0.0;
         let task = |_| SimTask {

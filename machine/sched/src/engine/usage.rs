@@ -170,7 +170,7 @@ impl<M: Member> Engine<M> {
             cost: self.cost.quantiles(),
             late: self.late.quantiles(),
             own_cpu_time: own_cpu_time.saturating_sub(self.own_cpu_time_at_start),
-            untraced: self.trace.lost(),
+            untraced: self.trace.lost_events(),
             tasks: self.slots.iter().map(task).collect(),
             ..self.report.clone()
         }

@@ -224,13 +224,13 @@ impl Policy for Edf {
                 job.deadline += periods * reserved.period;
                 job.left = reserved.budget;
             }
-            turn.until(job.deadline);
+            turn.end_at(job.deadline);
         }
         self.jobs.sort_by_key(|job| (job.deadline, job.task));
         let mut awake = 0;
         for job in self.jobs.iter().filter(|job| job.left > 0) {
             turn.favour(job.task);
-            turn.until(now + job.left);
+            turn.end_at(now + job.left);
             awake += usize::from(!job.sleeps);
             if awake == turn.cpus() {
                 return;
@@ -250,7 +250,7 @@ impl Policy for Edf {
             }
         }
         if self.rest.len() > turn.cpus() {
-            turn.until(now + self.rest_left);
+            turn.end_at(now + self.rest_left);
         }
     }
 }

@@ -119,7 +119,7 @@ impl Policy for Levels {
         }
         let tasks: usize = self.levels.values().map(VecDeque::len).sum();
         if tasks > turn.cpus() {
-            turn.until(self.ends);
+            turn.end_at(self.ends);
         }
     }
 }

@@ -95,7 +95,7 @@ impl Policy for RoundRobin {
             turn.favour(task);
         }
         if self.queue.len() > running {
-            turn.until(self.ends);
+            turn.end_at(self.ends);
         }
         let others = self.queue.len() - running;
         let sleeps = |task: &&TaskId| self.sleepers.contains(task);

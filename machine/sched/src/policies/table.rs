@@ -83,7 +83,7 @@ impl Policy for Table {
             for &task in entry.tasks.iter().filter(|task| !self.gone.contains(task)) {
                 turn.favour(task);
             }
-            turn.until(end);
+            turn.end_at(end);
         }
     }
 }

@@ -128,7 +128,7 @@ impl Policy for Weighted {
             }
         }
         if self.strides.len() > turn.cpus() {
-            turn.until(self.ends);
+            turn.end_at(self.ends);
         }
     }
 }

@@ -118,7 +118,7 @@ impl Process {
             }
         }
         // Elevated threads may have started other threads meanwhile.
-        process.adopt(elevator, class, None, 1)?;
+        process.update_threads(elevator, class, None, 1)?;
         if !matches!(class, TaskClass::Fifo(_)) {
             let threads = process.threads();
             process.set(class, threads)?;
@@ -157,7 +157,7 @@ impl Process {
     }
 
     /// Elevates new threads, and forgets threads that have ended.
-    pub(super) fn adopt(
+    pub(super) fn update_threads(
         &mut self,
         elevator: &Elevator,
         class: TaskClass,
@@ -194,7 +194,7 @@ impl Process {
     }
 
     /// Elevates a new thread.
-    pub(super) fn adopt_thread(
+    pub(super) fn add_thread(
         &mut self,
         tid: i32,
         elevator: &Elevator,
@@ -212,7 +212,7 @@ impl Process {
     }
 
     /// Forgets a thread that has ended.
-    pub(super) fn forget(&mut self, tid: i32) {
+    pub(super) fn remove_thread(&mut self, tid: i32) {
         self.guards.retain(|guard| guard.tid() != tid);
     }
 

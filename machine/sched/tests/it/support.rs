@@ -161,7 +161,7 @@ pub(crate) fn start_scheduler(
     change: impl FnOnce(&mut Config),
     children: bool,
 ) -> Result<Scheduler, SchedError> {
-    let mut config = Config::on([cpu()]);
+    let mut config = Config::for_cpus([cpu()]);
     change(&mut config);
     let (owned_elevator, pids) = (elevator.clone(), pids.to_vec());
     Scheduler::start(elevator, cpu(), SCHEDULER, move || {

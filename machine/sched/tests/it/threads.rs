@@ -269,7 +269,7 @@ impl Decides for Panics {
             panic!("a test: the policy panics");
         }
         turn.favour(TaskId(0));
-        turn.until(now + 1_000_000);
+        turn.end_at(now + 1_000_000);
     }
 }
 

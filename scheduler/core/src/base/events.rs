@@ -1,5 +1,5 @@
 //! Events that are reported to a host: the steps of a coroutine ([`Change`]), a poll ([`Poll`]),
-//! and the urgency of the work that waits for the end of a poll ([`Waits`]).
+//! and the urgency of the work that waits for the end of a poll ([`WaitingWork`]).
 //!
 //! ```text
 //!  Spawned ─► Ready ─► Polled ─┬► Yielded (ready again) ─► Polled …
@@ -63,7 +63,7 @@ impl Step {
     }
 }
 
-/// A step of a coroutine, as reported to [`Host::changed`](crate::Host::changed).
+/// A step of a coroutine, as reported to [`Host::on_step`](crate::Host::on_step).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The coroutine.
@@ -95,7 +95,7 @@ pub struct Poll {
 
 /// The most urgent work that waits for the end of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Waits {
+pub enum WaitingWork {
     /// The absence of work that may interrupt the poll.
     Nothing,
     /// Work of the poll's level.
@@ -104,17 +104,17 @@ pub enum Waits {
     Urgent,
 }
 
-impl Waits {
+impl WaitingWork {
     /// Returns the most urgent kind of work in the bitmap `waiting`, as seen by a poll of `level`.
     #[must_use]
-    pub fn of(level: u8, waiting: u64) -> Waits {
+    pub fn most_urgent(level: u8, waiting: u64) -> WaitingWork {
         let bit = 1u64 << (level & 63);
         if waiting & (bit - 1) != 0 {
-            Waits::Urgent
+            WaitingWork::Urgent
         } else if waiting & bit != 0 {
-            Waits::Equal
+            WaitingWork::Equal
         } else {
-            Waits::Nothing
+            WaitingWork::Nothing
         }
     }
 }

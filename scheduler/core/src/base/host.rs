@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::task::RawWakerVTable;
 
-use super::events::{Change, Poll, Waits};
+use super::events::{Change, Poll, WaitingWork};
 
 /// Payload of a coroutine's panic.
 pub type Panic = Box<dyn Any + Send + 'static>;
@@ -18,7 +18,7 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 /// Address of the vCPU that a thread serves: the answer of [`Host::current`], made from the pointer
 /// of [`Executor::vcpu`](crate::Executor::vcpu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Served(pub(crate) NonNull<()>);
+pub struct ServedVcpu(pub(crate) NonNull<()>);
 
 /// The calls that the scheduler makes to its environment.
 ///
@@ -43,7 +43,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// [`waker_table!`](crate::waker_table).
     fn waker_table() -> &'static RawWakerVTable;
 
-    /// Returns whether the host wants calls of [`Host::changed`] now. A constant false costs
+    /// Returns whether the host wants calls of [`Host::on_step`] now. A constant false costs
     /// nothing.
     #[inline]
     fn is_tracing(&self) -> bool {
@@ -64,7 +64,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// Returns the vCPU that the calling thread serves, if any. An interrupt handler returns
     /// `None`: its wakes then go through the inbox.
-    fn current(&self) -> Option<Served>;
+    fn current(&self) -> Option<ServedVcpu>;
 
     /// Kicks vCPU `index`, which is parked and has work: ends its wait.
     ///
@@ -95,15 +95,15 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Begins a critical section of the calling thread, which must not be interrupted for long
     /// because other threads would wait for it: in the middle of a wake, or with a lock of this
     /// crate. Sections nest. A host that suspends polls
-    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack
-    /// of a poll holds them back until [`Host::leave`]. Each nanosecond matters. No user code runs
-    /// inside: no destructor, and no waker of another executor.
+    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the
+    /// stack of a poll holds them back until [`Host::leave_critical`]. Each nanosecond matters.
+    /// No user code runs inside: no destructor, and no waker of another executor.
     #[inline]
-    fn enter() {}
+    fn enter_critical() {}
 
-    /// Ends the critical section that [`Host::enter`] began.
+    /// Ends the critical section that [`Host::enter_critical`] began.
     #[inline]
-    fn leave() {}
+    fn leave_critical() {}
 
     /// Notifies the host that another thread has made a coroutine ready on vCPU `index`, which is
     /// not parked. Called from any thread, once per
@@ -115,27 +115,27 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Reports that the poll under way on the calling thread has made a coroutine ready on its own
     /// vCPU, whose arrival notice is set. `waits` is the most urgent kind of work that this poll
     /// delays. Must be cheap: it may be called with every wake.
-    fn notify_local_arrival(&self, waits: Waits) {
+    fn notify_local_arrival(&self, waits: WaitingWork) {
         let _ = waits;
     }
 
     /// Reports a step of a coroutine, for traces. Called from the thread or interrupt handler that
     /// makes the step, perhaps with a lock of this crate held. Each step is reported once, before
     /// any other thread can act on it.
-    fn changed(&self, change: &Change) {
+    fn on_step(&self, change: &Change) {
         let _ = change;
     }
 
     /// Reports that a poll on vCPU `index` has ended, at tick `ended`, after a call of
     /// [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll). Called on the thread that
-    /// polled, between [`Host::enter`] and [`Host::leave`], so it must be brief.
-    fn watched(&self, index: usize, poll: &Poll, ended: u64) {
+    /// polled, between [`Host::enter_critical`] and [`Host::leave_critical`], so it must be brief.
+    fn on_watched_poll_end(&self, index: usize, poll: &Poll, ended: u64) {
         let _ = (index, poll, ended);
     }
 
     /// Reports that a detached coroutine has panicked in a poll on vCPU `index`: no join handle
     /// does. Called on the thread that polled, as a part of the poll.
-    fn panicked(&self, index: usize, poll: &Poll) {
+    fn on_panic(&self, index: usize, poll: &Poll) {
         let _ = (index, poll);
     }
 
@@ -226,7 +226,7 @@ pub(crate) unsafe fn take_back<H: Host>(memory: *mut u8, layout: Layout) {
     }
 }
 
-/// A critical section, from [`Host::enter`] to its drop.
+/// A critical section, from [`Host::enter_critical`] to its drop.
 pub(crate) struct Critical<H: Host> {
     host: PhantomData<fn() -> H>,
 }
@@ -234,13 +234,13 @@ pub(crate) struct Critical<H: Host> {
 impl<H: Host> Critical<H> {
     #[inline]
     pub(crate) fn enter() -> Critical<H> {
-        H::enter();
+        H::enter_critical();
         Critical { host: PhantomData }
     }
 
     /// Leaves the section, runs user code, which may take long, and enters again.
     #[cold]
-    pub(crate) fn outside(self, foreign: impl FnOnce()) -> Critical<H> {
+    pub(crate) fn run_outside(self, foreign: impl FnOnce()) -> Critical<H> {
         drop(self);
         foreign();
         Critical::enter()
@@ -250,6 +250,6 @@ impl<H: Host> Critical<H> {
 impl<H: Host> Drop for Critical<H> {
     #[inline]
     fn drop(&mut self) {
-        H::leave();
+        H::leave_critical();
     }
 }

@@ -64,7 +64,7 @@ impl<T: Linked> Inbox<T> {
     }
 
     /// Takes all elements, oldest push first.
-    pub(crate) fn take(&self) -> Taken<T> {
+    pub(crate) fn take(&self) -> Drain<T> {
         // SeqCst: this follows the clearing of the vCPU's `arriving`, which a pusher sets after its
         // push.
         let mut newest = self.head.swap(null_mut(), Ordering::SeqCst);
@@ -77,16 +77,16 @@ impl<T: Linked> Inbox<T> {
             link.store(oldest, Ordering::Relaxed);
             oldest = element.as_ptr();
         }
-        Taken { next: oldest }
+        Drain { next: oldest }
     }
 }
 
 /// The elements of an inbox, oldest push first.
-pub(crate) struct Taken<T> {
+pub(crate) struct Drain<T> {
     next: *mut T,
 }
 
-impl<T: Linked> Iterator for Taken<T> {
+impl<T: Linked> Iterator for Drain<T> {
     type Item = NonNull<T>;
     fn next(&mut self) -> Option<NonNull<T>> {
         let element = NonNull::new(self.next)?;

@@ -82,7 +82,7 @@ impl Counters {
     }
 
     #[inline]
-    pub(crate) fn started(&self, level: Level, waited: u64, starved: u64) {
+    pub(crate) fn record_start(&self, level: Level, waited: u64, starved: u64) {
         let counters = &self.levels[level.index()];
         add(&counters.polls, 1);
         add(&counters.starve, starved);
@@ -90,11 +90,11 @@ impl Counters {
     }
 
     #[inline]
-    pub(crate) fn ran(&self, level: Level, ticks: u64) {
+    pub(crate) fn record_run(&self, level: Level, ticks: u64) {
         add(&self.levels[level.index()].run, ticks);
     }
 
-    pub(crate) fn suspended(&self, level: Level) {
+    pub(crate) fn record_suspension(&self, level: Level) {
         add(&self.levels[level.index()].suspensions, 1);
     }
 
@@ -103,11 +103,11 @@ impl Counters {
         self.levels.iter().map(of).sum()
     }
 
-    pub(crate) fn spawned(&self) {
+    pub(crate) fn record_spawn(&self) {
         add(&self.spawned, 1);
     }
 
-    pub(crate) fn exited(&self, panicked: bool) {
+    pub(crate) fn record_exit(&self, panicked: bool) {
         add(&self.exited, 1);
         add(&self.panicked, u64::from(panicked));
     }

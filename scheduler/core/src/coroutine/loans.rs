@@ -44,7 +44,7 @@ impl Loans {
 
     /// Counts a lock that was taken. Called before any waiter can lend for this lock.
     #[inline]
-    pub(crate) fn taken(&self) {
+    pub(crate) fn add_lock(&self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |word| {
             (word / ONE_LOCK < MAX_LOCKS).then(|| word + ONE_LOCK)
         });
@@ -54,7 +54,7 @@ impl Loans {
     /// had been lent.
     #[inline]
     #[must_use]
-    pub(crate) fn released(&self) -> bool {
+    pub(crate) fn remove_lock(&self) -> bool {
         let before = self
             .0
             .fetch_update(Relaxed, Relaxed, |word| match word / ONE_LOCK {
@@ -78,7 +78,7 @@ impl Loans {
     /// Sets the most urgent level of the coroutines that wait for one of the locks, or [`NO_LOAN`].
     /// Returns true if the level lent has changed.
     #[must_use]
-    pub(crate) fn lend_again(&self, level: u8) -> bool {
+    pub(crate) fn set_loan(&self, level: u8) -> bool {
         self.0
             .fetch_update(Relaxed, Relaxed, |word| {
                 let lent = word & LEVEL;
@@ -99,34 +99,34 @@ mod tests {
     #[test]
     fn the_last_lock_ends_the_loans_and_no_other() {
         let loans = Loans::new();
-        (0..300).for_each(|_| loans.taken());
+        (0..300).for_each(|_| loans.add_lock());
         assert!(loans.lend(9) && !loans.lend(20) && loans.lend(3));
-        assert!((1..300).all(|_| !loans.released()));
+        assert!((1..300).all(|_| !loans.remove_lock()));
         assert_eq!(loans.level(), 3);
-        assert!(loans.released());
+        assert!(loans.remove_lock());
         assert_eq!(loans.level(), LEVEL as u8);
-        assert!(!loans.released());
+        assert!(!loans.remove_lock());
     }
 
     #[test]
     fn the_loan_for_a_single_lock_follows_its_waiters() {
         let loans = Loans::new();
-        loans.taken();
-        assert!(loans.lend_again(9) && loans.lend_again(20) && !loans.lend_again(20));
-        loans.taken();
-        assert!(!loans.lend_again(30) && !loans.lend_again(NO_LOAN));
-        assert!(loans.lend_again(3) && !loans.released());
+        loans.add_lock();
+        assert!(loans.set_loan(9) && loans.set_loan(20) && !loans.set_loan(20));
+        loans.add_lock();
+        assert!(!loans.set_loan(30) && !loans.set_loan(NO_LOAN));
+        assert!(loans.set_loan(3) && !loans.remove_lock());
         assert_eq!(loans.level(), 3);
-        assert!(loans.lend_again(NO_LOAN));
-        assert!(!loans.released(), "nothing was lent any more");
+        assert!(loans.set_loan(NO_LOAN));
+        assert!(!loans.remove_lock(), "nothing was lent any more");
     }
 
     #[test]
     fn locks_beyond_the_maximum_keep_their_loan() {
         let loans = Loans::new();
-        (0..1_000).for_each(|_| loans.taken());
+        (0..1_000).for_each(|_| loans.add_lock());
         assert!(loans.lend(9));
-        assert!((0..2_000).all(|_| !loans.released()));
+        assert!((0..2_000).all(|_| !loans.remove_lock()));
         assert_eq!(loans.level(), 9);
     }
 }

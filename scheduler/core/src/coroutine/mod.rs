@@ -32,7 +32,7 @@ pub(crate) mod loans;
 pub(crate) mod spawn_sites;
 pub(crate) mod state;
 
-use crate::base::host::{Host, Panic, Served};
+use crate::base::host::{Host, Panic, ServedVcpu};
 use crate::base::inbox::Linked;
 use crate::base::kind::{Kind, State};
 use crate::base::level::Level;
@@ -361,7 +361,7 @@ unsafe impl Host for Probe {
     fn now(&self) -> u64 {
         0
     }
-    fn current(&self) -> Option<Served> {
+    fn current(&self) -> Option<ServedVcpu> {
         None
     }
     fn kick(&self, _: usize) {}

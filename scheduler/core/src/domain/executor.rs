@@ -46,7 +46,7 @@ impl<H: Host> Executor<H> {
         &self.domain
     }
 
-    /// Returns the vCPU, for [`Host::current`] (`Served::from`).
+    /// Returns the vCPU, for [`Host::current`] (`ServedVcpu::from`).
     #[must_use]
     pub fn vcpu(&self) -> NonNull<Vcpu<H>> {
         self.vcpu

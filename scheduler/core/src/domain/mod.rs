@@ -206,7 +206,7 @@ impl<H: Host> Domain<H> {
                 // The waiter of the coroutine may now be more urgent than the coroutine; its poll
                 // decides whether to lend.
                 if level.get() > before && block.word.has_waiter_by_id_now() {
-                    join::less_urgent(&self.shared, block);
+                    join::wake_waiter_to_lend(&self.shared, block);
                 }
             }
         })
@@ -248,13 +248,13 @@ impl<H: Host> Domain<H> {
 
     /// Records that the current coroutine takes a lock that lends: until it has released all such
     /// locks, waiters may lend it their levels. Called before another thread can see the coroutine
-    /// as the holder, and followed by [`Domain::lock_released`] if the coroutine does not get the
+    /// as the holder, and followed by [`Domain::record_unlock`] if the coroutine does not get the
     /// lock. Returns the coroutine's id; `None` outside of a coroutine.
-    pub fn lock_taken(&self) -> Option<CoroutineId> {
+    pub fn record_lock(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
         let current = self.shared.current()?;
         // SAFETY: this thread is polling the coroutine, so it is alive.
-        unsafe { current.as_ref() }.loans.taken();
+        unsafe { current.as_ref() }.loans.add_lock();
         Some(id_of(current))
     }
 
@@ -262,18 +262,20 @@ impl<H: Host> Domain<H> {
     ///
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
-    pub fn lock_granted(&self, id: CoroutineId) -> Result<(), Dead> {
+    pub fn record_handover(&self, id: CoroutineId) -> Result<(), Dead> {
         self.shared
             // SAFETY: `with` holds a reference.
-            .with(id, |coroutine| unsafe { coroutine.as_ref() }.loans.taken())
+            .with(id, |coroutine| {
+                unsafe { coroutine.as_ref() }.loans.add_lock()
+            })
     }
 
     /// Records that a lock of the coroutine is released, on any thread. With its last lock the
     /// coroutine loses its loans.
-    pub fn lock_released(&self, id: CoroutineId) {
+    pub fn record_unlock(&self, id: CoroutineId) {
         let _ = self.shared.with(id, |coroutine| {
             // SAFETY: `with` holds a reference.
-            if unsafe { coroutine.as_ref() }.loans.released() {
+            if unsafe { coroutine.as_ref() }.loans.remove_lock() {
                 // SAFETY: `with` holds a reference.
                 unsafe { self.shared.resettle(coroutine, false) };
             }
@@ -283,7 +285,7 @@ impl<H: Host> Domain<H> {
     /// Records that the current coroutine waits for a holder outside of the domain, to which the
     /// host lends its level: when the level changes while the coroutine is blocked, the coroutine
     /// is polled. Returns the level; `None` outside of a coroutine.
-    pub fn waits(&self) -> Option<Level> {
+    pub fn record_wait(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         let waiting = self.shared.current()?;
         // SAFETY: this thread is polling the coroutine, so it is alive.
@@ -330,11 +332,11 @@ impl<H: Host> Domain<H> {
     /// Sets the most urgent level that waits for a lock of `holder`, which may be less urgent than
     /// before; `None` if no coroutine waits. The loan of a coroutine that holds one lock follows. A
     /// coroutine with several locks keeps its loan until it has released the last.
-    pub fn lend_again(&self, holder: CoroutineId, level: Option<Level>) {
+    pub fn set_loan(&self, holder: CoroutineId, level: Option<Level>) {
         let level = level.map_or(NO_LOAN, Level::get);
         let _ = self.shared.with(holder, |coroutine| {
             // SAFETY: `with` holds a reference.
-            if unsafe { coroutine.as_ref() }.loans.lend_again(level) {
+            if unsafe { coroutine.as_ref() }.loans.set_loan(level) {
                 // SAFETY: `with` holds a reference.
                 unsafe { self.shared.resettle(coroutine, true) };
             }

@@ -93,7 +93,7 @@ impl<H: Host> Shared<H> {
         // SAFETY: slots live as long as the domain; this one is ours.
         unsafe { slot.as_ref() }.word.init(true, options.start);
         match here {
-            Some(here) => here.counters.spawned(),
+            Some(here) => here.counters.record_spawn(),
             None => drop(self.spawned_outside.fetch_add(1, Relaxed)),
         }
         // SAFETY: the coroutine has this output, and its state word counts the handle.

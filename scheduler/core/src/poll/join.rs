@@ -328,7 +328,7 @@ unsafe fn change_level<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>) {
 
 /// Wakes the waiter of a coroutine that has become less urgent, unless the waiter lends already.
 #[cold]
-pub(crate) fn less_urgent<H: Host>(domain: &Shared<H>, awaited: &Slot<H>) {
+pub(crate) fn wake_waiter_to_lend<H: Host>(domain: &Shared<H>, awaited: &Slot<H>) {
     if awaited.join_boost.load(Relaxed) == Slot::<H>::NO_BOOST {
         // The waiter may have given up, or exited, meanwhile.
         let waiter = awaited.waiter.load(Relaxed).addr() as u64;

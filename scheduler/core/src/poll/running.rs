@@ -140,7 +140,7 @@ impl<'a, H: Host> Running<'a, H> {
         let _critical = Critical::<H>::enter();
         if vcpu.is_watched(coroutine) {
             // SAFETY: the coroutine is ours.
-            unsafe { vcpu.was_watched(coroutine, began) };
+            unsafe { vcpu.report_watched_poll(coroutine, began) };
         }
         vcpu.stop();
         let mut again = Step::Yielded;
@@ -173,7 +173,7 @@ impl<'a, H: Host> Running<'a, H> {
 #[inline(always)]
 unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> Option<Ended> {
     // SAFETY: the coroutine's own reference outlives the poll.
-    let waker = unsafe { waker::borrowed(coroutine) };
+    let waker = unsafe { waker::borrow(coroutine) };
     let mut cx = Context::from_waker(&waker);
     // SAFETY: the contract is the caller's.
     unsafe { coroutine.as_ref().poll(vcpu.spawn_sites(), &mut cx) }
@@ -264,7 +264,7 @@ pub(crate) unsafe fn exit<H: Host>(
     if detached {
         if end == Ended::Panicked {
             // SAFETY: the coroutine is ours.
-            unsafe { vcpu.has_panicked(coroutine, began) };
+            unsafe { vcpu.report_panic(coroutine, began) };
         }
         // SAFETY: no handle is left, and none will be made, so the output is ours.
         unsafe { block.drop_output(vcpu.spawn_sites()) };
@@ -275,11 +275,11 @@ pub(crate) unsafe fn exit<H: Host>(
         && vcpu.is_watched(coroutine)
     {
         // SAFETY: the coroutine is ours.
-        unsafe { vcpu.was_watched(coroutine, began) };
+        unsafe { vcpu.report_watched_poll(coroutine, began) };
     }
     block.set_state(State::Exited);
     vcpu.trace(coroutine, Step::Exited);
-    vcpu.counters.exited(end == Ended::Panicked);
+    vcpu.counters.record_exit(end == Ended::Panicked);
     // Before another thread may free the coroutine and reuse its slot.
     if began.is_some() {
         vcpu.stop();
@@ -302,7 +302,7 @@ pub(crate) unsafe fn exit<H: Host>(
             if began.is_some() {
                 vcpu.continue_poll(coroutine);
             }
-            let critical = critical.outside(|| match exit {
+            let critical = critical.run_outside(|| match exit {
                 TransitionToExited::Waiter => {
                     // SAFETY: the published waiter is ours after an exit.
                     let waiter = unsafe { join::take_waiter(block) };

@@ -40,7 +40,7 @@ macro_rules! waker_table {
 ///
 /// # Safety
 /// The caller holds a reference while the result is used.
-pub(crate) unsafe fn borrowed<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Waker> {
+pub(crate) unsafe fn borrow<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Waker> {
     let raw = RawWaker::new(slot.as_ptr().cast(), H::waker_table());
     // SAFETY: the functions of the vtable keep the contract of `RawWaker`; the reference is the
     // caller's.

@@ -28,7 +28,7 @@
 mod policy;
 mod rule;
 
-pub use crate::base::events::Waits;
+pub use crate::base::events::WaitingWork;
 pub use policy::{Decision, LookCosts, Policy, Snapshot};
 pub use rule::{Rule, RunTime};
 

@@ -1,7 +1,7 @@
 //! The decision of a vCPU's watcher at a look.
 
 use super::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, Rule, RunTime, SHARE, TURN_LENGTH};
-use crate::base::events::Waits;
+use crate::base::events::WaitingWork;
 use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
 
@@ -32,7 +32,7 @@ pub struct Snapshot {
     /// True if only polls that have used their quantum wait on the poll's own level.
     pub only_expired: bool,
     /// True if work of any level has arrived on the vCPU that an idle vCPU could run.
-    pub beside_idle: bool,
+    pub idle_vcpu_could_run: bool,
     /// True while an operation of a level more urgent than the poll is in flight.
     pub expects_urgent: bool,
     /// True while a poll is suspended, which shows that polls are long here.
@@ -41,11 +41,11 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Returns the most urgent kind of work that may interrupt the poll. Polls that have used their
-    /// quantum may not: they take turns with it ([`Policy::turn_is_due`]).
+    /// quantum may not: they take turns with it ([`Policy::min_suspension_for_turn`]).
     #[must_use]
-    pub fn waits(&self) -> Waits {
-        match Waits::of(self.level, self.waiting) {
-            Waits::Equal if self.only_expired => Waits::Nothing,
+    pub fn waiting_work(&self) -> WaitingWork {
+        match WaitingWork::most_urgent(self.level, self.waiting) {
+            WaitingWork::Equal if self.only_expired => WaitingWork::Nothing,
             waits => waits,
         }
     }
@@ -112,25 +112,25 @@ impl Policy {
             self.awaited = None;
             return Decision::Rest;
         }
-        let here = snapshot.waits();
+        let here = snapshot.waiting_work();
         let waits = match here {
-            Waits::Nothing if snapshot.beside_idle => Waits::Equal,
+            WaitingWork::Nothing if snapshot.idle_vcpu_could_run => WaitingWork::Equal,
             _ => here,
         };
         let price = match waits {
-            Waits::Urgent => rule.cost,
-            Waits::Equal | Waits::Nothing => rule.cost.saturating_add(RESERVE),
+            WaitingWork::Urgent => rule.cost,
+            WaitingWork::Equal | WaitingWork::Nothing => rule.cost.saturating_add(RESERVE),
         };
-        let left = rule.left(waits, ran).map(|left| {
+        let left = rule.time_left(waits, ran).map(|left| {
             let turn = snapshot.turn.saturating_sub(ran.stretch);
             left.max(turn).max(self.budget.wait(price, now))
         });
         if left == Some(0) {
             return Decision::Suspend(match here {
                 // The poll makes room for an instant, in which an idle vCPU fetches the arrival.
-                Waits::Nothing => QueueEnd::Head,
-                Waits::Urgent => rule.queue_end(ran),
-                Waits::Equal => QueueEnd::Tail,
+                WaitingWork::Nothing => QueueEnd::Head,
+                WaitingWork::Urgent => rule.queue_end(ran),
+                WaitingWork::Equal => QueueEnd::Tail,
             });
         }
         // Most polls end before it matters whether they sleep.
@@ -153,9 +153,9 @@ impl Policy {
             .awaited
             .is_some_and(|(poll, until)| poll != snapshot.poll && now < until);
         if is_young && is_over && self.rests_until == 0 && !snapshot.any_suspended {
-            return self.rest(now);
+            return self.begin_rest(now);
         }
-        if waits == Waits::Nothing {
+        if waits == WaitingWork::Nothing {
             self.awaited = None;
             return Decision::Later {
                 wait: left,
@@ -169,7 +169,7 @@ impl Policy {
             };
         }
         if by_timer && is_young && self.is_stale_look(snapshot.poll) {
-            return self.rest(now);
+            return self.begin_rest(now);
         }
         let wait = if may_sleep {
             left
@@ -182,12 +182,12 @@ impl Policy {
             wait,
             // After a look because of an arrival that was not more urgent, the next look is early
             // enough for further arrivals.
-            listens: by_timer && waits == Waits::Equal && snapshot.expects_urgent,
+            listens: by_timer && waits == WaitingWork::Equal && snapshot.expects_urgent,
         }
     }
 
     /// Begins a rest, after a stale look by the clock.
-    pub fn rest(&mut self, now: u64) -> Decision {
+    pub fn begin_rest(&mut self, now: u64) -> Decision {
         self.budget.spend(self.looks.timer, now);
         self.awaited = None;
         self.rests_until = now + REST_LENGTH;
@@ -206,7 +206,7 @@ impl Policy {
 
     /// Returns the end of the watcher's rest.
     #[must_use]
-    pub fn rests_until(&self) -> u64 {
+    pub fn rest_end(&self) -> u64 {
         self.rests_until
     }
 
@@ -226,14 +226,14 @@ impl Policy {
     /// Returns true if other work on the vCPU may depend on a suspended poll while this one is
     /// under way.
     #[must_use]
-    pub fn is_depended_on(blocked: bool, ran: RunTime) -> bool {
+    pub fn may_block_others(blocked: bool, ran: RunTime) -> bool {
         blocked || ran.stretch >= MAX_SUSPENSION
     }
 
     /// Returns, if a turn of a suspended poll is due, the minimum time for which the poll that gets
     /// the turn has been suspended.
     #[must_use]
-    pub fn turn_is_due(&self, depended_on: bool, now: u64) -> Option<u64> {
+    pub fn min_suspension_for_turn(&self, depended_on: bool, now: u64) -> Option<u64> {
         let apart = if depended_on {
             MAX_SUSPENSION
         } else {
@@ -287,7 +287,7 @@ mod tests {
             turn: 0,
             waiting,
             only_expired: false,
-            beside_idle: false,
+            idle_vcpu_could_run: false,
             expects_urgent: true,
             any_suspended: false,
         }
@@ -374,7 +374,7 @@ mod tests {
             decide(&mut policy, &less, false),
             later(MAX_SUSPENSION, true)
         );
-        less.beside_idle = true;
+        less.idle_vcpu_could_run = true;
         let fetched = decide(&mut policy, &less, false);
         assert_eq!(fetched, Decision::Suspend(QueueEnd::Head));
         let rest = decide(&mut policy, &snapshot(200_000, 0), false);
@@ -406,19 +406,22 @@ mod tests {
     #[test]
     fn turns_are_more_frequent_while_other_work_may_depend_on_them() {
         let mut policy = Policy::new(LOOKS, 0);
-        assert_eq!(policy.turn_is_due(true, MAX_SUSPENSION - 1), None);
         assert_eq!(
-            policy.turn_is_due(true, MAX_SUSPENSION),
+            policy.min_suspension_for_turn(true, MAX_SUSPENSION - 1),
+            None
+        );
+        assert_eq!(
+            policy.min_suspension_for_turn(true, MAX_SUSPENSION),
             Some(MAX_SUSPENSION / 2)
         );
-        assert_eq!(policy.turn_is_due(false, MAX_SUSPENSION), None);
+        assert_eq!(policy.min_suspension_for_turn(false, MAX_SUSPENSION), None);
         assert_eq!(
-            policy.turn_is_due(false, REST_LENGTH),
+            policy.min_suspension_for_turn(false, REST_LENGTH),
             Some(REST_LENGTH / 2)
         );
         policy.record_turn(REST_LENGTH);
         assert_eq!(
-            policy.turn_is_due(true, REST_LENGTH + MAX_SUSPENSION - 1),
+            policy.min_suspension_for_turn(true, REST_LENGTH + MAX_SUSPENSION - 1),
             None
         );
         assert_eq!(
@@ -445,7 +448,7 @@ mod tests {
             decide(&mut policy, &other, true),
             later(2 * MAX_SUSPENSION, false)
         );
-        assert_eq!(policy.rests_until(), REST_LENGTH);
+        assert_eq!(policy.rest_end(), REST_LENGTH);
         assert_eq!(
             decide(&mut policy, &other, true),
             later(2 * MAX_SUSPENSION, false)

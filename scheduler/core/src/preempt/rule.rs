@@ -1,7 +1,7 @@
 //! The time for which a poll runs before it may be suspended, and the end of the queue to which it
 //! then goes.
 
-use crate::base::events::Waits;
+use crate::base::events::WaitingWork;
 use crate::base::kind::QueueEnd;
 
 /// Time that a poll under way has used: CPU time, unless stated otherwise.
@@ -19,13 +19,13 @@ pub struct RunTime {
 /// The parameters of the decision.
 ///
 /// ```
-/// use upshift_core::preempt::{RunTime, Rule, Waits};
+/// use upshift_core::preempt::{RunTime, Rule, WaitingWork};
 ///
 /// let rule = Rule::new(20_000, 100_000);
 /// let ran = RunTime { total: 5_000, stretch: 5_000, elapsed: 5_000 };
-/// assert_eq!(rule.left(Waits::Urgent, ran), Some(15_000));
-/// assert_eq!(rule.left(Waits::Equal, ran), Some(95_000));
-/// assert_eq!(rule.left(Waits::Nothing, ran), None);
+/// assert_eq!(rule.time_left(WaitingWork::Urgent, ran), Some(15_000));
+/// assert_eq!(rule.time_left(WaitingWork::Equal, ran), Some(95_000));
+/// assert_eq!(rule.time_left(WaitingWork::Nothing, ran), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -63,12 +63,12 @@ impl Rule {
     /// Returns the time for which the poll may continue, apart from the budget; `None`: without
     /// limit.
     #[must_use]
-    pub fn left(&self, waits: Waits, ran: RunTime) -> Option<u64> {
+    pub fn time_left(&self, waits: WaitingWork, ran: RunTime) -> Option<u64> {
         match waits {
             _ if !self.interrupts => None,
-            Waits::Nothing => None,
-            Waits::Urgent => Some(self.cost.saturating_sub(ran.total)),
-            Waits::Equal => Some(self.quantum.saturating_sub(ran.total)),
+            WaitingWork::Nothing => None,
+            WaitingWork::Urgent => Some(self.cost.saturating_sub(ran.total)),
+            WaitingWork::Equal => Some(self.quantum.saturating_sub(ran.total)),
         }
     }
 }
@@ -85,12 +85,18 @@ mod tests {
 
     #[test]
     fn the_most_urgent_waiting_level_decides() {
-        assert_eq!(Waits::of(5, 0), Waits::Nothing);
-        assert_eq!(Waits::of(5, 1 << 6), Waits::Nothing);
-        assert_eq!(Waits::of(5, 1 << 5 | 1 << 9), Waits::Equal);
-        assert_eq!(Waits::of(5, 1 << 5 | 1 << 4), Waits::Urgent);
-        assert_eq!(Waits::of(0, 1), Waits::Equal);
-        assert_eq!(Waits::of(63, 1), Waits::Urgent);
+        assert_eq!(WaitingWork::most_urgent(5, 0), WaitingWork::Nothing);
+        assert_eq!(WaitingWork::most_urgent(5, 1 << 6), WaitingWork::Nothing);
+        assert_eq!(
+            WaitingWork::most_urgent(5, 1 << 5 | 1 << 9),
+            WaitingWork::Equal
+        );
+        assert_eq!(
+            WaitingWork::most_urgent(5, 1 << 5 | 1 << 4),
+            WaitingWork::Urgent
+        );
+        assert_eq!(WaitingWork::most_urgent(0, 1), WaitingWork::Equal);
+        assert_eq!(WaitingWork::most_urgent(63, 1), WaitingWork::Urgent);
     }
 
     #[test]
@@ -106,11 +112,14 @@ mod tests {
             stretch,
             elapsed: total,
         };
-        assert_eq!(RULE.left(Waits::Nothing, ran(1_000, 1_000)), None);
-        assert_eq!(RULE.left(Waits::Urgent, ran(5, 5)), Some(15));
-        assert_eq!(RULE.left(Waits::Urgent, ran(500, 5)), Some(0));
-        assert_eq!(RULE.left(Waits::Equal, ran(5, 5)), Some(95));
-        assert_eq!(RULE.left(Waits::Equal, ran(500, 5)), Some(0));
+        assert_eq!(
+            RULE.time_left(WaitingWork::Nothing, ran(1_000, 1_000)),
+            None
+        );
+        assert_eq!(RULE.time_left(WaitingWork::Urgent, ran(5, 5)), Some(15));
+        assert_eq!(RULE.time_left(WaitingWork::Urgent, ran(500, 5)), Some(0));
+        assert_eq!(RULE.time_left(WaitingWork::Equal, ran(5, 5)), Some(95));
+        assert_eq!(RULE.time_left(WaitingWork::Equal, ran(500, 5)), Some(0));
     }
 
     #[test]
@@ -124,6 +133,6 @@ mod tests {
             stretch: 1_000,
             elapsed: 1_000,
         };
-        assert_eq!(tolerant.left(Waits::Urgent, ran), None);
+        assert_eq!(tolerant.time_left(WaitingWork::Urgent, ran), None);
     }
 }

@@ -126,7 +126,7 @@ impl Lengths {
     }
 
     /// Returns the number of coroutines queued on a level, suspended ones included.
-    pub(crate) fn of(&self, level: Level) -> usize {
+    pub(crate) fn len(&self, level: Level) -> usize {
         self.levels[level.index()].load(Relaxed) as usize
     }
 
@@ -191,7 +191,7 @@ impl<H: Host> ReadyQueues<H> {
 
     /// Returns the number of coroutines of a level that may move.
     pub(crate) fn movable_len(&self, level: Level) -> usize {
-        self.lengths.of(level) - self.fixed[level.index()] as usize
+        self.lengths.len(level) - self.fixed[level.index()] as usize
     }
 
     /// Returns true if the level has a coroutine that is not suspended.

@@ -449,7 +449,7 @@ pub(crate) mod tests {
         fn now(&self) -> u64 {
             0
         }
-        fn current(&self) -> Option<crate::Served> {
+        fn current(&self) -> Option<crate::ServedVcpu> {
             None
         }
         fn kick(&self, _: usize) {}

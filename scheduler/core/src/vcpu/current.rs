@@ -25,8 +25,8 @@ impl<H: Host> Vcpu<H> {
     /// went to the tail of its level ([`Vcpu::keep_place`]).
     #[inline]
     #[must_use]
-    pub fn turn_began(&self) -> u64 {
-        self.turn_began.load(Relaxed)
+    pub fn quantum_began(&self) -> u64 {
+        self.quantum_began.load(Relaxed)
     }
 
     /// Makes the poll under way, which has just woken its own coroutine and is about to end, yield
@@ -34,8 +34,8 @@ impl<H: Host> Vcpu<H> {
     /// under `SCHED_FIFO`. The coroutine still goes to the tail if it has not woken itself, or if
     /// its level has changed during the poll.
     ///
-    /// The host bounds this: a coroutine that has used its quantum ([`Vcpu::turn_began`]) should go
-    /// to the tail. Does nothing unless called by the thread that polls.
+    /// The host bounds this: a coroutine that has used its quantum ([`Vcpu::quantum_began`])
+    /// should go to the tail. Does nothing unless called by the thread that polls.
     pub fn keep_place(&self) {
         if let Some(here) = self.shared().here()
             && core::ptr::eq(here, self)
@@ -149,7 +149,7 @@ impl<H: Host> Vcpu<H> {
         if let Some(floor) = &mut guarded.floor {
             floor.begin(level.get(), guarded.now);
         }
-        self.turn_began.store(guarded.now, Relaxed);
+        self.quantum_began.store(guarded.now, Relaxed);
         self.set_running(level.get());
         // Release: a watchdog looks at the slot.
         self.current.store(coroutine.as_ptr(), Release);

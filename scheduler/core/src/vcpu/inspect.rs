@@ -52,7 +52,7 @@ impl<H: Host> Vcpu<H> {
     /// any thread; coroutines in the inbox do not count.
     #[must_use]
     pub fn ready_len(&self, level: Level) -> usize {
-        self.lengths.of(level)
+        self.lengths.len(level)
     }
 
     /// Returns true if all work of a level here is *expired* polls: suspended at the

@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 
 use super::search::{NO_SURPLUS, SURPLUS};
 use super::{COARSE_POLLS, Guarded, PREEMPT_HOST, PREEMPT_WAKE, Vcpu};
-use crate::base::events::Waits;
+use crate::base::events::WaitingWork;
 use crate::base::host::Host;
 use crate::base::kind::State;
 use crate::base::level::Level;
@@ -38,10 +38,11 @@ impl<H: Host> Vcpu<H> {
         };
         let first = levels[0];
         if levels.iter().all(|&level| level == first) {
-            self.counters.ran(Level::from_stored(first), each * count);
+            self.counters
+                .record_run(Level::from_stored(first), each * count);
         } else {
             for &level in levels {
-                self.counters.ran(Level::from_stored(level), each);
+                self.counters.record_run(Level::from_stored(level), each);
             }
         }
         each
@@ -102,7 +103,7 @@ impl<'a, H: Host> Locked<'a, H> {
             let mut each = elapsed;
             if guarded.polls == 1 {
                 vcpu.counters
-                    .ran(Level::from_stored(guarded.batch[0]), each);
+                    .record_run(Level::from_stored(guarded.batch[0]), each);
                 if let Some(floor) = &mut guarded.floor {
                     floor.charge(each, now);
                 }
@@ -191,7 +192,7 @@ impl<'a, H: Host> Locked<'a, H> {
         }
         if vcpu.mail.arrival_notice.load(Relaxed) && vcpu.is_polling() {
             let host = &vcpu.shared().host;
-            host.notify_local_arrival(Waits::of(running, level.bit()));
+            host.notify_local_arrival(WaitingWork::most_urgent(running, level.bit()));
         }
         urgent
     }
@@ -243,7 +244,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// has changed.
     #[cold]
     unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>) {
-        let began = self.vcpu.turn_began();
+        let began = self.vcpu.quantum_began();
         let guarded = self.guarded();
         let now = guarded.now;
         // SAFETY: the coroutine is owned, hence alive.
@@ -309,7 +310,9 @@ impl<'a, H: Host> Locked<'a, H> {
         }
         let urgent = Level::from_stored(ready.trailing_zeros() as u8);
         let guarded = self.guarded();
-        let oldest = guarded.plain.then(|| guarded.queues.pop_oldest(urgent));
+        let oldest = guarded
+            .strict_fifo
+            .then(|| guarded.queues.pop_oldest(urgent));
         let (coroutine, level, resumed) = match oldest.flatten() {
             Some(oldest) => (oldest, urgent, None),
             None => self.choose(ready)?,
@@ -330,8 +333,8 @@ impl<'a, H: Host> Locked<'a, H> {
             waited = starved;
             began = now.saturating_sub(guarded.used[level.index()]);
         }
-        vcpu.turn_began.store(began, Relaxed);
-        vcpu.counters.started(level, waited, starved);
+        vcpu.quantum_began.store(began, Relaxed);
+        vcpu.counters.record_start(level, waited, starved);
         guarded.batch[guarded.polls as usize % COARSE_POLLS as usize] = level.get();
         guarded.polls += 1;
         guarded.picked = level.get();
@@ -344,7 +347,7 @@ impl<'a, H: Host> Locked<'a, H> {
     #[cold]
     fn choose(&mut self, ready: u64) -> Option<(NonNull<Slot<H>>, Level, Option<bool>)> {
         let config = &self.vcpu.shared().config;
-        let (level, newest) = if self.guarded().plain {
+        let (level, newest) = if self.guarded().strict_fifo {
             (ready.trailing_zeros() as u8, false)
         } else {
             self.choose_level(ready)

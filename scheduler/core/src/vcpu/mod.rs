@@ -34,7 +34,7 @@
 //! | `mail.preempt` | any thread; cleared by the owner's pick | owner | `requests` |
 //! | `mail.arrival_notice` | the host; cleared by a waker | wakers | `requests` |
 //! | `clock` | holder | others, watchdogs | `locked` |
-//! | `turn_began` | owner | owner, host | `current` |
+//! | `quantum_began` | owner | owner, host | `current` |
 //! | `looked_at` | owner | owner | `search` |
 //! | `current` | owner; holder, if the poll is suspended | others, watchdogs | `current` |
 //! | `watched` | watchdogs; cleared by the owner | owner | `watchdog` |
@@ -64,7 +64,7 @@ pub(crate) mod wake;
 mod watchdog;
 
 use crate::base::config::Config;
-use crate::base::host::{Host, Served};
+use crate::base::host::{Host, ServedVcpu};
 use crate::base::id::CoroutineId;
 use crate::base::inbox::Inbox;
 use crate::base::level::LEVELS;
@@ -113,7 +113,7 @@ struct Guarded<H: Host> {
     /// Running mean of the ticks of a poll.
     mean: u64,
     /// True without floor and chaos: a pick takes the oldest coroutine of the most urgent level.
-    plain: bool,
+    strict_fifo: bool,
     floor: Option<floor::FloorBudget>,
     random: u64,
     queues: ReadyQueues<H>,
@@ -136,9 +136,9 @@ pub(crate) enum Next<H: Host> {
     Resume { id: CoroutineId, for_a_turn: bool },
 }
 
-impl<H: Host> From<NonNull<Vcpu<H>>> for Served {
-    fn from(vcpu: NonNull<Vcpu<H>>) -> Served {
-        Served(vcpu.cast())
+impl<H: Host> From<NonNull<Vcpu<H>>> for ServedVcpu {
+    fn from(vcpu: NonNull<Vcpu<H>>) -> ServedVcpu {
+        ServedVcpu(vcpu.cast())
     }
 }
 
@@ -183,7 +183,7 @@ pub struct Vcpu<H: Host> {
     /// Last reading of the clock.
     clock: AtomicU64,
     /// Tick at which the turn of the current poll began, without the time in which it had yielded.
-    turn_began: AtomicU64,
+    quantum_began: AtomicU64,
     /// Tick of the last look.
     looked_at: AtomicU64,
     /// Slot of the coroutine that is being polled. A watchdog may read the slot, which lives as
@@ -230,7 +230,7 @@ impl<H: Host> Vcpu<H> {
             },
             lock: Lock::new(),
             clock: AtomicU64::new(0),
-            turn_began: AtomicU64::new(0),
+            quantum_began: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
             current: AtomicPtr::new(null_mut()),
             watched: AtomicPtr::new(null_mut()),
@@ -247,7 +247,7 @@ impl<H: Host> Vcpu<H> {
                     period => period,
                 },
                 mean: 0,
-                plain: config.floor.is_none() && config.chaos.is_none(),
+                strict_fifo: config.floor.is_none() && config.chaos.is_none(),
                 floor: config.floor.map(floor::FloorBudget::new),
                 random: seed | 1,
                 served: [0; LEVELS],
@@ -318,7 +318,7 @@ impl<H: Host> Vcpu<H> {
         self.published.service.revive()
     }
 
-    pub(crate) fn may_give(&self) -> u64 {
+    pub(crate) fn movable_levels(&self) -> u64 {
         self.published.movable.load(Relaxed) | self.mail.arriving.load(Relaxed)
     }
 

@@ -52,7 +52,7 @@ impl<H: Host> Vcpu<H> {
     pub fn announce(&self) {
         fence(SeqCst);
         let domain = self.shared();
-        if domain.idle.load(Relaxed) != 0 && self.may_give() != 0 {
+        if domain.idle.load(Relaxed) != 0 && self.movable_levels() != 0 {
             domain.notify_idle(self);
         }
     }

@@ -165,7 +165,7 @@ impl<H: Host> Vcpu<H> {
 
     /// Returns true if an idle vCPU should take work from this one.
     fn offers_work(&self, now: u64) -> bool {
-        let give = self.may_give();
+        let give = self.movable_levels();
         if give == 0 {
             return false;
         }
@@ -343,14 +343,14 @@ impl<H: Host> Vcpu<H> {
                 continue;
             }
             if now.saturating_sub(vcpu.clock()) < after {
-                found |= vcpu.may_give() != 0 && vcpu.is_surplus_at_look();
+                found |= vcpu.movable_levels() != 0 && vcpu.is_surplus_at_look();
                 continue;
             }
             if vcpu.is_polling() {
                 vcpu.mark_long();
                 found |= long(vcpu);
             }
-            found |= vcpu.may_give() != 0;
+            found |= vcpu.movable_levels() != 0;
         }
         found
     }

@@ -99,7 +99,7 @@ impl<H: Host> Shared<H> {
     pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
         let mut best = (64, None);
         for vcpu in self.vcpus() {
-            let urgency = (vcpu.may_give() & wanted).trailing_zeros();
+            let urgency = (vcpu.movable_levels() & wanted).trailing_zeros();
             if urgency < best.0 && !core::ptr::eq(vcpu, thief) {
                 best = (urgency, Some(vcpu));
             }

@@ -99,7 +99,7 @@ impl<H: Host> Vcpu<H> {
         let block = unsafe { coroutine.as_ref() };
         block.suspend(end == QueueEnd::Head);
         self.trace(coroutine, Step::Suspended);
-        self.counters.suspended(block.level());
+        self.counters.record_suspension(block.level());
     }
 
     /// Picks this coroutine before all others. Returns false if it is not suspended and queued

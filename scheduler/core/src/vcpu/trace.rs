@@ -22,7 +22,7 @@ impl<H: Host> Vcpu<H> {
         let domain = self.shared();
         // SAFETY: the caller owns the coroutine, so it is alive.
         let block = unsafe { coroutine.as_ref() };
-        domain.host.changed(&Change {
+        domain.host.on_step(&Change {
             id: id_of(coroutine),
             level: block.level(),
             location: block.location(),

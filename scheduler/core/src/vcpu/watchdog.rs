@@ -23,7 +23,7 @@ impl Poll {
     ///
     /// # Safety
     /// The caller owns the coroutine or holds a reference to it.
-    pub(crate) unsafe fn of<H: Host>(coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
+    pub(crate) unsafe fn describe<H: Host>(coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
         // SAFETY: the coroutine is alive, by contract.
         let block = unsafe { coroutine.as_ref() };
         Poll {
@@ -49,15 +49,15 @@ impl<H: Host> Vcpu<H> {
             return None;
         }
         // SAFETY: the slot was just referenced.
-        let poll = unsafe { Poll::of(slot, began) };
+        let poll = unsafe { Poll::describe(slot, began) };
         // SAFETY: the reference was just taken.
         unsafe { release::release(slot) };
         let same = self.current.load(Relaxed) == slot.as_ptr() && self.clock.load(Relaxed) == began;
         same.then_some(poll)
     }
 
-    /// Makes the end of the poll under way here call [`Host::watched`] with the poll and its end.
-    /// Any thread; two loads and a store.
+    /// Makes the end of the poll under way here call [`Host::on_watched_poll_end`] with the poll
+    /// and its end. Any thread; two loads and a store.
     pub fn watch_current_poll(&self) {
         self.watched.store(self.current.load(Relaxed), Relaxed);
     }
@@ -75,7 +75,7 @@ impl<H: Host> Vcpu<H> {
     /// The caller owns the coroutine.
     unsafe fn just_ended(&self, coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
         // SAFETY: the caller owns the coroutine, so it is alive.
-        let poll = unsafe { Poll::of(coroutine, began) };
+        let poll = unsafe { Poll::describe(coroutine, began) };
         let level = Level::from_stored(self.locked().guarded().picked);
         Poll { level, ..poll }
     }
@@ -86,10 +86,10 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The caller owns the coroutine.
     #[cold]
-    pub(crate) unsafe fn has_panicked(&self, coroutine: NonNull<Slot<H>>, began: Option<u64>) {
+    pub(crate) unsafe fn report_panic(&self, coroutine: NonNull<Slot<H>>, began: Option<u64>) {
         // SAFETY: the contract is the caller's.
         let poll = unsafe { self.just_ended(coroutine, began.unwrap_or(self.clock())) };
-        self.shared().host.panicked(self.index, &poll);
+        self.shared().host.on_panic(self.index, &poll);
     }
 
     /// Reports to the host the end of a watched poll, which began at tick `began`.
@@ -97,12 +97,14 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The caller owns the coroutine.
     #[cold]
-    pub(crate) unsafe fn was_watched(&self, coroutine: NonNull<Slot<H>>, began: u64) {
+    pub(crate) unsafe fn report_watched_poll(&self, coroutine: NonNull<Slot<H>>, began: u64) {
         self.watched.store(null_mut(), Relaxed);
         // The clock is read here, so that the next poll is not charged for the watched one.
         self.refresh_clock();
         // SAFETY: the contract is the caller's.
         let poll = unsafe { self.just_ended(coroutine, began) };
-        self.shared().host.watched(self.index, &poll, self.clock());
+        self.shared()
+            .host
+            .on_watched_poll_end(self.index, &poll, self.clock());
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{
-    TestHost, Trace, at, domain, keep_place, level, need_preempt, polled_here, run, serving,
-    turn_began, yield_now,
+    TestHost, Trace, at, domain, keep_place, level, need_preempt, polled_here, quantum_began, run,
+    serving, yield_now,
 };
 use upshift_core::{
     CancelHandle, Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Vcpu, Yielded,
@@ -134,9 +134,9 @@ fn make_current_changes_nothing_for_the_current_coroutine() {
         let Some(Picked::Poll(running)) = vcpu.pick(Some(yielded)) else {
             panic!("the coroutine is ready")
         };
-        assert_eq!(turn_began(), 100);
+        assert_eq!(quantum_began(), 100);
         running.make_current();
-        assert_eq!(turn_began(), 100);
+        assert_eq!(quantum_began(), 100);
         let _ = running.poll();
     });
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use upshift_core::{Config, Domain, Executor, Host, Level, Picked, Polled, Priority, Served};
+use upshift_core::{Config, Domain, Executor, Host, Level, Picked, Polled, Priority, ServedVcpu};
 
 thread_local! {
     /// Number of live allocations for futures by the test's thread.
@@ -25,7 +25,7 @@ unsafe impl Host for Counting {
     fn now(&self) -> u64 {
         0
     }
-    fn current(&self) -> Option<Served> {
+    fn current(&self) -> Option<ServedVcpu> {
         None
     }
     fn kick(&self, _: usize) {}

@@ -106,22 +106,22 @@ fn a_lock_released_on_another_thread_leaves_the_loan_for_the_next_lock() {
     let id = holder.id();
     run(&vcpu, 10);
     for _ in 0..ROUNDS {
-        domain.lock_granted(id).unwrap();
+        domain.record_handover(id).unwrap();
         serving(&vcpu, || domain.spawn(lender(id), at(9)))
             .unwrap()
             .detach();
         run(&vcpu, 10);
         thread::scope(|scope| {
             // The first lock is released while the second is taken and a level is lent for it.
-            scope.spawn(|| domain.lock_released(id));
-            domain.lock_granted(id).unwrap();
+            scope.spawn(|| domain.record_unlock(id));
+            domain.record_handover(id).unwrap();
             serving(&vcpu, || domain.spawn(lender(id), at(7)))
                 .unwrap()
                 .detach();
             run(&vcpu, 10);
         });
         assert_eq!(domain.level(id), Ok(level(7)));
-        domain.lock_released(id);
+        domain.record_unlock(id);
         assert_eq!(domain.level(id), Ok(level(40)));
     }
 }

@@ -9,8 +9,8 @@ use std::task::Poll;
 
 use upshift_core::QueueEnd;
 use upshift_core::{
-    Change, Config, CoroutineId, Domain, Executor, Host, Level, Picked, Polled, Priority, Served,
-    State, Step, Vcpu,
+    Change, Config, CoroutineId, Domain, Executor, Host, Level, Picked, Polled, Priority,
+    ServedVcpu, State, Step, Vcpu,
 };
 
 thread_local! {
@@ -32,14 +32,14 @@ unsafe impl Host for Tracing {
         true
     }
 
-    fn changed(&self, change: &Change) {
+    fn on_step(&self, change: &Change) {
         self.0.lock().unwrap().push(*change);
     }
     fn now(&self) -> u64 {
         0
     }
-    fn current(&self) -> Option<Served> {
-        SERVED.get().map(Served::from)
+    fn current(&self) -> Option<ServedVcpu> {
+        SERVED.get().map(ServedVcpu::from)
     }
     fn kick(&self, _: usize) {}
 }

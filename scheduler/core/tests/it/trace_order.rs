@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use crate::support::{
-    Server, TestHost, Trace, at, block_once, domain, keep_place, level, run, serving, step,
-    turn_began, yield_now,
+    Server, TestHost, Trace, at, block_once, domain, keep_place, level, quantum_began, run,
+    serving, step, yield_now,
 };
 use upshift_core::{Config, Domain, Floor, JoinHandle, Kind, Picked, SpawnOptions};
 
@@ -475,7 +475,7 @@ fn a_turn_continues_over_polls_that_yield_in_place() {
     let began = Trace::default();
     let (b, mut left, d) = (began.clone(), 2, domain.clone());
     let works = std::future::poll_fn(move |cx| {
-        b.push(turn_began().to_string());
+        b.push(quantum_began().to_string());
         d.host().time.fetch_add(10, Ordering::Relaxed);
         if left == 0 {
             return std::task::Poll::Ready(());

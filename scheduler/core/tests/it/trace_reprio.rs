@@ -210,15 +210,15 @@ fn a_waiter_for_a_lock_lends_its_level_to_the_holder() {
     let vcpu = domain.add_vcpu().unwrap();
     let (d, t) = (domain.clone(), trace.clone());
     let holder = async move {
-        let _ = d.lock_taken();
-        let _ = d.lock_taken();
+        let _ = d.record_lock();
+        let _ = d.record_lock();
         t.push("holds");
         yield_now().await;
         let me = d.current_id().unwrap();
         t.push(format!("lent:{}", d.current_level().unwrap()));
-        d.lock_released(me);
+        d.record_unlock(me);
         t.push(format!("one_left:{}", d.current_level().unwrap()));
-        d.lock_released(me);
+        d.record_unlock(me);
         t.push(format!("back:{}", d.current_level().unwrap()));
         yield_now().await;
         t.push("holder");
@@ -246,7 +246,7 @@ fn a_less_urgent_waiter_for_a_lock_does_not_undo_the_loan_of_another() {
     let holder = domain
         .spawn(
             async move {
-                let _ = d.lock_taken();
+                let _ = d.record_lock();
                 block_once().await;
             },
             at(40),
@@ -268,7 +268,7 @@ fn a_less_urgent_waiter_for_a_lock_does_not_undo_the_loan_of_another() {
     assert_eq!(domain.level(holder), Ok(level(2)));
     domain.reprio(holder, level(60)).unwrap();
     assert_eq!(domain.level(holder), Ok(level(5)));
-    domain.lock_released(holder);
+    domain.record_unlock(holder);
     assert_eq!(domain.level(holder), Ok(level(60)));
     finish(&domain, &vcpu);
 }
@@ -281,7 +281,7 @@ fn lending_through_a_lock_is_transitive() {
     let last = domain
         .spawn(
             async move {
-                let _ = d.lock_taken();
+                let _ = d.record_lock();
                 block_once().await;
             },
             at(50),
@@ -292,7 +292,7 @@ fn lending_through_a_lock_is_transitive() {
     let middle = domain
         .spawn(
             async move {
-                let _ = d.lock_taken();
+                let _ = d.record_lock();
                 std::future::poll_fn(|_| {
                     d.lend_to_holder(last);
                     std::task::Poll::<()>::Pending

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::support::{
     Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now,
 };
-use upshift_core::preempt::Waits;
+use upshift_core::preempt::WaitingWork;
 use upshift_core::{Config, CoroutineId, Kind, Picked, QueueEnd, SpawnOptions, State};
 
 #[test]
@@ -175,7 +175,11 @@ fn the_host_is_told_of_coroutines_that_become_ready_during_a_poll() {
         }
         assert_eq!(
             *waiting.lock().unwrap(),
-            [Waits::Nothing, Waits::Equal, Waits::Urgent]
+            [
+                WaitingWork::Nothing,
+                WaitingWork::Equal,
+                WaitingWork::Urgent
+            ]
         );
         let from_outside = || {
             std::thread::scope(|scope| {
@@ -220,9 +224,9 @@ fn the_host_is_told_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
         // The last release takes back a loan of an equal, which changes nothing.
         d.vcpus().next().unwrap().set_arrival_notice(true);
         let before = d.host().notified.lock().unwrap().len();
-        let _ = d.lock_taken();
+        let _ = d.record_lock();
         d.lend_to_holder(me);
-        d.lock_released(me);
+        d.record_unlock(me);
         assert_eq!(d.host().notified.lock().unwrap().len(), before);
     };
     let busy = crate::support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap());

@@ -102,7 +102,7 @@ fn a_wake_of_a_dead_id_is_an_error_value() {
     assert_eq!(domain.state(id), State::Exited);
     drop(handle);
     assert_eq!(domain.wake(id), Err(Dead));
-    domain.lock_released(id);
+    domain.record_unlock(id);
     assert_eq!(run(&vcpu, 10), 0);
 }
 

@@ -1,9 +1,9 @@
-//! User code (destructors, wakers of other executors) never runs between [`Host::enter`] and
-//! [`Host::leave`], and the code that the end of a coroutine calls is still part of its poll, so
-//! that a host can suspend it.
+//! User code (destructors, wakers of other executors) never runs between
+//! [`Host::enter_critical`] and [`Host::leave_critical`], and the code that the end of a
+//! coroutine calls is still part of its poll, so that a host can suspend it.
 //!
-//! [`Host::enter`]: upshift_core::Host::enter
-//! [`Host::leave`]: upshift_core::Host::leave
+//! [`Host::enter_critical`]: upshift_core::Host::enter_critical
+//! [`Host::leave_critical`]: upshift_core::Host::leave_critical
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;

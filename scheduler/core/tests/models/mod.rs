@@ -25,7 +25,7 @@ use loom::sync::Notify;
 use loom::sync::atomic::{AtomicUsize as Modelled, Ordering::SeqCst, fence};
 use loom::thread::{self, JoinHandle};
 use upshift_core::{
-    Config, CoroutineId, Domain, Executor, Host, Kind, Level, Picked, Polled, Priority, Served,
+    Config, CoroutineId, Domain, Executor, Host, Kind, Level, Picked, Polled, Priority, ServedVcpu,
     SpawnOptions, Vcpu,
 };
 
@@ -61,8 +61,8 @@ unsafe impl Host for ModelHost {
     fn now(&self) -> u64 {
         self.time.load(Relaxed)
     }
-    fn current(&self) -> Option<Served> {
-        SERVED.with(Cell::get).map(Served::from)
+    fn current(&self) -> Option<ServedVcpu> {
+        SERVED.with(Cell::get).map(ServedVcpu::from)
     }
     fn kick(&self, index: usize) {
         self.kicks[index].fetch_add(1, Relaxed);

@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use upshift_core::QueueEnd;
-use upshift_core::preempt::Waits;
+use upshift_core::preempt::WaitingWork;
 use upshift_core::{
     Config, CoroutineId, Domain, Executor, Host, JoinError, JoinHandle, Level, Panic, Picked,
-    Polled, Priority, Served, Vcpu,
+    Polled, Priority, ServedVcpu, Vcpu,
 };
 
 thread_local! {
@@ -38,7 +38,7 @@ pub struct TestHost {
     /// vCPUs for which the core called `notify_arrival`.
     pub notified: Mutex<Vec<usize>>,
     /// Urgency of coroutines that polls made ready on their own vCPU.
-    pub waiting: Mutex<Vec<Waits>>,
+    pub waiting: Mutex<Vec<WaitingWork>>,
     /// Watched polls, each with the tick of its end.
     pub watched: Mutex<Vec<(upshift_core::Poll, u64)>>,
 }
@@ -53,8 +53,8 @@ unsafe impl Host for TestHost {
     fn now(&self) -> u64 {
         self.time.load(Ordering::Relaxed)
     }
-    fn current(&self) -> Option<Served> {
-        SERVED.get().map(Served::from)
+    fn current(&self) -> Option<ServedVcpu> {
+        SERVED.get().map(ServedVcpu::from)
     }
     fn kick(&self, index: usize) {
         self.kicked.lock().unwrap().push(index);
@@ -62,16 +62,16 @@ unsafe impl Host for TestHost {
     fn notify_arrival(&self, index: usize) {
         self.notified.lock().unwrap().push(index);
     }
-    fn notify_local_arrival(&self, waits: Waits) {
+    fn notify_local_arrival(&self, waits: WaitingWork) {
         self.waiting.lock().unwrap().push(waits);
     }
-    fn watched(&self, _: usize, poll: &upshift_core::Poll, ended: u64) {
+    fn on_watched_poll_end(&self, _: usize, poll: &upshift_core::Poll, ended: u64) {
         self.watched.lock().unwrap().push((*poll, ended));
     }
-    fn enter() {
+    fn enter_critical() {
         ENTERED.set(ENTERED.get() + 1);
     }
-    fn leave() {
+    fn leave_critical() {
         ENTERED.set(ENTERED.get() - 1);
         if let Some(then) = LEAVING.take() {
             then();
@@ -128,11 +128,11 @@ pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
     (vcpu.current_id(), vcpu.running_level())
 }
 
-/// Returns [`Vcpu::turn_began`] of the vCPU that the calling thread serves.
+/// Returns [`Vcpu::quantum_began`] of the vCPU that the calling thread serves.
 #[allow(dead_code, reason = "not every test asks")]
-pub fn turn_began() -> u64 {
+pub fn quantum_began() -> u64 {
     // SAFETY: the executor of a vCPU that is served exists.
-    unsafe { SERVED.get().unwrap().as_ref() }.turn_began()
+    unsafe { SERVED.get().unwrap().as_ref() }.quantum_began()
 }
 
 /// Polls until no coroutine is ready, at most `limit` times. Returns the number of polls.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Thread, ThreadId};
 use std::time::{Duration, Instant};
 
-use upshift_core::{Config, Domain, Executor, Host, Panic, Picked, Polled, Served, Vcpu};
+use upshift_core::{Config, Domain, Executor, Host, Panic, Picked, Polled, ServedVcpu, Vcpu};
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<ThreadHost>>>> = const { Cell::new(None) };
@@ -38,8 +38,8 @@ unsafe impl Host for ThreadHost {
     fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
-    fn current(&self) -> Option<Served> {
-        SERVED.get().map(Served::from)
+    fn current(&self) -> Option<ServedVcpu> {
+        SERVED.get().map(ServedVcpu::from)
     }
     fn kick(&self, index: usize) {
         let thread = self.threads[index].lock().unwrap().clone();

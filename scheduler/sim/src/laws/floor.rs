@@ -14,7 +14,7 @@ use crate::world::World;
 
 /// Use of a vCPU from the beginning of a poll to the next pick.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum Use {
     /// Between polls, or in a poll above the floor.
     Other,
     /// A poll of the floor. `ahead` is true if a coroutine above the floor was ready at its
@@ -25,7 +25,7 @@ enum Turn {
 /// The floor of a machine. Excesses are in hundredths of nanoseconds.
 pub(super) struct FloorLaw {
     floor: Floor,
-    turns: Vec<Turn>,
+    uses: Vec<Use>,
     /// Excess of polls ahead of urgent work over the share, for each vCPU.
     ahead: Vec<u64>,
     /// Time that the floor lacks of its share while it has work; on a machine with one vCPU.
@@ -39,14 +39,14 @@ pub(super) struct FloorLaw {
 impl FloorLaw {
     /// Returns `None` if the machine has no floor, or a poll may take any time.
     pub(super) fn new(machine: &Machine, workload: &Workload) -> Option<FloorLaw> {
-        let floor = machine.floor.filter(|_| !workload.blocks())?;
+        let floor = machine.floor.filter(|_| !workload.may_block())?;
         let suspensions = 3 * machine.preemption.map_or(0, |p| p.suspension);
         let poll = workload.longest_poll() + suspensions + machine.slack();
         // A clock that is set back does not show the time of one poll.
         let unseen = machine.set_back.map_or(0, |_| poll);
         Some(FloorLaw {
             floor,
-            turns: vec![Turn::Other; machine.vcpus],
+            uses: vec![Use::Other; machine.vcpus],
             ahead: vec![0; machine.vcpus],
             behind: 0,
             bound: 100 * (floor.quantum + poll + unseen),
@@ -55,47 +55,47 @@ impl FloorLaw {
     }
 
     /// Returns true if the level belongs to the floor.
-    pub(super) fn has(&self, level: u8) -> bool {
+    pub(super) fn contains(&self, level: u8) -> bool {
         level >= self.floor.from.get()
     }
 
     /// Records that a vCPU begins a poll of `level` while the levels in `seen` are ready. `ahead`:
     /// a coroutine above the floor is ready, too.
-    pub(super) fn begins(&mut self, vcpu: usize, level: u8, ahead: bool, seen: u64) {
-        self.turns[vcpu] = if self.has(level) {
-            Turn::Floor { ahead, seen }
+    pub(super) fn record_poll(&mut self, vcpu: usize, level: u8, ahead: bool, seen: u64) {
+        self.uses[vcpu] = if self.contains(level) {
+            Use::Floor { ahead, seen }
         } else {
-            Turn::Other
+            Use::Other
         };
     }
 
     /// Records that a vCPU begins a pick.
-    pub(super) fn ends(&mut self, vcpu: usize) {
-        self.turns[vcpu] = Turn::Other;
+    pub(super) fn record_pick(&mut self, vcpu: usize) {
+        self.uses[vcpu] = Use::Other;
     }
 
     /// Returns the levels that were ready when a poll of the floor began on a vCPU: the poll is not
     /// asked to yield to them.
-    pub(super) fn overtaken(&self, vcpu: usize) -> u64 {
-        match self.turns[vcpu] {
-            Turn::Floor { seen, .. } => seen,
-            Turn::Other => 0,
+    pub(super) fn ready_before_poll(&self, vcpu: usize) -> u64 {
+        match self.uses[vcpu] {
+            Use::Floor { seen, .. } => seen,
+            Use::Other => 0,
         }
     }
 
     /// Accounts for a span of time without changes. Returns a description of the bound that is
     /// exceeded, if any.
-    fn passes(&mut self, all: &[Tracked], time: u64) -> Option<String> {
+    fn account(&mut self, all: &[Tracked], time: u64) -> Option<String> {
         let share = u64::from(self.floor.percent);
         let rest = (100 - share) * time;
-        for (turn, ahead) in self.turns.iter().zip(&mut self.ahead) {
-            *ahead = match turn {
-                Turn::Floor { ahead: true, .. } => *ahead + rest,
+        for (vcpu_use, ahead) in self.uses.iter().zip(&mut self.ahead) {
+            *ahead = match vcpu_use {
+                Use::Floor { ahead: true, .. } => *ahead + rest,
                 _ => ahead.saturating_sub(share * time),
             };
         }
-        let has_work = |tracked: &Tracked| tracked.is_queued() && self.has(tracked.level);
-        self.behind = if self.turns[0] != Turn::Other {
+        let has_work = |tracked: &Tracked| tracked.is_queued() && self.contains(tracked.level);
+        self.behind = if self.uses[0] != Use::Other {
             self.behind.saturating_sub(rest)
         } else if all.iter().any(has_work) {
             self.behind + share * time
@@ -120,11 +120,11 @@ impl FloorLaw {
 
 impl Laws {
     /// Checks the law for the next span of time, in which no state changes.
-    pub(super) fn floor_holds(&mut self, world: &World, time: u64) -> Result<(), Violation> {
+    pub(super) fn check_floor(&mut self, world: &World, time: u64) -> Result<(), Violation> {
         let Some(floor) = &mut self.floor else {
             return Ok(());
         };
-        match floor.passes(&self.all, time) {
+        match floor.account(&self.all, time) {
             None => Ok(()),
             Some(what) => Err(self.violation(world, Law::Floor, what)),
         }

@@ -8,19 +8,19 @@ use crate::world::World;
 
 impl Laws {
     /// Records that coroutine `k` awaits another one from now on, or no coroutine.
-    pub(crate) fn awaits(&mut self, k: usize, other: Option<usize>) {
+    pub(crate) fn record_await(&mut self, k: usize, other: Option<usize>) {
         let before = std::mem::replace(&mut self.all[k].awaits, other);
         self.all[k].awaited.extend(before);
         before
             .into_iter()
             .chain(other)
-            .for_each(|k| self.may_move(k));
+            .for_each(|k| self.requeue(k));
     }
 
     /// Records that a `reprio` gives coroutine `k` a level.
-    pub(crate) fn rebase(&mut self, k: usize, level: u8) {
+    pub(crate) fn record_reprio(&mut self, k: usize, level: u8) {
         self.all[k].base = level;
-        self.may_move(k);
+        self.requeue(k);
     }
 
     fn lives(&self, k: usize) -> bool {
@@ -29,7 +29,7 @@ impl Laws {
 
     /// Checks that the coroutine that `k` waits for is at least as urgent as `k`. A coroutine that
     /// is no longer blocked may have another level, which it lends in its next poll.
-    fn lends(&self, world: &World, k: usize, to: usize) -> Result<(), Violation> {
+    fn check_loan(&self, world: &World, k: usize, to: usize) -> Result<(), Violation> {
         let (from, to_level) = (self.all[k].level, self.all[to].level);
         if self.all[k].phase != Phase::Blocked || !self.lives(to) || to_level <= from {
             return Ok(());
@@ -39,7 +39,7 @@ impl Laws {
     }
 
     /// Checks all locks and all awaited coroutines. Called between two steps.
-    pub(super) fn lending(&self, world: &World) -> Result<(), Violation> {
+    pub(super) fn check_lending(&self, world: &World) -> Result<(), Violation> {
         let mut borrows = vec![false; self.all.len()];
         for lock in world.locks.borrow().iter() {
             let Some((holder, _)) = lock.holder else {
@@ -47,7 +47,7 @@ impl Laws {
             };
             borrows[holder] = true;
             for waiting in &lock.waiting {
-                self.lends(world, waiting.k, holder)?;
+                self.check_loan(world, waiting.k, holder)?;
             }
         }
         for (k, tracked) in self.all.iter().enumerate() {
@@ -57,7 +57,7 @@ impl Laws {
                 .for_each(|other| borrows[*other] = true);
             if let Some(other) = tracked.awaits {
                 borrows[other] = true;
-                self.lends(world, k, other)?;
+                self.check_loan(world, k, other)?;
             }
         }
         for (k, tracked) in self.all.iter().enumerate() {

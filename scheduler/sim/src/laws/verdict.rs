@@ -2,12 +2,12 @@
 
 use upshift_core::Level;
 
-use super::{Doing, Law, Laws, Phase, Tracked, Violation};
+use super::{Activity, Law, Laws, Phase, Tracked, Violation};
 use crate::world::World;
 
 impl Laws {
     /// Checks the poll that a vCPU begins or resumes after its last pick.
-    pub(crate) fn begins(
+    pub(crate) fn check_poll(
         &mut self,
         world: &World,
         vcpu: usize,
@@ -17,11 +17,15 @@ impl Laws {
         let Some((k, level)) = pick.chosen else {
             return Ok(());
         };
-        self.doing(world.now(), vcpu, Doing::Polls(k));
+        self.set_activity(world.now(), vcpu, Activity::Polling(k));
         if !self.enabled {
             return Ok(());
         }
-        let is_below = |level| self.floor.as_ref().is_some_and(|floor| floor.has(level));
+        let is_below = |level| {
+            self.floor
+                .as_ref()
+                .is_some_and(|floor| floor.contains(level))
+        };
         // A poll of the floor may go ahead of urgent work, as far as the law of the floor allows.
         let below = is_below(level);
         let ready_first = |tracked: &Tracked| {
@@ -47,7 +51,7 @@ impl Laws {
         let Some((other, tracked)) = overtaken else {
             if let Some(floor) = &mut self.floor {
                 let seen = world.cpus[vcpu].executor.bitmap();
-                floor.begins(vcpu, level, urgent_waits, seen);
+                floor.record_poll(vcpu, level, urgent_waits, seen);
             }
             return Ok(());
         };
@@ -70,19 +74,19 @@ impl Laws {
     }
 
     /// Checks the time until the next event, in which no state changes.
-    pub(crate) fn between(&mut self, world: &World, until: u64) -> Result<(), Violation> {
+    pub(crate) fn check_until(&mut self, world: &World, until: u64) -> Result<(), Violation> {
         if !self.enabled {
             return Ok(());
         }
         self.read_levels(world);
         if world.is_quiescent() {
-            self.truth(world)?;
+            self.check_truth(world)?;
         }
         let (from, bound) = (std::mem::replace(&mut self.time, until), self.bound);
         if from == until {
             return Ok(());
         }
-        self.floor_holds(world, until - from)?;
+        self.check_floor(world, until - from)?;
         let mut broken = None;
         for k in 0..self.all.len() {
             let tracked = &self.all[k];
@@ -90,10 +94,10 @@ impl Laws {
                 continue;
             };
             let (mut idle, mut less_urgent) = (false, false);
-            for (vcpu, doing) in self.doing.iter().enumerate() {
+            for (vcpu, activity) in self.activity.iter().enumerate() {
                 if tracked.may_run_on(vcpu) {
-                    idle |= *doing == Doing::Idles;
-                    less_urgent |= matches!(doing, Doing::Polls(x) if self.level_of_poll(vcpu, *x) > tracked.level);
+                    idle |= *activity == Activity::Idle;
+                    less_urgent |= matches!(activity, Activity::Polling(x) if self.level_of_poll(vcpu, *x) > tracked.level);
                 }
             }
             let time = until - since;
@@ -116,7 +120,7 @@ impl Laws {
     }
 
     /// Checks that no coroutine still waits when no event is left.
-    pub(crate) fn at_the_end(&mut self, world: &World) -> Result<(), Violation> {
+    pub(crate) fn check_end(&mut self, world: &World) -> Result<(), Violation> {
         let waits = |tracked: &Tracked| {
             tracked
                 .waits_since(0)
@@ -136,7 +140,7 @@ impl Laws {
     }
 
     /// Returns the violation of a simulation that does not end.
-    pub(crate) fn spins(&self, world: &World) -> Violation {
+    pub(crate) fn endless_violation(&self, world: &World) -> Violation {
         self.violation(
             world,
             Law::Progress,
@@ -155,15 +159,15 @@ impl Laws {
                 && level.get() != tracked.level
             {
                 tracked.level = level.get();
-                self.moves(k);
+                self.requeue_at_new_level(k);
             }
         }
     }
 
     /// Moves coroutine `k`, whose level has changed, to the tail of its new level.
-    fn moves(&mut self, k: usize) {
+    fn requeue_at_new_level(&mut self, k: usize) {
         let pick = self.picks[0].count;
-        self.may_move(k);
+        self.requeue(k);
         let tracked = &mut self.all[k];
         // The coroutine counts as if it had become ready now, since the poll under way may have
         // become less urgent than it.
@@ -173,13 +177,13 @@ impl Laws {
 
     /// Moves coroutine `k`, whose level may have changed and changed back, to the tail of its
     /// level.
-    pub(crate) fn may_move(&mut self, k: usize) {
+    pub(crate) fn requeue(&mut self, k: usize) {
         let (stamp, pick) = (self.stamp(), self.picks[0].count);
         let tracked = &mut self.all[k];
         (tracked.settled, tracked.settled_pick) = (stamp, pick);
     }
 
-    fn truth(&self, world: &World) -> Result<(), Violation> {
+    fn check_truth(&self, world: &World) -> Result<(), Violation> {
         let bitmap = world.domain.bitmap();
         let hidden = |tracked: &Tracked| tracked.is_settled() && bitmap & (1 << tracked.level) == 0;
         if let Some(k) = self.all.iter().position(hidden) {
@@ -190,17 +194,22 @@ impl Laws {
             return Err(self.violation(world, Law::Truth, what));
         }
         let mut idle = 0;
-        for (vcpu, (cpu, doing)) in world.cpus.iter().zip(&self.doing).enumerate() {
+        for (vcpu, (cpu, activity)) in world.cpus.iter().zip(&self.activity).enumerate() {
             let executor = &cpu.executor;
             idle += usize::from(executor.is_parked());
-            let Doing::Polls(k) = *doing else { continue };
+            let Activity::Polling(k) = *activity else {
+                continue;
+            };
             let level = self.all[k].level;
             let shown = executor.running_level().map(Level::get);
             if shown.is_none_or(|shown| shown < level) {
                 let what = format!("vCPU {vcpu} polls level {level} and shows {shown:?}");
                 return Err(self.violation(world, Law::Truth, what));
             }
-            let overtaken = self.floor.as_ref().map_or(0, |floor| floor.overtaken(vcpu));
+            let overtaken = self
+                .floor
+                .as_ref()
+                .map_or(0, |floor| floor.ready_before_poll(vcpu));
             let more_urgent = ((1_u64 << level) - 1) & !overtaken;
             if executor.bitmap() & more_urgent != 0 && !executor.need_preempt() {
                 let what = format!(
@@ -210,7 +219,7 @@ impl Laws {
                 return Err(self.violation(world, Law::Truth, what));
             }
         }
-        self.lending(world)?;
+        self.check_lending(world)?;
         if idle != world.domain.idle_vcpus() {
             let what = format!(
                 "{idle} are parked, {} are counted",

@@ -136,7 +136,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         } else {
             0
         },
-        ..Config::on(cpus)
+        ..Config::for_cpus(cpus)
     };
     let mut started = Tasks::start(&mut specs, !args.command.is_empty())?;
     let task = |spec: &tasks::Spec| (started.pid(spec), spec.label.clone(), spec.origin());
@@ -148,7 +148,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         let watch = ProcessMonitor::start(&engine.control(), &handle, priorities.scheduler)?;
         for (pid, label, origin) in &tasks {
             match Processes::attach(&handle, &watch, *pid, priorities.base, children) {
-                Ok(task) => engine.add(task.labelled(label))?,
+                Ok(task) => engine.add(task.with_label(label))?,
                 Err(error) if origin.tolerates(&error) => {
                     let ended = matches!(error, SchedError::NoSuchProcess(_));
                     // The reader of the pipe waits for this thread.

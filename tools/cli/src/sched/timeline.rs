@@ -131,7 +131,7 @@ fn bars_and_open_times(report: &Report, trace: &Trace) -> (Vec<Bar>, Vec<(u64, u
         }
     }
     // A truncated trace does not contain the end.
-    let end = match (trace.lost(), trace.events().last()) {
+    let end = match (trace.lost_events(), trace.events().last()) {
         (1.., Some(last)) => last.at,
         _ => report.elapsed,
     };

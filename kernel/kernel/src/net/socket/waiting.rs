@@ -139,7 +139,7 @@ where
         this.registered = Some(cx.waker().clone());
         // The waiter is polled again when its level changes. Frames of its socket, including
         // acknowledgements, get its level.
-        let level = executor::domain().waits();
+        let level = executor::domain().record_wait();
         if let Some(level) = level.filter(|level| this.level != Some(*level)) {
             let mut requests = requests();
             for index in indices {

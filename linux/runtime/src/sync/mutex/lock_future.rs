@@ -83,7 +83,7 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
         let old_waker = match self.key {
             Some(key) => {
                 let old_waker = waiters.refresh(key, level, &mut waker);
-                mutex.lend_again(&waiters, word);
+                mutex.update_loan(&waiters, word);
                 old_waker
             }
             None => {
@@ -119,7 +119,7 @@ impl<T: ?Sized> MutexLockFuture<'_, T> {
         let Some(word) = released.granted else {
             // The future still waited, so another coroutine holds the mutex.
             let word = self.mutex.word.load(Ordering::Relaxed);
-            self.mutex.lend_again(&waiters, word);
+            self.mutex.update_loan(&waiters, word);
             drop(waiters);
             return;
         };
@@ -127,7 +127,7 @@ impl<T: ?Sized> MutexLockFuture<'_, T> {
         self.mutex.hand_over(waiters);
         // Loans that the coroutine got since the hand-over end too.
         if let Some(id) = holder(word) {
-            context::lock_released(runtime, id);
+            context::record_unlock(runtime, id);
         }
     }
 }

@@ -85,7 +85,7 @@ impl State {
             Side::Read => self.readers += 1,
             Side::Write => {
                 // The coroutine that queued may be gone, and its future elsewhere.
-                name = name.filter(|&(runtime, id)| context::lock_granted(runtime, id));
+                name = name.filter(|&(runtime, id)| context::record_handover(runtime, id));
                 self.writer = Some(name);
             }
         }
@@ -106,7 +106,7 @@ impl State {
     }
 
     /// Adjusts the loan of the writer after a waiter left or changed its level.
-    fn lend_again(&self) {
+    fn update_loan(&self) {
         let Some(Some((runtime, id))) = self.writer else {
             return;
         };
@@ -118,7 +118,7 @@ impl State {
             // The level of a foreign waiter is not known; waiters behind it may have lent.
             Some(_) => return,
         };
-        context::lend_again(runtime, id, level);
+        context::set_loan(runtime, id, level);
     }
 }
 
@@ -199,7 +199,7 @@ impl Raw {
 /// Adds a lock to the caller's count, and returns the caller's name.
 fn take_name() -> Name {
     let (runtime, id) = context::name()?;
-    match context::lock_taken(runtime) {
+    match context::record_lock(runtime) {
         context::LockOwner::Named(_) => Some((runtime, id)),
         _ => None,
     }
@@ -207,7 +207,7 @@ fn take_name() -> Name {
 
 fn give_name_back(name: Name) {
     if let Some((runtime, id)) = name {
-        context::lock_released(runtime, id);
+        context::record_unlock(runtime, id);
     }
 }
 
@@ -257,7 +257,7 @@ impl Future for Entering<'_> {
         let old_waker = match self.key {
             Some(key) => {
                 let old_waker = state.waiting.refresh(key, level, &mut waker);
-                state.lend_again();
+                state.update_loan();
                 old_waker
             }
             None => {
@@ -294,7 +294,7 @@ impl Drop for Entering<'_> {
                 name = claim.name;
             }
             Some(_) => state.readers -= 1,
-            None => state.lend_again(),
+            None => state.update_loan(),
         }
         self.raw.admit(state);
         give_name_back(name);

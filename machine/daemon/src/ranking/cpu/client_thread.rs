@@ -158,7 +158,7 @@ impl ClientThread {
 
     /// Returns the CPU time since the last call, or since the thread's last elevation if that was
     /// later, ns.
-    pub(crate) fn spent(&mut self, machine: &dyn Machine) -> io::Result<u64> {
+    pub(crate) fn take_cpu_time(&mut self, machine: &dyn Machine) -> io::Result<u64> {
         let total = machine.cpu_time(self.clock.as_fd())?;
         let before = std::mem::replace(&mut self.spent, total);
         Ok(total.saturating_sub(before))
@@ -212,7 +212,7 @@ impl ClientThread {
                 if newly_elevated || class == ThreadClass::Idle {
                     // The thread's CPU time counts from this moment. If it cannot be read now, the
                     // next check counts an earlier part, too, which is harmless.
-                    let _ = self.spent(shared.machine.as_ref());
+                    let _ = self.take_cpu_time(shared.machine.as_ref());
                 }
                 MoveOutcome::Moved
             }

@@ -134,7 +134,7 @@ impl LoadMonitor {
         machine: &dyn Machine,
     ) {
         if thread.was_elevated() {
-            let spent = thread.spent(machine);
+            let spent = thread.take_cpu_time(machine);
             self.departed(user, thread.role).add(spent);
         }
     }
@@ -225,7 +225,9 @@ impl Scheduler {
                     continue;
                 }
                 // A thread that has ended may have used the whole pause.
-                let spent = thread.spent(machine).map_or(length, Duration::from_nanos);
+                let spent = thread
+                    .take_cpu_time(machine)
+                    .map_or(length, Duration::from_nanos);
                 if is_idle {
                     used_in_pause.idle += spent;
                     continue;
@@ -269,7 +271,7 @@ impl Scheduler {
                     }
                     continue;
                 }
-                thread.used = match thread.spent(machine) {
+                thread.used = match thread.take_cpu_time(machine) {
                     Ok(spent) => spent,
                     Err(error) => {
                         if client_thread::is_gone(&error) {

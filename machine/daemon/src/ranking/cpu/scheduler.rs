@@ -58,7 +58,7 @@ pub(super) struct Scheduler {
     contenders: Vec<Contender>,
     standings: Vec<Standing>,
     /// Index from which the winner is searched, so that vCPUs of equal level alternate.
-    turn: usize,
+    search_start: usize,
     /// Time of the last alternation.
     last_rotation: Instant,
     /// Slot of the winner.
@@ -92,7 +92,7 @@ impl Scheduler {
             claims: Vec::new(),
             contenders: Vec::new(),
             standings: Vec::new(),
-            turn: 0,
+            search_start: 0,
             last_rotation: now,
             winner: None,
             uncontested_since: None,
@@ -127,7 +127,7 @@ impl Scheduler {
             }
             self.reenable_doorbells(now);
             self.monitor_threads(now);
-            self.take_turn(now);
+            self.run_iteration(now);
             self.rest_if_over_budget(now);
         }
     }
@@ -138,7 +138,7 @@ impl Scheduler {
     fn rest_if_over_budget(&mut self, began: Instant) {
         let now = Instant::now();
         self.monitor.note_scheduler_work(now - began, now);
-        let wait = self.budget.rest(now - began, now);
+        let wait = self.budget.charge(now - began, now);
         if !wait.is_zero() && self.shared.enforcing() {
             std::thread::sleep(self.timeout(now).map_or(wait, |due| due.min(wait)));
         }
@@ -287,7 +287,7 @@ impl Scheduler {
     }
 
     /// Runs one iteration; see the module documentation.
-    fn take_turn(&mut self, now: Instant) {
+    fn run_iteration(&mut self, now: Instant) {
         for _ in 0..MAX_READS {
             self.read();
             let bystanders = self.config.bystander_level;
@@ -298,7 +298,7 @@ impl Scheduler {
             fence(SeqCst);
         }
         self.rotate_equals(now);
-        let winner = rank::winner(&self.contenders, self.turn);
+        let winner = rank::winner(&self.contenders, self.search_start);
         self.move_all(winner, now);
         self.publish(winner);
     }
@@ -334,10 +334,10 @@ impl Scheduler {
             return;
         }
         self.last_rotation = now;
-        if let Some(winner) = rank::winner(&self.contenders, self.turn)
+        if let Some(winner) = rank::winner(&self.contenders, self.search_start)
             && self.sharers(winner) > 1
         {
-            self.turn = winner + 1;
+            self.search_start = winner + 1;
         }
     }
 
@@ -475,7 +475,7 @@ impl Scheduler {
                 .iter()
                 .all(|contender| contender.runnable >= NO_LEVEL);
             wake_by(self.monitor.next_check(idle));
-            if rank::winner(&self.contenders, self.turn)
+            if rank::winner(&self.contenders, self.search_start)
                 .is_some_and(|index| self.sharers(index) > 1)
             {
                 wake_by(self.last_rotation + self.config.quantum);

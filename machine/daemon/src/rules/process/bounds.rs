@@ -52,7 +52,7 @@ impl Process {
         }
         let total = self.add_usage(shared);
         self.charge_quotas(total, now);
-        let spent = self.period.spent(total);
+        let spent = self.period.usage(total);
         if spent >= self.budget().0 && matches!(self.rule.bound, Bound::Each(_)) {
             // More threads may compute than at the last count.
             self.count_cpus(shared);
@@ -80,7 +80,7 @@ impl Process {
         }
         // All threads may run in parallel, so the budget may be exhausted this many times faster.
         let parallel = self.threads.len().clamp(1, shared.cpus) as u32;
-        let left = budget.saturating_sub(self.period.spent(total));
+        let left = budget.saturating_sub(self.period.usage(total));
         self.next_check = match class {
             ProcessClass::Fair if throttled => self.period.throttled_until(),
             ProcessClass::Fair if self.quota_usage.is_pending() => now + MIN_WAIT,

@@ -31,7 +31,7 @@ impl Period {
     /// Returns the period of a child that is forked now: the usage of the parent is carried over.
     pub(super) fn for_child(&self, total: Duration) -> Period {
         Period {
-            parent_usage: self.spent(total),
+            parent_usage: self.usage(total),
             ..self.clone()
         }
     }
@@ -45,7 +45,7 @@ impl Period {
     }
 
     /// Returns the CPU time used in this period.
-    pub(super) fn spent(&self, total: Duration) -> Duration {
+    pub(super) fn usage(&self, total: Duration) -> Duration {
         total.saturating_sub(self.total_at_start) + self.parent_usage
     }
 
@@ -98,12 +98,12 @@ mod tests {
         let began = Instant::now();
         let mut period = Period::new(MS * 5, began);
         let late = began + MS * 30;
-        assert_eq!(period.spent(MS * 25), MS * 20);
+        assert_eq!(period.usage(MS * 25), MS * 20);
         period.throttle(MS * 20, MS * 10, MS * 50, late);
         assert_eq!(period.throttled_until(), began + MS * 100);
         assert!(period.is_throttled(late) && !period.is_throttled(began + MS * 100));
         period.renew(MS * 25, began + MS * 100);
-        assert_eq!(period.spent(MS * 26), MS);
+        assert_eq!(period.usage(MS * 26), MS);
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
         let mut parent = Period::new(Duration::ZERO, began);
         parent.throttle(MS * 20, MS * 10, MS * 50, began);
         let child = parent.for_child(MS * 20).with_total(MS);
-        assert_eq!(child.spent(MS * 3), MS * 22);
+        assert_eq!(child.usage(MS * 3), MS * 22);
         assert_eq!(child.throttled_until(), parent.throttled_until());
     }
 }

@@ -1,5 +1,5 @@
 //! Accounting of CPU time: of the whole process for its domain and its quotas, and of each thread
-//! for the rotation (`turns.rs`).
+//! for the rotation (`rotation.rs`).
 //!
 //! Reading the total of a process is one system call, which takes longer the more threads the
 //! process has.
@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::CpuSet;
 
 use super::{Process, ProcessClass, Thread};
-use crate::rules::domain::{Domains, RECENT_TURNS, TURN};
+use crate::rules::domain::{DOMAIN_PERIOD, Domains, RECENT_PERIODS};
 use crate::shared::Shared;
 
-/// CPU time in the last [`RECENT_TURNS`] periods of its domain at which a thread counts as
+/// CPU time in the last [`RECENT_PERIODS`] periods of its domain at which a thread counts as
 /// computing: a fiftieth of that time.
 pub(super) const MIN_COMPUTING: Duration = Duration::from_millis(2);
-const _: () = assert!(MIN_COMPUTING.as_millis() * 50 == TURN.as_millis() * RECENT_TURNS as u128);
+const _: () =
+    assert!(MIN_COMPUTING.as_millis() * 50 == DOMAIN_PERIOD.as_millis() * RECENT_PERIODS as u128);
 
 /// Maximum number of threads that are sampled in one process.
 const MAX_SAMPLED_THREADS: usize = 128;
@@ -31,7 +32,7 @@ pub(super) struct Usage {
     reported: Instant,
     /// CPU time since the last report, and the part of it in SCHED_FIFO.
     unreported: (Duration, Duration),
-    /// CPU time in the last [`RECENT_TURNS`] periods; earlier periods have less weight.
+    /// CPU time in the last [`RECENT_PERIODS`] periods; earlier periods have less weight.
     pub(super) recent: Duration,
 }
 
@@ -74,7 +75,7 @@ impl Thread {
         let usage = &mut self.usage;
         let now = total.unwrap_or(usage.last_total);
         let used = now.saturating_sub(std::mem::replace(&mut usage.last_total, now));
-        usage.recent = usage.recent * (RECENT_TURNS - 1) / RECENT_TURNS + used;
+        usage.recent = usage.recent * (RECENT_PERIODS - 1) / RECENT_PERIODS + used;
         total.is_some()
     }
 }
@@ -141,7 +142,7 @@ impl Process {
         let usage = &mut self.usage;
         let (used, urgent) = std::mem::take(&mut usage.unreported);
         usage.reported = now;
-        usage.recent = usage.recent * (RECENT_TURNS - 1) / RECENT_TURNS + used;
+        usage.recent = usage.recent * (RECENT_PERIODS - 1) / RECENT_PERIODS + used;
         self.cpus.computing = 1;
         if usage.recent < MIN_COMPUTING {
             return domains.charge(&self.cpus.allowed, urgent, 0);
@@ -168,7 +169,7 @@ impl Process {
     /// last report is unknown, so the domain is charged for the whole time since then.
     pub(in crate::rules) fn charge_unreported(&self, domains: &mut Domains, now: Instant) {
         if self.class_state.class == ProcessClass::Urgent {
-            let unreported = (now - self.usage.reported).min(TURN);
+            let unreported = (now - self.usage.reported).min(DOMAIN_PERIOD);
             domains.charge(&self.cpus.allowed, unreported, 0);
         }
     }

@@ -20,14 +20,14 @@ pub use load::{Arrival, Load, Outcome, Wait, WatcherState};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use upshift_core::QueueEnd;
 use upshift_core::preempt::{
-    Decision, LookCosts, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN_LENGTH, Waits,
+    Decision, LookCosts, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN_LENGTH, WaitingWork,
 };
 
-use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
+use vcpu::{Activity, NEVER, Poll, Stretch, Vcpu};
 
 /// Runs a load to its end.
 #[must_use]
-pub fn contend(load: &Load) -> Outcome {
+pub fn run_load(load: &Load) -> Outcome {
     let rule = Rule::new(load.cost, load.quantum);
     let looks = LookCosts {
         event: load.look / 2,
@@ -127,7 +127,7 @@ impl Machine<'_> {
         for (_, _, wait) in &mut vcpu.open {
             wait.followed |= wait.is_equal;
         }
-        if let Some((under_way, stretch, ran, false)) = vcpu.under_way(now)
+        if let Some((under_way, stretch, ran, false)) = vcpu.poll_under_way(now)
             && under_way.level >= arrival.level
             && under_way.sleeps.is_none()
         {
@@ -136,7 +136,7 @@ impl Machine<'_> {
                 needed: under_way.left - (ran.total - under_way.total),
                 waited: 0,
                 is_equal: under_way.level == arrival.level,
-                watcher: vcpu.watcher(),
+                watcher: vcpu.watcher_state(),
                 lacked: false,
                 turned: ran.stretch < stretch.turn,
                 followed: false,
@@ -144,16 +144,16 @@ impl Machine<'_> {
             vcpu.open.push((n, now, wait));
         }
         vcpu.push(poll, QueueEnd::Tail);
-        match &mut vcpu.doing {
-            Doing::Idles => self.pick(index),
-            Doing::Switches { .. } => {}
-            Doing::Polls { .. } => self.notify_watcher(index),
-            Doing::Sleeps { waited_since, .. } => {
+        match &mut vcpu.activity {
+            Activity::Idle => self.pick(index),
+            Activity::Switching { .. } => {}
+            Activity::Polling { .. } => self.notify_watcher(index),
+            Activity::Sleeping { waited_since, .. } => {
                 waited_since.get_or_insert(now);
                 self.notify_watcher(index);
             }
         }
-        let idle = |vcpu: &Vcpu| matches!(vcpu.doing, Doing::Idles);
+        let idle = |vcpu: &Vcpu| matches!(vcpu.activity, Activity::Idle);
         if let Some(idle) = self.vcpus.iter().position(idle) {
             self.pick(idle);
         }
@@ -167,42 +167,42 @@ impl Machine<'_> {
             let mut poll = vcpu.aside.swap_remove(place).1;
             (poll.suspended, poll.expired, poll.off_since) = (true, false, now);
             poll.was_suspended = true;
-            poll.among = 1 + vcpu.suspended();
+            poll.among = 1 + vcpu.count_suspended();
             vcpu.push(poll, QueueEnd::Head);
-            return match &mut vcpu.doing {
-                Doing::Idles => self.pick(index),
-                Doing::Switches { .. } => {}
-                Doing::Polls { .. } => self.wake_watcher(index),
-                Doing::Sleeps { waited_since, .. } => {
+            return match &mut vcpu.activity {
+                Activity::Idle => self.pick(index),
+                Activity::Switching { .. } => {}
+                Activity::Polling { .. } => self.wake_watcher(index),
+                Activity::Sleeping { waited_since, .. } => {
                     waited_since.get_or_insert(now);
                     self.wake_watcher(index);
                 }
             };
         }
-        match std::mem::replace(&mut vcpu.doing, Doing::Idles) {
-            Doing::Switches { until } if until <= now => self.pick(index),
-            Doing::Sleeps {
+        match std::mem::replace(&mut vcpu.activity, Activity::Idle) {
+            Activity::Switching { until } if until <= now => self.pick(index),
+            Activity::Sleeping {
                 poll,
                 stretch,
                 until,
                 waited_since,
             } if until <= now => {
-                vcpu.doing = Doing::Polls {
+                vcpu.activity = Activity::Polling {
                     poll,
                     stretch,
                     since: now,
                 };
                 self.record_sleep(waited_since);
             }
-            Doing::Polls {
+            Activity::Polling {
                 mut poll,
                 mut stretch,
                 since,
-            } if since + poll.until_it_stops() * self.load.slow <= now => {
+            } if since + poll.time_until_stop() * self.load.slow <= now => {
                 let time = (now - since) / self.load.slow;
-                poll.runs_for(time);
+                poll.advance(time);
                 stretch.ran += time;
-                vcpu.close_waits(now, &mut self.outcome);
+                vcpu.end_waits(now, &mut self.outcome);
                 match poll.sleeps.take() {
                     None => {
                         self.outcome
@@ -212,7 +212,7 @@ impl Machine<'_> {
                     }
                     Some((_, time)) => {
                         let waits = vcpu.waiting != 0;
-                        vcpu.doing = Doing::Sleeps {
+                        vcpu.activity = Activity::Sleeping {
                             poll,
                             stretch,
                             until: now + time,
@@ -221,8 +221,8 @@ impl Machine<'_> {
                     }
                 }
             }
-            doing => {
-                vcpu.doing = doing;
+            activity => {
+                vcpu.activity = activity;
                 self.look(index);
             }
         }
@@ -237,7 +237,7 @@ impl Machine<'_> {
     fn pick(&mut self, index: usize) {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
-        vcpu.doing = Doing::Idles;
+        vcpu.activity = Activity::Idle;
         if std::mem::take(&mut vcpu.turn)
             && let Some(poll) = vcpu.take_longest_off(now)
         {
@@ -260,7 +260,7 @@ impl Machine<'_> {
             let level = usize::from(level);
             let poll = self.vcpus[other].queues[level].remove(place);
             let victim = &mut self.vcpus[other];
-            victim.forget_empty(level);
+            victim.clear_if_empty(level);
             let n = poll.as_ref().map(|poll| poll.n);
             // The wait of a poll ends when it moves to another vCPU.
             let outcome = &mut self.outcome;
@@ -272,7 +272,7 @@ impl Machine<'_> {
                 }
                 stays
             });
-            if let Doing::Sleeps { waited_since, .. } = &mut victim.doing
+            if let Activity::Sleeping { waited_since, .. } = &mut victim.activity
                 && victim.waiting == 0
             {
                 *waited_since = None;
@@ -287,7 +287,7 @@ impl Machine<'_> {
         let vcpu = &mut self.vcpus[index];
         if poll.suspended {
             // The number includes the poll that resumes.
-            let among = poll.among.max(1 + vcpu.suspended());
+            let among = poll.among.max(1 + vcpu.count_suspended());
             let off = (now - poll.off_since) / among as u64;
             self.outcome.kept_off = self.outcome.kept_off.max(off);
         }
@@ -305,7 +305,7 @@ impl Machine<'_> {
                 vcpu.arm(now + MAX_SUSPENSION, late);
             }
         }
-        vcpu.doing = Doing::Polls {
+        vcpu.activity = Activity::Polling {
             poll,
             stretch: Stretch {
                 turn,
@@ -319,12 +319,12 @@ impl Machine<'_> {
     /// Lets the watcher look, as `look` of the runtime does.
     fn look(&mut self, index: usize) {
         let now = self.now;
-        let by_timer = self.vcpus[index].wakes_watcher(now);
-        let stopped = match self.vcpus[index].doing {
+        let by_timer = self.vcpus[index].take_watcher_event(now);
+        let stopped = match self.vcpus[index].activity {
             // The current thread looks when it picks.
-            Doing::Idles => true,
-            Doing::Switches { .. } => self.look_between_polls(index, by_timer),
-            Doing::Polls { .. } | Doing::Sleeps { .. } => self.decide(index, by_timer),
+            Activity::Idle => true,
+            Activity::Switching { .. } => self.look_between_polls(index, by_timer),
+            Activity::Polling { .. } | Activity::Sleeping { .. } => self.decide(index, by_timer),
         };
         let vcpu = &mut self.vcpus[index];
         if !stopped && by_timer {
@@ -334,7 +334,7 @@ impl Machine<'_> {
             self.outcome.by_event += 1;
         }
         // As the runtime's watcher does while a poll is stopped.
-        if vcpu.suspended() != 0 || !vcpu.aside.is_empty() {
+        if vcpu.count_suspended() != 0 || !vcpu.aside.is_empty() {
             let time = vcpu.policy.next_turn_in(now);
             self.look_in(index, time);
         }
@@ -344,7 +344,7 @@ impl Machine<'_> {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
         if by_timer && vcpu.policy.is_stale_look(0) {
-            vcpu.policy.rest(now);
+            vcpu.policy.begin_rest(now);
             self.outcome.stale_looks[index] += 1;
         }
         vcpu.give_turn(!vcpu.aside.is_empty(), now);
@@ -355,7 +355,7 @@ impl Machine<'_> {
     fn decide(&mut self, index: usize, by_timer: bool) -> bool {
         let (now, rule) = (self.now, self.rule);
         let vcpu = &mut self.vcpus[index];
-        let (poll, stretch, ran, asleep) = vcpu.under_way(now).expect("a poll is under way");
+        let (poll, stretch, ran, asleep) = vcpu.poll_under_way(now).expect("a poll is under way");
         let snapshot = Snapshot {
             poll: 1 + poll.n as u64,
             level: poll.level,
@@ -364,11 +364,11 @@ impl Machine<'_> {
             turn: stretch.turn,
             waiting: vcpu.waiting,
             only_expired: vcpu.only_expired(poll.level),
-            beside_idle: false,
+            idle_vcpu_could_run: false,
             expects_urgent: self.load.expects_urgent,
-            any_suspended: vcpu.suspended() != 0,
+            any_suspended: vcpu.count_suspended() != 0,
         };
-        let depended_on = Policy::is_depended_on(!vcpu.aside.is_empty(), ran);
+        let depended_on = Policy::may_block_others(!vcpu.aside.is_empty(), ran);
         if vcpu.give_turn(depended_on, now) && depended_on {
             vcpu.open
                 .iter_mut()
@@ -382,23 +382,23 @@ impl Machine<'_> {
             }
             return true;
         }
-        let rested = vcpu.policy.rests_until();
+        let rested = vcpu.policy.rest_end();
         let decision = vcpu
             .policy
             .decide(&rule, &snapshot, by_timer, || asleep, now);
-        if vcpu.policy.rests_until() > rested.max(now) {
+        if vcpu.policy.rest_end() > rested.max(now) {
             self.outcome.stale_looks[index] += 1;
         }
         match decision {
-            Decision::Rest if vcpu.policy.rests_until() > now => {
+            Decision::Rest if vcpu.policy.rest_end() > now => {
                 self.look_in(index, 2 * MAX_SUSPENSION)
             }
             Decision::Rest => vcpu.listens = true,
             Decision::Later { wait, listens } => {
                 vcpu.listens = listens;
-                let watcher = vcpu.watcher();
-                let waits = snapshot.waits();
-                let may_stop = rule.left(waits, ran) == Some(0);
+                let watcher = vcpu.watcher_state();
+                let waits = snapshot.waiting_work();
+                let may_stop = rule.time_left(waits, ran) == Some(0);
                 for (_, _, wait) in &mut vcpu.open {
                     if watcher == WatcherState::Rests {
                         wait.watcher = watcher;
@@ -414,9 +414,10 @@ impl Machine<'_> {
             }
             Decision::Suspend(end) => {
                 vcpu.policy.record_suspension(&rule, now);
-                let is_urgent = snapshot.waits() == Waits::Urgent;
+                let is_urgent = snapshot.waiting_work() == WaitingWork::Urgent;
                 let is_old = ran.total >= rule.quantum;
-                self.outcome.for_expired += u64::from(snapshot.waits() == Waits::Nothing);
+                self.outcome.for_expired +=
+                    u64::from(snapshot.waiting_work() == WaitingWork::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
                 self.suspend(index, end);
@@ -434,13 +435,13 @@ impl Machine<'_> {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
         let until = now + self.rule.cost;
-        let doing = std::mem::replace(&mut vcpu.doing, Doing::Switches { until });
-        let Doing::Sleeps {
+        let activity = std::mem::replace(&mut vcpu.activity, Activity::Switching { until });
+        let Activity::Sleeping {
             mut poll,
             stretch,
             until,
             waited_since,
-        } = doing
+        } = activity
         else {
             unreachable!("only a sleeping poll is set aside")
         };
@@ -454,23 +455,23 @@ impl Machine<'_> {
     fn suspend(&mut self, index: usize, end: QueueEnd) {
         let (now, until) = (self.now, self.now + self.rule.cost);
         let vcpu = &mut self.vcpus[index];
-        let doing = std::mem::replace(&mut vcpu.doing, Doing::Switches { until });
-        let Doing::Polls {
+        let activity = std::mem::replace(&mut vcpu.activity, Activity::Switching { until });
+        let Activity::Polling {
             mut poll,
             stretch,
             since,
-        } = doing
+        } = activity
         else {
             unreachable!("only a running poll is suspended")
         };
-        poll.runs_for((now - since) / self.load.slow);
+        poll.advance((now - since) / self.load.slow);
         poll.elapsed += now - stretch.began;
         (poll.suspended, poll.off_since) = (true, now);
         poll.was_suspended = true;
         poll.expired = end == QueueEnd::Tail;
-        poll.among = 1 + vcpu.suspended();
+        poll.among = 1 + vcpu.count_suspended();
         vcpu.listens = false;
-        vcpu.close_waits(until, &mut self.outcome);
+        vcpu.end_waits(until, &mut self.outcome);
         vcpu.push(poll, end);
     }
 }

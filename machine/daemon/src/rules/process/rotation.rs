@@ -30,7 +30,7 @@ impl Process {
     }
 
     /// Moves threads that have run for most of a slice behind the other threads of their priority.
-    pub(in crate::rules) fn take_turns(&mut self, shared: &Shared) {
+    pub(in crate::rules) fn rotate_threads(&mut self, shared: &Shared) {
         if self.class_state.class != ProcessClass::Urgent || self.usage.recent < MIN_COMPUTING {
             return;
         }

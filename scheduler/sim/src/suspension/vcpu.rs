@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{LookCosts, MAX_SUSPENSION, Policy, RunTime, Waits};
+use upshift_core::preempt::{LookCosts, MAX_SUSPENSION, Policy, RunTime, WaitingWork};
 
 use super::load::{Outcome, Wait, WatcherState};
 
@@ -28,21 +28,21 @@ pub(super) struct Poll {
     pub(super) among: usize,
 }
 
-pub(super) enum Doing {
-    Idles,
-    Polls {
+pub(super) enum Activity {
+    Idle,
+    Polling {
         poll: Poll,
         stretch: Stretch,
         /// Time since which the poll has the CPU.
         since: u64,
     },
-    Sleeps {
+    Sleeping {
         poll: Poll,
         stretch: Stretch,
         until: u64,
         waited_since: Option<u64>,
     },
-    Switches {
+    Switching {
         until: u64,
     },
 }
@@ -96,7 +96,7 @@ pub(super) struct Vcpu {
     slow: u64,
     pub(super) queues: Vec<VecDeque<Poll>>,
     pub(super) waiting: u64,
-    pub(super) doing: Doing,
+    pub(super) activity: Activity,
     pub(super) policy: Policy,
     pub(super) alarm: Alarm,
     /// Whether the next arrival wakes the watcher.
@@ -123,7 +123,7 @@ impl Vcpu {
             slow,
             queues: vec![VecDeque::new(); 64],
             waiting: 0,
-            doing: Doing::Idles,
+            activity: Activity::Idle,
             policy: Policy::new(looks, 0),
             alarm: Alarm {
                 at: NEVER,
@@ -141,10 +141,10 @@ impl Vcpu {
     }
 
     pub(super) fn next_event(&self) -> u64 {
-        let own = match &self.doing {
-            Doing::Idles => NEVER,
-            Doing::Polls { poll, since, .. } => since + poll.until_it_stops() * self.slow,
-            Doing::Sleeps { until, .. } | Doing::Switches { until } => *until,
+        let own = match &self.activity {
+            Activity::Idle => NEVER,
+            Activity::Polling { poll, since, .. } => since + poll.time_until_stop() * self.slow,
+            Activity::Sleeping { until, .. } | Activity::Switching { until } => *until,
         };
         let woken = self.aside.iter().map(|(until, _)| *until);
         let woken = woken.min().unwrap_or(NEVER);
@@ -154,7 +154,7 @@ impl Vcpu {
     }
 
     /// Takes the event that makes the watcher look now. Returns true if only the timer has expired.
-    pub(super) fn wakes_watcher(&mut self, now: u64) -> bool {
+    pub(super) fn take_watcher_event(&mut self, now: u64) -> bool {
         self.seen_at = now;
         if self.alarm.look_at() <= now {
             self.alarm.at = NEVER;
@@ -172,15 +172,15 @@ impl Vcpu {
 
     /// Begins to watch a poll that was not suspended, as `watch_over` of the runtime does.
     pub(super) fn watch_over(&mut self, level: u8, cost: u64, now: u64, late: u64) {
-        if self.policy.rests_until() > now {
+        if self.policy.rest_end() > now {
             return self.alarm.push(now, late);
         }
         self.listens = true;
         if self.waiting != 0 {
-            let wait = match Waits::of(level, self.waiting) {
-                Waits::Equal if self.only_expired(level) => MAX_SUSPENSION,
-                Waits::Nothing => MAX_SUSPENSION,
-                Waits::Equal | Waits::Urgent => cost,
+            let wait = match WaitingWork::most_urgent(level, self.waiting) {
+                WaitingWork::Equal if self.only_expired(level) => MAX_SUSPENSION,
+                WaitingWork::Nothing => MAX_SUSPENSION,
+                WaitingWork::Equal | WaitingWork::Urgent => cost,
             };
             self.alarm.arm(now + wait, late);
         }
@@ -193,15 +193,15 @@ impl Vcpu {
     }
 
     /// Returns the poll under way, its times, and whether it sleeps.
-    pub(super) fn under_way(&self, now: u64) -> Option<(&Poll, Stretch, RunTime, bool)> {
-        let (poll, stretch, runs, asleep) = match &self.doing {
-            Doing::Polls {
+    pub(super) fn poll_under_way(&self, now: u64) -> Option<(&Poll, Stretch, RunTime, bool)> {
+        let (poll, stretch, runs, asleep) = match &self.activity {
+            Activity::Polling {
                 poll,
                 stretch,
                 since,
             } => (poll, *stretch, (now - since) / self.slow, false),
-            Doing::Sleeps { poll, stretch, .. } => (poll, *stretch, 0, true),
-            Doing::Idles | Doing::Switches { .. } => return None,
+            Activity::Sleeping { poll, stretch, .. } => (poll, *stretch, 0, true),
+            Activity::Idle | Activity::Switching { .. } => return None,
         };
         let ran = RunTime {
             total: poll.total + runs,
@@ -212,10 +212,10 @@ impl Vcpu {
     }
 
     /// Returns the state of the watcher.
-    pub(super) fn watcher(&self) -> WatcherState {
+    pub(super) fn watcher_state(&self) -> WatcherState {
         if self.listens || self.notified_at != NEVER {
             WatcherState::Listens
-        } else if self.policy.rests_until() > self.seen_at {
+        } else if self.policy.rest_end() > self.seen_at {
             WatcherState::Rests
         } else {
             WatcherState::Ignores
@@ -231,7 +231,7 @@ impl Vcpu {
         }
     }
 
-    pub(super) fn forget_empty(&mut self, level: usize) {
+    pub(super) fn clear_if_empty(&mut self, level: usize) {
         if self.queues[level].is_empty() {
             self.waiting &= !(1 << level);
         }
@@ -258,7 +258,7 @@ impl Vcpu {
             (fresh, expired) => fresh.or(expired)?,
         };
         let poll = queue.remove(place);
-        self.forget_empty(level);
+        self.clear_if_empty(level);
         poll
     }
 
@@ -272,13 +272,13 @@ impl Vcpu {
         let suspended = all.filter(|(poll, ..)| poll.suspended && poll.off_since <= before);
         let (_, level, place) = suspended.min_by_key(|(poll, ..)| poll.off_since)?;
         let poll = self.queues[level].remove(place);
-        self.forget_empty(level);
+        self.clear_if_empty(level);
         poll
     }
 
     /// Gives a suspended poll the next turn, if a turn is due.
     pub(super) fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
-        let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
+        let Some(kept) = self.policy.min_suspension_for_turn(depended_on, now) else {
             return false;
         };
         let before = now.saturating_sub(kept);
@@ -291,13 +291,13 @@ impl Vcpu {
         true
     }
 
-    pub(super) fn suspended(&self) -> usize {
+    pub(super) fn count_suspended(&self) -> usize {
         let all = self.queues.iter().flatten();
         all.filter(|poll| poll.suspended).count()
     }
 
     /// Ends the waits for the poll under way.
-    pub(super) fn close_waits(&mut self, at: u64, outcome: &mut Outcome) {
+    pub(super) fn end_waits(&mut self, at: u64, outcome: &mut Outcome) {
         for (_, since, mut wait) in self.open.drain(..) {
             wait.waited = at - since;
             outcome.waits.push(wait);
@@ -306,14 +306,14 @@ impl Vcpu {
 }
 
 impl Poll {
-    pub(super) fn until_it_stops(&self) -> u64 {
+    pub(super) fn time_until_stop(&self) -> u64 {
         match self.sleeps {
             Some((at, _)) => self.left.saturating_sub(at),
             None => self.left,
         }
     }
 
-    pub(super) fn runs_for(&mut self, time: u64) {
+    pub(super) fn advance(&mut self, time: u64) {
         self.left -= time;
         self.total += time;
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use upshift_core::preempt::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, SHARE, TURN_LENGTH};
 
-use super::{Arrival, Load, Outcome, Wait, WatcherState, contend, random};
+use super::{Arrival, Load, Outcome, Wait, WatcherState, random, run_load};
 
 /// Distribution of the lengths of polls.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +201,7 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
 /// # Errors
 /// A description of the violation.
 pub fn check(load: &Load) -> Result<Outcome, String> {
-    let outcome = contend(load);
+    let outcome = run_load(load);
     let (cost, late, end) = (load.cost, load.late, outcome.end);
     let loses = load.slow > 1 || load.arrivals.iter().any(|poll| poll.sleeps.is_some());
     let waits = outcome.waits.iter();
