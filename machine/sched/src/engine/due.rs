@@ -118,8 +118,8 @@ impl WorkTimes {
         now >= self.thorough_scan
     }
 
-    /// Records a scan. `found_new` says that the scan has found new threads; a process that starts a
-    /// thread may start more, so the next scan is sooner. Thorough scans are rarer if there are
+    /// Records a scan. `found_new` says that the scan has found new threads; a process that starts
+    /// a thread may start more, so the next scan is sooner. Thorough scans are rarer if there are
     /// many `threads`.
     pub(super) fn record_scan(&mut self, now: Nanos, found_new: bool, threads: usize) {
         if self.is_thorough(now) {
