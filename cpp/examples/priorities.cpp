@@ -49,8 +49,8 @@ task<> compare() {
   std::printf("level 40: %llu pieces of work meanwhile\n", static_cast<unsigned long long>(done));
   const auto here = handle::current();
   for (const int n : {2, 40}) {
-    const auto of = here.metrics(level{n});
-    std::printf("level %2d: %llu polls\n", n, static_cast<unsigned long long>(of.polls));
+    const auto metrics = here.metrics(level{n});
+    std::printf("level %2d: %llu polls\n", n, static_cast<unsigned long long>(metrics.polls));
   }
 }
 

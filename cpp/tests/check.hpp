@@ -28,13 +28,13 @@ inline std::vector<test_case>& tests() {
   return all;
 }
 
-struct registered {
-  registered(const char* name, void (*run)()) { tests().push_back({name, run}); }
+struct registration {
+  registration(const char* name, void (*run)()) { tests().push_back({name, run}); }
 };
 
-#define TEST(name)                                    \
-  static void name();                                 \
-  static const registered registered_##name(#name, name); \
+#define TEST(name)                                            \
+  static void name();                                         \
+  static const registration registration_##name(#name, name); \
   static void name()
 
 #define CHECK(condition)                                                                  \

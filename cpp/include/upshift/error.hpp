@@ -170,7 +170,7 @@ namespace detail {
 
 /// Returns the result of `make`, or the error, in the form of the mode.
 template <error_mode M, class F>
-auto checked(std::int64_t code, F make, const char* where = nullptr) {
+auto value_or_error(std::int64_t code, F make, const char* where = nullptr) {
   using T = decltype(make());
   if constexpr (M::throws) {
     if (code < 0) raise(code, where);

@@ -36,7 +36,7 @@ class file {
           const upshift_buf raw = to.release();
           return upshift_read_at(op, cx, f, &raw, offset);
         },
-        detail::give_transfer<M>());
+        detail::to_transfer<M>());
   }
 
   /// Writes at a position; may write only a part.
@@ -47,7 +47,7 @@ class file {
           const upshift_buf raw = from.release();
           return upshift_write_at(op, cx, f, &raw, offset);
         },
-        detail::give_transfer<M>());
+        detail::to_transfer<M>());
   }
 
   /// Writes a whole buffer at a position and returns the buffer.
@@ -58,26 +58,26 @@ class file {
           const upshift_buf raw = from.release();
           return upshift_write_all_at(op, cx, f, &raw, offset);
         },
-        detail::give_written<M>());
+        detail::to_write_result<M>());
   }
 
   /// Waits until written data is on the device.
   template <error_mode M = throwing_t>
   auto sync(M = {}, bool data_only = false) const noexcept {
     return detail::operation([f = raw_.get(), data_only](upshift_op* op, upshift_cx* cx) { return upshift_file_sync(op, cx, f, data_only); },
-                             detail::give_nothing<M>());
+                             detail::to_void<M>());
   }
 
   /// Returns the length in bytes; EISDIR for a directory.
   template <error_mode M = throwing_t>
   auto size(M = {}) const noexcept {
-    return detail::operation([f = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_file_len(op, cx, f); }, detail::give_count<M>());
+    return detail::operation([f = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_file_len(op, cx, f); }, detail::to_count<M>());
   }
 
   template <error_mode M = throwing_t>
   auto set_size(std::uint64_t size, M = {}) const noexcept {
     return detail::operation([f = raw_.get(), size](upshift_op* op, upshift_cx* cx) { return upshift_file_set_len(op, cx, f, size); },
-                             detail::give_nothing<M>());
+                             detail::to_void<M>());
   }
 
   int fd() const noexcept { return upshift_file_fd(raw_.get()); }
@@ -91,7 +91,7 @@ class file {
           return upshift_open(op, cx, beneath, detail::c_string(path), flags, mode);
         },
         [](upshift_op& op) {
-          return detail::checked<M>(op.result, [&] { return file(static_cast<upshift_file*>(op.out.handles[0])); });
+          return detail::value_or_error<M>(op.result, [&] { return file(static_cast<upshift_file*>(op.out.handles[0])); });
         });
   }
 
@@ -101,13 +101,13 @@ class file {
 /// Calls read(2) in the form without a coroutine's id, which blocks the thread.
 inline tried_transfer read(int fd, buffer to) {
   const std::int64_t count = upshift_read(fd, to.raw());
-  return {detail::checked<as_result_t>(count, [&] { return static_cast<std::size_t>(count); }), std::move(to)};
+  return {detail::value_or_error<as_result_t>(count, [&] { return static_cast<std::size_t>(count); }), std::move(to)};
 }
 
 /// Calls write(2) in the form without a coroutine's id, which blocks the thread.
 inline tried_transfer write(int fd, buffer from) {
   const std::int64_t count = upshift_write(fd, from.raw());
-  return {detail::checked<as_result_t>(count, [&] { return static_cast<std::size_t>(count); }), std::move(from)};
+  return {detail::value_or_error<as_result_t>(count, [&] { return static_cast<std::size_t>(count); }), std::move(from)};
 }
 
 /// A running call of the asynchronous form. The call starts at once, and wakes its coroutine when
@@ -157,12 +157,12 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
 
   class awaiter : public detail::waiting {
    public:
-    explicit awaiter(async_call& of) noexcept : waiting{poll_again}, of_(of) {}
+    explicit awaiter(async_call& call) noexcept : waiting{poll_again}, call_(call) {}
     awaiter(const awaiter&) = delete;
     awaiter& operator=(const awaiter&) = delete;
     ~awaiter() {
-      std::lock_guard held(of_.lock_);
-      if (of_.waits_ == this) of_.waits_ = nullptr;
+      std::lock_guard held(call_.lock_);
+      if (call_.waits_ == this) call_.waits_ = nullptr;
     }
 
     bool await_ready() const noexcept { return false; }
@@ -173,37 +173,37 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
       return true;
     }
     tried_transfer await_resume() noexcept {
-      std::lock_guard held(of_.lock_);
+      std::lock_guard held(call_.lock_);
       if (is_busy_) return failed(-EBUSY);
-      if (of_.over_ != 0) return failed(of_.over_);
-      of_.over_ = -EINVAL;
-      const upshift_op& op = of_.op_;
-      return {detail::checked<as_result_t>(op.result, [&] { return static_cast<std::size_t>(op.result); }), buffer(op.out.buf)};
+      if (call_.over_ != 0) return failed(call_.over_);
+      call_.over_ = -EINVAL;
+      const upshift_op& op = call_.op_;
+      return {detail::value_or_error<as_result_t>(op.result, [&] { return static_cast<std::size_t>(op.result); }), buffer(op.out.buf)};
     }
 
     /// Begins the wait, as part of a wait for several awaitables.
     bool begin(upshift_cx* cx) noexcept {
-      std::lock_guard held(of_.lock_);
-      is_busy_ = of_.waits_ != nullptr;
+      std::lock_guard held(call_.lock_);
+      is_busy_ = call_.waits_ != nullptr;
       if (is_busy_ || is_ready(cx)) return true;
-      of_.waits_ = this;
+      call_.waits_ = this;
       waker_.emplace(cx);
       return false;
     }
     bool poll(upshift_cx* cx) noexcept {
-      std::lock_guard held(of_.lock_);
+      std::lock_guard held(call_.lock_);
       return is_ready(cx);
     }
-    void stop() noexcept { of_.stop(); }
+    void stop() noexcept { call_.stop(); }
 
    private:
     friend async_call;
 
     static int poll_again(detail::waiting* what, upshift_cx* cx) noexcept { return static_cast<awaiter*>(what)->poll(cx); }
     static tried_transfer failed(int code) { return {result<std::size_t>::failure(code), buffer()}; }
-    bool is_ready(upshift_cx* cx) noexcept { return of_.over_ != 0 || of_.op_.vtable == nullptr || upshift_op_poll(&of_.op_, cx) != 0; }
+    bool is_ready(upshift_cx* cx) noexcept { return call_.over_ != 0 || call_.op_.vtable == nullptr || upshift_op_poll(&call_.op_, cx) != 0; }
 
-    async_call& of_;
+    async_call& call_;
     bool is_busy_ = false;
     std::optional<waker> waker_;
   };
@@ -223,15 +223,15 @@ namespace detail {
 /// A call as a branch. The call is stopped when the branch is abandoned.
 template <>
 struct branch<async_call> : branch_base<branch<async_call>, tried_transfer> {
-  explicit branch(async_call&& from) noexcept : call(from), of(std::move(call)) {}
-  bool begin(upshift_cx* cx) noexcept { return of.begin(cx); }
-  bool poll(upshift_cx* cx) noexcept { return of.poll(cx); }
+  explicit branch(async_call&& from) noexcept : call(from), inner(std::move(call)) {}
+  bool begin(upshift_cx* cx) noexcept { return inner.begin(cx); }
+  bool poll(upshift_cx* cx) noexcept { return inner.poll(cx); }
   void stop() noexcept {
     if (this->has_begun && !this->is_ready) call.stop();
   }
-  void capture() noexcept { of.capture(), this->captured = std::move(of.captured); }
+  void capture() noexcept { inner.capture(), this->captured = std::move(inner.captured); }
   async_call::awaiter call;
-  branch<async_call::awaiter> of;
+  branch<async_call::awaiter> inner;
 };
 
 }  // namespace detail

@@ -75,7 +75,7 @@ inline thread_local at_thread_exit at_exit;
 }
 
 /// Frees memory of this size that `take_frame` returned, on any thread.
-[[gnu::noinline]] inline void give_frame(void* memory, [[maybe_unused]] std::size_t size) noexcept {
+[[gnu::noinline]] inline void return_frame(void* memory, [[maybe_unused]] std::size_t size) noexcept {
 #if UPSHIFT_KEEPS_FRAMES
   const std::size_t index = (size - 1) / frame_cache::step;
   if (index < frame_cache::sizes && (cache.count[index] + 1) * (index + 1) <= frame_cache::steps_of_a_size) {

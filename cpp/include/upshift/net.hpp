@@ -37,44 +37,44 @@ namespace detail {
 
 /// Finishers convert a ready operation to the value of the co_await.
 template <error_mode M>
-struct give_nothing {
+struct to_void {
   auto operator()(upshift_op& op) const {
-    return checked<M>(op.result, [] {});
+    return value_or_error<M>(op.result, [] {});
   }
 };
 template <error_mode M>
-struct give_count {
+struct to_count {
   auto operator()(upshift_op& op) const {
-    return checked<M>(op.result, [&] { return static_cast<std::size_t>(op.result); });
+    return value_or_error<M>(op.result, [&] { return static_cast<std::size_t>(op.result); });
   }
 };
 template <error_mode M>
-struct give_bytes {
+struct to_bytes {
   auto operator()(upshift_op& op) const {
-    return checked<M>(op.result, [&] { return bytes(op.out.bytes); });
+    return value_or_error<M>(op.result, [&] { return bytes(op.out.bytes); });
   }
 };
 template <error_mode M>
-struct give_transfer {
+struct to_transfer {
   auto operator()(upshift_op& op) const {
     buffer back(op.out.buf);
     if constexpr (M::throws) {
       if (op.result < 0) raise(op.result);
       return transfer{static_cast<std::size_t>(op.result), std::move(back)};
     } else {
-      return tried_transfer{checked<M>(op.result, [&] { return static_cast<std::size_t>(op.result); }), std::move(back)};
+      return tried_transfer{value_or_error<M>(op.result, [&] { return static_cast<std::size_t>(op.result); }), std::move(back)};
     }
   }
 };
 template <error_mode M>
-struct give_written {
+struct to_write_result {
   auto operator()(upshift_op& op) const {
     buffer back(op.out.buf);
     if constexpr (M::throws) {
       if (op.result < 0) raise(op.result);
       return back;
     } else {
-      return tried_write{checked<M>(op.result, [] {}), std::move(back)};
+      return tried_write{value_or_error<M>(op.result, [] {}), std::move(back)};
     }
   }
 };
@@ -117,7 +117,7 @@ class reader {
   /// arrives. Empty bytes mean that the peer has ended its direction.
   template <error_mode M = throwing_t>
   auto recv(M = {}) noexcept {
-    return detail::operation([r = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_recv(op, cx, r); }, detail::give_bytes<M>());
+    return detail::operation([r = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_recv(op, cx, r); }, detail::to_bytes<M>());
   }
 
   /// Copies received bytes to memory that the kernel never sees, waiting if there are none. A count
@@ -128,7 +128,7 @@ class reader {
         [r = raw_.get(), to](upshift_op* op, upshift_cx* cx) {
           return upshift_recv_copy(op, cx, r, reinterpret_cast<std::uint8_t*>(to.data()), to.size());
         },
-        detail::give_count<M>());
+        detail::to_count<M>());
   }
 
   /// Reads until the memory is full; a smaller count means that the peer has ended its direction.
@@ -138,7 +138,7 @@ class reader {
         [r = raw_.get(), to](upshift_op* op, upshift_cx* cx) {
           return upshift_recv_exact(op, cx, r, reinterpret_cast<std::uint8_t*>(to.data()), to.size());
         },
-        detail::give_count<M>());
+        detail::to_count<M>());
   }
 
   /// Reads into a buffer that the operation owns, up to its capacity.
@@ -149,7 +149,7 @@ class reader {
           const upshift_buf raw = to.release();
           return upshift_recv_into(op, cx, r, &raw);
         },
-        detail::give_transfer<M>());
+        detail::to_transfer<M>());
   }
 
   int fd() const noexcept { return upshift_reader_fd(raw_.get()); }
@@ -175,7 +175,7 @@ class writer {
           const upshift_buf raw = from.release();
           return upshift_write_all(op, cx, w, &raw);
         },
-        detail::give_written<M>());
+        detail::to_write_result<M>());
   }
 
   /// Writes all of the received bytes, without a copy.
@@ -186,7 +186,7 @@ class writer {
           const upshift_bytes raw = from.release();
           return upshift_write_bytes(op, cx, w, &raw);
         },
-        detail::give_nothing<M>());
+        detail::to_void<M>());
   }
 
   /// Writes all bytes of the caller's memory, by system calls that do not block.
@@ -196,11 +196,11 @@ class writer {
         [w = raw_.get(), from](upshift_op* op, upshift_cx* cx) {
           return upshift_write_copy(op, cx, w, reinterpret_cast<const std::uint8_t*>(from.data()), from.size());
         },
-        detail::give_nothing<M>());
+        detail::to_void<M>());
   }
 
   /// Ends the sending direction for the peer.
-  result<void> shutdown() noexcept { return detail::checked<as_result_t>(upshift_writer_shutdown(raw_.get()), [] {}); }
+  result<void> shutdown() noexcept { return detail::value_or_error<as_result_t>(upshift_writer_shutdown(raw_.get()), [] {}); }
   explicit operator bool() const noexcept { return static_cast<bool>(raw_); }
   void close() noexcept { raw_.reset(); }
 
@@ -220,7 +220,7 @@ class stream {
     upshift_reader* r = nullptr;
     upshift_writer* w = nullptr;
     const int code = upshift_stream_from_fd(fd, &r, &w);
-    return detail::checked<M>(code, [&] { return stream(reader(r), writer(w)); });
+    return detail::value_or_error<M>(code, [&] { return stream(reader(r), writer(w)); });
   }
 
   template <error_mode M = throwing_t>
@@ -254,9 +254,9 @@ class stream {
 namespace detail {
 
 template <error_mode M>
-struct give_stream {
+struct to_stream {
   auto operator()(upshift_op& op) const {
-    return checked<M>(op.result, [&] {
+    return value_or_error<M>(op.result, [&] {
       return stream(reader(static_cast<upshift_reader*>(op.out.handles[0])), writer(static_cast<upshift_writer*>(op.out.handles[1])));
     });
   }
@@ -272,20 +272,20 @@ class listener {
   static auto tcp(const std::string& address, M = {}, bool reuseport = false) {
     upshift_listener* raw = nullptr;
     const int code = upshift_listen_tcp(detail::c_string(address), reuseport, &raw);
-    return detail::checked<M>(code, [&] { return listener(raw); });
+    return detail::value_or_error<M>(code, [&] { return listener(raw); });
   }
 
   template <error_mode M = throwing_t>
   static auto unix_path(const std::string& path, M = {}) {
     upshift_listener* raw = nullptr;
     const int code = upshift_listen_unix(detail::c_string(path), &raw);
-    return detail::checked<M>(code, [&] { return listener(raw); });
+    return detail::value_or_error<M>(code, [&] { return listener(raw); });
   }
 
   /// Waits for a connection. Cancellation loses no connection.
   template <error_mode M = throwing_t>
   auto accept(M = {}) noexcept {
-    return detail::operation([l = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_accept(op, cx, l); }, detail::give_stream<M>());
+    return detail::operation([l = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_accept(op, cx, l); }, detail::to_stream<M>());
   }
 
   /// Returns the local address, with the port that the kernel has chosen for `:0`.
@@ -302,14 +302,14 @@ template <error_mode M = throwing_t>
 auto connect_tcp(std::string address, M = {}) {
   return detail::operation(
       [address = std::move(address)](upshift_op* op, upshift_cx* cx) { return upshift_connect_tcp(op, cx, detail::c_string(address)); },
-      detail::give_stream<M>());
+      detail::to_stream<M>());
 }
 
 /// Connects to the socket at a path.
 template <error_mode M = throwing_t>
 auto connect_unix(std::string path, M = {}) {
   return detail::operation([path = std::move(path)](upshift_op* op, upshift_cx* cx) { return upshift_connect_unix(op, cx, detail::c_string(path)); },
-                           detail::give_stream<M>());
+                           detail::to_stream<M>());
 }
 
 /// A received datagram: its length and its sender.
@@ -326,7 +326,7 @@ class udp_socket {
   static auto bind(const std::string& address, M = {}) {
     upshift_udp* raw = nullptr;
     const int code = upshift_udp_bind(detail::c_string(address), &raw);
-    return detail::checked<M>(code, [&] { return udp_socket(raw); });
+    return detail::value_or_error<M>(code, [&] { return udp_socket(raw); });
   }
 
   template <error_mode M = throwing_t>
@@ -335,7 +335,7 @@ class udp_socket {
         [s = raw_.get(), data, to](upshift_op* op, upshift_cx* cx) {
           return upshift_udp_send_to(op, cx, s, reinterpret_cast<const std::uint8_t*>(data.data()), data.size(), &to);
         },
-        detail::give_count<M>());
+        detail::to_count<M>());
   }
 
   template <error_mode M = throwing_t>
@@ -345,7 +345,7 @@ class udp_socket {
           return upshift_udp_recv_from(op, cx, s, reinterpret_cast<std::uint8_t*>(room.data()), room.size());
         },
         [](upshift_op& op) {
-          return detail::checked<M>(op.result, [&] {
+          return detail::value_or_error<M>(op.result, [&] {
             upshift_addr from;
             std::memcpy(&from, &op.out, sizeof from);
             return datagram{static_cast<std::size_t>(op.result), address(from)};
@@ -356,7 +356,7 @@ class udp_socket {
   result<address> local_address() const {
     address made;
     const int code = upshift_udp_local(raw_.get(), &made);
-    return detail::checked<as_result_t>(code, [&] { return made; });
+    return detail::value_or_error<as_result_t>(code, [&] { return made; });
   }
   int fd() const noexcept { return upshift_udp_fd(raw_.get()); }
 

@@ -57,7 +57,7 @@ class runtime {
       if (code == -ECANCELED) throw cancelled();
     }
 #endif
-    return detail::checked<M>(code, [data]() -> T {
+    return detail::value_or_error<M>(code, [data]() -> T {
       struct guard {
         void* data;
         ~guard() { detail::root_base::drop(data); }

@@ -20,22 +20,22 @@ class async_call;
 namespace detail {
 
 /// A branch that can be begun, tested for readiness, and abandoned.
-template <class Of>
-concept operation_like = requires(Of& of, upshift_cx* cx) {
-  { of.begin(cx) } -> std::same_as<bool>;
-  { of.poll(cx) } -> std::same_as<bool>;
-  of.stop();
-  of.await_resume();
+template <class Awaitable>
+concept operation_like = requires(Awaitable& awaitable, upshift_cx* cx) {
+  { awaitable.begin(cx) } -> std::same_as<bool>;
+  { awaitable.poll(cx) } -> std::same_as<bool>;
+  awaitable.stop();
+  awaitable.await_resume();
 };
 
 /// An awaitable that may be a branch: an operation, an asynchronous system call, a task, or the end
 /// of a coroutine.
-template <class Of>
-concept branchable = std::is_rvalue_reference_v<Of&&> && (operation_like<Of> || is_task<Of> || std::same_as<Of, async_call>);
+template <class Awaitable>
+concept branchable = std::is_rvalue_reference_v<Awaitable&&> && (operation_like<Awaitable> || is_task<Awaitable> || std::same_as<Awaitable, async_call>);
 
 /// A branch of a wait. Its result is taken as soon as it is ready, so that a cancelled coroutine
 /// loses no result.
-template <class Of, class T>
+template <class Derived, class T>
 struct branch_base {
   using value_type = T;
   outcome<T> captured;
@@ -45,9 +45,9 @@ struct branch_base {
   /// Begins or continues the branch; returns true if the result is ready.
   bool step(upshift_cx* cx) noexcept {
     if (is_ready) return true;
-    auto& of = static_cast<Of&>(*this);
-    is_ready = std::exchange(has_begun, true) ? of.poll(cx) : of.begin(cx);
-    if (is_ready) of.capture();
+    auto& derived = static_cast<Derived&>(*this);
+    is_ready = std::exchange(has_begun, true) ? derived.poll(cx) : derived.begin(cx);
+    if (is_ready) derived.capture();
     return is_ready;
   }
 };
@@ -58,11 +58,11 @@ using value_of = decltype(std::declval<Operation&>().await_resume());
 /// An operation as a branch; it lives in the awaiting expression.
 template <class Operation>
 struct branch : branch_base<branch<Operation>, value_of<Operation>> {
-  explicit branch(Operation&& of) noexcept : of(of) {}
-  bool begin(upshift_cx* cx) noexcept { return of.begin(cx); }
-  bool poll(upshift_cx* cx) noexcept { return of.poll(cx); }
+  explicit branch(Operation&& operation_ref) noexcept : operation_ref(operation_ref) {}
+  bool begin(upshift_cx* cx) noexcept { return operation_ref.begin(cx); }
+  bool poll(upshift_cx* cx) noexcept { return operation_ref.poll(cx); }
   void stop() noexcept {
-    if (this->has_begun && !this->is_ready) of.stop();
+    if (this->has_begun && !this->is_ready) operation_ref.stop();
   }
   void capture() noexcept {
 #if UPSHIFT_EXCEPTIONS
@@ -77,37 +77,37 @@ struct branch : branch_base<branch<Operation>, value_of<Operation>> {
   }
   void take() {
     if constexpr (std::is_void_v<value_of<Operation>>) {
-      of.await_resume();
+      operation_ref.await_resume();
     } else {
-      this->captured.value.emplace(of.await_resume());
+      this->captured.value.emplace(operation_ref.await_resume());
     }
   }
-  Operation& of;
+  Operation& operation_ref;
 };
 
 /// A task as a branch: a tree of its own within its coroutine.
 template <class T>
 struct branch<task<T>> : branch_base<branch<task<T>>, T> {
-  explicit branch(task<T>&& from) noexcept : code(from.code()), of(std::move(from)) {}
+  explicit branch(task<T>&& from) noexcept : code(from.code()), subtree(std::move(from)) {}
   bool begin(upshift_cx* cx) noexcept { return poll(cx); }
-  bool poll(upshift_cx* cx) noexcept { return code != 0 || root_base::poll(static_cast<root_base*>(&of), cx) != 0; }
-  void stop() noexcept { of.stop(); }
-  void capture() noexcept { this->captured = code != 0 ? refused<T>(code) : std::exchange(static_cast<outcome<T>&>(of), outcome<T>()); }
+  bool poll(upshift_cx* cx) noexcept { return code != 0 || root_base::poll(static_cast<root_base*>(&subtree), cx) != 0; }
+  void stop() noexcept { subtree.stop(); }
+  void capture() noexcept { this->captured = code != 0 ? refused<T>(code) : std::exchange(static_cast<outcome<T>&>(subtree), outcome<T>()); }
   int code;
-  tree<T> of;
+  tree<T> subtree;
 };
 
 /// The end of a coroutine as a branch.
 template <class T>
 struct branch<join_handle<T>> : branch_base<branch<join_handle<T>>, T> {
   using join = decltype(std::declval<join_handle<T>&>().join());
-  explicit branch(join_handle<T>& of) noexcept : joins(of.join()), of(std::move(joins)) {}
+  explicit branch(join_handle<T>& handle) noexcept : joins(handle.join()), inner(std::move(joins)) {}
   bool begin(upshift_cx* cx) noexcept { return joins.begin(cx); }
   bool poll(upshift_cx* cx) noexcept { return joins.poll(cx); }
   void stop() noexcept { joins.stop(); }
-  void capture() noexcept { of.capture(), this->captured = std::move(of.captured); }
+  void capture() noexcept { inner.capture(), this->captured = std::move(inner.captured); }
   join joins;
-  branch<join> of;
+  branch<join> inner;
 };
 
 /// A result in a tuple or a variant.
@@ -115,16 +115,16 @@ template <class T>
 using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
 
 /// Awaits a temporary object.
-template <class Of>
+template <class Awaitable>
 struct single_await {
-  explicit single_await(Of& of) noexcept : of(of) {}
-  bool await_ready() const noexcept { return of.is_taken; }
+  explicit single_await(Awaitable& awaitable) noexcept : awaitable(awaitable) {}
+  bool await_ready() const noexcept { return awaitable.is_taken; }
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
-    return of.await_suspend(here);
+    return awaitable.await_suspend(here);
   }
-  decltype(auto) await_resume() { return of.await_resume(); }
-  Of& of;
+  decltype(auto) await_resume() { return awaitable.await_resume(); }
+  Awaitable& awaitable;
 };
 
 /// Rejects a second await.
@@ -133,7 +133,7 @@ inline void take_once(bool& is_taken) {
 }
 
 template <class T>
-stored<T> give(outcome<T>& from) {
+stored<T> take_stored(outcome<T>& from) {
   if constexpr (std::is_void_v<T>) {
     from.take();
     return {};
@@ -159,12 +159,12 @@ struct [[nodiscard("co_await it")]] all_of : waiting {
   }
   std::tuple<stored<typename Branches::value_type>...> await_resume() {
     take_once(is_taken);
-    return std::apply([](auto&... of) { return std::tuple<stored<typename Branches::value_type>...>{give(of.captured)...}; }, branches);
+    return std::apply([](auto&... each) { return std::tuple<stored<typename Branches::value_type>...>{take_stored(each.captured)...}; }, branches);
   }
 
   static int poll_again(waiting* what, upshift_cx* cx) noexcept {
     bool all = true;
-    std::apply([&](auto&... of) { ((all = of.step(cx) && all), ...); }, static_cast<all_of*>(what)->branches);
+    std::apply([&](auto&... each) { ((all = each.step(cx) && all), ...); }, static_cast<all_of*>(what)->branches);
     return all;
   }
 
@@ -196,18 +196,18 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
 
   static int poll_again(waiting* what, upshift_cx* cx) noexcept {
     auto& branches = static_cast<any_of*>(what)->branches;
-    const bool is_ready = std::apply([cx](auto&... of) { return (of.step(cx) || ...); }, branches);
-    if (is_ready) std::apply([](auto&... of) { (of.stop(), ...); }, branches);
+    const bool is_ready = std::apply([cx](auto&... each) { return (each.step(cx) || ...); }, branches);
+    if (is_ready) std::apply([](auto&... each) { (each.stop(), ...); }, branches);
     return is_ready;
   }
 
   template <std::size_t I>
   value pick() {
-    auto& of = std::get<I>(branches);
+    auto& candidate = std::get<I>(branches);
     if constexpr (I + 1 < sizeof...(Branches)) {
-      if (!of.is_ready) return pick<I + 1>();
+      if (!candidate.is_ready) return pick<I + 1>();
     }
-    return value(std::in_place_index<I>, give(of.captured));
+    return value(std::in_place_index<I>, take_stored(candidate.captured));
   }
 
   std::tuple<Branches...> branches;
@@ -219,19 +219,19 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
 /// Waits for all of several operations, tasks and joins, which run alternately. Returns a tuple of
 /// their results, with std::monostate for a branch without a value. All branches end; then the
 /// first exception, in the order of the parameters, is thrown.
-template <detail::branchable... Of>
-  requires(sizeof...(Of) > 0)
-auto when_all(Of&&... of) {
-  return detail::all_of<detail::branch<std::remove_cvref_t<Of>>...>(std::in_place, std::forward<Of>(of)...);
+template <detail::branchable... Awaitable>
+  requires(sizeof...(Awaitable) > 0)
+auto when_all(Awaitable&&... awaitables) {
+  return detail::all_of<detail::branch<std::remove_cvref_t<Awaitable>>...>(std::in_place, std::forward<Awaitable>(awaitables)...);
 }
 
 /// Waits for the first of several operations, tasks and joins. Returns a variant whose index
 /// identifies the branch; of two ready branches the first parameter wins. The other branches are
 /// cancelled as by timeout().
-template <detail::branchable... Of>
-  requires(sizeof...(Of) > 0)
-auto when_any(Of&&... of) {
-  return detail::any_of<detail::branch<std::remove_cvref_t<Of>>...>(std::in_place, std::forward<Of>(of)...);
+template <detail::branchable... Awaitable>
+  requires(sizeof...(Awaitable) > 0)
+auto when_any(Awaitable&&... awaitables) {
+  return detail::any_of<detail::branch<std::remove_cvref_t<Awaitable>>...>(std::in_place, std::forward<Awaitable>(awaitables)...);
 }
 
 UPSHIFT_END

@@ -59,18 +59,18 @@ class handle {
   explicit operator bool() const noexcept { return raw_ != nullptr; }
   upshift_handle* get() const noexcept { return raw_; }
 
-  result<void> wake(cid id) const noexcept { return of(raw_ == nullptr ? -EINVAL : upshift_wake(raw_, static_cast<std::uint64_t>(id))); }
-  result<void> cancel(cid id) const noexcept { return of(raw_ == nullptr ? -EINVAL : upshift_cancel(raw_, static_cast<std::uint64_t>(id))); }
-  result<void> reprio(cid id, level to) const noexcept { return of(raw_ == nullptr ? -EINVAL : upshift_reprio(raw_, static_cast<std::uint64_t>(id), to.value)); }
+  result<void> wake(cid id) const noexcept { return to_result(raw_ == nullptr ? -EINVAL : upshift_wake(raw_, static_cast<std::uint64_t>(id))); }
+  result<void> cancel(cid id) const noexcept { return to_result(raw_ == nullptr ? -EINVAL : upshift_cancel(raw_, static_cast<std::uint64_t>(id))); }
+  result<void> reprio(cid id, level to) const noexcept { return to_result(raw_ == nullptr ? -EINVAL : upshift_reprio(raw_, static_cast<std::uint64_t>(id), to.value)); }
 
   upshift_metrics metrics() const noexcept {
     upshift_metrics made{};
     if (raw_ != nullptr) upshift_metrics_get(raw_, &made);
     return made;
   }
-  upshift_level_metrics metrics(level of) const noexcept {
+  upshift_level_metrics metrics(level at) const noexcept {
     upshift_level_metrics made{};
-    if (raw_ != nullptr) upshift_metrics_level(raw_, static_cast<std::uint32_t>(of.value), &made);
+    if (raw_ != nullptr) upshift_metrics_level(raw_, static_cast<std::uint32_t>(at.value), &made);
     return made;
   }
   /// Returns all metrics in the text format of Prometheus.
@@ -81,7 +81,7 @@ class handle {
   }
 
  private:
-  static result<void> of(int code) noexcept { return code < 0 ? result<void>::failure(code) : result<void>(); }
+  static result<void> to_result(int code) noexcept { return code < 0 ? result<void>::failure(code) : result<void>(); }
 
   upshift_handle* raw_ = nullptr;
 };
@@ -89,15 +89,15 @@ class handle {
 namespace detail {
 
 /// The waiter for the coroutine of a join handle.
-struct joining : waiting {
+struct join_waiter : waiting {
   /// Ends the wait, because the handle has been moved, detached or destroyed. Called in a coroutine
   /// of the runtime.
-  void leave() noexcept {
-    is_left = true;
-    upshift_wake(nullptr, waits);
+  void end_wait() noexcept {
+    is_over = true;
+    upshift_wake(nullptr, waiter_id);
   }
-  bool is_left = false;
-  std::uint64_t waits = UPSHIFT_NO_CID;
+  bool is_over = false;
+  std::uint64_t waiter_id = UPSHIFT_NO_CID;
 };
 
 }  // namespace detail
@@ -110,13 +110,13 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
  public:
   join_handle() noexcept = default;
   explicit join_handle(const upshift_join& raw) noexcept : raw_(raw), held_(true) {}
-  join_handle(join_handle&& other) noexcept : raw_(other.raw_), held_(std::exchange(other.held_, false)) { other.send_away(); }
+  join_handle(join_handle&& other) noexcept : raw_(other.raw_), held_(std::exchange(other.held_, false)) { other.end_wait(); }
   join_handle& operator=(join_handle&& other) noexcept {
     if (this != &other) {
       detach();
       raw_ = other.raw_;
       held_ = std::exchange(other.held_, false);
-      other.send_away();
+      other.end_wait();
     }
     return *this;
   }
@@ -135,7 +135,7 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
 
   void detach() noexcept {
     if (std::exchange(held_, false)) upshift_join_free(&raw_);
-    send_away();
+    end_wait();
   }
 
   /// Waits for the coroutine, and lends it the waiter's level if that is more urgent. Returns its
@@ -149,8 +149,8 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
 
  private:
   template <error_mode M>
-  struct awaiter : detail::joining {
-    explicit awaiter(join_handle& handle) noexcept : joining{{poll_again}}, handle(&handle) {}
+  struct awaiter : detail::join_waiter {
+    explicit awaiter(join_handle& handle) noexcept : join_waiter{{poll_again}}, handle(&handle) {}
     awaiter(const awaiter&) = delete;
     awaiter& operator=(const awaiter&) = delete;
     ~awaiter() {
@@ -172,10 +172,10 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
         if (came_to == -ECANCELED) throw cancelled();
       }
 #endif
-      return detail::checked<M>(came_to, [this]() -> T {
+      return detail::value_or_error<M>(came_to, [this]() -> T {
         struct guard {
-          awaiter& of;
-          ~guard() { of.free(); }
+          awaiter& owner;
+          ~guard() { owner.free(); }
         } guard{*this};
         return detail::rooted<T>::take(data);
       });
@@ -187,24 +187,24 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
       // On the second call, if the coroutine has ended or has another waiter, `code` has the error.
       if (std::exchange(has_begun, true)) return true;
       if (!handle->held_) return true;
-      if (handle->waits_ != nullptr) {
+      if (handle->waiter_ != nullptr) {
         code = -EBUSY;
         return true;
       }
       if (poll_again(this, cx) != 0) return true;
-      waits = upshift_get_cid();
-      handle->waits_ = this;
+      waiter_id = upshift_get_cid();
+      handle->waiter_ = this;
       return false;
     }
     bool poll(upshift_cx* cx) noexcept { return poll_again(this, cx) != 0; }
     void stop() noexcept {
-      if (!is_left && handle->waits_ == this) handle->waits_ = nullptr;
-      is_left = true;
+      if (!is_over && handle->waiter_ == this) handle->waiter_ = nullptr;
+      is_over = true;
     }
 
     static int poll_again(detail::waiting* what, upshift_cx* cx) noexcept {
       auto* self = static_cast<awaiter*>(what);
-      if (self->is_left) return 1;
+      if (self->is_over) return 1;
       const int code = upshift_join_poll(&self->handle->raw_, cx, &self->data);
       if (code == 0) return 0;
       self->code = code;
@@ -222,25 +222,25 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
     bool has_begun = false;
   };
 
-  void send_away() noexcept {
-    if (waits_ != nullptr) std::exchange(waits_, nullptr)->leave();
+  void end_wait() noexcept {
+    if (waiter_ != nullptr) std::exchange(waiter_, nullptr)->end_wait();
   }
 
   upshift_join raw_{};
   bool held_ = false;
-  detail::joining* waits_ = nullptr;
+  detail::join_waiter* waiter_ = nullptr;
 };
 
 // g++ 12 destroys a closure twice that is created within the awaited expression: once in the
 // called function, or in the object that takes it over, and once more in the coroutine's frame.
 // The function cannot prevent this, so these checks demand that its result is given a name.
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
-#define UPSHIFT_CLOSURES_DIE_TWICE 1
+#define UPSHIFT_DESTROYS_CLOSURES_TWICE 1
 #define UPSHIFT_NAME_IT                                                                                           \
-  "g++ 12 destroys twice what a closure owns that is made within a co_await expression: give what this returns a name first, " \
+  "g++ 12 destroys a closure twice if it is created within a co_await expression: store the returned object in a variable first, " \
   "as in `auto handle = upshift::spawn([keep] { ... }); co_await handle;`"
 #else
-#define UPSHIFT_CLOSURES_DIE_TWICE 0
+#define UPSHIFT_DESTROYS_CLOSURES_TWICE 0
 #endif
 
 namespace detail {
@@ -251,10 +251,10 @@ inline constexpr bool never = false;
 /// True if F, the parameter of `F&& f`, is a closure that owns an object and has no name. Closures
 /// and aggregates have no constructor of their own; std::function has one.
 template <class F>
-inline constexpr bool dies_twice = UPSHIFT_CLOSURES_DIE_TWICE && !std::is_reference_v<F> && !std::is_trivially_destructible_v<F> &&
+inline constexpr bool is_destroyed_twice = UPSHIFT_DESTROYS_CLOSURES_TWICE && !std::is_reference_v<F> && !std::is_trivially_destructible_v<F> &&
                                    (std::is_aggregate_v<F> || !std::is_default_constructible_v<F>);
 
-#if UPSHIFT_CLOSURES_DIE_TWICE
+#if UPSHIFT_DESTROYS_CLOSURES_TWICE
 /// A handle that cannot be awaited before it has a name.
 template <class T>
 class [[nodiscard("destroying the handle detaches the coroutine; say so with detach()")]] handle_to_name : public join_handle<T> {
@@ -282,8 +282,8 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
 /// Returns the handle of a coroutine that was started with a closure of type F.
 template <class F, class T>
 auto handle_for(join_handle<T>&& handle) noexcept {
-#if UPSHIFT_CLOSURES_DIE_TWICE
-  if constexpr (dies_twice<F>) {
+#if UPSHIFT_DESTROYS_CLOSURES_TWICE
+  if constexpr (is_destroyed_twice<F>) {
     return handle_to_name<T>(std::move(handle));
   } else {
     return std::move(handle);
@@ -303,12 +303,12 @@ auto spawn_in(upshift_handle* in, task<T> what, level at) {
   int code;
   const upshift_task root = as_root(std::move(what), code);
   if (code == 0) code = upshift_spawn(in, root, at.value, &join);
-  return checked<M>(code, [&] { return join_handle<T>(join); }, code == -ENXIO ? "upshift::spawn outside a runtime" : nullptr);
+  return value_or_error<M>(code, [&] { return join_handle<T>(join); }, code == -ENXIO ? "upshift::spawn outside a runtime" : nullptr);
 }
 
 template <error_mode M, class T>
 auto spawn_in(const handle& in, task<T> what, level at) {
-  if (!in) return checked<M>(-EINVAL, [] { return join_handle<T>(); }, "upshift::spawn by an empty handle");
+  if (!in) return value_or_error<M>(-EINVAL, [] { return join_handle<T>(); }, "upshift::spawn by an empty handle");
   return spawn_in<M>(in.get(), std::move(what), at);
 }
 
@@ -469,7 +469,7 @@ struct suspend_awaiter {
   void await_resume() const noexcept {}
 };
 
-#if UPSHIFT_CLOSURES_DIE_TWICE
+#if UPSHIFT_DESTROYS_CLOSURES_TWICE
 template <class Awaiter>
 class suspend_to_name {
  public:
@@ -494,8 +494,8 @@ class suspend_to_name {
 template <std::invocable<waker> F>
 [[nodiscard("co_await it")]] auto suspend(F&& leave) {
   using awaiter = detail::suspend_awaiter<std::decay_t<F>>;
-#if UPSHIFT_CLOSURES_DIE_TWICE
-  if constexpr (detail::dies_twice<F>) {
+#if UPSHIFT_DESTROYS_CLOSURES_TWICE
+  if constexpr (detail::is_destroyed_twice<F>) {
     return detail::suspend_to_name<awaiter>(std::forward<F>(leave));
   } else {
     return awaiter{std::forward<F>(leave)};
@@ -549,7 +549,7 @@ auto blocking(F&& what, M = {}) {
   upshift_join join;
   const upshift_task as_task{made, [](void* d, upshift_cx* c) { return job::run(d, c); }, [](void* d) { detail::root_base::drop(d); }};
   const int code = upshift_spawn_blocking(as_task, &join);
-  return detail::handle_for<F>(detail::checked<M>(code, [&] { return join_handle<T>(join); }));
+  return detail::handle_for<F>(detail::value_or_error<M>(code, [&] { return join_handle<T>(join); }));
 }
 
 UPSHIFT_END

@@ -32,7 +32,7 @@ class mutex {
 
   [[nodiscard("co_await it")]] auto lock() noexcept {
     return detail::operation([m = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_mutex_lock(op, cx, m); },
-                             [m = raw_.get()](upshift_op& op) { return detail::checked<throwing_t>(op.result, [&] { return mutex_guard(m); }); });
+                             [m = raw_.get()](upshift_op& op) { return detail::value_or_error<throwing_t>(op.result, [&] { return mutex_guard(m); }); });
   }
 
   std::optional<mutex_guard> try_lock() noexcept {
@@ -106,7 +106,7 @@ class sender {
         },
         [](upshift_op& op) {
           if (op.result < 0 && form::dropper() != nullptr) form::dropper()(op.out.handles[0]);
-          return detail::checked<M>(op.result, [] {});
+          return detail::value_or_error<M>(op.result, [] {});
         });
   }
 

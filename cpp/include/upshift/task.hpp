@@ -34,7 +34,7 @@ namespace detail {
 
 template <class T>
 upshift_task as_root(task<T> what, int& code) noexcept;
-template <class Of>
+template <class Awaitable>
 struct branch;
 
 /// An operation that a tree of tasks waits for.
@@ -44,8 +44,8 @@ struct waiting {
 };
 
 /// Makes a wait ready at the next poll, whichever wake ended it.
-inline int at_once(waiting*, upshift_cx*) noexcept { return 1; }
-inline constinit waiting next_poll{at_once};
+inline int always_ready(waiting*, upshift_cx*) noexcept { return 1; }
+inline constinit waiting next_poll{always_ready};
 
 struct promise_base;
 
@@ -97,13 +97,13 @@ struct foreign_promise {};
 /// copies the awaiter behind it.
 template <class Awaiter>
 struct by_reference {
-  Awaiter& of;
-  bool await_ready() const noexcept(noexcept(of.await_ready())) { return of.await_ready(); }
+  Awaiter& awaiter;
+  bool await_ready() const noexcept(noexcept(awaiter.await_ready())) { return awaiter.await_ready(); }
   template <class Promise>
-  auto await_suspend(std::coroutine_handle<Promise> here) const noexcept(noexcept(of.await_suspend(here))) {
-    return of.await_suspend(here);
+  auto await_suspend(std::coroutine_handle<Promise> here) const noexcept(noexcept(awaiter.await_suspend(here))) {
+    return awaiter.await_suspend(here);
   }
-  decltype(auto) await_resume() const { return of.await_resume(); }
+  decltype(auto) await_resume() const { return awaiter.await_resume(); }
 };
 
 /// The base of every promise of this library.
@@ -133,7 +133,7 @@ struct promise_base {
     using given = decltype(awaiter_of(std::forward<Awaited>(awaited)));
     using awaiter = std::remove_reference_t<given>;
     static_assert(is_task<kind> || (suspends<awaiter, promise_base> && !suspends<awaiter, foreign_promise>),
-                  "upshift: a task cannot await this: it is no awaitable of Upshift, which alone may resume the coroutine. Give its callback the waker of "
+                  "upshift: a task cannot await this: it is not an awaitable of Upshift, and only Upshift may resume the coroutine. Give its callback the waker of "
                   "`co_await upshift::suspend(...)`, or wait for it in `upshift::blocking(...)`");
     if constexpr (std::is_reference_v<given>) {
       return by_reference<awaiter>{awaiter_of(std::forward<Awaited>(awaited))};
@@ -230,7 +230,7 @@ struct outcome<void> {
 #if UPSHIFT_EXCEPTIONS
 /// Ends the program with the message of its terminate handler, which names the exception.
 inline void terminate_with(std::exception_ptr thrown) noexcept {
-  std::fputs("upshift: an exception left a coroutine, and nothing can join it any more\n", stderr);
+  std::fputs("upshift: a coroutine ended with an exception, and no join handle is left to receive it\n", stderr);
   std::rethrow_exception(std::move(thrown));
 }
 
@@ -270,7 +270,7 @@ struct frame_memory {
     if (free != nullptr) {
       free(frame, size);
     } else {
-      give_frame(frame, tail(size) + sizeof(freer));
+      return_frame(frame, tail(size) + sizeof(freer));
     }
   }
 
@@ -280,7 +280,7 @@ struct frame_memory {
   }
 
   template <class Allocator>
-  struct of {
+  struct allocated_frame {
     struct alignas(__STDCPP_DEFAULT_NEW_ALIGNMENT__) unit {
       std::byte bytes[__STDCPP_DEFAULT_NEW_ALIGNMENT__];
     };
@@ -304,7 +304,7 @@ struct frame_memory {
 
   template <class Allocator>
   static void* allocate(std::size_t size, const Allocator& given) noexcept {
-    using kind = of<Allocator>;
+    using kind = allocated_frame<Allocator>;
     typename kind::allocator from(given);
     void* frame;
 #if UPSHIFT_EXCEPTIONS
@@ -400,8 +400,8 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
   task(task&& other) noexcept : promise_(std::exchange(other.promise_, nullptr)) {}
   task& operator=(task&& other) noexcept {
     // The old frame ends last, because its destructors may access this task.
-    task taken(std::move(other));
-    std::swap(promise_, taken.promise_);
+    task temporary(std::move(other));
+    std::swap(promise_, temporary.promise_);
     return *this;
   }
   ~task() {
@@ -414,7 +414,7 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
   /// Owns the frame for the duration of the awaiting expression.
   class awaiter {
    public:
-    explicit awaiter(task& of) noexcept : code_(of.code()), child_(of.release()) {}
+    explicit awaiter(task& child) noexcept : code_(child.code()), child_(child.release()) {}
     awaiter(const awaiter&) = delete;
     awaiter& operator=(const awaiter&) = delete;
     ~awaiter() {
@@ -448,7 +448,7 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
   friend detail::tree<T>;
   template <class U>
   friend upshift_task detail::as_root(task<U> what, int& code) noexcept;
-  template <class Of>
+  template <class Awaitable>
   friend struct detail::branch;
 
   explicit task(detail::promise_base& promise) noexcept : promise_(&promise) {}
@@ -510,7 +510,7 @@ struct tree final : rooted<T> {
   ~tree() { stop(); }
 
   static void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return take_frame(size); }
-  static void operator delete(void* tree, std::size_t size) noexcept { give_frame(tree, size); }
+  static void operator delete(void* tree, std::size_t size) noexcept { return_frame(tree, size); }
 
   void stop() noexcept { unwind(std::exchange(this->innermost, nullptr)); }
 
@@ -544,7 +544,7 @@ class [[nodiscard("co_await it")]] operation : public waiting {
     if (op_.vtable != nullptr) upshift_op_drop(&op_);
   }
 
-  bool await_ready() const noexcept { return state_ != fresh; }
+  bool await_ready() const noexcept { return state_ != initial; }
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
     if (begin(here.promise().root->cx)) return false;
@@ -565,12 +565,12 @@ class [[nodiscard("co_await it")]] operation : public waiting {
 
   /// Begins the operation, as part of a wait for several awaitables.
   bool begin(upshift_cx* cx) noexcept {
-    if (std::exchange(state_, state_ == fresh ? begun : state_) != fresh) return true;
+    if (std::exchange(state_, state_ == initial ? begun : state_) != initial) return true;
     return start_(&op_, cx) != 0;
   }
   bool poll(upshift_cx* cx) noexcept { return upshift_op_poll(&op_, cx) != 0; }
   void stop() noexcept {
-    if (state_ == fresh || op_.vtable != nullptr) state_ = stopped;
+    if (state_ == initial || op_.vtable != nullptr) state_ = stopped;
     upshift_op_drop(&op_);
   }
 
@@ -578,7 +578,7 @@ class [[nodiscard("co_await it")]] operation : public waiting {
   static int poll_again(waiting* what, upshift_cx* cx) noexcept { return upshift_op_poll(&static_cast<operation*>(what)->op_, cx); }
 
   upshift_op op_;
-  enum : std::uint8_t { fresh, begun, taken, stopped } state_ = fresh;
+  enum : std::uint8_t { initial, begun, taken, stopped } state_ = initial;
   [[no_unique_address]] Start start_;
   [[no_unique_address]] Finish finish_;
 };

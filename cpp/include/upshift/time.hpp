@@ -50,7 +50,7 @@ constexpr std::uint64_t abi_duration(int128 nanoseconds) noexcept {
 
 inline auto sleep_for(std::uint64_t ns) {
   return operation([ns](upshift_op* op, upshift_cx* cx) { return upshift_sleep(op, cx, ns); },
-                   [](upshift_op& op) { return checked<throwing_t>(op.result, [] {}); });
+                   [](upshift_op& op) { return value_or_error<throwing_t>(op.result, [] {}); });
 }
 
 }  // namespace detail
@@ -100,7 +100,7 @@ struct timeout_result<std::optional<T>> {
 template <class Branch>
 struct [[nodiscard("co_await it")]] timed : waiting {
   template <class From>
-  timed(std::uint64_t limit, From&& from) noexcept : waiting{poll_again}, of(std::forward<From>(from)), limit(limit) {
+  timed(std::uint64_t limit, From&& from) noexcept : waiting{poll_again}, inner(std::forward<From>(from)), limit(limit) {
     clock.vtable = nullptr;
   }
   timed(const timed&) = delete;
@@ -114,10 +114,10 @@ struct [[nodiscard("co_await it")]] timed : waiting {
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
     upshift_cx* cx = here.promise().root->cx;
-    if (of.step(cx)) return false;
+    if (inner.step(cx)) return false;
     if (upshift_sleep(&clock, cx, limit) != 0) {
       timed_out = true;
-      of.stop();
+      inner.stop();
       return false;
     }
     promise_base::wait_for(here, this);
@@ -128,25 +128,25 @@ struct [[nodiscard("co_await it")]] timed : waiting {
     take_once(is_taken);
     if constexpr (std::is_void_v<T>) {
       if (timed_out) return false;
-      of.captured.take();
+      inner.captured.take();
       return true;
     } else {
       using given = typename timeout_result<T>::type;
       if (timed_out) return given();
-      return given(of.captured.take());
+      return given(inner.captured.take());
     }
   }
 
   static int poll_again(waiting* what, upshift_cx* cx) noexcept {
     auto* self = static_cast<timed*>(what);
-    if (self->of.step(cx)) return 1;
+    if (self->inner.step(cx)) return 1;
     if (upshift_op_poll(&self->clock, cx) == 0) return 0;
     self->timed_out = true;
-    self->of.stop();
+    self->inner.stop();
     return 1;
   }
 
-  Branch of;
+  Branch inner;
   std::uint64_t limit;
   bool timed_out = false;
   bool is_taken = false;
@@ -161,15 +161,15 @@ struct [[nodiscard("co_await it")]] timed : waiting {
 /// destroys the frames of a task; a coroutine continues and its handle is unchanged.
 ///
 ///     if (auto data = co_await upshift::timeout(50ms, stream.recv())) …
-template <class Rep, class Period, detail::branchable Of>
-auto timeout(std::chrono::duration<Rep, Period> limit, Of&& of) {
-  return detail::timed<detail::branch<std::remove_cvref_t<Of>>>(detail::abi_duration(detail::nanoseconds_of(limit)), std::forward<Of>(of));
+template <class Rep, class Period, detail::branchable Awaitable>
+auto timeout(std::chrono::duration<Rep, Period> limit, Awaitable&& awaitable) {
+  return detail::timed<detail::branch<std::remove_cvref_t<Awaitable>>>(detail::abi_duration(detail::nanoseconds_of(limit)), std::forward<Awaitable>(awaitable));
 }
 
 /// Waits for the end of a coroutine, with a time limit.
 template <class Rep, class Period, class T>
-auto timeout(std::chrono::duration<Rep, Period> limit, join_handle<T>& of) {
-  return detail::timed<detail::branch<join_handle<T>>>(detail::abi_duration(detail::nanoseconds_of(limit)), of);
+auto timeout(std::chrono::duration<Rep, Period> limit, join_handle<T>& handle) {
+  return detail::timed<detail::branch<join_handle<T>>>(detail::abi_duration(detail::nanoseconds_of(limit)), handle);
 }
 
 UPSHIFT_END

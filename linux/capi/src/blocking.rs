@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::error::{errno, wall};
+use crate::error::{catch_panic_code, errno};
 use crate::task::{Foreign, upshift_join, upshift_task};
 
 /// Polls a task once, on a thread for blocking functions, at the level of the caller. The task must
@@ -15,7 +15,7 @@ pub unsafe extern "C" fn upshift_spawn_blocking(
     task: upshift_task,
     join: *mut upshift_join,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract the task is valid, and the caller gives it away.
         let task = unsafe { Foreign::new(task) };
         if !task.can_be_polled() {
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn upshift_spawn_blocking(
         }
         match upshift::try_spawn_blocking(move || task.run_once()) {
             // SAFETY: passed on.
-            Ok(handle) => unsafe { crate::task::give(join, Ok(handle)) },
+            Ok(handle) => unsafe { crate::task::store_join(join, Ok(handle)) },
             Err(error) => errno(&error),
         }
     })

@@ -42,7 +42,7 @@ impl Buf {
     /// The pointer is null, or its buffer fulfils the contract of [`upshift_buf`] and is given
     /// away.
     #[inline]
-    pub(crate) unsafe fn given(buf: *const upshift_buf) -> Result<Buf, Buf> {
+    pub(crate) unsafe fn from_caller(buf: *const upshift_buf) -> Result<Buf, Buf> {
         if buf.is_null() {
             return Err(Buf(upshift_buf {
                 data: null_mut(),
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
 
 /// Returns true if the pointer fits the length: it is not null, or the length is 0.
 #[inline]
-pub(crate) fn is_there(data: *const u8, len: usize) -> bool {
+pub(crate) fn is_valid_slice(data: *const u8, len: usize) -> bool {
     !data.is_null() || len == 0
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn is_there(data: *const u8, len: usize) -> bool {
 /// # Safety
 /// The `len` bytes must be readable for the whole lifetime.
 #[inline]
-pub(crate) unsafe fn lent<'a>(data: *const u8, len: usize) -> &'a [u8] {
+pub(crate) unsafe fn borrow_slice<'a>(data: *const u8, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
@@ -185,12 +185,12 @@ pub(crate) unsafe fn lent<'a>(data: *const u8, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
-/// Borrows the caller's memory for writing, like [`lent`].
+/// Borrows the caller's memory for writing, like [`borrow_slice`].
 ///
 /// # Safety
-/// The contract of [`lent`], and no other code uses the memory meanwhile.
+/// The contract of [`borrow_slice`], and no other code uses the memory meanwhile.
 #[inline]
-pub(crate) unsafe fn lent_mut<'a>(data: *mut u8, len: usize) -> &'a mut [u8] {
+pub(crate) unsafe fn borrow_slice_mut<'a>(data: *mut u8, len: usize) -> &'a mut [u8] {
     if len == 0 {
         return &mut [];
     }

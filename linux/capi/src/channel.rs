@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_void};
 use upshift::sync::mpsc::{self, Receiver, Sender, TryRecvError, TrySendError};
 
 use crate::cx::upshift_cx;
-use crate::error::{catch_panic, errno, free, wall};
+use crate::error::{catch_panic, catch_panic_code, errno, free};
+use crate::exclusive::{Exclusive, WithUse, begin_use};
 use crate::op::{Outcome, finish, start, upshift_op};
-use crate::turns::{InTurn, Turns, turn};
 
 /// A message; the channel's function drops it if it is not received.
 struct Message {
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn upshift_channel(
     sender: *mut *mut upshift_sender,
     receiver: *mut *mut upshift_receiver,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         if capacity == 0 || sender.is_null() || receiver.is_null() {
             return -libc::EINVAL;
         }
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn upshift_channel(
         // SAFETY: by contract `sender` and `receiver` have room for a pointer.
         unsafe {
             sender.write(Box::into_raw(Box::new(send)));
-            receiver.write(Turns::boxed(receive).cast());
+            receiver.write(Exclusive::new_raw(receive).cast());
         }
         0
     })
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn upshift_sender_free(sender: *mut upshift_sender) {
 pub unsafe extern "C" fn upshift_receiver_free(receiver: *mut upshift_receiver) {
     if !receiver.is_null() {
         // SAFETY: the caller owns the receiver and gives it away once.
-        catch_panic(|| unsafe { Turns::<Receiver<Message>>::free(receiver.cast()) });
+        catch_panic(|| unsafe { Exclusive::<Receiver<Message>>::free(receiver.cast()) });
     }
 }
 
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn upshift_try_send(
     sender: *const upshift_sender,
     data: *mut c_void,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract, or null.
         let Some(sender) = (unsafe { sender.as_ref() }) else {
             return -libc::EINVAL;
@@ -195,11 +195,16 @@ pub unsafe extern "C" fn upshift_receive(
     cx: *mut upshift_cx,
     receiver: *mut upshift_receiver,
 ) -> c_int {
-    let receiver = receiver.cast::<Turns<Receiver<Message>>>();
-    // SAFETY: by contract the receiver and `op` are valid; the future is dropped before its turn.
+    let receiver = receiver.cast::<Exclusive<Receiver<Message>>>();
+    // SAFETY: by contract the receiver and `op` are valid; the future is dropped before
+    // its exclusive use ends.
     unsafe {
-        match turn(receiver) {
-            Ok(mut turn) => start(op, cx, InTurn::new(turn.lend().recv(), turn)),
+        match begin_use(receiver) {
+            Ok(mut exclusive_use) => start(
+                op,
+                cx,
+                WithUse::new(exclusive_use.lend().recv(), exclusive_use),
+            ),
             Err(error) => finish(op, Err::<(), _>(error)),
         }
     }
@@ -213,16 +218,17 @@ pub unsafe extern "C" fn upshift_try_receive(
     receiver: *mut upshift_receiver,
     data: *mut *mut c_void,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         if data.is_null() {
             return -libc::EINVAL;
         }
         // SAFETY: by contract the receiver is null, or has not been freed.
-        let mut turn = match unsafe { turn(receiver.cast::<Turns<Receiver<Message>>>()) } {
-            Ok(turn) => turn,
-            Err(error) => return errno(&error),
-        };
-        match turn.try_recv() {
+        let mut exclusive_use =
+            match unsafe { begin_use(receiver.cast::<Exclusive<Receiver<Message>>>()) } {
+                Ok(exclusive_use) => exclusive_use,
+                Err(error) => return errno(&error),
+            };
+        match exclusive_use.try_recv() {
             Ok(message) => {
                 // SAFETY: by contract `data` has room for a pointer.
                 unsafe { data.write(message.into_data()) };

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::{MaybeUninit, size_of};
 use std::task::{Context, Waker};
 
-use crate::error::{catch_panic, wall};
+use crate::error::{catch_panic, catch_panic_code};
 
 /// The wake token of one poll: valid until the poll returns, on its thread. An operation that is
 /// polled with it wakes the task later.
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn upshift_yield_now(cx: *mut upshift_cx) {
 /// return 0); 0 if it may continue. Called in a poll.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_should_yield() -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         let mut cx = Context::from_waker(Waker::noop());
         let mut test = MaybeUninit::new(upshift::yield_if_needed());
         // SAFETY: the value is initialised and not moved, and has no destructor.

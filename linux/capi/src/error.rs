@@ -85,7 +85,7 @@ pub(crate) fn refusal(error: SpawnError) -> c_int {
 
 /// Runs `body`; a panic in it becomes an error value.
 #[inline]
-pub(crate) fn wall(body: impl FnOnce() -> c_int) -> c_int {
+pub(crate) fn catch_panic_code(body: impl FnOnce() -> c_int) -> c_int {
     catch_panic(body).unwrap_or(PANICKED)
 }
 

@@ -11,7 +11,7 @@ use upshift::fs::{File, OpenOptions};
 use crate::buf::{Buf, upshift_buf};
 use crate::cx::upshift_cx;
 use crate::error::{free, invalid};
-use crate::net::{self, owned};
+use crate::net::{self, take_fd};
 use crate::op::{Handles, Outcome, finish, start, upshift_op};
 
 /// An open file. Any thread, several at once; it outlives its operations.
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn upshift_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_from_fd(fd: c_int) -> *mut upshift_file {
     // SAFETY: the caller gives the descriptor away.
-    let Ok(fd) = (unsafe { owned(fd) }) else {
+    let Ok(fd) = (unsafe { take_fd(fd) }) else {
         return null_mut();
     };
     Box::into_raw(Box::new(upshift_file(File::from_std(fd.into()))))
@@ -109,14 +109,14 @@ unsafe fn file_ref(file: *const upshift_file) -> io::Result<&'static File> {
 /// back.
 ///
 /// # Safety
-/// The contracts of [`file_ref`] and [`Buf::given`].
+/// The contracts of [`file_ref`] and [`Buf::from_caller`].
 #[inline]
 unsafe fn check_arguments(
     file: *const upshift_file,
     buf: *const upshift_buf,
 ) -> Result<(&'static File, Buf), (io::Result<usize>, Buf)> {
     // SAFETY: passed on.
-    match unsafe { (file_ref(file), Buf::given(buf)) } {
+    match unsafe { (file_ref(file), Buf::from_caller(buf)) } {
         (Ok(file), Ok(buf)) => Ok((file, buf)),
         (_, Ok(buf) | Err(buf)) => Err((Err(invalid()), buf)),
     }

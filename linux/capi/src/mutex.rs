@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use upshift::sync::{Mutex, MutexGuard};
 
 use crate::cx::upshift_cx;
-use crate::error::{free, invalid, wall};
+use crate::error::{catch_panic_code, free, invalid};
 use crate::op::{Outcome, finish, start, upshift_op};
 
 /// A mutex of coroutines. Any thread, several at once; free it when no coroutine holds it or waits
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn upshift_mutex_lock(
 /// or -EINVAL for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract, or null.
         let Some(mutex) = (unsafe { mutex.as_ref() }) else {
             return -libc::EINVAL;
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> 
 /// -EPERM if the mutex is not locked, or -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_unlock(mutex: *const upshift_mutex) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract, or null.
         let Some(mutex) = (unsafe { mutex.as_ref() }) else {
             return -libc::EINVAL;

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 use crate::cx::upshift_cx;
-use crate::error::{errno, free, invalid, look_up, wall};
+use crate::error::{catch_panic_code, errno, free, invalid, look_up};
 use crate::op::{Handles, finish, start, upshift_op};
 use stream::{Reader, Writer, handles, upshift_reader, upshift_writer};
 
@@ -22,12 +22,12 @@ enum Listener {
     Unix(UnixListener),
 }
 
-fn of_tcp(stream: TcpStream) -> Handles {
+fn split_tcp(stream: TcpStream) -> Handles {
     let (reader, writer) = stream.into_split();
     handles(Reader::Tcp(reader), Writer::Tcp(writer))
 }
 
-fn of_unix(stream: UnixStream) -> Handles {
+fn split_unix(stream: UnixStream) -> Handles {
     let (reader, writer) = stream.into_split();
     handles(Reader::Unix(reader), Writer::Unix(writer))
 }
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn upshift_listen_tcp(
     if listener.is_null() {
         return -libc::EINVAL;
     }
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract `address` is null or a C string.
         let bound = unsafe { text(address) }.and_then(|address| {
             if reuseport == 0 {
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn upshift_listen_unix(
     if listener.is_null() {
         return -libc::EINVAL;
     }
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract `path` is null or a C string.
         match unsafe { self::path(path) }.and_then(bind_unix) {
             Ok(bound) => {
@@ -172,8 +172,8 @@ pub unsafe extern "C" fn upshift_accept(
     // Accepts are rare, and their state is large: a box keeps every operation small.
     let accept = Box::pin(async move {
         Ok(match &listener.0 {
-            Listener::Tcp(listener) => of_tcp(listener.accept().await?.0),
-            Listener::Unix(listener) => of_unix(listener.accept().await?.0),
+            Listener::Tcp(listener) => split_tcp(listener.accept().await?.0),
+            Listener::Unix(listener) => split_unix(listener.accept().await?.0),
         })
     });
     // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn upshift_connect_tcp(
 ) -> c_int {
     // SAFETY: by contract `address` is null or a C string.
     let address = unsafe { text(address) };
-    let connect = Box::pin(async move { Ok(of_tcp(TcpStream::connect(address?).await?)) });
+    let connect = Box::pin(async move { Ok(split_tcp(TcpStream::connect(address?).await?)) });
     // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }
 }
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn upshift_connect_unix(
 ) -> c_int {
     // SAFETY: by contract `path` is null or a C string.
     let path = unsafe { self::path(path) };
-    let connect = Box::pin(async move { Ok(of_unix(UnixStream::connect(path?).await?)) });
+    let connect = Box::pin(async move { Ok(split_unix(UnixStream::connect(path?).await?)) });
     // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }
 }
@@ -218,13 +218,13 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
     reader: *mut *mut upshift_reader,
     writer: *mut *mut upshift_writer,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: the caller gives the descriptor away.
-        let taken = unsafe { owned(fd) };
+        let taken = unsafe { take_fd(fd) };
         if reader.is_null() || writer.is_null() {
             return -libc::EINVAL;
         }
-        match taken.and_then(stream_of) {
+        match taken.and_then(adopt_stream) {
             Ok(Handles(read, write)) => {
                 // SAFETY: by contract `reader` and `writer` have room for a pointer.
                 unsafe {
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
 ///
 /// # Safety
 /// The caller gives the descriptor away.
-pub(crate) unsafe fn owned(fd: c_int) -> io::Result<OwnedFd> {
+pub(crate) unsafe fn take_fd(fd: c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(io::Error::last_os_error());
@@ -251,7 +251,7 @@ pub(crate) unsafe fn owned(fd: c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn stream_of(fd: OwnedFd) -> io::Result<Handles> {
+fn adopt_stream(fd: OwnedFd) -> io::Result<Handles> {
     let refused = |code| Err(io::Error::from_raw_os_error(code));
     if socket_option(&fd, libc::SO_TYPE)? != libc::SOCK_STREAM {
         return refused(libc::EPROTOTYPE);
@@ -260,8 +260,8 @@ fn stream_of(fd: OwnedFd) -> io::Result<Handles> {
         return refused(libc::EINVAL);
     }
     match socket_option(&fd, libc::SO_DOMAIN)? {
-        libc::AF_UNIX => UnixStream::from_std(fd.into()).map(of_unix),
-        libc::AF_INET | libc::AF_INET6 => TcpStream::from_std(fd.into()).map(of_tcp),
+        libc::AF_UNIX => UnixStream::from_std(fd.into()).map(split_unix),
+        libc::AF_INET | libc::AF_INET6 => TcpStream::from_std(fd.into()).map(split_tcp),
         _ => refused(libc::EAFNOSUPPORT),
     }
 }

@@ -28,7 +28,7 @@ use std::task::{Context, Poll};
 
 use crate::buf::{Buf, upshift_buf, upshift_bytes};
 use crate::cx::{context, upshift_cx};
-use crate::error::{PANICKED, catch_panic, errno, invalid, wall};
+use crate::error::{PANICKED, catch_panic, catch_panic_code, errno, invalid};
 
 /// Number of words of an operation's state.
 pub const UPSHIFT_OP_WORDS: usize = 32;
@@ -186,7 +186,7 @@ pub(crate) unsafe fn finish(op: *mut upshift_op, outcome: impl Outcome) -> c_int
 /// The caller owns `op`.
 #[inline]
 unsafe fn run_poll(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int {
-    let ready = wall(|| c_int::from(poll().is_ready()));
+    let ready = catch_panic_code(|| c_int::from(poll().is_ready()));
     if ready != PANICKED {
         return ready;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use upshift::{Board, Driver, Handle, Level, Preemption, Runtime};
 
-use crate::error::{errno, free, wall};
+use crate::error::{catch_panic_code, errno, free};
 use crate::task::{Foreign, upshift_task};
 
 /// A runtime. The thread that creates it also uses and frees it.
@@ -17,7 +17,7 @@ pub struct upshift_runtime {
 }
 
 impl upshift_runtime {
-    fn is_here(&self) -> bool {
+    fn is_on_creating_thread(&self) -> bool {
         std::thread::current().id() == self.thread
     }
 }
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn upshift_runtime_new(
     if runtime.is_null() {
         return -libc::EINVAL;
     }
-    wall(|| {
+    catch_panic_code(|| {
         let mut defaults = std::mem::MaybeUninit::uninit();
         // SAFETY: by contract `config` is null, or filled as its comments say.
         let built = unsafe {
@@ -221,13 +221,13 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
     task: upshift_task,
     data: *mut *mut c_void,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract, or null.
         let (runtime, future) = unsafe { (runtime.as_ref(), Foreign::new(task)) };
         let (Some(runtime), true) = (runtime, future.can_be_polled() && !data.is_null()) else {
             return -libc::EINVAL;
         };
-        if !runtime.is_here() {
+        if !runtime.is_on_creating_thread() {
             return -libc::EPERM;
         }
         let Ok(frame) = runtime.runtime.try_block_on(future) else {
@@ -248,9 +248,9 @@ pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
     let Some(freed) = (unsafe { runtime.as_ref() }) else {
         return;
     };
-    if !freed.is_here() || upshift::get_cid().is_some() {
+    if !freed.is_on_creating_thread() || upshift::get_cid().is_some() {
         eprintln!(
-            "upshift: a runtime is freed by the thread that has made it, outside of coroutines: this one goes on"
+            "upshift: this runtime continues to run: free it outside of coroutines, on the thread that created it"
         );
         return;
     }
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
     unsafe { free(runtime) };
 }
 
-fn boxed(handle: Handle) -> *mut upshift_handle {
+fn into_raw_handle(handle: Handle) -> *mut upshift_handle {
     Box::into_raw(Box::new(upshift_handle(handle)))
 }
 
@@ -269,14 +269,14 @@ pub unsafe extern "C" fn upshift_runtime_handle(
 ) -> *mut upshift_handle {
     // SAFETY: by contract, or null.
     unsafe { runtime.as_ref() }.map_or(std::ptr::null_mut(), |runtime| {
-        boxed(runtime.runtime.handle())
+        into_raw_handle(runtime.runtime.handle())
     })
 }
 
 /// Creates a handle to the runtime of the calling coroutine; null outside a coroutine.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_handle_current() -> *mut upshift_handle {
-    Handle::current().map_or(std::ptr::null_mut(), boxed)
+    Handle::current().map_or(std::ptr::null_mut(), into_raw_handle)
 }
 
 /// Clones a handle; null for null. Any thread.
@@ -285,7 +285,9 @@ pub unsafe extern "C" fn upshift_handle_clone(
     handle: *const upshift_handle,
 ) -> *mut upshift_handle {
     // SAFETY: by contract, or null.
-    unsafe { handle.as_ref() }.map_or(std::ptr::null_mut(), |handle| boxed(handle.0.clone()))
+    unsafe { handle.as_ref() }.map_or(std::ptr::null_mut(), |handle| {
+        into_raw_handle(handle.0.clone())
+    })
 }
 
 /// Frees a handle. Does nothing for null. Any thread.
@@ -298,12 +300,16 @@ pub unsafe extern "C" fn upshift_handle_free(handle: *mut upshift_handle) {
 /// Adds a vCPU to the caller's runtime. Returns its index, or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_alloc_cpu() -> c_int {
-    wall(|| upshift::alloc_cpu().map_or_else(|error| errno(&error), |index| index as c_int))
+    catch_panic_code(|| {
+        upshift::alloc_cpu().map_or_else(|error| errno(&error), |index| index as c_int)
+    })
 }
 
 /// Releases the vCPU of the caller's runtime that was added last. Returns its index, or a negative
 /// errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_release_cpu() -> c_int {
-    wall(|| upshift::release_cpu().map_or_else(|error| errno(&error), |index| index as c_int))
+    catch_panic_code(|| {
+        upshift::release_cpu().map_or_else(|error| errno(&error), |index| index as c_int)
+    })
 }

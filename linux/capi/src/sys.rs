@@ -7,7 +7,7 @@ use upshift::CoroutineId;
 use upshift::sys;
 
 use crate::buf::{Buf, upshift_buf};
-use crate::error::{errno, wall};
+use crate::error::{catch_panic_code, errno};
 use crate::op::{Outcome, put, upshift_op};
 
 /// Borrows a descriptor for the duration of a call.
@@ -64,14 +64,14 @@ fn until_done(call: impl Fn() -> isize) -> i64 {
 /// Starts the asynchronous form of a call with a descriptor and a buffer.
 ///
 /// # Safety
-/// The contracts of [`borrow`], [`Buf::given`] and [`put`].
+/// The contracts of [`borrow`], [`Buf::from_caller`] and [`put`].
 unsafe fn start<F: Future<Output: Outcome>>(
     op: *mut upshift_op,
     fd: c_int,
     buf: *const upshift_buf,
     operation: impl FnOnce(BorrowedFd<'_>, Buf) -> F,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract the descriptor stays open for the duration of the call.
         let Some(fd) = (unsafe { borrow(fd) }) else {
             return -libc::EBADF;
@@ -80,7 +80,7 @@ unsafe fn start<F: Future<Output: Outcome>>(
             return -libc::EINVAL;
         }
         // SAFETY: the caller gives the buffer away.
-        match unsafe { Buf::given(buf) } {
+        match unsafe { Buf::from_caller(buf) } {
             Ok(buf) => {
                 // SAFETY: `op` is not null, so by contract it is room for an operation.
                 unsafe { put(op, operation(fd, buf)) };

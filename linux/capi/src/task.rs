@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use upshift::{CoroutineId, JoinHandle, Level, Priority, SpawnError};
 
 use crate::cx::{context, token, upshift_cx};
-use crate::error::{PANICKED, catch_panic, errno, refusal, wall};
+use crate::error::{PANICKED, catch_panic, catch_panic_code, errno, refusal};
 use crate::runtime::upshift_handle;
 
 /// The level of the spawner.
@@ -143,7 +143,10 @@ pub(crate) fn priority(level: c_int) -> Option<Priority> {
 }
 
 /// Writes a join handle, or detaches the coroutine if there is no room for a handle.
-pub(crate) unsafe fn give(join: *mut upshift_join, spawned: Result<Join, SpawnError>) -> c_int {
+pub(crate) unsafe fn store_join(
+    join: *mut upshift_join,
+    spawned: Result<Join, SpawnError>,
+) -> c_int {
     match spawned {
         Ok(handle) if join.is_null() => handle.detach(),
         // SAFETY: the pointer is not null, so by contract it has room for a handle.
@@ -179,7 +182,7 @@ pub unsafe extern "C" fn upshift_spawn(
     level: c_int,
     join: *mut upshift_join,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract the task is valid, and the caller gives it away.
         let future = unsafe { Foreign::new(task) };
         let (Some(priority), true) = (priority(level), future.can_be_polled()) else {
@@ -191,7 +194,7 @@ pub unsafe extern "C" fn upshift_spawn(
             None => upshift::try_spawn(future, priority),
         };
         // SAFETY: passed on.
-        unsafe { give(join, spawned) }
+        unsafe { store_join(join, spawned) }
     })
 }
 
@@ -206,7 +209,7 @@ pub unsafe extern "C" fn upshift_join_poll(
     cx: *mut upshift_cx,
     data: *mut *mut c_void,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract the handle is empty or valid.
         if unsafe { as_join(join) }.is_none() || cx.is_null() || data.is_null() {
             return -libc::EINVAL;
@@ -295,7 +298,7 @@ pub extern "C" fn upshift_current_level() -> c_int {
 /// Returns 0, or -ESRCH if the coroutine has exited. Any thread with a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_wake(handle: *const upshift_handle, cid: u64) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         let id = CoroutineId::from_u64(cid);
         // SAFETY: null or a handle.
         let woken = match unsafe { handle.as_ref() } {
@@ -314,7 +317,7 @@ pub unsafe extern "C" fn upshift_reprio(
     cid: u64,
     level: c_int,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         let Some(Priority::At(level)) = priority(level) else {
             return -libc::EINVAL;
         };
@@ -332,7 +335,7 @@ pub unsafe extern "C" fn upshift_reprio(
 /// has exited, or -EIO outside a runtime without a handle. Any thread with a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_cancel(handle: *const upshift_handle, cid: u64) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         let id = CoroutineId::from_u64(cid);
         // SAFETY: null or a handle.
         let cancelled = match unsafe { handle.as_ref() } {

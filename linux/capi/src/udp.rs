@@ -8,9 +8,9 @@ use std::pin::Pin;
 
 use upshift::net::UdpSocket;
 
-use crate::buf::{is_there, lent, lent_mut};
+use crate::buf::{borrow_slice, borrow_slice_mut, is_valid_slice};
 use crate::cx::upshift_cx;
-use crate::error::{errno, free, invalid, look_up, wall};
+use crate::error::{catch_panic_code, errno, free, invalid, look_up};
 use crate::net::text;
 use crate::op::{Outcome, finish, start, upshift_op};
 
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn upshift_udp_bind(
     if socket.is_null() {
         return -libc::EINVAL;
     }
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract `address` is null or a C string.
         let address = unsafe { text(address) }.and_then(|address| look_up(&address));
         match address.and_then(|addresses| UdpSocket::bind(&*addresses)) {
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn upshift_udp_local(
     socket: *const upshift_udp,
     address: *mut upshift_addr,
 ) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract, or null.
         let (Some(socket), false) = (unsafe { socket.as_ref() }, address.is_null()) else {
             return -libc::EINVAL;
@@ -134,13 +134,13 @@ pub unsafe extern "C" fn upshift_udp_send_to(
     len: usize,
     to: *const upshift_addr,
 ) -> c_int {
-    if socket.is_null() || to.is_null() || !is_there(data, len) {
+    if socket.is_null() || to.is_null() || !is_valid_slice(data, len) {
         // SAFETY: passed on.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
     // SAFETY: by contract the socket and the data outlive the operation; the address is copied.
     let (socket, data, to): (&'static upshift_udp, &'static [u8], _) =
-        unsafe { (&*socket, lent(data, len), *to) };
+        unsafe { (&*socket, borrow_slice(data, len), *to) };
     let send = Box::pin(async move { socket.0.send_to(data, SocketAddr::from(to)).await });
     // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<usize>> + Send>>>(op, cx, send) }
@@ -171,13 +171,13 @@ pub unsafe extern "C" fn upshift_udp_recv_from(
     data: *mut u8,
     len: usize,
 ) -> c_int {
-    if socket.is_null() || !is_there(data, len) {
+    if socket.is_null() || !is_valid_slice(data, len) {
         // SAFETY: passed on.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
     // SAFETY: by contract the socket and the memory outlive the operation.
     let (socket, data): (&'static upshift_udp, &'static mut [u8]) =
-        unsafe { (&*socket, lent_mut(data, len)) };
+        unsafe { (&*socket, borrow_slice_mut(data, len)) };
     let recv = Box::pin(async move {
         let (count, from) = socket.0.recv_from(data).await?;
         Ok(Datagram(count, from))

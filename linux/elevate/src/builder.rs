@@ -8,7 +8,7 @@ use crate::elevator::{Elevator, Inner, Set};
 use crate::exit;
 use crate::guardian::Guardian;
 use crate::lock::Lock;
-use crate::restore::retrying;
+use crate::restore::retry_transient;
 use crate::sys::{Kernel, Sys};
 use crate::table::Table;
 
@@ -74,7 +74,7 @@ impl Builder {
     pub fn build(self) -> io::Result<Elevator> {
         // SAFETY: `getpid` has no arguments and cannot fail.
         let owner = unsafe { libc::getpid() };
-        let leader = retrying(|| self.sys.sched_getattr(owner))?;
+        let leader = retry_transient(|| self.sys.sched_getattr(owner))?;
         let table = Table::new(self.capacity, leader)?;
         let guardian = if self.guardian {
             Some(Guardian::start(

@@ -1,13 +1,13 @@
 //! Calibration: the cost of a switch and of a timer on this machine, and the shortest sensible
 //! quantum.
 //!
-//! Two threads are pinned to one CPU and elevated: a *measurer*, and a *worker* that the measurer
+//! Two threads are pinned to one CPU and elevated: a *measurer*, and a *partner* that the measurer
 //! switches to. All loops are bounded by a count and by a deadline, under 1 s in all; both threads
 //! end afterwards, so no thread is left elevated. Ordinary threads get this CPU in a pause of 5 ms
 //! after each piece of 20 ms.
 
 mod bench;
-mod worker;
+mod partner;
 
 use std::error::Error;
 use std::fmt;
@@ -62,7 +62,7 @@ impl Quantiles {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerFloor {
     /// The requested delay, ns.
-    pub asked_ns: u64,
+    pub requested_ns: u64,
     /// Cost of arming.
     pub arming: Quantiles,
     /// Time between the expiry requested and the waiting thread's next instruction.
@@ -170,7 +170,7 @@ impl Calibration {
         let requested = nanos(requested);
         let above = self
             .timers
-            .partition_point(|timer| timer.asked_ns < requested);
+            .partition_point(|timer| timer.requested_ns < requested);
         match (
             above.checked_sub(1).map(|below| &self.timers[below]),
             self.timers.get(above),
@@ -178,8 +178,8 @@ impl Calibration {
             (None, None) => 0,
             (Some(only), None) | (None, Some(only)) => figure(only),
             (Some(low), Some(high)) => {
-                let part =
-                    (requested - low.asked_ns) as f64 / (high.asked_ns - low.asked_ns) as f64;
+                let part = (requested - low.requested_ns) as f64
+                    / (high.requested_ns - low.requested_ns) as f64;
                 let (from, to) = (figure(low) as f64, figure(high) as f64);
                 (from + (to - from) * part) as u64
             }
@@ -284,8 +284,8 @@ mod tests {
             p99_ns: us * 2000,
             samples: 100,
         };
-        let timer = |&(asked, lateness): &(u64, u64)| TimerFloor {
-            asked_ns: asked * 1000,
+        let timer = |&(requested, lateness): &(u64, u64)| TimerFloor {
+            requested_ns: requested * 1000,
             arming: us(1),
             lateness: us(lateness),
         };

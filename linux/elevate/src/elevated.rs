@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::elevator::{FIFO, Set};
 use crate::policy::Policy;
 use crate::priority::Priority;
-use crate::restore::{Restored, leaving_deadline, retrying};
+use crate::restore::{Restored, leave_deadline, retry_transient};
 use crate::sys::{CpuSet, SchedAttr, Tid};
 use crate::table::Record;
 
@@ -61,7 +61,7 @@ impl Elevated {
         if !self.may_be_deadline.load(Relaxed) {
             return call();
         }
-        leaving_deadline(self.inner.sys.as_ref(), self.tid, call)?;
+        leave_deadline(self.inner.sys.as_ref(), self.tid, call)?;
         self.may_be_deadline.store(false, Relaxed);
         Ok(())
     }
@@ -112,11 +112,11 @@ impl Elevated {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         let sys = self.inner.sys.as_ref();
-        let former = || retrying(|| sys.sched_getaffinity(self.tid));
+        let former = || retry_transient(|| sys.sched_getaffinity(self.tid));
         let table = &self.inner.table;
         let former_pin = table.get(self.index).and_then(|record| record.pin);
         table.record_pin(self.index, cpu, former)?;
-        retrying(|| sys.sched_setaffinity(self.tid, &only)).inspect_err(|_| {
+        retry_transient(|| sys.sched_setaffinity(self.tid, &only)).inspect_err(|_| {
             table.revert_pin(self.index, former_pin.map_or([None; 2], |pin| pin.cpus));
         })
     }
@@ -141,7 +141,8 @@ impl Elevated {
             self.inner.table.get(self.index)
         };
         record.is_some_and(|record| {
-            retrying(|| self.inner.sys.birth(self.tid)).is_ok_and(|start| start == record.birth)
+            retry_transient(|| self.inner.sys.birth(self.tid))
+                .is_ok_and(|start| start == record.birth)
         })
     }
 

@@ -32,7 +32,7 @@ use crate::guardian::Guardian;
 use crate::lock::{Lock, Locked};
 use crate::policy::{Class, Policy};
 use crate::priority::Priority;
-use crate::restore::{Restored, is_gone, restore, retrying};
+use crate::restore::{Restored, is_gone, restore, retry_transient};
 use crate::sys::{CpuSet, Sys, Tid, current_tid};
 use crate::table::{Pin, Record, Table};
 
@@ -245,26 +245,26 @@ impl Inner {
         }
         let sys = inner.sys.as_ref();
         let unreadable = |error| unreadable(tid, error);
-        let own = retrying(|| sys.is_own(tid)).map_err(unreadable)?;
-        if !own && !inner.guarded {
+        let is_own = retry_transient(|| sys.is_own(tid)).map_err(unreadable)?;
+        if !is_own && !inner.guarded {
             return Err(ElevateError::GuardianNeeded(tid));
         }
-        if let Some(asked) = priority
-            && !own
-            && asked > Priority::FOREIGN_MAX
+        if let Some(requested) = priority
+            && !is_own
+            && requested > Priority::FOREIGN_MAX
         {
-            return Err(ElevateError::AboveGuardian { asked });
+            return Err(ElevateError::AboveGuardian { requested });
         }
-        let birth = retrying(|| sys.birth(tid)).map_err(unreadable)?;
+        let birth = retry_transient(|| sys.birth(tid)).map_err(unreadable)?;
         if exit::is_elevated_elsewhere(inner.inner(), tid, birth) {
             return Err(ElevateError::AlreadyElevated(tid));
         }
         let mut lock = inner.lock();
-        if !own {
+        if !is_own {
             inner.ensure_guardian(&mut lock)?;
         }
-        let (index, generation) = inner.find_or_record(tid, birth, own, parent)?;
-        if !own
+        let (index, generation) = inner.find_or_record(tid, birth, is_own, parent)?;
+        if !is_own
             && inner.heartbeat.is_some()
             && let Some(guardian) = lock.as_ref()
         {
@@ -272,7 +272,7 @@ impl Inner {
         }
         if let Some(priority) = priority
             && let Err(error) =
-                retrying(|| sys.sched_setscheduler(tid, FIFO, i32::from(priority.get())))
+                retry_transient(|| sys.sched_setscheduler(tid, FIFO, i32::from(priority.get())))
         {
             if inner.table.orphan(index).is_none() {
                 inner.table.free(index);
@@ -282,14 +282,14 @@ impl Inner {
             } else {
                 ElevateError::Refused {
                     tid,
-                    asked: priority,
+                    requested: priority,
                     error,
                 }
             });
         }
         inner.table.set_orphan(index, false);
         drop(lock);
-        let ceiling = if own {
+        let ceiling = if is_own {
             Priority::MAX
         } else {
             Priority::FOREIGN_MAX
@@ -303,7 +303,7 @@ impl Inner {
         &self,
         tid: Tid,
         birth: u64,
-        own: bool,
+        is_own: bool,
         parent: Option<&Record>,
     ) -> Result<(usize, u64), ElevateError> {
         if let Some(index) = self.table.find(tid, birth) {
@@ -312,7 +312,7 @@ impl Inner {
                 None => Err(ElevateError::AlreadyElevated(tid)),
             };
         }
-        let former = retrying(|| Policy::of(self.sys.as_ref(), tid))
+        let former = retry_transient(|| Policy::of(self.sys.as_ref(), tid))
             .map_err(|error| unreadable(tid, error))?;
         if former.is_above_bands() {
             return Err(ElevateError::AboveBands {
@@ -321,7 +321,7 @@ impl Inner {
             });
         }
         let idles = matches!(former.class(), Class::Idle) && former.resets_on_fork();
-        if !own && (former.looks_elevated() || idles) {
+        if !is_own && (former.looks_elevated() || idles) {
             return Err(ElevateError::ElevatedByOthers {
                 tid,
                 policy: former,
@@ -331,8 +331,8 @@ impl Inner {
         let slot = self.record(&Record {
             tid,
             birth,
-            own,
-            leader: if own {
+            is_own,
+            leader: if is_own {
                 None
             } else {
                 self.leader_of(tid)
@@ -357,18 +357,18 @@ impl Inner {
 
     /// Returns the main thread of the process of `tid`, and its birth, if that is another thread.
     fn leader_of(&self, tid: Tid) -> io::Result<Option<(Tid, u64)>> {
-        let leader = retrying(|| self.sys.leader(tid))?;
+        let leader = retry_transient(|| self.sys.leader(tid))?;
         if leader == tid {
             return Ok(None);
         }
-        Ok(Some((leader, retrying(|| self.sys.birth(leader))?)))
+        Ok(Some((leader, retry_transient(|| self.sys.birth(leader))?)))
     }
 
     /// Records the CPUs that an inherited pin has replaced, if the thread still has the pin. The
     /// caller holds the lock.
     fn record_inherited_pin(&self, index: usize, tid: Tid, pin: &Pin) {
         // CPUs that cannot be read are not touched either.
-        let Ok(now) = retrying(|| self.sys.sched_getaffinity(tid)) else {
+        let Ok(now) = retry_transient(|| self.sys.sched_getaffinity(tid)) else {
             return;
         };
         let is_at = |&cpu: &usize| CpuSet::only(cpu) == Some(now);
@@ -385,7 +385,7 @@ impl Inner {
             return Ok(slot);
         }
         for (index, old) in self.table.records() {
-            let now = retrying(|| self.sys.birth(old.tid));
+            let now = retry_transient(|| self.sys.birth(old.tid));
             let ended = match now {
                 Ok(start) => start != old.birth,
                 Err(error) => is_gone(&error),
@@ -432,7 +432,7 @@ impl Inner {
         }
         let _lock = self.lock();
         for (index, record) in self.table.records() {
-            if record.own && record.tid == tid {
+            if record.is_own && record.tid == tid {
                 // After a failure, the elevation ends with the thread a moment later.
                 let _ = self.restore_and_free(index, &record, false);
             }

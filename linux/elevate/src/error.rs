@@ -44,7 +44,7 @@ pub enum ElevateError {
     /// Threads of other processes stay below the guardian.
     AboveGuardian {
         /// The requested priority.
-        asked: Priority,
+        requested: Priority,
     },
     /// This process is a fork of the process that made the elevator.
     Forked,
@@ -53,7 +53,7 @@ pub enum ElevateError {
         /// The thread.
         tid: Tid,
         /// The requested priority.
-        asked: Priority,
+        requested: Priority,
         /// The kernel's error: `EPERM` if a right is missing.
         error: io::Error,
     },
@@ -94,8 +94,9 @@ impl fmt::Display for ElevateError {
             ),
             ElevateError::ElevatedByOthers { tid, policy } => write!(
                 f,
-                "thread {tid} runs at {policy}: another scheduler in user space has put it there. End that one first (another \
-                 `upshift sched` or daemon), or take it back from one that died (`chrt --other -p 0 {tid}`)"
+                "thread {tid} runs at {policy}: another scheduler in user space has set this policy. Stop that scheduler \
+                 first (another `upshift sched` or daemon). If it has died, reset the thread \
+                 (`chrt --other -p 0 {tid}`)"
             ),
             ElevateError::TableFull { capacity } => write!(
                 f,
@@ -111,16 +112,23 @@ impl fmt::Display for ElevateError {
                 f,
                 "the guardian has died and cannot be started again ({error}): raise the limit on processes or memory"
             ),
-            ElevateError::AboveGuardian { asked } => write!(
+            ElevateError::AboveGuardian { requested } => write!(
                 f,
-                "priority {asked} is the guardian's: threads of other processes get at most {}",
+                "priority {requested} is the guardian's: threads of other processes get at most {}",
                 Priority::FOREIGN_MAX
             ),
             ElevateError::Forked => f.write_str(
                 "this process was forked from the elevator's: make an elevator of its own",
             ),
-            ElevateError::Refused { tid, asked, error } => {
-                write!(f, "thread {tid} cannot run at SCHED_FIFO {asked}: {error}")?;
+            ElevateError::Refused {
+                tid,
+                requested,
+                error,
+            } => {
+                write!(
+                    f,
+                    "thread {tid} cannot run at SCHED_FIFO {requested}: {error}"
+                )?;
                 if self.is_rights() {
                     f.write_str(
                         "; it needs CAP_SYS_NICE or a sufficient RLIMIT_RTPRIO, and RT time in its cgroup: `upshift \
@@ -131,7 +139,7 @@ impl fmt::Display for ElevateError {
             }
             ElevateError::Unreadable { tid, error } => write!(
                 f,
-                "thread {tid} cannot be looked at ({error}): is /proc mounted and readable (hidepid)?"
+                "the state of thread {tid} cannot be read ({error}): is /proc mounted and readable (hidepid)?"
             ),
         }
     }

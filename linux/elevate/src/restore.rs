@@ -46,7 +46,7 @@ pub enum Restored {
 
 /// Repeats `call` while it is interrupted or the kernel lacks a resource, a bounded number of
 /// times.
-pub(crate) fn retrying<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn retry_transient<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut left = RETRIES;
     loop {
         match call() {
@@ -79,12 +79,12 @@ const MIN_RESERVATION: (u64, u64) = (1 << 10, 2_000_000_000);
 /// small reservation would throttle such a thread, and a thread that was throttled when it left may
 /// stay throttled when it comes back (seen for most threads with the small reservation, and rarely
 /// without it). A thread in that state took minutes to end when killed.
-pub(crate) fn leaving_deadline<T>(
+pub(crate) fn leave_deadline<T>(
     sys: &dyn Sys,
     tid: Tid,
     leave: impl FnOnce() -> io::Result<T>,
 ) -> io::Result<T> {
-    let policy = retrying(|| Policy::of(sys, tid)).ok();
+    let policy = retry_transient(|| Policy::of(sys, tid)).ok();
     let has_reservation =
         |policy: &Policy| policy.class() == Class::Deadline && policy.looks_elevated();
     let Some(policy) = policy.filter(|policy| has_reservation(policy) && sleeps(tid)) else {
@@ -97,11 +97,11 @@ pub(crate) fn leaving_deadline<T>(
         period,
         ..*policy.attr()
     };
-    let shrunk = retrying(|| sys.sched_setattr(tid, &minimal));
+    let shrunk = retry_transient(|| sys.sched_setattr(tid, &minimal));
     let left = leave();
     if left.is_err() && shrunk.is_ok() {
         // If this fails, too, the next attempt to restore the thread makes up for it.
-        let _ = retrying(|| sys.sched_setattr(tid, policy.attr()));
+        let _ = retry_transient(|| sys.sched_setattr(tid, policy.attr()));
     }
     left
 }
@@ -146,11 +146,11 @@ fn exec_successor(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Recor
 }
 
 fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
-    match retrying(|| sys.birth(record.tid)) {
+    match retry_transient(|| sys.birth(record.tid)) {
         Ok(start) if start != record.birth => return Ok(Restored::Gone),
         Ok(_) => {}
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
-        Err(_) => match retrying(|| Policy::of(sys, record.tid)) {
+        Err(_) => match retry_transient(|| Policy::of(sys, record.tid)) {
             Ok(policy) if policy.looks_elevated() => {}
             Ok(_) => return Ok(Restored::Gone),
             Err(error) if is_gone(&error) => return Ok(Restored::Gone),
@@ -158,7 +158,7 @@ fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
             Err(_) => {}
         },
     }
-    let restored = leaving_deadline(sys, record.tid, || restore_policy(sys, record))?;
+    let restored = leave_deadline(sys, record.tid, || restore_policy(sys, record))?;
     if restored != Restored::Gone
         && let Some(pin) = &record.pin
     {
@@ -169,7 +169,7 @@ fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
 
 fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     let tid = record.tid;
-    match retrying(|| Policy::of(sys, tid)) {
+    match retry_transient(|| Policy::of(sys, tid)) {
         Ok(now) if now.attr() == &record.former => return Ok(Restored::Exactly),
         Ok(now) if !now.resets_on_fork() => {
             restore_nice(sys, record, now.attr());
@@ -183,7 +183,7 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
         nice: nice_to_restore(sys, record),
         ..record.former
     };
-    let set = |attr: &SchedAttr| retrying(|| sys.sched_setattr(tid, attr));
+    let set = |attr: &SchedAttr| retry_transient(|| sys.sched_setattr(tid, attr));
     let first = match set(former) {
         Ok(()) => return Ok(Restored::Exactly),
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
@@ -199,7 +199,7 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     }
     for (policy, priority) in fallbacks(former) {
         let call = || sys.sched_setscheduler(tid, policy | libc::SCHED_RESET_ON_FORK, priority);
-        match retrying(call) {
+        match retry_transient(call) {
             Ok(()) => return Ok(Restored::Lowered),
             Err(error) if is_gone(&error) => return Ok(Restored::Gone),
             Err(_) => {}
@@ -216,13 +216,13 @@ fn restore_nice(sys: &dyn Sys, record: &Record, now: &SchedAttr) {
     if ours && has_nice(now) && has_nice(&record.former) {
         let attr = SchedAttr { nice, ..*now };
         // Without the right to lower the nice value the thread stays below its former policy.
-        let _ = retrying(|| sys.sched_setattr(record.tid, &attr));
+        let _ = retry_transient(|| sys.sched_setattr(record.tid, &attr));
     }
 }
 
 /// Returns the former nice value, or the present value if another program has set it.
 fn nice_to_restore(sys: &dyn Sys, record: &Record) -> i32 {
-    match retrying(|| sys.nice(record.tid)) {
+    match retry_transient(|| sys.nice(record.tid)) {
         Ok(now) if !record.nices.contains(&Some(now)) && has_nice(&record.former) => now,
         _ => record.former.nice,
     }
@@ -252,7 +252,7 @@ fn fallbacks(former: &SchedAttr) -> impl Iterator<Item = (i32, i32)> {
 /// Restores the former CPUs, unless another program has moved the thread since (`taskset`): that
 /// choice stands. If the former CPUs have gone offline, that is no failure.
 fn restore_cpus(sys: &dyn Sys, tid: Tid, pin: &Pin) {
-    let Ok(now) = retrying(|| sys.sched_getaffinity(tid)) else {
+    let Ok(now) = retry_transient(|| sys.sched_getaffinity(tid)) else {
         return;
     };
     let ours = pin
@@ -263,6 +263,6 @@ fn restore_cpus(sys: &dyn Sys, tid: Tid, pin: &Pin) {
         .any(|only| only == now);
     if ours {
         // Only the policy must be restored; a thread that cannot be moved stays where it is.
-        let _ = retrying(|| sys.sched_setaffinity(tid, &pin.former));
+        let _ = retry_transient(|| sys.sched_setaffinity(tid, &pin.former));
     }
 }

@@ -96,7 +96,7 @@ impl Rights {
             Ok(())
         } else {
             Err(MissingRights {
-                asked: priority,
+                requested: priority,
                 highest: self.highest,
                 obstacles: self.obstacles.clone(),
             })
@@ -157,7 +157,7 @@ impl fmt::Display for Rights {
 /// The error for a priority that this process may not give to threads, with remedies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingRights {
-    asked: Priority,
+    requested: Priority,
     highest: Option<Priority>,
     obstacles: Vec<Obstacle>,
 }
@@ -174,7 +174,7 @@ impl fmt::Display for MissingRights {
         write!(
             f,
             "this process may not run threads at SCHED_FIFO {}",
-            self.asked
+            self.requested
         )?;
         if let Some(highest) = self.highest {
             write!(f, " (only up to {highest})")?;

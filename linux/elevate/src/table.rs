@@ -21,10 +21,11 @@
 //! A record whose thread could not be restored when its guard was dropped stays, as an *orphan*:
 //! the end of the set tries again, and the next guard of the same thread takes the record over.
 //!
-//! Only the owner writes slots. The guardian reads them once the owner is dead, and before that if
-//! the owner misses its heartbeat. A table is a fixed number of slots of 256 bytes in one anonymous
-//! shared mapping, touched only as far as it is used. Recording scans for a free slot: O(slots ever
-//! used).
+//! Only the owner writes slots. The guardian reads them once the owner is dead. If the owner misses
+//! its heartbeat, the guardian reads only the atomic words of the slots.
+//!
+//! A table is a fixed number of slots of 256 bytes in one anonymous shared mapping, touched only as
+//! far as it is used. Recording scans for a free slot: O(slots ever used).
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -52,7 +53,7 @@ pub(crate) struct Record {
     pub(crate) tid: Tid,
     pub(crate) birth: u64,
     /// Whether the thread belongs to the owner.
-    pub(crate) own: bool,
+    pub(crate) is_own: bool,
     /// The main thread of another process, and its birth: the thread that the recorded thread
     /// becomes if it calls `exec`.
     pub(crate) leader: Option<(Tid, u64)>,
@@ -92,6 +93,11 @@ struct Slot {
 impl Slot {
     fn is_recorded(&self) -> bool {
         self.state.load(Acquire) & RECORDED != 0
+    }
+
+    /// Returns whether a thread of another process is recorded.
+    fn is_foreign(&self) -> bool {
+        self.state.load(Acquire) & (RECORDED | OWN) == RECORDED
     }
 }
 
@@ -213,7 +219,7 @@ impl Table {
         // writers out.
         unsafe { *slot.former.get() = record.former };
         let generation = slot.state.load(Relaxed) & !FLAGS;
-        let own = if record.own { OWN } else { 0 };
+        let own = if record.is_own { OWN } else { 0 };
         slot.state.store(generation | RECORDED | own, Release);
         Some((index, generation))
     }
@@ -302,7 +308,7 @@ impl Table {
         Some(Record {
             tid: slot.tid.load(Relaxed),
             birth: slot.birth.load(Relaxed),
-            own: state & OWN != 0,
+            is_own: state & OWN != 0,
             leader: match slot.leader.load(Relaxed) {
                 0 => None,
                 leader => Some((leader, slot.leader_start.load(Relaxed))),
@@ -328,11 +334,17 @@ impl Table {
         self.used().iter().position(matches)
     }
 
-    /// Returns whether a thread of another process is recorded.
+    /// Returns whether a thread of another process is recorded. Any process, at any time.
     pub(crate) fn has_foreign(&self) -> bool {
-        self.used()
-            .iter()
-            .any(|slot| slot.state.load(Acquire) & (RECORDED | OWN) == RECORDED)
+        self.used().iter().any(Slot::is_foreign)
+    }
+
+    /// Returns tid and birth of every recorded thread of another process. Any process, at any time:
+    /// only atomic words are read. If the owner reuses a slot meanwhile, its tid and its birth may
+    /// belong to different threads.
+    pub(crate) fn foreign_threads(&self) -> impl Iterator<Item = (Tid, u64)> + '_ {
+        let foreign = self.used().iter().filter(|slot| slot.is_foreign());
+        foreign.map(|slot| (slot.tid.load(Relaxed), slot.birth.load(Relaxed)))
     }
 
     /// Returns index and copy of every record. The requirement of [`Table::get`] applies.
@@ -374,7 +386,7 @@ mod tests {
         Record {
             tid,
             birth: 7,
-            own: true,
+            is_own: true,
             leader: None,
             former: SchedAttr::normal(),
             nices: [None; 2],
@@ -402,6 +414,21 @@ mod tests {
         assert_ne!(later, generation);
         assert!(!table.is_current(index, generation));
         assert_eq!(table.records().count(), 2);
+    }
+
+    #[test]
+    fn foreign_threads_are_the_recorded_threads_of_other_processes() {
+        let table = Table::new(3, SchedAttr::normal()).unwrap();
+        let foreign = |tid| Record {
+            is_own: false,
+            ..record(tid)
+        };
+        table.record(&record(1)).unwrap();
+        let (index, _) = table.record(&foreign(2)).unwrap();
+        table.record(&foreign(3)).unwrap();
+        table.free(index);
+        assert!(table.has_foreign());
+        assert_eq!(table.foreign_threads().collect::<Vec<_>>(), [(3, 7)]);
     }
 
     #[test]

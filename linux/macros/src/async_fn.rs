@@ -65,12 +65,15 @@ struct Parameter {
 impl Parameter {
     fn new(argument: FnArg) -> syn::Result<Parameter> {
         let FnArg::Typed(mut declared) = argument else {
-            return Err(Error::new_spanned(argument, "a call is no method"));
+            return Err(Error::new_spanned(
+                argument,
+                "the function cannot have a `self` parameter",
+            ));
         };
         let Pat::Ident(pattern) = &*declared.pat else {
             return Err(Error::new_spanned(
                 declared.pat,
-                "a parameter of a call is a name",
+                "the parameter must be a plain name: the asynchronous form passes it on",
             ));
         };
         let name = pattern.ident.clone();
@@ -88,7 +91,7 @@ impl Parameter {
         if is_buffer && !matches!(&*declared.ty, Type::Reference(_)) {
             return Err(Error::new_spanned(
                 declared.ty,
-                "`#[buffer]` goes on a slice: the asynchronous form takes a `Vec<u8>` in its place",
+                "`#[buffer]` requires a slice: the asynchronous form takes a `Vec<u8>` in its place",
             ));
         }
         Ok(Parameter {
@@ -151,7 +154,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
     if let Some(token) = signature.asyncness {
         return Err(Error::new_spanned(
             token,
-            "the function is the synchronous form",
+            "remove `async`: this function is the synchronous form",
         ));
     }
     let blocking = signature.ident.clone();

@@ -123,13 +123,13 @@ fn expand(arguments: TokenStream, item: TokenStream, test: bool) -> syn::Result<
     if sig.asyncness.take().is_none() {
         return Err(syn::Error::new_spanned(
             sig.fn_token,
-            "this attribute goes on an `async fn`",
+            "this attribute requires an `async fn`",
         ));
     }
     if !sig.inputs.is_empty() {
         return Err(syn::Error::new_spanned(
             &sig.inputs,
-            "this function takes no arguments",
+            "this function cannot have parameters",
         ));
     }
     let vcpus = (test && !arguments.has("vcpus")).then(|| quote!(.vcpus(1)));

@@ -156,7 +156,7 @@ fn a_mistake_leaves_an_empty_function() {
 fn a_function_that_is_not_async_or_takes_arguments_is_refused() {
     let says = |item| expansion("", item, false).unwrap_err().to_string();
     assert!(says("fn main() {}").contains("`async fn`"));
-    assert!(says("async fn main(name: String) {}").contains("no arguments"));
+    assert!(says("async fn main(name: String) {}").contains("cannot have parameters"));
 }
 
 #[test]
@@ -254,8 +254,8 @@ fn a_wrong_declaration_is_refused() {
     assert!(says("", "fn f();").contains("TYPE = CALL"));
     assert!(says("Call", "fn f();").contains("expected `=`"));
     assert!(says(fine, "async fn f() {}").contains("synchronous form"));
-    assert!(says(fine, "fn f(&self);").contains("no method"));
-    assert!(says(fine, "fn f((a, b): (u8, u8));").contains("a name"));
+    assert!(says(fine, "fn f(&self);").contains("`self` parameter"));
+    assert!(says(fine, "fn f((a, b): (u8, u8));").contains("plain name"));
     assert!(says(fine, "fn f(cid: u64);").contains("`cid` already"));
     assert!(says(fine, "fn f(#[buffer] bytes: Vec<u8>);").contains("a slice"));
 }

@@ -6,8 +6,8 @@
 //! owners are the same code for both, and an [`Operation`](crate::Operation) does not know its
 //! driver.
 //!
-//! The choice is a branch per call that always goes the same way for a ring. `turn.rs` branches
-//! once per batch of completions that it reads, and once per submit.
+//! The choice is a branch per call that always goes the same way for a ring. `iteration.rs`
+//! branches once per batch of completions that it reads, and once per submit.
 
 use crate::config::{Config, Driver, Mode};
 use crate::owner::Proxy;
@@ -123,9 +123,9 @@ impl Backend {
         both!(self, backend => backend.owes_completions())
     }
 
-    pub(crate) fn is_overflown(&self) -> bool {
+    pub(crate) fn has_overflowed(&self) -> bool {
         match self {
-            Self::Kernel(uring) => uring.is_overflown(),
+            Self::Kernel(uring) => uring.has_overflowed(),
             Self::Readiness(_) => false,
         }
     }

@@ -107,7 +107,7 @@ impl Backlog {
     }
 
     pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
-        self.pop_of(u64::MAX)
+        self.pop_from(u64::MAX)
     }
 
     /// Returns the slot that [`pop`](Self::pop) would return.
@@ -117,7 +117,7 @@ impl Backlog {
     }
 
     /// Takes the first slot of the most urgent level in `levels`.
-    pub(crate) fn pop_of<'a>(&self, levels: u64) -> Option<&'a Slot> {
+    pub(crate) fn pop_from<'a>(&self, levels: u64) -> Option<&'a Slot> {
         let levels = self.occupied.get() & levels;
         if levels == 0 {
             return None;

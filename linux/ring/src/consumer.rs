@@ -58,8 +58,8 @@ impl Consumer {
                 fresh = self.slot().clone_for_wait(cx.waker());
             }
             let in_use = self.shared().begin_use();
-            let here = self.shared().is_here();
-            if let Some(event) = self.next_unread(here) {
+            let is_owner = self.shared().is_owner();
+            if let Some(event) = self.next_unread(is_owner) {
                 // SAFETY: an event taken out of the inbox belongs to the consumer.
                 if unsafe { event.as_ref() }.result.get() != STALLED {
                     return Poll::Ready(Ok(event));
@@ -70,7 +70,7 @@ impl Consumer {
                 }
                 continue;
             }
-            let waited = self.slot().wait(cx.waker(), &mut fresh, here);
+            let waited = self.slot().wait(cx.waker(), &mut fresh, is_owner);
             drop(in_use);
             match waited {
                 Wait::Waiting => return Poll::Pending,
@@ -85,10 +85,10 @@ impl Consumer {
     }
 
     #[inline]
-    fn next_unread(&mut self, here: bool) -> Option<NonNull<Slot>> {
+    fn next_unread(&mut self, is_owner: bool) -> Option<NonNull<Slot>> {
         if self.unread.is_null() {
             // The list is newest first: reverse it.
-            let mut event = self.slot().inbox.take(here).cast_const();
+            let mut event = self.slot().inbox.take(is_owner).cast_const();
             // SAFETY: events taken out of the inbox belong to the consumer.
             while let Some(at) = unsafe { event.as_ref() } {
                 let next = at.next.replace(self.unread);
@@ -113,7 +113,7 @@ impl Consumer {
     pub(crate) fn request(&self) -> Result<(), i32> {
         let (slot, shared) = (self.slot(), self.shared());
         let _use = shared.begin_use();
-        if shared.is_here() {
+        if shared.is_owner() {
             shared.driver.arm(slot);
             return Ok(());
         }
@@ -127,12 +127,15 @@ impl Consumer {
     pub(crate) fn free(&self, event: NonNull<Slot>) {
         let shared = self.shared();
         let _use = shared.begin_use();
-        if shared.is_here() {
+        if shared.is_owner() {
             // SAFETY: slots live as long as `shared`.
             shared.driver.slab.give_back(unsafe { event.as_ref() });
         } else {
             // After the end of the ring, slots of the slab need no bookkeeping.
-            let _ = shared.post(Message::Free(event, false));
+            let _ = shared.post(Message::Free {
+                slot: event,
+                releases_handle: false,
+            });
         }
     }
 
@@ -171,7 +174,7 @@ impl Drop for Consumer {
         unsafe {
             let in_use = self.shared().begin_use();
             stream_of(slot.as_ref()).unread.set(self.unread);
-            let waker = slot.as_ref().forget_waker(self.shared().is_here());
+            let waker = slot.as_ref().forget_waker(self.shared().is_owner());
             Shared::release(
                 self.shared,
                 |driver| driver.abandon_stream(slot.as_ref()),

@@ -147,7 +147,7 @@ impl Driver {
             }
             self.copy_limit.held.pop();
             if slot.has_mark(CANCELLED) {
-                self.finished(slot, -libc::ECANCELED, 0);
+                self.handle_completion(slot, -libc::ECANCELED, 0);
             } else {
                 self.count_copy(slot);
                 self.push_or_postpone(slot);
@@ -172,7 +172,7 @@ impl Driver {
     }
 
     /// Handles the end of the timeout: without progress, releases the held copies.
-    pub(crate) fn hold_timeout_ended(&self) {
+    pub(crate) fn handle_hold_timeout(&self) {
         let copy_limit = &self.copy_limit;
         copy_limit.is_armed.set(false);
         let mut is_stuck = !copy_limit.has_progress.get();

@@ -23,7 +23,7 @@ impl CqPositions {
     ///
     /// # Safety
     /// The result is used only while the instance of the queue lives.
-    pub(crate) unsafe fn of(cq: &CompletionQueue<'_>) -> CqPositions {
+    pub(crate) unsafe fn new(cq: &CompletionQueue<'_>) -> CqPositions {
         const { assert!(size_of::<CompletionStatus>() == size_of::<Pointers>()) };
         // SAFETY: the type consists of the pointers to the two positions, in some order:
         // the manifest pins the version of the crate for which that holds. The caller keeps

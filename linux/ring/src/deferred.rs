@@ -76,7 +76,7 @@ pub(crate) struct DeferredCalls {
     /// Set if other wakers are deferred rather than called at once.
     defers: Cell<bool>,
     queue: RefCell<Vec<DeferredCall>>,
-    has_some: Cell<bool>,
+    has_calls: Cell<bool>,
 }
 
 /// The rule for wakers, which a thread saves before it stands in and restores afterwards.
@@ -88,13 +88,13 @@ impl DeferredCalls {
             direct: Cell::new(ptr::null()),
             defers: Cell::new(false),
             queue: RefCell::new(Vec::new()),
-            has_some: Cell::new(false),
+            has_calls: Cell::new(false),
         }
     }
 
     /// See [`Ring::defer_user_code`](crate::Ring::defer_user_code).
-    pub(crate) fn defer_user_code(&self, own: &'static RawWakerVTable) {
-        self.direct.set(own);
+    pub(crate) fn defer_user_code(&self, runtime_vtable: &'static RawWakerVTable) {
+        self.direct.set(runtime_vtable);
         self.defers.set(true);
     }
 
@@ -110,27 +110,27 @@ impl DeferredCalls {
     }
 
     #[inline]
-    pub(crate) fn has_some(&self) -> bool {
-        self.has_some.get()
+    pub(crate) fn has_calls(&self) -> bool {
+        self.has_calls.get()
     }
 
     /// Takes the deferred user code.
     pub(crate) fn take(&self) -> Vec<DeferredCall> {
-        self.has_some.set(false);
+        self.has_calls.set(false);
         self.queue.take()
     }
 
     /// Runs the deferred user code, and defers none from now on.
     pub(crate) fn run_all(&self) {
         self.defers.set(false);
-        while self.has_some() {
+        while self.has_calls() {
             self.take().into_iter().for_each(DeferredCall::run);
         }
     }
 
     fn push(&self, call: DeferredCall) {
         self.queue.borrow_mut().push(call);
-        self.has_some.set(true);
+        self.has_calls.set(true);
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Re-entrancy: wakers and destructors of operations are user code and may call back into the ring
 //! (`deferred.rs`). So state is in cells, no borrow lives across user code, and every function
-//! finishes its own bookkeeping before it runs user code. `turn.rs` hands entries over and fetches
-//! completions; `stream.rs` handles the completions of streams.
+//! finishes its own bookkeeping before it runs user code. `iteration.rs` hands entries over and
+//! fetches completions; `stream.rs` handles the completions of streams.
 
 use crate::backend::Backend;
 use crate::backlog::Backlog;
@@ -243,17 +243,17 @@ impl Driver {
                 if slot.generation.get() == (user_data >> 32) as u32
                     && slot.state.get() == SlotState::InFlight =>
             {
-                self.finished(slot, result, flags);
+                self.handle_completion(slot, result, flags);
             }
-            _ => self.unmatched(user_data, flags),
+            _ => self.handle_unmatched(user_data, flags),
         }
     }
 
     #[cold]
-    fn unmatched(&self, user_data: u64, flags: u32) {
+    fn handle_unmatched(&self, user_data: u64, flags: u32) {
         match user_data {
             CANCEL => {}
-            HOLD_TIMER => self.hold_timeout_ended(),
+            HOLD_TIMER => self.handle_hold_timeout(),
             KICK => {
                 count(&self.counters.kicks);
                 if !cqueue::more(flags) {
@@ -272,23 +272,23 @@ impl Driver {
     /// Handles a completion of a slot in flight, or the end of an operation that never left the
     /// backlog.
     #[inline]
-    pub(crate) fn finished(&self, slot: &Slot, result: i32, flags: u32) {
+    pub(crate) fn handle_completion(&self, slot: &Slot, result: i32, flags: u32) {
         if slot.kind.get() != Kind::Once {
-            return self.stream_event(slot, result, flags);
+            return self.handle_stream_completion(slot, result, flags);
         }
         slot.result.set(result);
         slot.flags.set(flags);
         slot.state.set(SlotState::Done);
         self.in_flight.end(slot.level.get());
         if slot.has_mark(ORPHAN | COPY) {
-            self.finished_marked(slot);
+            self.handle_marked_completion(slot);
         } else if let Some(waker) = slot.deliver(slot) {
             self.wake(slot.level.get(), waker);
         }
     }
 
     #[cold]
-    fn finished_marked(&self, slot: &Slot) {
+    fn handle_marked_completion(&self, slot: &Slot) {
         let was_copy = slot.has_mark(COPY);
         if was_copy {
             self.uncount_copy(slot);
@@ -312,7 +312,7 @@ impl Driver {
         self.cancels.clear();
         self.end_starved();
         while let Some(slot) = self.backlog.pop().or_else(|| self.copy_limit.pop()) {
-            self.finished(slot, -libc::ECANCELED, 0);
+            self.handle_completion(slot, -libc::ECANCELED, 0);
         }
         true
     }

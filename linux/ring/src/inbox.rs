@@ -18,7 +18,7 @@
 //! A consumer that finds `CLAIMED` must not wait for the producer (it may outrank the producer
 //! under `SCHED_FIFO`): it wakes itself and tries again when it is polled.
 //!
-//! Cost: delivering is one read-modify-write. On the thread of the ring (`here` is true) the
+//! Cost: delivering is one read-modify-write. On the thread of the ring (`is_owner` is true) the
 //! consumer's transitions are plain loads and stores, because producer and consumer are the same
 //! thread; elsewhere each is one read-modify-write.
 
@@ -130,11 +130,11 @@ impl<N> Inbox<N> {
 
     /// Takes the list (6), newest node first; null if it is empty. Consumer only.
     #[inline]
-    pub(crate) fn take(&self, here: bool) -> *mut N {
+    pub(crate) fn take(&self, is_owner: bool) -> *mut N {
         if !self.has_arrived() {
             return empty();
         }
-        if here {
+        if is_owner {
             let list = self.word.load(Ordering::Relaxed);
             self.word.store(empty(), Ordering::Relaxed);
             list
@@ -146,10 +146,10 @@ impl<N> Inbox<N> {
 
     /// Acquires the waker cell (2). Consumer only.
     #[inline]
-    pub(crate) fn withdraw(&self, here: bool) -> Withdrawn {
+    pub(crate) fn withdraw(&self, is_owner: bool) -> Withdrawn {
         let mut seen = self.word.load(Ordering::Acquire);
         if seen == waiting() {
-            if here {
+            if is_owner {
                 self.word.store(empty(), Ordering::Relaxed);
                 return Withdrawn::Empty;
             }
@@ -172,8 +172,8 @@ impl<N> Inbox<N> {
 
     /// Registers the waker in the cell (1), after [`Withdrawn::Empty`]. Consumer only.
     #[inline]
-    pub(crate) fn register(&self, here: bool) -> Registered {
-        if here {
+    pub(crate) fn register(&self, is_owner: bool) -> Registered {
+        if is_owner {
             self.word.store(waiting(), Ordering::Release);
             return Registered::Waiting;
         }

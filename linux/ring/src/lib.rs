@@ -113,6 +113,7 @@ mod deferred;
 mod driver;
 mod fd;
 mod inbox;
+mod iteration;
 mod mailbox;
 mod offload;
 pub mod op;
@@ -132,7 +133,6 @@ mod slot;
 mod stream;
 mod submission;
 mod sync;
-mod turn;
 mod uring;
 mod watch;
 

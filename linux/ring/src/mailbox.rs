@@ -20,9 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// slot, because the handle may move to the ring's thread and end there before the message is read.
 #[derive(Clone, Copy)]
 pub(crate) enum Message {
-    /// Frees the slot of a one-shot operation or of an event without a buffer. If the flag is set,
-    /// also releases a handle.
-    Free(NonNull<Slot>, bool),
+    /// Frees the slot of a one-shot operation or of an event without a buffer. Releases a handle if
+    /// `releases_handle` is set.
+    Free {
+        slot: NonNull<Slot>,
+        releases_handle: bool,
+    },
     /// Cancels a one-shot operation whose handle was dropped, and disposes of its result. Releases
     /// a handle.
     Abandon(NonNull<Slot>),
@@ -40,7 +43,7 @@ impl Message {
     /// Returns whether the message wakes the ring's thread.
     fn is_urgent(self, starved: bool) -> bool {
         match self {
-            Message::Free(..) => false,
+            Message::Free { .. } => false,
             Message::Recycle(_) => starved,
             _ => true,
         }

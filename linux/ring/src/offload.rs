@@ -26,9 +26,9 @@ pub trait Offload: Send + Sync + fmt::Debug {
 
 /// Starts a thread for each call. If that fails, the caller's own thread makes the call.
 #[derive(Debug)]
-pub(crate) struct ThreadEach;
+pub(crate) struct ThreadPerCall;
 
-impl Offload for ThreadEach {
+impl Offload for ThreadPerCall {
     fn offload(&self, _level: u8, job: Job) {
         let call = job.0.clone();
         let started = thread::Builder::new()
@@ -113,7 +113,7 @@ impl Call {
     fn make(&self) {
         if self.take() {
             let is_cancelled = || self.is_cancelled.load(Ordering::Relaxed);
-            self.post(blocking::make(&self.request, is_cancelled));
+            self.post(blocking::make_call(&self.request, is_cancelled));
         }
     }
 
@@ -156,7 +156,7 @@ impl Posts {
     /// Takes all results, on the ring's thread. A result posted meanwhile is taken, or signals
     /// again.
     pub(crate) fn take(&self) -> Vec<(u64, i32)> {
-        epoll::silence(&self.eventfd);
+        epoll::drain(&self.eventfd);
         mem::take(&mut *self.results())
     }
 }

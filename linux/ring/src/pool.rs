@@ -109,7 +109,7 @@ impl Pool {
 
     /// Counts a buffer that a completion has brought.
     #[inline]
-    pub(crate) fn taken(&self) {
+    pub(crate) fn count_taken(&self) {
         self.available.set(self.available.get().saturating_sub(1));
     }
 
@@ -156,7 +156,7 @@ mod tests {
     fn buffers_are_counted_and_distinct() {
         let pool = Pool::new(8, 100).unwrap();
         assert_eq!(pool.available(), 8);
-        pool.taken();
+        pool.count_taken();
         assert_eq!(pool.available(), 7);
         pool.publish(3);
         assert_eq!(pool.available(), 8);

@@ -3,7 +3,7 @@
 
 use crate::config::Config;
 use crate::pool::Pool;
-use crate::setup::{build, errno_of, explain, lacks};
+use crate::setup::{build, errno_of, explain, missing_feature};
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ pub fn ring() -> io::Result<()> {
             .register_buf_ring_with_flags(pool.address(), 2, 0, 0)
     };
     lent.map_err(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => lacks("rings of buffers (Linux 5.19)"),
+        Some(libc::EINVAL) => missing_feature("rings of buffers (Linux 5.19)"),
         _ => explain("cannot register receive buffers", &error),
     })?;
     let outcome = receive_and_cancel(&mut ring);
@@ -53,7 +53,7 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
         && cqueue::more(received.flags())
         && cqueue::buffer_select(received.flags()).is_some();
     if !is_multishot {
-        return Err(lacks("multishot receives (Linux 6.0)"));
+        return Err(missing_feature("multishot receives (Linux 6.0)"));
     }
     let cancel = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
     let mut ended = [
@@ -63,7 +63,9 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
     ended.sort_by_key(cqueue::Entry::user_data);
     let [receive, cancel] = ended;
     if cancel.result() < 0 || receive.result() != -libc::ECANCELED {
-        return Err(lacks("the cancellation of everything (Linux 5.19)"));
+        return Err(missing_feature(
+            "the cancellation of everything (Linux 5.19)",
+        ));
     }
     Ok(())
 }

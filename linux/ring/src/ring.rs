@@ -322,16 +322,19 @@ impl Ring {
 
     /// Defers user code until [`take_deferred`](Self::take_deferred): wakers, and destructors of
     /// operations without a handle that [may run user
-    /// code](crate::Operation::DROP_RUNS_USER_CODE). Wakers with the vtable `own` are the
+    /// code](crate::Operation::DROP_RUNS_USER_CODE). Wakers with `runtime_vtable` are the
     /// runtime's, and are still called at once.
-    pub fn defer_user_code(&self, own: &'static RawWakerVTable) {
-        self.shared().driver.deferred.defer_user_code(own);
+    pub fn defer_user_code(&self, runtime_vtable: &'static RawWakerVTable) {
+        self.shared()
+            .driver
+            .deferred
+            .defer_user_code(runtime_vtable);
     }
 
     /// Returns whether there is deferred user code to [take](Self::take_deferred). One load.
     #[inline]
     pub fn has_deferred(&self) -> bool {
-        self.shared().driver.deferred.has_some()
+        self.shared().driver.deferred.has_calls()
     }
 
     /// Takes the deferred user code, in the order in which it was due. Dropping an element runs it.

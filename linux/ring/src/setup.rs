@@ -73,7 +73,7 @@ pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
 }
 
 /// Returns the error for an io_uring without a feature that the driver needs.
-pub(crate) fn lacks(feature: &str) -> io::Error {
+pub(crate) fn missing_feature(feature: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::Unsupported,
         SetupError {
@@ -127,7 +127,7 @@ pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
             Ok(ring) => {
                 let params = ring.params();
                 if !params.is_feature_nodrop() || !params.is_feature_ext_arg() {
-                    return Err(lacks("NODROP or EXT_ARG (Linux 5.11)"));
+                    return Err(missing_feature("NODROP or EXT_ARG (Linux 5.11)"));
                 }
                 return Ok((ring, mode));
             }

@@ -6,9 +6,10 @@
 //! becomes an atomic count, the mailbox refuses messages, and the last handle to leave frees the
 //! memory. The ring itself is the first handle.
 //!
-//! "Here" means: on the thread that owns the ring, while the ring lives. The check costs a load and
-//! a call of `pthread_self`. No other thread can be mistaken for the owner: the ring forgets its
-//! owner when it is dropped, and the owner changes only between uses (`owner.rs`).
+//! A caller is the owner if it runs on the thread that owns the ring, while the ring lives. The
+//! check costs a load and a call of `pthread_self`. No other thread can be mistaken for the owner:
+//! the ring forgets its owner when it is dropped, and the owner changes only between uses
+//! (`owner.rs`).
 
 use crate::catch_panic::catch_panic;
 use crate::config::Config;
@@ -52,7 +53,7 @@ impl Shared {
 
     /// Returns whether the caller is the owner of a living ring.
     #[inline]
-    pub(crate) fn is_here(&self) -> bool {
+    pub(crate) fn is_owner(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == this_thread()
     }
 
@@ -75,29 +76,29 @@ impl Shared {
         self.mail.post(message)
     }
 
-    /// Ends a handle. On the ring's thread calls `here`; on any other thread posts `message`, which
-    /// must release the handle. If the ring is gone, calls `closed` and drops the reference.
-    /// `closed` may run user code, so it is called outside of this use.
+    /// Ends a handle. On the ring's thread calls `on_owner`; on any other thread posts `message`,
+    /// which must release the handle. If the ring is gone, calls `on_closed` and drops the
+    /// reference. `on_closed` may run user code, so it is called outside of this use.
     ///
     /// # Safety
     /// The caller is a handle (or the ring) and does not touch `this` or its slots afterwards.
     #[inline]
     pub(crate) unsafe fn release(
         this: NonNull<Self>,
-        here: impl FnOnce(&Driver),
+        on_owner: impl FnOnce(&Driver),
         message: Message,
-        closed: impl FnOnce(),
+        on_closed: impl FnOnce(),
     ) {
         // SAFETY: the caller's handle keeps the memory alive until it is released.
         let shared = unsafe { this.as_ref() };
         let in_use = shared.begin_use();
-        if shared.is_here() {
-            here(&shared.driver);
-            if shared.is_here() {
+        if shared.is_owner() {
+            on_owner(&shared.driver);
+            if shared.is_owner() {
                 let handles = &shared.driver.handles;
                 handles.set(handles.get() - 1);
             } else {
-                // `here` has dropped the ring itself.
+                // `on_owner` has dropped the ring itself.
                 // SAFETY: the mailbox has closed, and this handle has not been released.
                 unsafe { Self::leave(this) };
             }
@@ -107,7 +108,7 @@ impl Shared {
         let mail = shared.mail.clone();
         if mail.post(message) == Err(Closed) {
             drop(in_use);
-            catch_panic(closed);
+            catch_panic(on_closed);
             // SAFETY: the mailbox has closed, and this handle has not been released.
             unsafe { Self::leave(this) };
         }
@@ -154,35 +155,38 @@ impl Shared {
     fn handle(&self, message: Message) {
         let driver = &self.driver;
         // SAFETY: slots live as long as `self`.
-        let at = |slot: NonNull<Slot>| unsafe { &*slot.as_ptr().cast_const() };
+        let slot_ref = |slot: NonNull<Slot>| unsafe { &*slot.as_ptr().cast_const() };
         let release = || driver.handles.set(driver.handles.get() - 1);
         match message {
-            Message::Free(slot, releases) => {
-                driver.slab.give_back(at(slot));
-                if releases {
+            Message::Free {
+                slot,
+                releases_handle,
+            } => {
+                driver.slab.give_back(slot_ref(slot));
+                if releases_handle {
                     release();
                 }
             }
             Message::Abandon(slot) => {
-                driver.abandon(at(slot));
+                driver.abandon(slot_ref(slot));
                 release();
             }
             Message::AbandonStream(slot) => {
-                driver.abandon_stream(at(slot));
+                driver.abandon_stream(slot_ref(slot));
                 release();
             }
             Message::Recycle(event) => {
-                driver.recycle_event(at(event));
+                driver.recycle_event(slot_ref(event));
                 release();
             }
             Message::Cancel(slot, generation) => {
-                if at(slot).generation.get() == generation {
-                    driver.cancel(at(slot));
+                if slot_ref(slot).generation.get() == generation {
+                    driver.cancel(slot_ref(slot));
                 }
             }
             Message::Arm(slot, generation) => {
-                if at(slot).generation.get() == generation {
-                    driver.arm(at(slot));
+                if slot_ref(slot).generation.get() == generation {
+                    driver.arm(slot_ref(slot));
                 }
             }
         }

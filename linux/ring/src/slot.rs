@@ -149,11 +149,11 @@ impl Slot {
         )
     }
 
-    /// Takes the waker of a handle that ends; the caller drops the waker after the use. `here` is
-    /// set on the thread of the ring.
+    /// Takes the waker of a handle that ends; the caller drops the waker after the use. `is_owner`
+    /// is set on the thread of the ring.
     #[must_use]
-    pub(crate) fn forget_waker(&self, here: bool) -> Option<Waker> {
-        match self.inbox.withdraw(here) {
+    pub(crate) fn forget_waker(&self, is_owner: bool) -> Option<Waker> {
+        match self.inbox.withdraw(is_owner) {
             // SAFETY: EMPTY: the cell belongs to the handle, which is the caller.
             Withdrawn::Empty => unsafe { (*self.waker.get()).take() },
             Withdrawn::Ready | Withdrawn::Busy => None,
@@ -167,13 +167,13 @@ impl Slot {
         self.inbox.is_empty().then(|| waker.clone())
     }
 
-    /// Registers `waker`, by its clone in `fresh`, for the next delivery. `here` is set on the
+    /// Registers `waker`, by its clone in `fresh`, for the next delivery. `is_owner` is set on the
     /// thread of the ring.
     ///
     /// Runs no user code, which might deliver to this very slot.
     #[inline]
-    pub(crate) fn wait(&self, waker: &Waker, fresh: &mut Option<Waker>, here: bool) -> Wait {
-        match self.inbox.withdraw(here) {
+    pub(crate) fn wait(&self, waker: &Waker, fresh: &mut Option<Waker>, is_owner: bool) -> Wait {
+        match self.inbox.withdraw(is_owner) {
             Withdrawn::Ready => return Wait::Ready,
             Withdrawn::Busy => return Wait::Busy,
             Withdrawn::Empty => {}
@@ -187,7 +187,7 @@ impl Slot {
             // The caller drops the old waker.
             *fresh = cell.replace(new);
         }
-        match self.inbox.register(here) {
+        match self.inbox.register(is_owner) {
             Registered::Waiting => Wait::Waiting,
             Registered::Ready => Wait::Ready,
         }

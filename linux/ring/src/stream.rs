@@ -213,12 +213,12 @@ impl Driver {
     }
 
     /// Handles a completion of a stream, or the end of a stream that never left the backlog.
-    pub(crate) fn stream_event(&self, slot: &Slot, result: i32, flags: u32) {
+    pub(crate) fn handle_stream_completion(&self, slot: &Slot, result: i32, flags: u32) {
         let mut buffer = cqueue::buffer_select(flags);
         if buffer.is_some()
             && let Some(pool) = self.pools.get(slot.level.get())
         {
-            pool.taken();
+            pool.count_taken();
         }
         let last = !cqueue::more(flags);
         if last {
@@ -334,7 +334,7 @@ impl Driver {
     }
 
     fn next_starved(&self, levels: u64) -> Option<&Slot> {
-        let slot = self.starved.pop_of(levels)?;
+        let slot = self.starved.pop_from(levels)?;
         if self.starved.is_empty() {
             self.mail.set_starved(false);
         }

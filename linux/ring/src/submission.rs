@@ -83,7 +83,7 @@ impl<T> Submission<T> {
             // SAFETY: this handle keeps the slot and the shared memory alive.
             let (slot, shared) = unsafe { (slot.as_ref(), shared.as_ref()) };
             let _use = shared.begin_use();
-            if shared.is_here() {
+            if shared.is_owner() {
                 shared.driver.cancel(slot);
             } else {
                 let message = Message::Cancel(NonNull::from(slot), slot.generation.get());
@@ -111,15 +111,16 @@ impl<T: Operation> Future for Submission<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
         if let State::Slot(slot, shared) = self.state {
             // SAFETY: this handle keeps the slot and the shared memory alive.
-            let (at, owner) = unsafe { (slot.as_ref(), shared.as_ref()) };
-            if !at.inbox.has_arrived() && wait(at, owner, cx.waker()).is_pending() {
+            let (slot_ref, shared_ref) = unsafe { (slot.as_ref(), shared.as_ref()) };
+            if !slot_ref.inbox.has_arrived() && wait(slot_ref, shared_ref, cx.waker()).is_pending()
+            {
                 return Poll::Pending;
             }
-            let (result, flags) = (at.result.get(), at.flags.get());
+            let (result, flags) = (slot_ref.result.get(), slot_ref.flags.get());
             self.state = State::Taken;
             // SAFETY: the operation is complete, so its payload belongs to this handle; it is taken
             // once.
-            let op = unsafe { Stored::<T>::take(at.payload()) };
+            let op = unsafe { Stored::<T>::take(slot_ref.payload()) };
             // SAFETY: the last use of the slot and the shared memory by this handle.
             unsafe { free(slot, shared) };
             return Poll::Ready(op.complete(result, flags));
@@ -151,13 +152,19 @@ impl<T> Drop for Submission<T> {
             return;
         };
         // SAFETY: this handle keeps the slot and the shared memory alive until it is released.
-        let (at, owner) = unsafe { (slot.as_ref(), shared.as_ref()) };
-        if at.inbox.has_arrived() {
+        let (slot_ref, shared_ref) = unsafe { (slot.as_ref(), shared.as_ref()) };
+        if slot_ref.inbox.has_arrived() {
             // The operation is dropped outside of all uses, and the slot freed even if that panics.
-            let dispose = at.table.get().dispose;
+            let dispose = slot_ref.table.get().dispose;
             let disposed = catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: the operation is complete, so its payload belongs to this handle.
-                unsafe { dispose(at.payload(), at.result.get(), at.flags.get()) };
+                unsafe {
+                    dispose(
+                        slot_ref.payload(),
+                        slot_ref.result.get(),
+                        slot_ref.flags.get(),
+                    )
+                };
             }));
             // SAFETY: the last use of the slot and the shared memory by this handle.
             unsafe { free(slot, shared) };
@@ -167,8 +174,8 @@ impl<T> Drop for Submission<T> {
             return;
         }
         let waker = {
-            let _use = owner.begin_use();
-            at.forget_waker(owner.is_here())
+            let _use = shared_ref.begin_use();
+            slot_ref.forget_waker(shared_ref.is_owner())
         };
         // SAFETY: the last act of this handle, except for the waker that it took out.
         unsafe {
@@ -188,11 +195,11 @@ impl<T> Drop for Submission<T> {
 }
 
 /// Registers a waker with a slot, unless its result has arrived.
-fn wait(at: &Slot, owner: &Shared, waker: &Waker) -> Poll<()> {
-    let mut fresh = at.clone_for_wait(waker);
+fn wait(slot: &Slot, shared: &Shared, waker: &Waker) -> Poll<()> {
+    let mut fresh = slot.clone_for_wait(waker);
     loop {
-        let in_use = owner.begin_use();
-        let waited = at.wait(waker, &mut fresh, owner.is_here());
+        let in_use = shared.begin_use();
+        let waited = slot.wait(waker, &mut fresh, shared.is_owner());
         drop(in_use);
         match waited {
             Wait::Waiting => return Poll::Pending,
@@ -217,7 +224,10 @@ unsafe fn free(slot: NonNull<Slot>, shared: NonNull<Shared>) {
         Shared::release(
             shared,
             |driver| driver.slab.give_back(slot.as_ref()),
-            Message::Free(slot, true),
+            Message::Free {
+                slot,
+                releases_handle: true,
+            },
             || {},
         );
     }

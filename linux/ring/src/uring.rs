@@ -189,7 +189,7 @@ impl Uring {
         sq.taskrun() || sq.cq_overflow()
     }
 
-    pub(crate) fn is_overflown(&self) -> bool {
+    pub(crate) fn has_overflowed(&self) -> bool {
         self.sq().cq_overflow()
     }
 
@@ -319,8 +319,8 @@ impl Uring {
                         .register_buf_ring_with_flags(address, entries, group, 0)
                 }
             });
-            // An issuer that did not answer in time is asked again here, since no later turn
-            // registers the buffers.
+            // An issuer that did not answer in time is asked again here, since no later
+            // iteration registers the buffers.
             tries += 1;
             match &result {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < 100 => {}

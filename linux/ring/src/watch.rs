@@ -58,7 +58,7 @@ impl RingWatch {
     }
 
     /// Creates a watch on the masked notifier of the readiness driver.
-    pub(crate) fn of_notifier(notifier: Arc<Notifier>, levels: Arc<AtomicU64>) -> Self {
+    pub(crate) fn from_notifier(notifier: Arc<Notifier>, levels: Arc<AtomicU64>) -> Self {
         let kind = Readiness(notifier);
         Self { kind, levels }
     }
@@ -82,7 +82,7 @@ impl RingWatch {
     /// Clears the signal. One `read`; with the readiness driver two system calls.
     pub fn clear(&self) {
         match &self.kind {
-            Kernel(instance) => epoll::silence(&instance.eventfd),
+            Kernel(instance) => epoll::drain(&instance.eventfd),
             Readiness(notifier) => notifier.clear(),
         }
     }
@@ -223,7 +223,7 @@ impl Instance {
         };
         let (sq, cq) = (ManuallyDrop::new(sq), ManuallyDrop::new(cq));
         // SAFETY: the positions lie in a struct that owns the instance.
-        let positions = unsafe { CqPositions::of(&cq) };
+        let positions = unsafe { CqPositions::new(&cq) };
         cq.disable_eventfd();
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
         Ok(Self {

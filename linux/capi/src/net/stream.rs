@@ -12,11 +12,11 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 use upshift::net;
 
-use crate::buf::{Buf, is_there, lent, lent_mut, upshift_buf, upshift_bytes};
+use crate::buf::{Buf, borrow_slice, borrow_slice_mut, is_valid_slice, upshift_buf, upshift_bytes};
 use crate::cx::upshift_cx;
-use crate::error::{catch_panic, code, invalid, wall};
+use crate::error::{catch_panic, catch_panic_code, code, invalid};
+use crate::exclusive::{Exclusive, ExclusiveUse, WithUse, begin_use};
 use crate::op::{Handles, finish, start, upshift_op};
-use crate::turns::{InTurn, Turn, Turns, turn};
 
 /// The receiving direction of a connection. One thread at a time, one operation at a time: a second
 /// operation fails with -EBUSY.
@@ -41,18 +41,18 @@ pub(super) enum Writer {
 }
 
 pub(super) fn handles(reader: Reader, writer: Writer) -> Handles {
-    let reader: *mut c_void = Turns::boxed(reader).cast();
-    let writer: *mut c_void = Turns::boxed(writer).cast();
+    let reader: *mut c_void = Exclusive::new_raw(reader).cast();
+    let writer: *mut c_void = Exclusive::new_raw(writer).cast();
     Handles(reader, writer)
 }
 
 /// Starts an operation on a half of either kind of socket. The kind is examined here rather than in
 /// each poll, so that the operation holds the future of one kind only.
 macro_rules! start_on {
-    ($kind:ident, $op:ident, $cx:ident, $turn:ident, |$half:ident| $future:expr) => {
-        match $turn.lend() {
-            $kind::Tcp($half) => start($op, $cx, InTurn::new($future, $turn)),
-            $kind::Unix($half) => start($op, $cx, InTurn::new($future, $turn)),
+    ($kind:ident, $op:ident, $cx:ident, $exclusive_use:ident, |$half:ident| $future:expr) => {
+        match $exclusive_use.lend() {
+            $kind::Tcp($half) => start($op, $cx, WithUse::new($future, $exclusive_use)),
+            $kind::Unix($half) => start($op, $cx, WithUse::new($future, $exclusive_use)),
         }
     };
 }
@@ -65,13 +65,14 @@ pub unsafe extern "C" fn upshift_recv(
     cx: *mut upshift_cx,
     reader: *mut upshift_reader,
 ) -> c_int {
-    // SAFETY: by contract the reader and `op` are valid; the future is dropped before its turn.
+    // SAFETY: by contract the reader and `op` are valid; the future is dropped before its
+    // exclusive use ends.
     unsafe {
-        let mut turn = match turn(reader.cast::<Turns<Reader>>()) {
-            Ok(turn) => turn,
+        let mut exclusive_use = match begin_use(reader.cast::<Exclusive<Reader>>()) {
+            Ok(exclusive_use) => exclusive_use,
             Err(error) => return finish(op, Err::<(), _>(error)),
         };
-        start_on!(Reader, op, cx, turn, |half| half.recv())
+        start_on!(Reader, op, cx, exclusive_use, |half| half.recv())
     }
 }
 
@@ -85,29 +86,30 @@ pub unsafe extern "C" fn upshift_recv_into(
     buf: *const upshift_buf,
 ) -> c_int {
     // SAFETY: by contract the handle and `op` are valid, and the buffer is given away; the future
-    // is dropped before its turn.
+    // is dropped before its exclusive use ends.
     unsafe {
-        let (mut turn, buf) = match check_arguments(reader.cast::<Turns<Reader>>(), buf) {
-            Ok(arguments) => arguments,
-            Err(refused) => return finish(op, refused),
-        };
-        start_on!(Reader, op, cx, turn, |half| half.read(buf))
+        let (mut exclusive_use, buf) =
+            match check_arguments(reader.cast::<Exclusive<Reader>>(), buf) {
+                Ok(arguments) => arguments,
+                Err(refused) => return finish(op, refused),
+            };
+        start_on!(Reader, op, cx, exclusive_use, |half| half.read(buf))
     }
 }
 
-/// Checks the turn and the buffer of a call. Returns both, or the error and the buffer to give
-/// back.
+/// Begins the use and checks the buffer of a call. Returns both, or the error and the buffer to
+/// give back.
 ///
 /// # Safety
-/// The contracts of [`turn`] and [`Buf::given`].
+/// The contracts of [`begin_use`] and [`Buf::from_caller`].
 #[inline]
 unsafe fn check_arguments<T>(
-    turns: *mut Turns<T>,
+    value: *mut Exclusive<T>,
     buf: *const upshift_buf,
-) -> Result<(Turn<T>, Buf), (io::Result<usize>, Buf)> {
+) -> Result<(ExclusiveUse<T>, Buf), (io::Result<usize>, Buf)> {
     // SAFETY: passed on.
-    match unsafe { (Buf::given(buf), turn(turns)) } {
-        (Ok(buf), Ok(turn)) => Ok((turn, buf)),
+    match unsafe { (Buf::from_caller(buf), begin_use(value)) } {
+        (Ok(buf), Ok(exclusive_use)) => Ok((exclusive_use, buf)),
         (Ok(buf), Err(error)) => Err((Err(error), buf)),
         (Err(buf), _) => Err((Err(invalid()), buf)),
     }
@@ -121,7 +123,7 @@ struct Borrowed<D, const ALL: bool> {
     done: usize,
 }
 
-impl<const ALL: bool> Future for Borrowed<Turn<Reader>, ALL> {
+impl<const ALL: bool> Future for Borrowed<ExclusiveUse<Reader>, ALL> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -131,7 +133,7 @@ impl<const ALL: bool> Future for Borrowed<Turn<Reader>, ALL> {
         }
         loop {
             // SAFETY: by contract the memory is valid until the operation ends.
-            let room = unsafe { lent_mut(this.data.add(this.done), this.len - this.done) };
+            let room = unsafe { borrow_slice_mut(this.data.add(this.done), this.len - this.done) };
             let read = match &mut *this.direction {
                 Reader::Tcp(half) => Pin::new(half).poll_read(cx, room),
                 Reader::Unix(half) => Pin::new(half).poll_read(cx, room),
@@ -145,14 +147,14 @@ impl<const ALL: bool> Future for Borrowed<Turn<Reader>, ALL> {
     }
 }
 
-impl Future for Borrowed<Turn<Writer>, true> {
+impl Future for Borrowed<ExclusiveUse<Writer>, true> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         while this.done < this.len {
             // SAFETY: by contract the memory is valid until the operation ends.
-            let rest = unsafe { lent(this.data.add(this.done), this.len - this.done) };
+            let rest = unsafe { borrow_slice(this.data.add(this.done), this.len - this.done) };
             let sent = match &mut *this.direction {
                 Writer::Tcp(half) => Pin::new(half).poll_write(cx, rest),
                 Writer::Unix(half) => Pin::new(half).poll_write(cx, rest),
@@ -198,17 +200,21 @@ pub unsafe extern "C" fn upshift_recv_exact(
     unsafe { recv_copy::<true>(op, cx, reader, data, len) }
 }
 
-/// Takes the turn of a call with the caller's memory.
+/// Checks the caller's memory and begins the use of a call.
 ///
 /// # Safety
-/// The contract of [`turn`].
+/// The contract of [`begin_use`].
 #[inline]
-unsafe fn turn_for<T>(turns: *mut Turns<T>, data: *const u8, len: usize) -> io::Result<Turn<T>> {
-    if !is_there(data, len) {
+unsafe fn begin_use_with_memory<T>(
+    value: *mut Exclusive<T>,
+    data: *const u8,
+    len: usize,
+) -> io::Result<ExclusiveUse<T>> {
+    if !is_valid_slice(data, len) {
         return Err(invalid());
     }
     // SAFETY: passed on.
-    unsafe { turn(turns) }
+    unsafe { begin_use(value) }
 }
 
 /// Receives into the caller's memory, once or until it is full.
@@ -224,11 +230,12 @@ unsafe fn recv_copy<const ALL: bool>(
     len: usize,
 ) -> c_int {
     // SAFETY: by contract the reader is null, or has not been freed.
-    let direction = match unsafe { turn_for(reader.cast::<Turns<Reader>>(), data, len) } {
-        Ok(turn) => turn,
-        // SAFETY: passed on.
-        Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
-    };
+    let direction =
+        match unsafe { begin_use_with_memory(reader.cast::<Exclusive<Reader>>(), data, len) } {
+            Ok(exclusive_use) => exclusive_use,
+            // SAFETY: passed on.
+            Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
+        };
     let read = Borrowed::<_, ALL> {
         direction,
         data,
@@ -249,13 +256,14 @@ pub unsafe extern "C" fn upshift_write_all(
     buf: *const upshift_buf,
 ) -> c_int {
     // SAFETY: by contract the handle and `op` are valid, and the buffer is given away; the future
-    // is dropped before its turn.
+    // is dropped before its exclusive use ends.
     unsafe {
-        let (mut turn, buf) = match check_arguments(writer.cast::<Turns<Writer>>(), buf) {
-            Ok(arguments) => arguments,
-            Err(refused) => return finish(op, refused),
-        };
-        start_on!(Writer, op, cx, turn, |half| half.write_all(buf))
+        let (mut exclusive_use, buf) =
+            match check_arguments(writer.cast::<Exclusive<Writer>>(), buf) {
+                Ok(arguments) => arguments,
+                Err(refused) => return finish(op, refused),
+            };
+        start_on!(Writer, op, cx, exclusive_use, |half| half.write_all(buf))
     }
 }
 
@@ -272,14 +280,14 @@ pub unsafe extern "C" fn upshift_write_bytes(
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
     // SAFETY: by contract the writer and `op` are valid, and the bytes are given away; the future
-    // is dropped before its turn.
+    // is dropped before its exclusive use ends.
     unsafe {
         let bytes = bytes.read().into_inner();
-        let mut turn = match turn(writer.cast::<Turns<Writer>>()) {
-            Ok(turn) => turn,
+        let mut exclusive_use = match begin_use(writer.cast::<Exclusive<Writer>>()) {
+            Ok(exclusive_use) => exclusive_use,
             Err(error) => return finish(op, Err::<(), _>(error)),
         };
-        start_on!(Writer, op, cx, turn, |half| half.write_all(bytes))
+        start_on!(Writer, op, cx, exclusive_use, |half| half.write_all(bytes))
     }
 }
 
@@ -294,11 +302,12 @@ pub unsafe extern "C" fn upshift_write_copy(
     len: usize,
 ) -> c_int {
     // SAFETY: by contract the writer is null, or has not been freed.
-    let direction = match unsafe { turn_for(writer.cast::<Turns<Writer>>(), data, len) } {
-        Ok(turn) => turn,
-        // SAFETY: passed on.
-        Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
-    };
+    let direction =
+        match unsafe { begin_use_with_memory(writer.cast::<Exclusive<Writer>>(), data, len) } {
+            Ok(exclusive_use) => exclusive_use,
+            // SAFETY: passed on.
+            Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
+        };
     let write = Borrowed::<_, true> {
         direction,
         data: data.cast_mut(),
@@ -315,7 +324,7 @@ pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_i
     // SAFETY: by contract, or null; an operation under way changes no descriptor.
     match unsafe {
         reader
-            .cast::<Turns<Reader>>()
+            .cast::<Exclusive<Reader>>()
             .as_ref()
             .map(|reader| &*reader.peek())
     } {
@@ -330,18 +339,18 @@ pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_i
 pub unsafe extern "C" fn upshift_reader_free(reader: *mut upshift_reader) {
     if !reader.is_null() {
         // SAFETY: the caller owns the reader and gives it away once.
-        catch_panic(|| unsafe { Turns::<Reader>::free(reader.cast()) });
+        catch_panic(|| unsafe { Exclusive::<Reader>::free(reader.cast()) });
     }
 }
 
 /// Tells the peer that no more data follows. Returns 0 or a negative errno; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) -> c_int {
-    wall(|| {
+    catch_panic_code(|| {
         // SAFETY: by contract, or null; `shutdown` needs only a shared reference.
         match unsafe {
             writer
-                .cast::<Turns<Writer>>()
+                .cast::<Exclusive<Writer>>()
                 .as_ref()
                 .map(|writer| &*writer.peek())
         } {
@@ -358,6 +367,6 @@ pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) 
 pub unsafe extern "C" fn upshift_writer_free(writer: *mut upshift_writer) {
     if !writer.is_null() {
         // SAFETY: the caller owns the writer and gives it away once.
-        catch_panic(|| unsafe { Turns::<Writer>::free(writer.cast()) });
+        catch_panic(|| unsafe { Exclusive::<Writer>::free(writer.cast()) });
     }
 }

@@ -1,4 +1,4 @@
-//! The measurer of a calibration: a thread that elevates itself and the worker, and takes samples.
+//! The measurer of a calibration: a thread that elevates itself and the partner, and takes samples.
 //!
 //! The measurer is a thread of its own, so the caller's policy is never touched. It measures in
 //! pieces of [`PIECE`]; in the pauses between pieces both threads sleep, and all other threads may
@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::worker::{
-    PAUSE as SLEEP, PING_PONG, SPIN, STOP, SWITCH, Shared, run_worker, set_mode, wait,
+use super::partner::{
+    PAUSE as SLEEP, PING_PONG, SPIN, STOP, SWITCH, Shared, run_partner, set_mode, wait,
 };
 use super::{CalibrateError, Calibration, DELAYS_US, Quantiles, TimerFloor, nanos};
 use crate::elevated::Elevated;
@@ -71,7 +71,7 @@ struct Pauses<'a> {
 }
 
 impl Pauses<'_> {
-    /// Pauses if the piece has ended. The worker continues with its mode.
+    /// Pauses if the piece has ended. The partner continues with its mode.
     fn pause_if_due(&mut self) {
         if self.last.elapsed() < PIECE {
             return;
@@ -100,12 +100,12 @@ pub(super) fn run(
         spins: AtomicU64::new(0),
         deadline,
     };
-    // The worker demotes itself through its guard; the measurer raises it through the same guard.
+    // The partner demotes itself through its guard; the measurer raises it through the same guard.
     let guard: OnceLock<Elevated> = OnceLock::new();
     std::thread::scope(|scope| {
-        let worker = std::thread::Builder::new()
-            .name("upshift-worker".into())
-            .spawn_scoped(scope, || run_worker(&shared, bands.demoted(), &guard))?;
+        let partner = std::thread::Builder::new()
+            .name("upshift-partner".into())
+            .spawn_scoped(scope, || run_partner(&shared, bands.demoted(), &guard))?;
         let measurer = std::thread::Builder::new()
             .name("upshift-measure".into())
             .spawn_scoped(scope, || {
@@ -122,7 +122,7 @@ pub(super) fn run(
                 Ok(Err(error.into()))
             }
         };
-        let _ = worker.join();
+        let _ = partner.join();
         measured.unwrap_or(Err(CalibrateError::TooBusy))
     })
 }
@@ -143,11 +143,11 @@ fn measure(
     }
     let measurer = elevator.elevate_current(bands.elevated())?;
     measurer.pin(cpu)?;
-    let worker = elevator.elevate(shared.tid.load(Acquire), bands.demoted())?;
-    worker.pin(cpu)?;
-    let worker = guard.get_or_init(|| worker);
+    let partner = elevator.elevate(shared.tid.load(Acquire), bands.demoted())?;
+    partner.pin(cpu)?;
+    let partner = guard.get_or_init(|| partner);
     shared.ready.store(true, Release);
-    // The demoted worker wakes from its own sleep and reaches its loop during this sleep.
+    // The demoted partner wakes from its own sleep and reaches its loop during this sleep.
     std::thread::sleep(Duration::from_millis(2));
     let last = Instant::now();
     let mut pauses = Pauses { shared, last };
@@ -156,7 +156,7 @@ fn measure(
     for _ in 0..samples.switches {
         pauses.pause_if_due();
         let began = Instant::now();
-        worker.set(bands.dispatcher())?;
+        partner.set(bands.dispatcher())?;
         switches.push(nanos(began.elapsed()));
         if shared.is_over() {
             break;
@@ -185,7 +185,7 @@ fn measure(
     let look = look_cost(samples, shared, &mut pauses)?;
 
     set_mode(shared, PING_PONG);
-    worker.set(bands.elevated())?;
+    partner.set(bands.elevated())?;
     let mut hops = Vec::with_capacity(samples.hops);
     for _ in 0..samples.hops {
         pauses.pause_if_due();
@@ -217,7 +217,7 @@ fn measure(
     })
 }
 
-/// Measures one-shot timers while the worker spins at a lower priority.
+/// Measures one-shot timers while the partner spins at a lower priority.
 fn timers(
     samples: SampleCounts,
     shared: &Shared,
@@ -232,7 +232,7 @@ fn timers(
 
 fn measure_delay(
     timer: &OwnedFd,
-    asked_ns: u64,
+    requested_ns: u64,
     samples: SampleCounts,
     shared: &Shared,
     pauses: &mut Pauses<'_>,
@@ -242,7 +242,7 @@ fn measure_delay(
     for _ in 0..samples.timers {
         pauses.pause_if_due();
         let began = now_ns();
-        let due = began + asked_ns;
+        let due = began + requested_ns;
         arm(timer, due)?;
         arming.push(now_ns() - began);
         if wait_for(timer) {
@@ -256,7 +256,7 @@ fn measure_delay(
         return Err(CalibrateError::TooBusy);
     }
     Ok(TimerFloor {
-        asked_ns,
+        requested_ns,
         arming: Quantiles::of(&mut arming),
         lateness: Quantiles::of(&mut lateness),
     })
@@ -303,7 +303,7 @@ fn look_cost(
     Ok(Duration::from_nanos((lost * disturbed.1) as u64))
 }
 
-/// Returns the speed of the worker while `wait` lasts.
+/// Returns the speed of the partner while `wait` lasts.
 fn spins_per_ns(
     shared: &Shared,
     wait: impl FnOnce() -> std::io::Result<()>,
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worker_sleeps_in_a_pause_and_continues_with_its_mode() {
+    fn the_partner_sleeps_in_a_pause_and_continues_with_its_mode() {
         let shared = Shared {
             mode: AtomicU32::new(SPIN),
             tid: AtomicI32::new(0),
@@ -393,7 +393,7 @@ mod tests {
         let elevator = Elevator::new().unwrap();
         let guard = OnceLock::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| run_worker(&shared, crate::Priority::MIN, &guard));
+            scope.spawn(|| run_partner(&shared, crate::Priority::MIN, &guard));
             until(&shared, || shared.tid.load(Acquire) != 0);
             // Recorded but not elevated, so no rights are needed.
             let held = elevator.record(shared.tid.load(Acquire)).unwrap();

@@ -35,7 +35,7 @@ pub fn register_barrier() -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
-        "membarrier is not to be had: use Linux 4.14 or newer, and allow membarrier in the seccomp profile",
+        "membarrier is not available: use Linux 4.14 or newer, and allow membarrier in the seccomp profile",
     ))
 }
 

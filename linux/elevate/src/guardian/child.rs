@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::policy::Policy;
 use crate::priority::Priority;
-use crate::restore::{Restored, is_gone, leaving_deadline, restore};
+use crate::restore::{Restored, is_gone, leave_deadline, restore};
 use crate::sys::{CpuSet, Kernel, Sys};
 use crate::table::Table;
 
@@ -120,19 +120,19 @@ impl<'a> HeartbeatMonitor<'a> {
 }
 
 /// Takes every thread of other processes out of SCHED_FIFO; the records stay. Returns whether a
-/// thread was demoted.
+/// thread was demoted. The owner may be alive, so only the atomic words of the table are read.
 fn demote_all(table: &Table) -> bool {
     let mut demoted_any = false;
-    for (_, record) in table.records().filter(|(_, record)| !record.own) {
-        let elevated = Policy::of(&Kernel, record.tid).is_ok_and(|policy| policy.looks_elevated());
-        let is_same_thread = || match Kernel.birth(record.tid) {
-            Ok(start) => start == record.birth,
+    for (tid, birth) in table.foreign_threads() {
+        let elevated = Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
+        let is_same_thread = || match Kernel.birth(tid) {
+            Ok(now) => now == birth,
             Err(error) => !is_gone(&error),
         };
         if elevated && is_same_thread() {
             let fair = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
-            let demote = || Kernel.sched_setscheduler(record.tid, fair, 0);
-            demoted_any |= leaving_deadline(&Kernel, record.tid, demote).is_ok();
+            let demote = || Kernel.sched_setscheduler(tid, fair, 0);
+            demoted_any |= leave_deadline(&Kernel, tid, demote).is_ok();
         }
     }
     demoted_any
@@ -241,14 +241,14 @@ fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
     let has_lost_a_thread = || {
         table
             .records()
-            .any(|(_, record)| record.own && Kernel.birth(record.tid).is_err())
+            .any(|(_, record)| record.is_own && Kernel.birth(record.tid).is_err())
     };
     let elevated = || Policy::of(&Kernel, owner).is_ok_and(|policy| policy.looks_elevated());
     if same_process && elevated() && has_lost_a_thread() {
         let record = crate::table::Record {
             tid: owner,
             birth: start,
-            own: true,
+            is_own: true,
             leader: None,
             former: table.leader(),
             nices: [None; 2],

@@ -7,7 +7,8 @@ use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Policy, Tid};
 
 use crate::process::{
-    MAX_WAIT, Process, RESTORE_BOUND, Random, Victim, elevated_threads, marked, until,
+    MAX_WAIT, Process, RESTORE_BOUND, Random, Victim, elevated_threads, processes_with_marker,
+    until,
 };
 use crate::root;
 
@@ -21,8 +22,8 @@ const DEATHS: [&str; 10] = [
 fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
     let deadline = Instant::now() + MAX_WAIT;
     loop {
-        let changed = victim.changed();
-        let left = marked(&owner.marker);
+        let change = victim.first_change();
+        let left = processes_with_marker(&owner.marker);
         let guardians: Vec<_> = left
             .iter()
             .filter(|pid| {
@@ -31,7 +32,7 @@ fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
             })
             .collect();
         let elevated: Vec<_> = left.iter().flat_map(|&pid| elevated_threads(pid)).collect();
-        if changed.is_none() && guardians.is_empty() && elevated.is_empty() {
+        if change.is_none() && guardians.is_empty() && elevated.is_empty() {
             for pid in left {
                 // SAFETY: a process that the owner started: its environment has the owner's marker.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -40,7 +41,7 @@ fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
         }
         assert!(
             Instant::now() < deadline,
-            "{MAX_WAIT:?} after {case}: {changed:?}, guardians {guardians:?}, elevated {elevated:?}"
+            "{MAX_WAIT:?} after {case}: {change:?}, guardians {guardians:?}, elevated {elevated:?}"
         );
         std::thread::sleep(Duration::from_micros(500));
     }
@@ -129,7 +130,7 @@ fn a_second_guardian_takes_over_the_records_of_the_first() {
     let victim = Victim::start("victim");
     let mut owner = Process::start("guardian-killer", &[("TIDS", victim.tids())]);
     assert_eq!(owner.line("ready").as_deref(), Some("7"));
-    assert!(victim.changed().is_some());
+    assert!(victim.first_change().is_some());
     owner.kill();
     wait_until_restored(&owner, &victim, "the owner's death");
 }
@@ -153,7 +154,7 @@ fn a_process_image_does_not_inherit_an_elevation() {
             Policy::of(&Kernel, pid).is_ok_and(|policy| policy.real_time() == 0)
         });
         until("the guardian is gone", || {
-            marked(&owner.marker)
+            processes_with_marker(&owner.marker)
                 .iter()
                 .all(|&left| left == pid || left == owner.pid())
         });

@@ -127,5 +127,5 @@ fn without_a_second_guardian_no_thread_of_another_process_is_elevated() {
         .elevate(victim.threads[0].0, Priority::MIN)
         .unwrap_err();
     assert!(matches!(error, ElevateError::GuardianLost(_)), "{error}");
-    assert!(victim.changed().is_none());
+    assert!(victim.first_change().is_none());
 }

@@ -143,7 +143,7 @@ fn a_thread_that_another_process_elevates_is_refused() {
         let error = elevator.elevate(tid, PRIORITY_5).unwrap_err();
         let by_others = matches!(error, ElevateError::ElevatedByOthers { .. });
         assert!(by_others, "{error}");
-        assert!(error.to_string().contains("End that one"), "{error}");
+        assert!(error.to_string().contains("Stop that scheduler"), "{error}");
     };
     assert_refused(libc::SCHED_FIFO, 12);
     // `upshift sched` leaves this policy while the CPUs have no scheduler.
@@ -351,7 +351,7 @@ fn threads_of_other_processes_need_a_guardian_and_stay_below_it() {
         matches!(error, ElevateError::AboveGuardian { .. }),
         "{error}"
     );
-    assert!(victim.changed().is_none());
+    assert!(victim.first_change().is_none());
     let guard = elevator.elevate(tid, Priority::FOREIGN_MAX).unwrap();
     assert_eq!(
         guard.set(Priority::MAX).unwrap_err().raw_os_error(),
@@ -363,7 +363,7 @@ fn threads_of_other_processes_need_a_guardian_and_stay_below_it() {
         Class::Fifo(49)
     );
     drop(guard);
-    assert!(victim.changed().is_none());
+    assert!(victim.first_change().is_none());
     drop(elevator);
     assert!(
         Policy::of(&Kernel, guardian).is_err(),

@@ -128,7 +128,7 @@ impl Victim {
     }
 
     /// Describes the first thread whose policy or CPUs differ from the recorded values.
-    pub(crate) fn changed(&self) -> Option<String> {
+    pub(crate) fn first_change(&self) -> Option<String> {
         self.threads.iter().find_map(|(tid, former, cpus)| {
             let now = Kernel.sched_getattr(*tid).unwrap();
             let now_cpus = Kernel.sched_getaffinity(*tid).unwrap();
@@ -189,7 +189,7 @@ impl Drop for Sleeper {
 pub(crate) const RESTORE_BOUND: Duration = Duration::from_secs(1);
 
 /// Returns the processes that carry `marker` in their environment.
-pub(crate) fn marked(marker: &str) -> Vec<Tid> {
+pub(crate) fn processes_with_marker(marker: &str) -> Vec<Tid> {
     let entries = std::fs::read_dir("/proc").unwrap();
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Tid>().ok())

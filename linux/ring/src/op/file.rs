@@ -82,9 +82,9 @@ impl Statx {
     }
 
     /// Reads the attributes of an open file.
-    pub fn of(fd: Fd) -> Self {
+    pub fn from_fd(fd: Fd) -> Self {
         Self {
-            path: PathAt::open(fd),
+            path: PathAt::from_fd(fd),
             flags: libc::AT_EMPTY_PATH,
             // SAFETY: all zeroes is a valid value.
             answer: Box::new(unsafe { mem::zeroed() }),

@@ -35,7 +35,7 @@ impl PathAt {
     }
 
     /// Refers to an open file itself; the call needs AT_EMPTY_PATH.
-    pub(super) fn open(fd: Fd) -> Self {
+    pub(super) fn from_fd(fd: Fd) -> Self {
         Self {
             directory: Some(fd),
             relative: CString::default(),

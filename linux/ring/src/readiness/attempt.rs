@@ -108,7 +108,7 @@ pub(super) fn attempt(
         opcode::Accept::CODE => accept(sqe, first, post),
         opcode::Connect::CODE => connect(sqe, first),
         opcode::PollAdd::CODE if sqe.length & POLL_MULTI == 0 => {
-            match epoll::ready(sqe.fd, sqe.op_flags) {
+            match epoll::ready_events(sqe.fd, sqe.op_flags) {
                 0 => Wait(sqe.op_flags),
                 events if events & libc::POLLNVAL as u32 != 0 => Done(-libc::EBADF),
                 events => Done(events.cast_signed()),
@@ -389,7 +389,7 @@ fn connect(sqe: &Sqe, first: bool) -> Outcome {
 
 /// Reads or writes without blocking: from the page cache, or from a pipe.
 fn transfer(sqe: &Sqe, events: u32) -> Outcome {
-    let vectors = Vectors::of(sqe);
+    let vectors = Vectors::from_sqe(sqe);
     let (pointer, count) = (vectors.pointer(), vectors.count());
     let call = |offset: i64| {
         // SAFETY: the buffers are valid for the operation's use of them.
@@ -412,7 +412,7 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
             moved if moved == -libc::EINTR => {}
             moved if moved == -libc::EOPNOTSUPP || moved == -libc::ENOSYS => {
                 // A terminal, for example, supports readiness but no nonblocking reads.
-                return match epoll::ready(sqe.fd, events) {
+                return match epoll::ready_events(sqe.fd, events) {
                     0 => Wait(events),
                     _ => Offload,
                 };

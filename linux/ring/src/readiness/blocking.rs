@@ -28,7 +28,7 @@ pub(crate) fn is_blocking(opcode: u8) -> bool {
 const CONNECT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Makes the call, and repeats it while signals interrupt it.
-pub(crate) fn make(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
+pub(crate) fn make_call(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
     set_io_priority(sqe);
     loop {
         let result = call(sqe);
@@ -116,7 +116,7 @@ unsafe fn rename(
 /// # Safety
 /// The buffers can be written.
 unsafe fn read(sqe: &Sqe) -> i32 {
-    let vectors = Vectors::of(sqe);
+    let vectors = Vectors::from_sqe(sqe);
     let at = |offset: i64| {
         // SAFETY: forwarded.
         result(
@@ -134,7 +134,7 @@ unsafe fn read(sqe: &Sqe) -> i32 {
 /// # Safety
 /// The buffers can be read.
 unsafe fn write(sqe: &Sqe) -> i32 {
-    let vectors = Vectors::of(sqe);
+    let vectors = Vectors::from_sqe(sqe);
     let at = |offset: i64| {
         // SAFETY: forwarded.
         result(

@@ -54,7 +54,7 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    pub(crate) fn of(sqe: &Sqe) -> Self {
+    pub(crate) fn from_sqe(sqe: &Sqe) -> Self {
         let is_one = matches!(sqe.opcode, opcode::Read::CODE | opcode::Write::CODE);
         Self {
             one: libc::iovec {

@@ -16,7 +16,7 @@ pub(crate) type Event = libc::epoll_event;
 pub(crate) const NO_EVENT: Event = Event { events: 0, u64: 0 };
 
 /// Converts the result of a system call that returns -1 on failure.
-pub(crate) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+pub(crate) fn check_result(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -27,7 +27,7 @@ pub(crate) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 /// Creates a nonblocking eventfd.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no pointers involved.
-    let fd = checked(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    let fd = check_result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
     // SAFETY: a fresh descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -41,7 +41,7 @@ pub(crate) fn signal(eventfd: &OwnedFd) {
 }
 
 /// Makes an eventfd unreadable.
-pub(crate) fn silence(eventfd: &OwnedFd) {
+pub(crate) fn drain(eventfd: &OwnedFd) {
     let mut count = 0u64;
     // SAFETY: eight writable bytes; the descriptor does not block.
     unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
@@ -49,7 +49,7 @@ pub(crate) fn silence(eventfd: &OwnedFd) {
 
 /// Returns the ready events of a descriptor among `events`, and error events. One system call.
 /// Async-signal-safe.
-pub(crate) fn ready(fd: RawFd, events: u32) -> u32 {
+pub(crate) fn ready_events(fd: RawFd, events: u32) -> u32 {
     let mut poll = libc::pollfd {
         fd,
         events: events as libc::c_short,
@@ -69,7 +69,7 @@ pub(crate) struct Epoll(OwnedFd);
 impl Epoll {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointers involved.
-        let fd = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let fd = check_result(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: a fresh descriptor with no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
@@ -87,7 +87,8 @@ impl Epoll {
     ) -> io::Result<()> {
         let mut event = Event { events, u64: token };
         // SAFETY: a pointer to a local.
-        checked(unsafe { libc::epoll_ctl(self.raw_fd(), operation, fd, &raw mut event) }).map(drop)
+        check_result(unsafe { libc::epoll_ctl(self.raw_fd(), operation, fd, &raw mut event) })
+            .map(drop)
     }
 
     pub(crate) fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
@@ -105,7 +106,7 @@ impl Epoll {
 
     /// Returns whether there are events to fetch. One system call. Async-signal-safe.
     pub(crate) fn is_ready(&self) -> bool {
-        ready(self.raw_fd(), libc::POLLIN as u32) != 0
+        ready_events(self.raw_fd(), libc::POLLIN as u32) != 0
     }
 
     /// Waits for events until `timeout` has passed (`None`: no limit), and fetches them.
@@ -122,7 +123,7 @@ impl Epoll {
         };
         // SAFETY: the slice has room for `room` events.
         let found = unsafe { libc::epoll_wait(self.raw_fd(), events.as_mut_ptr(), room, millis) };
-        checked(found).map(|found| found as usize)
+        check_result(found).map(|found| found as usize)
     }
 
     fn wait_for(&self, events: &mut [Event], time: Duration) -> io::Result<usize> {
@@ -144,7 +145,7 @@ impl Epoll {
                     size_of::<u64>(),
                 )
             };
-            match checked(found as libc::c_int) {
+            match check_result(found as libc::c_int) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                     // Linux before 5.11, or an old seccomp profile.
                     LACKS_NANOSECONDS.store(true, Ordering::Relaxed);
@@ -158,7 +159,7 @@ impl Epoll {
             revents: 0,
         };
         // SAFETY: a pointer to one local, and the time outlives the call.
-        checked(unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, no_mask) })?;
+        check_result(unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, no_mask) })?;
         self.wait(events, Some(Duration::ZERO))
     }
 }

@@ -55,7 +55,7 @@ mod table;
 
 use crate::catch_panic::catch_panic;
 use crate::config::Config;
-use crate::offload::{Call, Job, Offload, Posts, ThreadEach};
+use crate::offload::{Call, Job, Offload, Posts, ThreadPerCall};
 use crate::setup::explain;
 use crate::slot::{CANCEL, KICK};
 use crate::watch::RingWatch;
@@ -101,7 +101,7 @@ pub(crate) struct Readiness {
     waiting: Cell<usize>,
     /// Set when the last fetch filled the array of events.
     more: Cell<bool>,
-    /// Set from the start of a turn until its first fetch, if operations wait.
+    /// Set from the start of an iteration until its first fetch, if operations wait.
     fetch_due: Cell<bool>,
     fetched_at: Cell<Option<Instant>>,
     pub(crate) enters: Cell<u64>,
@@ -123,7 +123,7 @@ impl Readiness {
         Ok(Self {
             notifier: Arc::new(notifier),
             posts: Arc::new(posts),
-            offload: offload.unwrap_or_else(|| Arc::new(ThreadEach)),
+            offload: offload.unwrap_or_else(|| Arc::new(ThreadPerCall)),
             entries: config.entries as usize,
             queue: RefCell::new(Vec::with_capacity(config.entries as usize)),
             completions: RefCell::default(),
@@ -139,7 +139,7 @@ impl Readiness {
 
     pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<RingWatch> {
         self.notifier.register()?;
-        Ok(RingWatch::of_notifier(self.notifier.clone(), levels))
+        Ok(RingWatch::from_notifier(self.notifier.clone(), levels))
     }
 
     // The methods are cold so that their code stays out of the path of the kernel's ring.
@@ -158,7 +158,7 @@ impl Readiness {
         let mut queue = self.queue.borrow_mut();
         let has_room = queue.len() < self.entries;
         if has_room {
-            queue.push((Sqe::of(entry), level));
+            queue.push((Sqe::from_entry(entry), level));
         }
         has_room
     }
@@ -169,7 +169,7 @@ impl Readiness {
     }
 
     #[cold]
-    pub(crate) fn begin_turn(&self) {
+    pub(crate) fn begin_iteration(&self) {
         self.fetch_due.set(self.has_waiting());
     }
 
@@ -387,7 +387,7 @@ impl Readiness {
     /// Fetches ready events, and acts on them.
     fn fetch(&self, timeout: Option<Duration>) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
-        self.notifier.before_fetch();
+        self.notifier.begin_fetch();
         let found = self.notifier.epoll.wait(&mut state.events[..], timeout);
         if self.unread() != 0 || self.has_waiting() {
             self.fetched_at.set(Some(Instant::now()));
@@ -395,7 +395,7 @@ impl Readiness {
         let found = match found {
             Ok(found) => found,
             Err(error) => {
-                self.notifier.after_fetch();
+                self.notifier.end_fetch();
                 return Err(error);
             }
         };
@@ -408,13 +408,13 @@ impl Readiness {
                 fd => self.handle_ready(state, fd as RawFd, events),
             }
         }
-        self.notifier.after_fetch();
+        self.notifier.end_fetch();
         Ok(())
     }
 
     fn take_posts(&self, state: &mut State) {
         for (user_data, result) in self.posts.take() {
-            if let Some(operation) = state.found(user_data)
+            if let Some(operation) = state.find(user_data)
                 && matches!(operation.status, Status::Offloaded(_))
             {
                 operation.status = Status::Free;
@@ -474,7 +474,7 @@ impl Readiness {
         if user_data == KICK || user_data == CANCEL {
             return;
         }
-        let Some(operation) = state.found(user_data) else {
+        let Some(operation) = state.find(user_data) else {
             return;
         };
         let so_far = match operation.done {

@@ -120,8 +120,8 @@ impl Notifier {
                 size_of::<u64>(),
             )
         };
-        epoll::checked(result as libc::c_int)?;
-        epoll::silence(&outer.wake);
+        epoll::check_result(result as libc::c_int)?;
+        epoll::drain(&outer.wake);
         Ok(())
     }
 
@@ -139,7 +139,7 @@ impl Notifier {
                     self.notified.store(true, SeqCst);
                     self.armed.store(false, SeqCst);
                 }
-                _ => epoll::silence(&outer.eventfd),
+                _ => epoll::drain(&outer.eventfd),
             }
         }
     }
@@ -192,7 +192,7 @@ impl Notifier {
 
     /// Announces a fetch, which may sleep. Arrivals that it fetches must not notify. Owner only.
     #[inline]
-    pub(crate) fn before_fetch(&self) {
+    pub(crate) fn begin_fetch(&self) {
         if self.notified.load(Relaxed) {
             self.notified.store(false, Relaxed);
         }
@@ -203,7 +203,7 @@ impl Notifier {
 
     /// Ends a fetch. Owner only.
     #[inline]
-    pub(crate) fn after_fetch(&self) {
+    pub(crate) fn end_fetch(&self) {
         self.arm_if_wanted();
     }
 

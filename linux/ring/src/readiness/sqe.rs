@@ -28,7 +28,7 @@ const _: () = assert!(size_of::<Sqe>() == size_of::<Entry>());
 const _: () = assert!(align_of::<Sqe>() <= align_of::<Entry>());
 
 impl Sqe {
-    pub(crate) fn of(entry: &Entry) -> Self {
+    pub(crate) fn from_entry(entry: &Entry) -> Self {
         // SAFETY: both are 64 bytes of plain integers in the kernel's layout, all of which are
         // initialised.
         unsafe { std::ptr::from_ref(entry).cast::<Self>().read() }
@@ -77,7 +77,7 @@ mod tests {
             .ioprio(3)
             .build()
             .user_data(u64::MAX - 5);
-        let sqe = Sqe::of(&entry);
+        let sqe = Sqe::from_entry(&entry);
         assert_eq!(sqe.opcode, opcode::Read::CODE);
         assert_eq!((sqe.fd, sqe.length, sqe.offset), (7, 99, 1 << 40));
         assert_eq!((sqe.ioprio, sqe.user_data), (3, u64::MAX - 5));
@@ -86,19 +86,22 @@ mod tests {
             .multi(true)
             .build();
         assert_eq!(
-            (Sqe::of(&entry).op_flags, Sqe::of(&entry).length),
+            (
+                Sqe::from_entry(&entry).op_flags,
+                Sqe::from_entry(&entry).length
+            ),
             (0x2001, POLL_MULTI)
         );
         let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all()).build();
-        assert_ne!(Sqe::of(&entry).op_flags & CANCEL_ANY, 0);
+        assert_ne!(Sqe::from_entry(&entry).op_flags & CANCEL_ANY, 0);
         let entry = opcode::RecvMulti::new(types::Fd(1), 5).build();
-        let sqe = Sqe::of(&entry);
+        let sqe = Sqe::from_entry(&entry);
         assert_eq!(sqe.buffer_group, 5);
         assert_ne!(sqe.ioprio & RECV_MULTISHOT, 0);
         assert_ne!(sqe.flags & BUFFER_SELECT, 0);
         let entry = opcode::AcceptMulti::new(types::Fd(1)).build();
-        assert_ne!(Sqe::of(&entry).ioprio & ACCEPT_MULTISHOT, 0);
+        assert_ne!(Sqe::from_entry(&entry).ioprio & ACCEPT_MULTISHOT, 0);
         let fsync = opcode::Fsync::new(types::Fd(1)).flags(types::FsyncFlags::DATASYNC);
-        assert_eq!(Sqe::of(&fsync.build()).op_flags, DATASYNC);
+        assert_eq!(Sqe::from_entry(&fsync.build()).op_flags, DATASYNC);
     }
 }

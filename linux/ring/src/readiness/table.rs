@@ -86,7 +86,7 @@ impl State {
     }
 
     /// Returns the operation with this `user_data`, if it is under way.
-    pub(super) fn found(&mut self, user_data: u64) -> Option<&mut Operation> {
+    pub(super) fn find(&mut self, user_data: u64) -> Option<&mut Operation> {
         let operation = self.operations.get_mut(user_data as u32 as usize)?;
         let is_same = operation.sqe.user_data == user_data;
         (is_same && !matches!(operation.status, Status::Free)).then_some(operation)

@@ -278,7 +278,7 @@ impl File {
     /// The error of `statx`; and outside a runtime.
     pub async fn metadata(&self) -> io::Result<Metadata> {
         Ok(Metadata::new(
-            *start(op::Statx::of(self.fd.clone()))?.await?,
+            *start(op::Statx::from_fd(self.fd.clone()))?.await?,
         ))
     }
 
@@ -347,7 +347,7 @@ impl File {
     /// # Errors
     /// The error of `statx`; and outside a runtime.
     pub async fn len(&self) -> io::Result<u64> {
-        Ok(start(op::Statx::of(self.fd.clone()))?.await?.stx_size)
+        Ok(start(op::Statx::from_fd(self.fd.clone()))?.await?.stx_size)
     }
 }
 

@@ -187,7 +187,7 @@ impl FileStream {
                 Some(statx) => statx,
                 None => self
                     .seeking
-                    .insert(start(op::Statx::of(self.file.fd().clone()))?),
+                    .insert(start(op::Statx::from_fd(self.file.fd().clone()))?),
             };
             let answer = ready!(Pin::new(statx).poll(cx));
             self.seeking = None;

@@ -46,7 +46,7 @@ pub(super) fn timers(found: &Calibration) -> Table {
     );
     for timer in &found.timers {
         table.row([
-            us(timer.asked_ns),
+            us(timer.requested_ns),
             us(timer.lateness.p50_ns),
             us(timer.lateness.p99_ns),
             us(timer.arming.p50_ns),
@@ -75,7 +75,7 @@ mod tests {
             change: figures,
             hand_over: figures,
             timers: vec![TimerFloor {
-                asked_ns: 200_000,
+                requested_ns: 200_000,
                 arming: figures,
                 lateness: figures,
             }],

@@ -1,7 +1,7 @@
-//! The worker of a calibration: a thread that runs while it is elevated and acts according to its
+//! The partner of a calibration: a thread that runs while it is elevated and acts according to its
 //! mode.
 //!
-//! In every mode the worker ends on request or at the deadline.
+//! In every mode the partner ends on request or at the deadline.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -27,17 +27,17 @@ pub(super) const PAUSE: u32 = 4;
 /// Longest sleep in a futex, in nanoseconds, so that no wait outlives the calibration.
 const MAX_SLEEP_NS: u64 = 50_000_000;
 
-/// The state that measurer and worker share.
+/// The state that measurer and partner share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) mode: AtomicU32,
-    /// The worker's tid once it runs, else 0.
+    /// The partner's tid once it runs, else 0.
     pub(super) tid: AtomicI32,
-    /// Set when the worker has been elevated and may begin.
+    /// Set when the partner has been elevated and may begin.
     pub(super) ready: AtomicBool,
-    /// The holder of the token: 0, the measurer; 1, the worker.
+    /// The holder of the token: 0, the measurer; 1, the partner.
     pub(super) token: AtomicU32,
-    /// Number of rounds of the worker's loop while it keeps the CPU busy.
+    /// Number of rounds of the partner's loop while it keeps the CPU busy.
     pub(super) spins: AtomicU64,
     pub(super) deadline: Instant,
 }
@@ -48,8 +48,8 @@ impl Shared {
     }
 }
 
-/// Runs the worker. `guard` is the worker's own guard, set before `ready`.
-pub(super) fn run_worker(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated>) {
+/// Runs the partner. `guard` is the partner's own guard, set before `ready`.
+pub(super) fn run_partner(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated>) {
     shared.tid.store(current_tid(), Release);
     while !shared.ready.load(Acquire) {
         if shared.is_over() {
@@ -93,7 +93,7 @@ pub(super) fn wait(word: &AtomicU32, value: u32) {
     futex_wait_for(word, value, MAX_SLEEP_NS);
 }
 
-/// Changes the worker's mode, and wakes it if it sleeps.
+/// Changes the partner's mode, and wakes it if it sleeps.
 pub(super) fn set_mode(shared: &Shared, mode: u32) {
     shared.mode.store(mode, Release);
     shared.token.store(0, Relaxed);

@@ -1,9 +1,9 @@
-//! A turn of the ring, one per iteration of the owner's loop: hands entries over, fetches
+//! The work of the ring in one iteration of the owner's loop: hands entries over, fetches
 //! completions, and waits. Owner only.
 //!
-//! All system calls of operations are made here, one per turn unless a queue is too short. Entries
-//! that the kernel refuses for want of memory or of room for completions stay queued for the next
-//! turn.
+//! All system calls of operations are made here, one per iteration unless a queue is too short.
+//! Entries that the kernel refuses for want of memory or of room for completions stay queued for
+//! the next iteration.
 
 use crate::backend::Backend;
 use crate::counters::count;
@@ -48,7 +48,7 @@ impl Driver {
                 break;
             };
             if slot.has_mark(CANCELLED) {
-                self.finished(slot, -libc::ECANCELED, 0);
+                self.handle_completion(slot, -libc::ECANCELED, 0);
                 completed = true;
             } else {
                 self.push_slot(slot);
@@ -101,7 +101,7 @@ impl Driver {
     /// Hands everything over and fetches the completions that the kernel holds back, without
     /// waiting.
     pub(crate) fn submit(&self) -> io::Result<()> {
-        // The driver is chosen once per turn, as in `reap`.
+        // The driver is chosen once per iteration, as in `reap`.
         match &self.backend {
             Backend::Kernel(uring) => self.submit_to(uring),
             Backend::Readiness(readiness) => {
@@ -113,7 +113,7 @@ impl Driver {
 
     #[cold]
     fn make_calls(&self, readiness: &Readiness) {
-        readiness.begin_turn();
+        readiness.begin_iteration();
         for _ in 0..MAX_ENTERS {
             self.flush();
             let fetch = readiness.owes_completions();
@@ -140,7 +140,7 @@ impl Driver {
                 }
                 fetched = Some(unread);
             }
-            if fetch && uring.is_overflown() {
+            if fetch && uring.has_overflowed() {
                 count(&self.counters.overflows);
             }
             match uring.enter(fetch) {
@@ -148,7 +148,7 @@ impl Driver {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
                     // The kernel lacks memory, or wants its completions reaped: the entries stay
-                    // queued for the next turn.
+                    // queued for the next iteration.
                     Some(libc::EBUSY | libc::EAGAIN) => return Ok(()),
                     _ => return Err(error),
                 },
@@ -203,7 +203,7 @@ impl Driver {
                 Err(error) => return Self::ignore_transient(error),
             }
         }
-        if self.backend.is_overflown() {
+        if self.backend.has_overflowed() {
             count(&self.counters.overflows);
         }
         let want = u32::from(block && !self.is_feed_due() && !completed);

@@ -1,0 +1,158 @@
+//! Values that one operation at a time uses, behind the handles of readers, writers and receivers.
+//! An *exclusive use* is the use of a value by one operation. A second operation is refused; a
+//! handle that is freed during a use ends with the use.
+//!
+//! ```text
+//!   Idle ──1 begin─▶ Busy ──2 drop of the use──▶ Idle
+//!    │                │ 3 free
+//!    │ 3 free         ▼
+//!    └──────────▶   Freed ──2 drop of the use──▶ gone
+//! ```
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::error::invalid;
+
+const IDLE: u8 = 0;
+const BUSY: u8 = 1;
+const FREED: u8 = 2;
+
+/// A `T` that one operation at a time uses.
+pub(crate) struct Exclusive<T> {
+    state: AtomicU8,
+    inner: UnsafeCell<T>,
+}
+
+impl<T> Exclusive<T> {
+    pub(crate) fn new_raw(inner: T) -> *mut Exclusive<T> {
+        Box::into_raw(Box::new(Exclusive {
+            state: AtomicU8::new(IDLE),
+            inner: UnsafeCell::new(inner),
+        }))
+    }
+
+    /// Begins a use; `None` during another use.
+    ///
+    /// # Safety
+    /// `this` was made by [`new_raw`](Exclusive::new_raw), and has not been freed.
+    #[inline]
+    pub(crate) unsafe fn begin_use(this: *mut Exclusive<T>) -> Option<ExclusiveUse<T>> {
+        // SAFETY: by contract the value exists.
+        let state = unsafe { &(*this).state };
+        let taken = state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| ExclusiveUse(this))
+    }
+
+    /// Returns the value, for reads that are allowed during a use.
+    pub(crate) fn peek(&self) -> *const T {
+        self.inner.get()
+    }
+
+    /// Drops the value, now or when its use ends.
+    ///
+    /// # Safety
+    /// The contract of [`begin_use`](Exclusive::begin_use); called once.
+    pub(crate) unsafe fn free(this: *mut Exclusive<T>) {
+        // SAFETY: by contract the value exists.
+        let before = unsafe { (*this).state.swap(FREED, Ordering::AcqRel) };
+        if before == IDLE {
+            // SAFETY: `new_raw` made the value, and no operation uses it.
+            drop(unsafe { Box::from_raw(this) });
+        }
+    }
+}
+
+/// Begins a use. Fails with `EBUSY` during another use, and with `InvalidInput` for null.
+///
+/// # Safety
+/// The pointer is null, or the contract of [`Exclusive::begin_use`] holds.
+#[inline]
+pub(crate) unsafe fn begin_use<T>(value: *mut Exclusive<T>) -> io::Result<ExclusiveUse<T>> {
+    if value.is_null() {
+        return Err(invalid());
+    }
+    // SAFETY: passed on.
+    unsafe { Exclusive::begin_use(value) }.ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+/// The right to use the value.
+pub(crate) struct ExclusiveUse<T>(*mut Exclusive<T>);
+
+// SAFETY: there is one use at a time, and it moves with its operation.
+unsafe impl<T: Send> Send for ExclusiveUse<T> {}
+
+impl<T> ExclusiveUse<T> {
+    /// Lends the value to a future that lives no longer than the use.
+    ///
+    /// # Safety
+    /// The user of the reference is dropped before the `ExclusiveUse`.
+    #[inline]
+    pub(crate) unsafe fn lend(&mut self) -> &'static mut T {
+        // SAFETY: by contract the value exists as long as the use.
+        unsafe { &mut *(*self.0).inner.get() }
+    }
+}
+
+impl<T> Deref for ExclusiveUse<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the value exists as long as the use, its only user.
+        unsafe { &*(*self.0).inner.get() }
+    }
+}
+
+impl<T> DerefMut for ExclusiveUse<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *(*self.0).inner.get() }
+    }
+}
+
+impl<T> Drop for ExclusiveUse<T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the value exists as long as the use.
+        let state = unsafe { &(*self.0).state };
+        if state
+            .compare_exchange(BUSY, IDLE, Ordering::Release, Ordering::Acquire)
+            .is_err()
+        {
+            // SAFETY: `new_raw` made the value, it was freed meanwhile, and this was the last use.
+            drop(unsafe { Box::from_raw(self.0) });
+        }
+    }
+}
+
+/// A future and its use of a value, dropped in this order.
+pub(crate) struct WithUse<F, T> {
+    future: F,
+    _exclusive_use: ExclusiveUse<T>,
+}
+
+impl<F, T> WithUse<F, T> {
+    #[inline]
+    pub(crate) fn new(future: F, exclusive_use: ExclusiveUse<T>) -> WithUse<F, T> {
+        WithUse {
+            future,
+            _exclusive_use: exclusive_use,
+        }
+    }
+}
+
+impl<F: Future, T> Future for WithUse<F, T> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(
+        self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<F::Output> {
+        // SAFETY: the future does not move out of the pinned value.
+        unsafe { self.map_unchecked_mut(|this| &mut this.future) }.poll(cx)
+    }
+}
