@@ -263,11 +263,10 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn record_handover(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.shared
+        self.shared.with_coroutine(id, |coroutine| {
             // SAFETY: `with_coroutine` holds a reference.
-            .with_coroutine(id, |coroutine| {
-                unsafe { coroutine.as_ref() }.loans.add_lock()
-            })
+            unsafe { coroutine.as_ref() }.loans.add_lock()
+        })
     }
 
     /// Records that a lock of the coroutine is released, on any thread. With its last lock the
