@@ -88,7 +88,7 @@ fn check() -> Result<(), String> {
     let mut worse = Vec::new();
     println!("{:14} {:>12} {:>12}", "operation", "table", "now");
     for (name, count) in &table.counts {
-        let Some(limit) = before.of(name) else {
+        let Some(limit) = before.get(name) else {
             worse.push(format!("{name} is not in the table"));
             continue;
         };

@@ -61,7 +61,7 @@ impl Table {
         std::fs::write(Table::path(), text).map_err(|error| error.to_string())
     }
 
-    pub(crate) fn of(&self, name: &str) -> Option<f64> {
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
         let found = self.counts.iter().find(|(its, _)| its == name);
         found.map(|(_, count)| *count)
     }

@@ -164,7 +164,7 @@ impl<H: Host> Executor<H> {
                 TransitionToReady::Absorbed | TransitionToReady::Exited => {}
             }
         }
-        while let Some(coroutine) = { self.locked().take_pinned() } {
+        while let Some(coroutine) = { self.lock().take_pinned() } {
             found = true;
             let _ = Running::new(self, coroutine).poll();
         }

@@ -197,8 +197,8 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn reprio(&self, id: CoroutineId, level: Level) -> Result<(), Dead> {
-        self.shared.with(id, |coroutine| {
-            // SAFETY: `with` holds a reference.
+        self.shared.with_coroutine(id, |coroutine| {
+            // SAFETY: `with_coroutine` holds a reference.
             unsafe {
                 let block = coroutine.as_ref();
                 let before = block.base.swap(level.get(), SeqCst);
@@ -216,8 +216,8 @@ impl<H: Host> Domain<H> {
     #[must_use]
     pub fn state(&self, id: CoroutineId) -> State {
         self.shared
-            // SAFETY: `with` holds a reference.
-            .with(id, |coroutine| unsafe { coroutine.as_ref() }.state())
+            // SAFETY: `with_coroutine` holds a reference.
+            .with_coroutine(id, |coroutine| unsafe { coroutine.as_ref() }.state())
             .unwrap_or(State::Exited)
     }
 
@@ -227,8 +227,8 @@ impl<H: Host> Domain<H> {
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn level(&self, id: CoroutineId) -> Result<Level, Dead> {
         self.shared
-            // SAFETY: `with` holds a reference.
-            .with(id, |coroutine| unsafe { coroutine.as_ref() }.level())
+            // SAFETY: `with_coroutine` holds a reference.
+            .with_coroutine(id, |coroutine| unsafe { coroutine.as_ref() }.level())
     }
 
     /// Returns the coroutine that the calling thread is polling (`get_cid`).
@@ -263,20 +263,19 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn record_handover(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.shared
-            // SAFETY: `with` holds a reference.
-            .with(id, |coroutine| {
-                unsafe { coroutine.as_ref() }.loans.add_lock()
-            })
+        self.shared.with_coroutine(id, |coroutine| {
+            // SAFETY: `with_coroutine` holds a reference.
+            unsafe { coroutine.as_ref() }.loans.add_lock()
+        })
     }
 
     /// Records that a lock of the coroutine is released, on any thread. With its last lock the
     /// coroutine loses its loans.
     pub fn record_unlock(&self, id: CoroutineId) {
-        let _ = self.shared.with(id, |coroutine| {
-            // SAFETY: `with` holds a reference.
+        let _ = self.shared.with_coroutine(id, |coroutine| {
+            // SAFETY: `with_coroutine` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.remove_lock() {
-                // SAFETY: `with` holds a reference.
+                // SAFETY: `with_coroutine` holds a reference.
                 unsafe { self.shared.resettle(coroutine, false) };
             }
         });
@@ -320,10 +319,10 @@ impl<H: Host> Domain<H> {
     /// Lends `level` to the holder of a lock. For the thread that hands a lock over while
     /// coroutines wait that have lent to the previous holder.
     pub fn lend(&self, holder: CoroutineId, level: Level) {
-        let _ = self.shared.with(holder, |coroutine| {
-            // SAFETY: `with` holds a reference.
+        let _ = self.shared.with_coroutine(holder, |coroutine| {
+            // SAFETY: `with_coroutine` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.lend(level.get()) {
-                // SAFETY: `with` holds a reference.
+                // SAFETY: `with_coroutine` holds a reference.
                 unsafe { self.shared.resettle(coroutine, true) };
             }
         });
@@ -334,10 +333,10 @@ impl<H: Host> Domain<H> {
     /// coroutine with several locks keeps its loan until it has released the last.
     pub fn set_loan(&self, holder: CoroutineId, level: Option<Level>) {
         let level = level.map_or(NO_LOAN, Level::get);
-        let _ = self.shared.with(holder, |coroutine| {
-            // SAFETY: `with` holds a reference.
+        let _ = self.shared.with_coroutine(holder, |coroutine| {
+            // SAFETY: `with_coroutine` holds a reference.
             if unsafe { coroutine.as_ref() }.loans.set_loan(level) {
-                // SAFETY: `with` holds a reference.
+                // SAFETY: `with_coroutine` holds a reference.
                 unsafe { self.shared.resettle(coroutine, true) };
             }
         });

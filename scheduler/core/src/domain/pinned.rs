@@ -15,8 +15,8 @@ impl<H: Host> Vcpu<H> {
         let shared = self.shared();
         shared.table.slots().filter_map(move |(index, slot)| {
             let id = CoroutineId::new(index, slot.word.live_generation()?);
-            let ours = shared.with(id, |coroutine| {
-                // SAFETY: `with` holds a reference.
+            let ours = shared.with_coroutine(id, |coroutine| {
+                // SAFETY: `with_coroutine` holds a reference.
                 let block = unsafe { coroutine.as_ref() };
                 block.is_pinned() && ptr::eq(block.vcpu(), self)
             });
@@ -39,7 +39,7 @@ impl<H: Host> Vcpu<H> {
     /// The calling thread is the one that polls the coroutines pinned here, and is not in the
     /// middle of such a poll.
     pub unsafe fn discard_pinned(&self) {
-        while let Some(coroutine) = { self.locked().take_pinned() } {
+        while let Some(coroutine) = { self.lock().take_pinned() } {
             // SAFETY: the coroutine is out of its queue, so ours, and dropped on its own thread.
             unsafe { discard(coroutine) };
         }

@@ -19,8 +19,8 @@ use crate::vcpu::{Vcpu, wake};
 
 impl<H: Host> Shared<H> {
     pub(super) fn cancel(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.with(id, |coroutine| {
-            // SAFETY: `with` holds a reference.
+        self.with_coroutine(id, |coroutine| {
+            // SAFETY: `with_coroutine` holds a reference.
             unsafe { wake::cancel_slot(coroutine, id.generation()) }
         })
         .and_then(|wake| match wake {
@@ -118,7 +118,7 @@ impl<H: Host> Shared<H> {
         self.closed.store(true, SeqCst);
         for rounds in 0.. {
             for vcpu in self.vcpus() {
-                while let Some(coroutine) = { vcpu.locked().take_any() } {
+                while let Some(coroutine) = { vcpu.lock().take_any() } {
                     // SAFETY: the coroutine is out of its queue, so owned by us.
                     unsafe { discard(coroutine) };
                 }

@@ -205,7 +205,7 @@ impl<H: Host> Drop for Running<'_, H> {
         self.vcpu.stop();
         self.vcpu.trace(self.coroutine, Step::Yielded);
         // SAFETY: the coroutine is ours, and in no queue.
-        unsafe { self.vcpu.locked().enqueue(self.coroutine) };
+        unsafe { self.vcpu.lock().enqueue(self.coroutine) };
     }
 }
 
@@ -238,7 +238,7 @@ impl<H: Host> Yielded<'_, H> {
 impl<H: Host> Drop for Yielded<'_, H> {
     fn drop(&mut self) {
         // SAFETY: the coroutine is ours, in no queue, and was polled last on this vCPU.
-        unsafe { self.vcpu.locked().enqueue_back(self.coroutine) };
+        unsafe { self.vcpu.lock().enqueue_back(self.coroutine) };
     }
 }
 

@@ -96,7 +96,7 @@ impl<H: Host> Vcpu<H> {
     pub(crate) unsafe fn admit_here(&self, coroutine: NonNull<Slot<H>>) {
         self.trace(coroutine, Step::Ready);
         // SAFETY: the calling thread serves this vCPU, by contract.
-        let mut locked = unsafe { self.locked_by_owner() };
+        let mut locked = unsafe { self.lock_by_owner() };
         // SAFETY: the contract is the caller's.
         let urgent = unsafe { locked.enqueue(coroutine) };
         drop(locked);

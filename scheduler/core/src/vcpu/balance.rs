@@ -26,7 +26,7 @@ impl<H: Host> Vcpu<H> {
                 // An idle vCPU that may help takes the most urgent work, whatever the reason.
                 0 if !self.may_help(locked.now()) => None,
                 _ if wanted == 0 => None,
-                _ => self.shared().victim(self, wanted),
+                _ => self.shared().find_victim(self, wanted),
             };
             let Some((victim, wanted)) = victim else {
                 return locked;
@@ -34,7 +34,7 @@ impl<H: Host> Vcpu<H> {
             locked.publish();
             drop(locked);
             let taken = self.steal(victim, wanted, mine == 0);
-            locked = self.locked();
+            locked = self.lock();
             if taken || self.shared().active.load(Relaxed) < 2 {
                 return locked;
             }
@@ -45,7 +45,7 @@ impl<H: Host> Vcpu<H> {
     /// up to half of that level. Returns false if no wanted coroutine was left.
     pub(super) fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) -> bool {
         let mut batch = [None; STEAL_MAX];
-        let mut theirs = victim.locked();
+        let mut theirs = victim.lock();
         theirs.drain_inbox();
         let bits = theirs.queues().movable() & wanted;
         if bits != 0 {
@@ -75,7 +75,7 @@ impl<H: Host> Vcpu<H> {
         if bits == 0 {
             return false;
         }
-        let mut mine = self.locked();
+        let mut mine = self.lock();
         for coroutine in batch.into_iter().flatten() {
             let from = victim.index;
             self.trace(coroutine, Step::Stolen { from });
@@ -107,7 +107,7 @@ impl<H: Host> Vcpu<H> {
         // Without another vCPU the coroutines stay until a vCPU is added.
         while let Some(successor) = self.shared().any_vcpu(self) {
             let next = {
-                let mut locked = self.locked();
+                let mut locked = self.lock();
                 locked.drain_inbox();
                 let movable = locked.queues().movable();
                 let next = (movable != 0)

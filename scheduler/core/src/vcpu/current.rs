@@ -134,7 +134,7 @@ impl<H: Host> Vcpu<H> {
     /// The caller picked the coroutine here and has not polled it since.
     #[cold]
     pub(crate) unsafe fn make_current(&self, coroutine: NonNull<Slot<H>>) {
-        let mut locked = self.locked();
+        let mut locked = self.lock();
         // SAFETY: the coroutine is owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
         // Updated under the lock: a change of the level finds the coroutine current, or is seen

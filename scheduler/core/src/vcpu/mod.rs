@@ -253,7 +253,7 @@ impl<H: Host> Vcpu<H> {
                 served: [0; LEVELS],
                 picked: NONE_RUNNING,
                 used: [0; LEVELS],
-                looks: search::budget(config.look_after),
+                looks: search::look_budget(config.look_after),
             }),
             slot_cache: SlotCache::new(),
         }
@@ -323,11 +323,11 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Takes the lock, on any thread.
-    pub(crate) fn locked(&self) -> Locked<'_, H> {
+    pub(crate) fn lock(&self) -> Locked<'_, H> {
         let domain = self.shared();
         if domain.here().is_some_and(|here| core::ptr::eq(here, self)) {
             // SAFETY: the host says that the calling thread serves the vCPU.
-            return unsafe { self.locked_by_owner() };
+            return unsafe { self.lock_by_owner() };
         }
         Locked {
             guard: self.lock.lock(&domain.host),
@@ -340,7 +340,7 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The calling thread serves the vCPU: it has the executor.
     #[inline]
-    pub(crate) unsafe fn locked_by_owner(&self) -> Locked<'_, H> {
+    pub(crate) unsafe fn lock_by_owner(&self) -> Locked<'_, H> {
         Locked {
             // SAFETY: the calling thread has the executor, which one thread at a time has, and
             // whose move to another thread synchronizes the two.
@@ -362,7 +362,7 @@ impl<H: Host> Vcpu<H> {
     pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
         let domain = self.shared();
         // SAFETY: the calling thread serves the vCPU, by contract.
-        let mut locked = unsafe { self.locked_by_owner() };
+        let mut locked = unsafe { self.lock_by_owner() };
         locked.read_clock();
         // The host and other threads may set their flags at any time.
         let arrived = self.mail.preempt.load(Relaxed) != 0
@@ -436,7 +436,7 @@ impl<H: Host> Vcpu<H> {
     /// turns from polling to another task, such as reaping completions, so that the time of the
     /// task is charged to no coroutine.
     pub fn refresh_clock(&self) {
-        let mut locked = self.locked();
+        let mut locked = self.lock();
         locked.read_clock_now();
     }
 }

@@ -45,7 +45,7 @@ impl<H: Host> Vcpu<H> {
         fence(SeqCst);
         loop {
             let vcpu = block.vcpu();
-            let _locked = vcpu.locked();
+            let _locked = vcpu.lock();
             if block.is_on(vcpu) {
                 if vcpu.is_current(coroutine) {
                     vcpu.set_preempt_flag(PREEMPT_HOST);

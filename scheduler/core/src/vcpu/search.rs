@@ -78,7 +78,7 @@ const SURPLUS_SEEN: u8 = 1;
 pub(super) const SURPLUS: u8 = 2;
 
 /// Creates the budget of looks of a vCPU.
-pub(super) fn budget(look_after: u64) -> TokenBucket {
+pub(super) fn look_budget(look_after: u64) -> TokenBucket {
     TokenBucket::new(1, SHARE * SHARE * look_after, 0)
 }
 
@@ -208,7 +208,7 @@ impl<H: Host> Vcpu<H> {
     fn mark_long(&self) {
         // Acquire: pairs with the release of another thread that set the mark.
         if !self.published.long.load(Acquire) {
-            let _locked = self.locked();
+            let _locked = self.lock();
             self.published.long.store(true, Release);
         }
     }
@@ -223,7 +223,7 @@ impl<H: Host> Vcpu<H> {
             return None;
         }
         let now = self.host_now();
-        let budget = self.locked().guarded().looks.wait(0, now);
+        let budget = self.lock().guarded().looks.wait(0, now);
         let wait = &self.published.wait;
         wait.set(Wait::Watches);
         match self.snapshot(now) {
@@ -320,7 +320,7 @@ impl<H: Host> Vcpu<H> {
         }
         let period = SHARE * self.shared().config.look_after;
         let now = self.host_now();
-        self.locked().guarded().looks.spend(period, now);
+        self.lock().guarded().looks.spend(period, now);
     }
 
     /// Looks at the other vCPUs: marks polls that are long, and calls `long` with the vCPU of each

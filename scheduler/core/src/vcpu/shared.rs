@@ -96,7 +96,7 @@ impl<H: Host> Shared<H> {
 
     /// Returns the vCPU with the most urgent movable work of the wanted levels, and the wanted
     /// levels that are at least as urgent as that work.
-    pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
+    pub(crate) fn find_victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
         let mut best = (64, None);
         for vcpu in self.vcpus() {
             let urgency = (vcpu.movable_levels() & wanted).trailing_zeros();
@@ -159,7 +159,7 @@ impl<H: Host> Shared<H> {
         loop {
             let vcpu = block.vcpu();
             // SAFETY: the contract is the caller's.
-            let settled = unsafe { vcpu.locked().settle(coroutine) };
+            let settled = unsafe { vcpu.lock().settle(coroutine) };
             vcpu.look_again();
             if settled {
                 break;
@@ -172,7 +172,7 @@ impl<H: Host> Shared<H> {
     }
 
     /// Runs `f` with the control block of a living coroutine.
-    pub(crate) fn with<R>(
+    pub(crate) fn with_coroutine<R>(
         &self,
         id: CoroutineId,
         f: impl FnOnce(NonNull<Slot<H>>) -> R,

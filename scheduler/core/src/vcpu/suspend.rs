@@ -68,7 +68,7 @@ impl<H: Host> Vcpu<H> {
     pub unsafe fn suspend_current(&self, end: QueueEnd) -> Option<CoroutineId> {
         // SAFETY: the caller acts for the thread that served the vCPU, and no other serves it
         // meanwhile.
-        let mut locked = unsafe { self.locked_by_owner() };
+        let mut locked = unsafe { self.lock_by_owner() };
         let coroutine = self.current()?;
         self.interrupt(coroutine, end);
         // SAFETY: the coroutine is being polled, so it is alive and in no queue; its poller is
@@ -86,7 +86,7 @@ impl<H: Host> Vcpu<H> {
     pub unsafe fn set_aside_current(&self) -> Option<SetAside<H>> {
         // SAFETY: the caller acts for the thread that served the vCPU, and no other serves it
         // meanwhile.
-        let _locked = unsafe { self.locked_by_owner() };
+        let _locked = unsafe { self.lock_by_owner() };
         let coroutine = self.current()?;
         self.interrupt(coroutine, QueueEnd::Head);
         self.set_running(NONE_RUNNING);
@@ -109,11 +109,11 @@ impl<H: Host> Vcpu<H> {
     /// The calling thread serves the vCPU, or acts for the thread that does: it has the executor.
     pub(crate) unsafe fn pick_suspended(&self, id: CoroutineId) -> bool {
         self.shared()
-            .with(id, |coroutine| {
-                // SAFETY: `with` holds a reference.
+            .with_coroutine(id, |coroutine| {
+                // SAFETY: `with_coroutine` holds a reference.
                 let block = unsafe { coroutine.as_ref() };
                 // SAFETY: the contract is the caller's.
-                let mut locked = unsafe { self.locked_by_owner() };
+                let mut locked = unsafe { self.lock_by_owner() };
                 locked.read_clock_now();
                 locked.drain_inbox();
                 let here = block.is_on(self)

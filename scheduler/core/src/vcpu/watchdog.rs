@@ -76,7 +76,7 @@ impl<H: Host> Vcpu<H> {
     unsafe fn just_ended(&self, coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
         // SAFETY: the caller owns the coroutine, so it is alive.
         let poll = unsafe { Poll::describe(coroutine, began) };
-        let level = Level::from_stored(self.locked().guarded().picked);
+        let level = Level::from_stored(self.lock().guarded().picked);
         Poll { level, ..poll }
     }
 
