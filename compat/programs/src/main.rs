@@ -65,8 +65,8 @@ async fn median(operation: &Operation) -> Result<u128> {
     Ok(times[RUNS / 2])
 }
 
-/// Starts a coroutine that computes until `stop` is set, for at most [`TIMEOUT`]. Its result is true
-/// if the time limit ended it.
+/// Starts a coroutine that computes until `stop` is set, for at most [`TIMEOUT`]. Its result is
+/// true if the time limit ended it.
 fn compute(stop: Arc<AtomicBool>) -> upshift::JoinHandle<bool> {
     let computation = async move {
         let start = Instant::now();

@@ -150,7 +150,8 @@ impl Inner {
     /// Leaves the daemon, if joined.
     fn depart(&self, state: &mut State) {
         if let Some(connection) = state.connection.take() {
-            // If there is no reply, the closed connection tells the daemon that this process leaves.
+            // If there is no reply, the closed connection tells the daemon that this process has
+            // left.
             let _ = connection.leave();
             self.forget();
         }

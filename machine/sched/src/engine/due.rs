@@ -118,15 +118,15 @@ impl WorkTimes {
         now >= self.thorough_scan
     }
 
-    /// Records a scan. `born` says that the scan has found new threads; a process that starts a
+    /// Records a scan. `has_new` says that the scan has found new threads; a process that starts a
     /// thread may start more, so the next scan is sooner. Thorough scans are rarer if there are
     /// many `threads`.
-    pub(super) fn record_scan(&mut self, now: Nanos, born: bool, threads: usize) {
+    pub(super) fn record_scan(&mut self, now: Nanos, has_new: bool, threads: usize) {
         if self.is_thorough(now) {
             let least = self.max_scan_interval * SCANS_PER_THOROUGH;
             self.thorough_scan = now + least.max(between_scans(threads));
         }
-        self.scan_interval = if born {
+        self.scan_interval = if has_new {
             self.max_scan_interval / SCANS_PER_THOROUGH
         } else {
             (self.scan_interval * 2).min(self.max_scan_interval)
