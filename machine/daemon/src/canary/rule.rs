@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_stands_still_silences_no_canary() {
+    fn a_stopped_machine_silences_no_canary() {
         let mut fixture = Fixture::new();
         for _ in 0..3 {
             assert_eq!(fixture.check(false, Duration::from_secs(9)), Check::Silence);

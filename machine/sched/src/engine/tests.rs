@@ -416,7 +416,7 @@ fn open_pieces_give_an_ordinary_thread_its_part_and_keep_the_shares() {
 }
 
 #[test]
-fn nothing_is_opened_while_tasks_leave_ordinary_threads_their_part() {
+fn no_piece_is_opened_while_tasks_leave_ordinary_threads_their_part() {
     let opened = |cpus: usize, awake: Nanos| {
         let mut world = World::new(cpus, cpus, 4000 * MS).open();
         for at in 0..cpus {
