@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets the variable"));
     let mut go = Command::new("go");
     go.args(["build", "-buildmode=c-archive", "-o"])
         .arg(folder.join("libwork.a"))

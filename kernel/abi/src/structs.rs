@@ -178,7 +178,7 @@ pub struct HartStatus {
 impl HartStatus {
     /// Number of levels, including idleness.
     pub const LEVELS: usize = 64;
-    /// Level that stands for idleness.
+    /// Level at which an idle hart is counted.
     pub const IDLE: usize = HartStatus::LEVELS - 1;
     /// Size of a status in bytes.
     pub const BYTES: usize = size_of::<HartStatus>();

@@ -126,7 +126,7 @@ pub(crate) fn take() -> Executor<KernelHost> {
     let hart = hart::this();
     hart.vcpu.store(executor.vcpu().as_ptr(), Relaxed);
     let switching = CoroutineId::from_u64(hart.switching.load(Relaxed));
-    domain().wake(switching).expect("it never ends");
+    domain().wake(switching).expect("switching never ends");
     hart::set_online(index);
     executor
 }

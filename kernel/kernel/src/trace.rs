@@ -262,14 +262,14 @@ fn record(kind: Kind, state: TraceState, id: u64, (process, detail): (usize, usi
 
 impl Ring {
     fn add(&mut self, record: Record) {
-        let room = self.records.capacity();
-        if room == 0 {
+        let capacity = self.records.capacity();
+        if capacity == 0 {
             return;
         }
-        if self.records.len() < room {
+        if self.records.len() < capacity {
             self.records.push(record)
         } else {
-            self.records[self.count % room] = record
+            self.records[self.count % capacity] = record
         }
         self.count += 1;
     }

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repetitions_are_of_one_name() {
+    fn repetitions_have_one_name() {
         let figures = figures("x\nfigure: a: 3\nfigure: b: 1\nfigure: a: 2\nfigure: a: ?\n");
         assert_eq!(figures.len(), 2);
         assert_eq!(figures[0].numbers, [2, 3]);

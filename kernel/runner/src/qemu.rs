@@ -57,7 +57,7 @@ impl Machine {
     }
 }
 
-/// A network card on a user-mode network of QEMU. Frames leave that network only where a variant
+/// A network card on a user-mode network of QEMU. Frames leave that network only if the variant
 /// says so.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {

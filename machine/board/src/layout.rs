@@ -177,8 +177,8 @@ impl VcpuLine {
         }
     }
 
-    /// Returns the levels that have a runnable coroutine. The vCPU may use this very word as its
-    /// own bitmap.
+    /// Returns the levels that have a runnable coroutine. The vCPU may use this word as its own
+    /// bitmap.
     pub fn bitmap(&self) -> &AtomicU64 {
         &self.bitmap
     }

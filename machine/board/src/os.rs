@@ -233,8 +233,8 @@ impl<T> Drop for Mapping<T> {
 /// # Errors
 /// Errors of the kernel; `WouldBlock` if the socket does not block and is full.
 pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut control = SendAncillaryBuffer::new(&mut room);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -292,8 +292,8 @@ pub fn receive_any(
     buffer: &mut [u8],
     flags: RecvFlags,
 ) -> io::Result<Packet> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let received = loop {

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_levels_count_as_nothing() {
+    fn invalid_levels_count_as_no_level() {
         let claim = Claim {
             bitmap: 0,
             running: 200,

@@ -31,9 +31,9 @@ pub struct Config {
 /// sshd, the kernel's own workers. Real-time throttling, if enabled, stops all of these SCHED_FIFO
 /// threads for 50 ms of each second, including schedulers. Therefore the tasks leave SCHED_FIFO for
 /// `part` of each `every`: the task in front competes like a single ordinary thread of nice 0, and
-/// all other tasks are behind all threads (SCHED_IDLE). If no ordinary thread wants the CPU, the
+/// all other tasks are behind all threads (SCHED_IDLE). If no ordinary thread needs the CPU, the
 /// task in front continues to run, so the pieces cost only the system calls. With 12 %, a single
-/// ordinary thread that wants the CPU gets a little more than 4 % of it, several threads get up to
+/// ordinary thread that needs the CPU gets a little more than 4 % of it, several threads get up to
 /// 12 %, and the throttling never takes effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OpenPieces {

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_stay_on_their_grid_unless_a_whole_one_was_missed() {
+    fn slices_stay_on_their_grid_unless_a_whole_slice_was_missed() {
         assert_eq!(next_end(100, 50, 103), 150);
         assert_eq!(next_end(100, 50, 151), 201);
     }

@@ -4,7 +4,7 @@
 //! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the
 //! scheduler, so that it also runs if the tasks use every CPU. It costs nothing until a process
 //! ends. If the kernel reports threads (with CAP_NET_ADMIN, and in the machine's network
-//! namespace), it costs about 3 µs for each thread that is born or ends anywhere on the machine.
+//! namespace), it costs about 3 µs for each thread that starts or ends anywhere on the machine.
 //! Otherwise the engine scans.
 
 use std::collections::HashSet;

@@ -139,24 +139,24 @@ pub enum EventKind {
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
     events: Vec<Event>,
-    room: usize,
+    capacity: usize,
     lost: u64,
 }
 
 impl Trace {
-    /// Creates a trace with space for `room` events.
-    pub(crate) fn new(room: usize) -> Trace {
+    /// Creates a trace with space for `capacity` events.
+    pub(crate) fn new(capacity: usize) -> Trace {
         Trace {
-            events: Vec::with_capacity(room),
-            room,
+            events: Vec::with_capacity(capacity),
+            capacity,
             lost: 0,
         }
     }
 
     pub(crate) fn add(&mut self, at: Nanos, kind: EventKind) {
-        if self.events.len() < self.room {
+        if self.events.len() < self.capacity {
             self.events.push(Event { at, kind });
-        } else if self.room > 0 {
+        } else if self.capacity > 0 {
             self.lost += 1;
         }
     }

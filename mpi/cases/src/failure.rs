@@ -60,7 +60,7 @@ pub(crate) async fn hung(world: World) -> Result<()> {
 pub(crate) async fn error(world: World) -> Result<()> {
     serve(&world).await?;
     if world.rank() == world.size() - 1 {
-        return Err(Error::System("it had enough".into()));
+        return Err(Error::System("the last rank fails".into()));
     }
     world.comm().barrier().await
 }
@@ -68,6 +68,6 @@ pub(crate) async fn error(world: World) -> Result<()> {
 /// The last rank panics.
 pub(crate) async fn panics(world: World) -> Result<()> {
     serve(&world).await?;
-    assert!(world.rank() < world.size() - 1, "it had enough");
+    assert!(world.rank() < world.size() - 1, "the last rank fails");
     world.comm().barrier().await
 }

@@ -320,7 +320,7 @@ impl Comm {
 /// start with a library that lacks it.
 fn symbol(name: &'static str) -> Result<*mut c_void> {
     for prefix in ["MPI_", "MPIX_"] {
-        let name = CString::new(format!("{prefix}{name}")).expect("no zero in it");
+        let name = CString::new(format!("{prefix}{name}")).expect("the name contains no zero byte");
         // SAFETY: `name` is a C string; the handle represents all libraries of the process.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         if !found.is_null() {

@@ -116,7 +116,7 @@ pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usi
     let frames = (ram.end - ram.start) / PAGE;
     let home = gaps(first.clone(), used)
         .find(|gap| gap.end - gap.start >= frames)
-        .expect("no room for one byte per frame");
+        .expect("no space for one byte per frame");
     let state = PhysAddr::new(home.start).direct() as *mut u8;
     // SAFETY: the range is free and mapped, and never allocated: it is excluded below.
     let state = unsafe {

@@ -66,15 +66,15 @@ const BUDGET: usize = 16;
 /// as fill its buffer, so that bytes that were written at once can be read at once.
 const MAX_TURN: usize = 3;
 /// Time without a frame from the peer after which a connection without an owner is reset: several
-/// times the first time-out for a lost frame, which is a second. It also ends a connection that the
+/// times the first time-out for a lost frame, which is a second. Also ends a connection that the
 /// peer has begun and does not confirm.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a silent peer is probed; a peer that does not answer within the same time is
 /// considered gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// Maximum delay of an acknowledgement within the machine. It is sent with an answer if there is
-/// one by then, and at once for more than a frame. The loopback loses no frame, and neither end
-/// waits for an acknowledgement before it sends.
+/// Maximum delay of an acknowledgement within the machine. An acknowledgement is sent with an
+/// answer if there is one by then, and at once for more than a frame. The loopback loses no frame,
+/// and neither end waits for an acknowledgement before it sends.
 const ACK_DELAY: Duration = Duration::from_millis(40);
 /// Time after which a peer that acknowledges nothing is considered gone, even if it sends frames.
 const STALL_TIMEOUT: Duration = Duration::from_secs(180);

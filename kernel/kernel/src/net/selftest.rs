@@ -158,8 +158,8 @@ pub(crate) async fn more_urgent_socket_sends_first() -> Outcome {
             for _ in 0..2 {
                 let to = IpEndpoint::new(address(SELF), PORT + 1);
                 let mut endpoint = endpoint(index);
-                let room = endpoint.udp().send(4, to);
-                room.expect("room").fill(level.get());
+                let bytes = endpoint.udp().send(4, to);
+                bytes.expect("the buffer has space").fill(level.get());
             }
             stack.kick(index, level);
             sockets.push(index);

@@ -95,9 +95,9 @@ macro_rules! routes {
 
 system_calls!(routes);
 
-/// Returns whether a call of this level may run inline, before the ready kernel coroutines. It may
-/// not if one of them is as urgent: that coroutine may wait for the same event, and has waited for
-/// longer.
+/// Returns whether a call of this level may run inline, before the ready kernel coroutines. If one
+/// of these coroutines is as urgent, the call may not: the coroutine may wait for the same event,
+/// and has waited for longer.
 fn may_run_inline(level: Level) -> bool {
     let first = level.more_urgent_bits() | level.bit();
     executor::domain().bitmap() & first == 0

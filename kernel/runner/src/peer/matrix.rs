@@ -1,5 +1,5 @@
-//! Clients of the matrix server, at forwarded ports of 127.0.0.1. They compare every byte of a
-//! reply with the product that the host computes.
+//! Clients of the matrix server, at forwarded ports of 127.0.0.1. The clients compare every byte of
+//! a reply with the product that the host computes.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

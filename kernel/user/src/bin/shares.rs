@@ -379,7 +379,7 @@ async fn orphan_in_the_same_share_lives_on() -> Outcome {
 }
 
 async fn empty_share_is_an_error() -> Outcome {
-    // The kernel has room for 256 processes.
+    // The kernel has space for 256 processes.
     for halvings in [9, 10, 64, u8::MAX] {
         let child = spawn_within("child", b"exit 0", &[], bounds_at(LATER, halvings));
         ensure!(child == Err(Error::TooMany), "{halvings}: {child:?}");

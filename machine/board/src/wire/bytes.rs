@@ -83,8 +83,8 @@ impl<'a> Writer<'a> {
     }
 
     pub(super) fn put(&mut self, bytes: &[u8]) {
-        if let Some(room) = self.buffer.get_mut(self.at..self.at + bytes.len()) {
-            room.copy_from_slice(bytes);
+        if let Some(target) = self.buffer.get_mut(self.at..self.at + bytes.len()) {
+            target.copy_from_slice(bytes);
             self.at += bytes.len();
         }
     }

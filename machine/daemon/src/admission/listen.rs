@@ -1,5 +1,5 @@
 //! The listening socket. Its file has its permissions before a client can connect. A daemon takes
-//! over the file of a daemon that has died, but never of a living daemon. The file, and the lock
+//! over the file of a daemon that has ended, but never of a running daemon. The file, and the lock
 //! beside it, are removed when the daemon ends.
 
 use std::error::Error;

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn users_do_not_take_each_others_room() {
+    fn users_do_not_use_each_others_space() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
         let connect =
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn other_users_leave_room_for_named_users_and_these_for_root() {
+    fn other_users_leave_space_for_named_users_and_named_users_for_root() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
         for user in 0..6 {

@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_gives_its_rate_and_no_more() {
+    fn a_quota_allows_its_rate_and_no_more() {
         let start = Instant::now();
         let quota = Quota::new(0.2, start);
         let ms = Duration::from_millis;
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_not_taken_for_absent() {
+    fn an_unreadable_file_does_not_count_as_absent() {
         let absent = |errno: i32| is_absence(&io::Error::from_raw_os_error(errno));
         for errno in [libc::ENOENT, libc::ESRCH, libc::EOPNOTSUPP] {
             assert!(absent(errno));

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Silence is counted in time for which the machine ran: a check adds at most one [`ROUND`],
-//! however late it is. If the whole machine stands still, so does the monitor, and the pause counts
-//! as one round. A host that stops only this CPU cannot be distinguished from a silent canary.
+//! however late it is. If the whole machine is stopped, so is the monitor, and the pause counts as
+//! one round. A host that stops only this CPU cannot be distinguished from a silent canary.
 
 use std::time::{Duration, Instant};
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_stands_still_silences_no_canary() {
+    fn a_stopped_machine_silences_no_canary() {
         let mut fixture = Fixture::new();
         for _ in 0..3 {
             assert_eq!(fixture.check(false, Duration::from_secs(9)), Check::Silence);

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_that_leaves_a_group_gains_nothing_by_it() {
+    fn a_user_that_leaves_a_group_gains_no_right() {
         let mut config = Config::parse(
             "ceiling = 32\n\
              [[rule]]\ngroup = 100\ndeny = true\n\

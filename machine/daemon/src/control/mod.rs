@@ -210,8 +210,8 @@ impl Control {
             }
             let timeout = Timespec::try_from(beat.saturating_duration_since(now)).ok();
             events.clear();
-            let room = rustix::buffer::spare_capacity(&mut events);
-            let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
             for event in &events {
                 let flags = event.flags;
                 match event.data.u64() {

@@ -48,7 +48,7 @@ pub(crate) struct RosterEntry {
     guard: Elevated,
     /// Descriptor from which the thread's CPU time is read; unset until it has been opened.
     clock: OnceLock<Arc<OwnedFd>>,
-    /// Set while the thread's scheduler wants it in SCHED_FIFO.
+    /// Set while the thread's scheduler keeps it in SCHED_FIFO.
     raised: AtomicBool,
     /// Set while the thread must stay in SCHED_OTHER.
     suspended: AtomicBool,

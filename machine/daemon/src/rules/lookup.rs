@@ -127,19 +127,19 @@ impl Lookups {
         self.asked.get(&pid)?.inheritance.clone()
     }
 
-    /// Looks up a process that has changed, or that has started with an inheritance (`born`).
+    /// Looks up a process that has changed, or that has started with an inheritance (`started`).
     /// Returns `false` if too many lookups are in progress.
     #[must_use]
     pub(super) fn ask(
         &mut self,
         pid: i32,
-        born: Option<Option<Inheritance>>,
+        started: Option<Option<Inheritance>>,
         shared: &Shared,
     ) -> bool {
         let changed = Instant::now();
         if let Some(asked) = self.asked.get_mut(&pid) {
             asked.changed = changed;
-            if let Some(inheritance) = born {
+            if let Some(inheritance) = started {
                 asked.inheritance = inheritance;
             }
             return true;
@@ -147,7 +147,7 @@ impl Lookups {
         if self.asked.len() >= MAX_LOOKUPS {
             return false;
         }
-        let inheritance = born.flatten();
+        let inheritance = started.flatten();
         self.asked.insert(
             pid,
             Asked {

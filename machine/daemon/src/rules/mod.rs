@@ -314,10 +314,10 @@ impl Work {
                 Event::Born {
                     process, thread, ..
                 } => {
-                    let room = self.room(process);
+                    let max_new = self.max_new_threads(process);
                     self.lookups.has_changed(process);
                     if let Some(known) = self.processes.get_mut(&process)
-                        && room > 0
+                        && max_new > 0
                     {
                         known.adopt(thread, &self.shared);
                         self.lookups
@@ -338,14 +338,14 @@ impl Work {
     }
 
     /// Returns the number of threads that may be added to this process.
-    fn room(&self, pid: i32) -> usize {
+    fn max_new_threads(&self, pid: i32) -> usize {
         let user = self.processes.get(&pid).map(Process::user);
-        user.map_or(0, |user| self.room_of(user))
+        user.map_or(0, |user| self.max_new_threads_of(user))
     }
 
     /// Returns the number of threads that may be added for `user`, within the limits for a user and
     /// for all assigned programs.
-    fn room_of(&self, user: u32) -> usize {
+    fn max_new_threads_of(&self, user: u32) -> usize {
         let (mut all, mut own) = (0, 0);
         for process in self.processes.values() {
             all += process.threads();
@@ -366,11 +366,11 @@ impl Work {
     /// Requests the lookup of a process, which `parent` has just forked if it is given. If the
     /// lookup is not accepted, a sweep follows.
     fn ask(&mut self, pid: i32, parent: Option<i32>, now: Instant) {
-        let born = parent.map(|parent| match self.processes.get(&parent) {
+        let started = parent.map(|parent| match self.processes.get(&parent) {
             Some(parent) => Some(parent.inheritance(&self.shared)),
             None => self.lookups.inheritance_of(parent),
         });
-        if !self.lookups.ask(pid, born, &self.shared) {
+        if !self.lookups.ask(pid, started, &self.shared) {
             self.sweep = self.sweep.min(now + SWEEP / 10);
         }
     }
@@ -431,10 +431,10 @@ impl Work {
             process.parent = lookup.parent;
             self.unranked = true;
         }
-        let room = self.room_of(user);
+        let max_new = self.max_new_threads_of(user);
         if let Some(process) = self.processes.get_mut(&pid) {
             let tids = (&lookup.tids, lookup.began);
-            process.count_threads(tids, &self.shared, &self.domains, room);
+            process.count_threads(tids, &self.shared, &self.domains, max_new);
             self.lookups
                 .ask_for_clocks(pid, process.take_without_clock());
         }

@@ -217,14 +217,14 @@ impl Process {
         self.threads.len()
     }
 
-    /// Updates the threads from `tids`, the process's threads at `then`: adopts at most `room`
+    /// Updates the threads from `tids`, the process's threads at `then`: adopts at most `max_new`
     /// unknown threads, and removes threads that had ended.
     pub(super) fn count_threads(
         &mut self,
         (tids, then): (&HashSet<Tid>, Instant),
         shared: &Arc<Shared>,
         domains: &Domains,
-        room: usize,
+        max_new: usize,
     ) {
         // The mask of the main thread represents the process; no thread's own mask is changed.
         let allowed = shared.sys.sched_getaffinity(self.pid);
@@ -232,7 +232,7 @@ impl Process {
         self.cpus.width = domains.width(&self.cpus.allowed);
         self.threads
             .retain(|tid, thread| tids.contains(tid) || thread.recorded_at >= then);
-        let max_threads = self.threads.len() + room;
+        let max_threads = self.threads.len() + max_new;
         let main = tids.get(&self.pid);
         for &tid in main.into_iter().chain(tids) {
             if self.threads.len() < max_threads {

@@ -189,7 +189,7 @@ fn a_flood_of_processes_that_match_a_rule_leaves_bystanders_their_share() {
 }
 
 #[test]
-fn a_program_with_a_limit_on_real_time_stays_ordinary_and_lives() {
+fn a_program_with_a_limit_on_real_time_stays_ordinary_and_is_not_killed() {
     let _guard = serial_test();
     if !permitted() {
         return;

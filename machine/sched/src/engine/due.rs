@@ -121,12 +121,12 @@ impl WorkTimes {
     /// Records a scan. `found_new` says that the scan has found new threads; a process that starts
     /// a thread may start more, so the next scan is sooner. Thorough scans are rarer if there are
     /// many `threads`.
-    pub(super) fn record_scan(&mut self, now: Nanos, found_new: bool, threads: usize) {
+    pub(super) fn record_scan(&mut self, now: Nanos, has_new: bool, threads: usize) {
         if self.is_thorough(now) {
             let least = self.max_scan_interval * SCANS_PER_THOROUGH;
             self.thorough_scan = now + least.max(scan_interval_for(threads));
         }
-        self.scan_interval = if found_new {
+        self.scan_interval = if has_new {
             self.max_scan_interval / SCANS_PER_THOROUGH
         } else {
             (self.scan_interval * 2).min(self.max_scan_interval)

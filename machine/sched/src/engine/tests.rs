@@ -24,7 +24,7 @@ struct Sim {
     stolen: fn(Nanos) -> bool,
     lost: Nanos,
     by_scheduler: bool,
-    /// CPU time of an ordinary thread that always wants every CPU.
+    /// CPU time of an ordinary thread that always competes for every CPU.
     bystander: Option<Nanos>,
     /// A CPU that becomes unavailable, and the time.
     unplugged: Option<(usize, Nanos)>,
@@ -39,7 +39,7 @@ struct SimTask {
     ends: Option<Nanos>,
     /// Period, and time awake at the beginning of each period.
     awake: Option<(Nanos, Nanos)>,
-    /// Number of times the engine asked whether the task wants a CPU.
+    /// Number of times the engine asked whether the task needs a CPU.
     asked: u32,
     /// Runs of the task, oldest first: (begin, end).
     runs: Vec<(Nanos, Nanos)>,
@@ -297,7 +297,7 @@ fn shares_hold_beside_a_sleeper() {
     let used = world.used();
     let ratio = used[1] as f64 / used[2] as f64;
     assert!((2.8..3.2).contains(&ratio), "{used:?}");
-    // The sleeper gets all the time that it wants.
+    // The sleeper gets all the time that it needs.
     assert!(used[0] >= 90, "{used:?}");
 }
 
@@ -416,7 +416,7 @@ fn open_pieces_give_an_ordinary_thread_its_part_and_keep_the_shares() {
 }
 
 #[test]
-fn nothing_is_opened_while_tasks_leave_ordinary_threads_their_part() {
+fn no_piece_is_opened_while_tasks_leave_ordinary_threads_their_part() {
     let opened = |cpus: usize, awake: Nanos| {
         let mut world = World::new(cpus, cpus, 4000 * MS).open();
         for at in 0..cpus {

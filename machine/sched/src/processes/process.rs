@@ -172,16 +172,16 @@ impl Process {
             let tids: HashSet<i32> = tids.into_iter().collect();
             self.guards.retain(|guard| tids.contains(&guard.tid()));
             let known: HashSet<i32> = self.tids().collect();
-            let born: Vec<i32> = tids.difference(&known).copied().collect();
+            let new_tids: Vec<i32> = tids.difference(&known).copied().collect();
             (self.refused, self.full) = (0, false);
-            for (done, &tid) in born.iter().enumerate() {
+            for (done, &tid) in new_tids.iter().enumerate() {
                 match self.adopt_new(tid, elevator, class, cpu, threads)? {
                     Adoption::Adopted => {}
                     Adoption::Refused => self.refused += 1,
                     // The remaining threads would not fit either, and each attempt takes long.
                     Adoption::Full => {
                         self.full = true;
-                        self.refused += (born.len() - done) as u64;
+                        self.refused += (new_tids.len() - done) as u64;
                         return Ok(());
                     }
                 }

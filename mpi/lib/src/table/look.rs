@@ -57,7 +57,7 @@ impl Table {
         }
     }
 
-    /// Receives a message that no operation wants, so that its sender can continue.
+    /// Receives a message that no operation expects, so that its sender can continue.
     fn receive_unwanted(&mut self, mut matched: Matched) {
         // SAFETY: constants of the library; the out-parameters are locals; the buffer moves to the
         // table with the request.

@@ -53,8 +53,8 @@ impl RateLimiter {
         let cost = SECOND / u64::from(rate);
         let key = peer_key(peer);
         let mut buckets = self.shard_of(key);
-        let room = buckets.len() < MAX_ADDRESSES / SHARDS;
-        if !room && !buckets.contains_key(&key) {
+        let has_space = buckets.len() < MAX_ADDRESSES / SHARDS;
+        if !has_space && !buckets.contains_key(&key) {
             return true;
         }
         let full = || TokenBucket::new(1, SECOND, now);

@@ -71,8 +71,7 @@ pub(crate) struct Clocks {
     write_since: AtomicU64,
     /// Set while the last write waits for the socket.
     write_pending: AtomicBool,
-    /// Number of response bodies of HTTP/2 that wait for the client to make room for their next
-    /// part.
+    /// Number of response bodies of HTTP/2 that wait until the client accepts their next part.
     offered: AtomicU32,
     /// Time at which such a body began to wait or resumed.
     offer_progress_at: AtomicU64,
@@ -245,7 +244,7 @@ impl Clocks {
         self.offer_progress_at.store(self.now(), Relaxed);
     }
 
-    /// Notes that the client has made room for the part, or that its stream has ended.
+    /// Notes that the client has accepted the part, or that its stream has ended.
     pub(crate) fn end_offer(&self) {
         self.offered.fetch_sub(1, Relaxed);
         self.offer_progress_at.store(self.now(), Relaxed);

@@ -144,9 +144,9 @@ impl FrameScanner {
     fn save_payload(&mut self, part: &[u8]) {
         match self.kind() {
             PRIORITY_UPDATE => {
-                let room = (MAX_UPDATE_BYTES + 1).saturating_sub(self.payload.len());
+                let space = (MAX_UPDATE_BYTES + 1).saturating_sub(self.payload.len());
                 self.payload
-                    .extend_from_slice(&part[..part.len().min(room)]);
+                    .extend_from_slice(&part[..part.len().min(space)]);
             }
             SETTINGS if !self.flag(ACK) => {
                 for byte in part {

@@ -22,7 +22,7 @@ pub(super) fn has_unknown_coding(head: &[u8]) -> bool {
         return false;
     }
     let mut lines = head.split_inclusive(|byte| *byte == b'\n');
-    // Empty lines may stand before a request (RFC 9112, section 2.2).
+    // Empty lines may precede a request (RFC 9112, section 2.2).
     let is_end = |line: &&[u8]| line.trim_ascii().is_empty();
     let _ = lines.by_ref().find(|line| !is_end(line));
     let fields = lines.take_while(|line| !is_end(line));

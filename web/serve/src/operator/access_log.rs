@@ -357,16 +357,16 @@ mod tests {
     /// A disk with limited space.
     struct Disk {
         content: Vec<u8>,
-        room: usize,
+        space: usize,
     }
 
     impl Write for Disk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let count = bytes.len().min(self.room);
+            let count = bytes.len().min(self.space);
             if count == 0 {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            self.room -= count;
+            self.space -= count;
             self.content.extend_from_slice(&bytes[..count]);
             Ok(count)
         }
@@ -401,7 +401,7 @@ mod tests {
         // The disk has space for one line and a part of the second line.
         let mut lines = LineWriter::new(Disk {
             content: Vec::new(),
-            room: one.len() + 20,
+            space: one.len() + 20,
         });
         for path in ["/0", "/1", "/2"] {
             lines.push(&record(path));
@@ -410,7 +410,7 @@ mod tests {
         lines.push(&record("/3"));
         lines.flush();
         assert_eq!(lines.lost, 3);
-        lines.file.room = 1 << 20;
+        lines.file.space = 1 << 20;
         lines.flush();
         lines.push(&record("/4"));
         lines.push(&record("/5"));

@@ -124,8 +124,8 @@ impl Service<Request<Incoming>> for HttpService {
 enum AdmissionClass {
     /// Monitoring is always admitted.
     Always,
-    /// For files and texts in memory, the number of requests in progress is checked. They cost less
-    /// than the wait that a refusal avoids.
+    /// For files and texts in memory, only the number of requests in progress is checked. Such a
+    /// response costs less than the wait that a refusal avoids.
     Counted,
     /// For computations, the number of requests in progress and the expected wait are checked.
     Timed,

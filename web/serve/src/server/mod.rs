@@ -67,9 +67,9 @@ impl Server {
     }
 
     /// Checks all resources that [`bind`](Server::bind) would open: folders, certificates,
-    /// addresses, the access log and the control socket. Does not listen and creates no file. It is
-    /// not a fault if another `upshift` or systemd holds a port, since this may be the server that
-    /// will read these settings. Returns warnings.
+    /// addresses, the access log and the control socket. Does not listen and creates no file. A
+    /// port that another `upshift` or systemd holds is no fault, since the holder may be the server
+    /// that will read these settings. Returns warnings.
     ///
     /// # Errors
     /// Returns the faults, one per line.

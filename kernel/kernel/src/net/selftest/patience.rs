@@ -141,7 +141,7 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
         match state {
             // Established, with and without bytes to send.
             0 => {}
-            1 => ensure!(client.write(4096, true, fill).is_some(), "no room"),
+            1 => ensure!(client.write(4096, true, fill).is_some(), "no space"),
             // FIN-WAIT, CLOSE-WAIT, and both.
             2 => client
                 .shutdown(executor::level())
@@ -150,7 +150,7 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
                 .shutdown(executor::level())
                 .map_err(|error| format!("{error}"))?,
             4 => {
-                ensure!(client.write(4096, true, fill).is_some(), "no room");
+                ensure!(client.write(4096, true, fill).is_some(), "no space");
                 client
                     .shutdown(executor::level())
                     .map_err(|error| format!("{error}"))?;
@@ -171,7 +171,7 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
         // A connection closed with unread bytes is reset.
         ensure!(
             state == 2 || state == 4 || client.write(1, false, fill).is_some() || state == 1,
-            "state {state}: no room"
+            "state {state}: no space"
         );
         wait(1_000).await;
         drop(server);

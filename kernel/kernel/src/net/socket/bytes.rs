@@ -74,12 +74,12 @@ impl Socket {
         if is_ending || !socket.may_send() {
             return Some(Err(Error::BrokenPipe));
         }
-        let room = socket.send_capacity() - socket.send_queue();
-        if room < if all { len } else { len.min(1) } {
+        let space = socket.send_capacity() - socket.send_queue();
+        if space < if all { len } else { len.min(1) } {
             return None;
         }
         let (mut done, mut failed) = (0, None);
-        while done < len.min(room) && failed.is_none() {
+        while done < len.min(space) && failed.is_none() {
             let written = socket.send(|bytes| {
                 let fits = bytes.len().min(len - done);
                 match put(done, &mut bytes[..fits]) {

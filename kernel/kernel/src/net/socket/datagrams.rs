@@ -89,7 +89,7 @@ impl Socket {
         let outcome = match endpoint(index).udp().send(len, to) {
             Err(udp::SendError::BufferFull) => return None,
             Err(udp::SendError::Unaddressable) => Err(Error::BadArgument),
-            Ok(room) => put(room).map(|()| len),
+            Ok(bytes) => put(bytes).map(|()| len),
         };
         requests().kick(index, level());
         Some(outcome)

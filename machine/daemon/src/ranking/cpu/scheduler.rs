@@ -109,10 +109,10 @@ impl Scheduler {
             let timeout = self.timeout(Instant::now());
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             events.clear();
-            let room = rustix::buffer::spare_capacity(&mut events);
+            let spare = rustix::buffer::spare_capacity(&mut events);
             // The code below looks for due work in the same way after a timeout, an event and an
             // interruption.
-            let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
+            let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
             self.repin();
             let now = Instant::now();
             for event in &events {
