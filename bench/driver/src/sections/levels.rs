@@ -14,7 +14,7 @@ use upshift_report::{Kind, Look, Plot};
 use crate::goal::{Goal, at_least, at_most};
 use crate::measure::{Drive, Load, Measured, sum_up, watch};
 use crate::options::Options;
-use crate::peers::{Built, Program};
+use crate::peers::{BuiltPrograms, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::server::Server;
@@ -49,7 +49,7 @@ fn vcpus_row(vcpus: usize) -> String {
 }
 
 /// Runs the section `vcpus`.
-pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let programs = [2, 5].into_iter().filter_map(|n| {
         let vcpus = n.to_string();
         let program = built.upshift(&["matrix-server", "--vcpus", &vcpus])?;
@@ -63,7 +63,7 @@ pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: 
 }
 
 /// Runs the section `levels`.
-pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let args = ["matrix-server", "--vcpus", "1", "--pin", "0"];
     let Some(program) = built.upshift(&args) else {
         return;

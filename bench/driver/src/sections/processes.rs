@@ -18,7 +18,7 @@ use upshift_load::{Awake, run as drive};
 use crate::goal::{Goal, Values, at_least, at_most};
 use crate::measure::{Drive, Measured, observe};
 use crate::options::Options;
-use crate::peers::{Built, Program};
+use crate::peers::{BuiltPrograms, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::server::Server;
@@ -84,7 +84,7 @@ struct Load {
 }
 
 /// Measures the section.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let server = |board| {
         let args = ["spin-server", "--vcpus", "1", "--pin", "0", "--level", "2"];
         built.upshift(&[&args[..], &["--board", board]].concat())
@@ -246,7 +246,7 @@ pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let done = section.values(CASE, &batch_row(DAEMON), |run| run.per_second / 10.0);
     let share = done
         .zip(left)
-        .and_then(|(done, left)| done.with(&left, |done, left| done / left));
+        .and_then(|(done, left)| done.combine(&left, |done, left| done / left));
     let what = "both on the board: the batch does ≥ 90 % of what server and client leave";
     vec![
         beside(DAEMON),

@@ -6,7 +6,7 @@
 //! the mixed row is on CPU 1.
 
 mod cache;
-mod show;
+mod report;
 
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
@@ -23,12 +23,12 @@ use upshift_load::child::{Child, listening, pin};
 
 use crate::machine::{LoadMonitor, Usage};
 use crate::options::{Options, bench_dir};
-use crate::peers::{Built, FILES, Program};
+use crate::peers::{BuiltPrograms, FILES, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds;
-use crate::sections::closed::is_same;
-use cache::{clean, forget_all, make, prepare, warm};
-pub(crate) use show::{goals, table};
+use crate::sections::closed::admit;
+use cache::{create_files, evict_all, fill_page_cache, preallocate, remove_output};
+pub(crate) use report::{goals, table};
 
 /// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -93,7 +93,7 @@ const TASKS: [&str; 2] = ["32", "4"];
 /// Time between two urgent reads.
 const PACE: Duration = Duration::from_millis(1);
 /// Factor by which the p99 of the urgent reads is to be below the p99 of every other runtime.
-const AHEAD: f64 = 3.0;
+const REQUIRED_SPEEDUP: f64 = 3.0;
 
 /// Output of a program.
 #[derive(Deserialize)]
@@ -109,18 +109,18 @@ struct Printed {
 }
 
 /// Measures all rows.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let dir = bench_dir().join("target/files");
-    if let Err(error) = make(&dir) {
+    if let Err(error) = create_files(&dir) {
         results.note(format!("{}: {error}", dir.display()));
         return;
     }
     let mut programs = built.of(FILES);
     programs.retain(|(name, program)| {
         let same = check(program, &dir);
-        is_same(results, name, program, same)
+        admit(results, name, program, same)
     });
-    if !forget_all(&dir) {
+    if !evict_all(&dir) {
         let note = "cold: posix_fadvise(POSIX_FADV_DONTNEED) for each file, since drop_caches was refused; names stay cached";
         results.note(note.into());
     }
@@ -135,12 +135,12 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         let (name, program) = &programs[(index + round) % programs.len()];
         let title = case.map_or(MIXED[0], |case| case.name);
         let row = format!("{title}, {name}");
-        let runs = rounds::undisturbed(results, options, &row, || {
+        let runs = rounds::repeat_while_disturbed(results, options, &row, || {
             let runs = match case {
                 Some(case) => one(case, program, &dir, options),
                 None => mixed(program, &dir, options),
             }?;
-            let why = runs.last().and_then(rounds::disturbance);
+            let why = runs.last().and_then(rounds::disturbance_of);
             Ok((runs, why))
         });
         match runs {
@@ -169,7 +169,7 @@ fn record(results: &mut SectionResults, case: &str, peer: &str, run: Run) {
 /// Checks that the program reads and writes the same bytes as all others in a short run of all
 /// operations.
 fn check(program: &Program, dir: &Path) -> Result<(), String> {
-    clean(dir);
+    remove_output(dir);
     let printed = end(start(program, "check", dir, &[])?)?;
     let bytes = |number: u64, from: u64, length: usize| -> Vec<u8> {
         let words = (0..length as u64 / 8).map(|index| word(number, from / 8 + index));
@@ -183,7 +183,7 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
         .wrapping_add(big(CHECKED_BLOCKS * BLOCK as u64))
         .wrapping_add(big(CHECKED_PIECES * LONG_BYTES as u64));
     if printed.sum != expected {
-        return Err("it has read other bytes than there are".into());
+        return Err("the bytes that it read are not those of the files".into());
     }
     let read = |name: &str| std::fs::read(dir.join(name)).map_err(|e| format!("{name}: {e}"));
     let last = bytes(
@@ -192,10 +192,10 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
         LONG_BYTES,
     );
     if read("out")? != last.repeat(CHECKED_PIECES as usize) {
-        return Err("it has written other bytes than it should".into());
+        return Err("the bytes that it wrote are wrong".into());
     }
     if read("log")? != bytes(BIG_NUMBER, 0, RECORD).repeat(CHECKED_RECORDS) {
-        return Err("it has appended other bytes than it should".into());
+        return Err("the bytes that it appended are wrong".into());
     }
     Ok(())
 }
@@ -251,11 +251,11 @@ impl Printed {
 
 /// Runs one row once.
 fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
-    clean(dir);
+    remove_output(dir);
     if case.is_warm {
-        warm(case.row, dir).map_err(|e| e.to_string())?;
+        fill_page_cache(case.row, dir).map_err(|e| e.to_string())?;
     } else {
-        forget_all(dir);
+        evict_all(dir);
     }
     let seconds = options.time.as_secs_f64().to_string();
     let tasks = TASKS[usize::from(matches!(case.row, "read" | "write"))];
@@ -271,13 +271,13 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
 
 /// Runs the mixed row once: an urgent read every [`PACE`] (see [`ask`]), beside bulk writes.
 fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
-    clean(dir);
+    remove_output(dir);
     let written = (0..BULK).map(|number| dir.join(format!("bulk-{number}")));
     written
         .collect::<Vec<PathBuf>>()
         .iter()
-        .try_for_each(|path| prepare(path))
-        .and_then(|()| warm("mixed", dir))
+        .try_for_each(|path| preallocate(path))
+        .and_then(|()| fill_page_cache("mixed", dir))
         .map_err(|e| e.to_string())?;
     let watch = LoadMonitor::start();
     let mut started = start(program, "mixed", dir, &["--tasks", TASKS[0]])?;
