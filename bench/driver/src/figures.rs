@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use upshift_load::child::{Child, pin};
-use upshift_load::cpu::of_ended_children;
+use upshift_load::cpu::cpu_time_of_ended_children;
 
 use crate::machine::{LoadMonitor, Lost, Usage};
 use crate::options::Options;
@@ -68,7 +68,7 @@ pub(crate) fn read_lines<T: DeserializeOwned>(
     cpu: Option<usize>,
     mut take: impl FnMut(T),
 ) -> Result<Lost, String> {
-    let (watch, own) = (LoadMonitor::start(), of_ended_children());
+    let (watch, own) = (LoadMonitor::start(), cpu_time_of_ended_children());
     let mut command = Command::new(&program.file);
     command.arg(part).args(&program.args);
     if let Some(cpu) = cpu {
@@ -96,7 +96,7 @@ pub(crate) fn read_lines<T: DeserializeOwned>(
     }
     let status = child.wait().map_err(|e| e.to_string())?;
     let Usage { busy, time, steal } = watch.stop();
-    let own = of_ended_children().saturating_sub(own);
+    let own = cpu_time_of_ended_children().saturating_sub(own);
     match end {
         Ok(()) if !status.success() => Err(format!("ended with {status}")),
         Ok(()) => Ok(Lost {

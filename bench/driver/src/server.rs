@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use upshift_load::child::{Child, listening, pin, without_real_time};
+use upshift_load::child::{Child, listening_address, pin, without_real_time};
 
 use crate::peers::Program;
 
@@ -58,7 +58,7 @@ impl Server {
             let line = server.child.line(left).map_err(|_| {
                 format!("{} did not say `listening on ADDR`", program.file.display())
             })?;
-            server.addresses.extend(listening(&line));
+            server.addresses.extend(listening_address(&line));
         }
         Ok(server)
     }

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use upshift_load::child::Child;
-use upshift_load::scenario::{self, BATCH_LEVEL, Burnt};
+use upshift_load::scenario::{self, BATCH_LEVEL, BurnReport};
 use upshift_load::{Awake, run as drive};
 
 use crate::goal::{Goal, Values, at_least, at_most};
@@ -125,7 +125,7 @@ impl Drive for Load {
             .batch
             .map(|args| Batch::start(&program, args))
             .transpose()?;
-        let mut plan = scenario::urgent(self.time).at(server.addresses[0]);
+        let mut plan = scenario::urgent(self.time).with_target(server.addresses[0]);
         plan.pin = Some(1);
         plan.server_pids = server.pids();
         plan.fifo = Some(scenario::CLIENT_PRIORITY);
@@ -218,7 +218,7 @@ impl Batch {
     pub(crate) fn end(mut self) -> Result<Run, String> {
         self.0.end();
         let text = line(&mut self.0)?;
-        let burnt: Burnt =
+        let burnt: BurnReport =
             serde_json::from_str(&text).map_err(|e| format!("the batch printed `{text}`: {e}"))?;
         Ok(Run {
             per_second: 1e3 * burnt.work / burnt.seconds,

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use upshift_load::{Group, Pace, Plan, Work, run as drive};
 use upshift_report::plot::COLOURS;
-use upshift_report::{Kind, Look, Plot};
+use upshift_report::{Kind, Plot, SeriesStyle};
 
 use crate::check::same_body;
 use crate::goal::{Goal, at_least, at_most};
@@ -315,7 +315,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
             Some((group as f64, us / 1e3))
         };
         let points = servers.into_iter().enumerate().filter_map(p99);
-        plot.add(name, Look::Bar, colour, points);
+        plot.add(name, SeriesStyle::Bar, colour, points);
     }
     plot
 }

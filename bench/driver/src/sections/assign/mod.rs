@@ -25,7 +25,7 @@ use std::time::Duration;
 use upshift_load::Awake;
 use upshift_load::cpu::Reading;
 use upshift_report::plot::COLOURS;
-use upshift_report::{Kind, Look, Plot};
+use upshift_report::{Kind, Plot, SeriesStyle};
 
 use crate::goal::{Goal, at_most};
 use crate::machine::{LoadMonitor, Usage};
@@ -103,7 +103,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
         };
         plot.add(
             name,
-            Look::Bar,
+            SeriesStyle::Bar,
             colour,
             cases.iter().enumerate().filter_map(p99),
         );
@@ -201,7 +201,9 @@ impl Drive for Load {
         all.steal = steal;
         let each = before.iter().zip(&after);
         let used: Duration = each
-            .filter_map(|(before, after)| Some(before.as_ref()?.until(after.as_ref()?).total()))
+            .filter_map(|(before, after)| {
+                Some(before.as_ref()?.used_until(after.as_ref()?).total())
+            })
             .sum();
         all.server_busy = used.as_secs_f64() / time.as_secs_f64();
         drop((awake, applied, daemon));
@@ -230,7 +232,9 @@ impl Drive for Load {
 
 /// Returns the CPU use of each process; `None` if the process has ended.
 fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
-    pids.iter().map(|&pid| Reading::of(pid).ok()).collect()
+    pids.iter()
+        .map(|&pid| Reading::for_process(pid).ok())
+        .collect()
 }
 
 /// Returns the cell and the value of the case's server without a batch. Of the rows with and

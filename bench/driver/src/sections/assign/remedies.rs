@@ -163,7 +163,7 @@ impl Cgroup {
                 return Ok(cgroup);
             }
         }
-        Err("no cgroup with the CPU controller can be made".into())
+        Err("cannot create a cgroup with the CPU controller".into())
     }
 
     pub(crate) fn add(&self, pid: u32) -> Result<(), String> {

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use bench_kit::files::{
-    BIG_BYTES, BIG_NUMBER, LONG_BYTES, OUT, SMALL_FILES, SMALL_LENGTH, small, word,
+    BIG_BYTES, BIG_NUMBER, LONG_BYTES, OUT_BYTES, SMALL_FILES, SMALL_LENGTH, small_file, word,
 };
 
 /// Creates the files to read, unless they exist.
@@ -32,7 +32,7 @@ pub(super) fn create_files(dir: &Path) -> std::io::Result<()> {
         file.sync_all()?;
     }
     for number in 0..SMALL_FILES {
-        let path = small(dir, number);
+        let path = small_file(dir, number);
         if length(&path) != SMALL_LENGTH as u64 {
             std::fs::write(path, bytes(number as u64, 0, SMALL_LENGTH as u64 / 8))?;
         }
@@ -57,7 +57,7 @@ pub(super) fn evict_all(dir: &Path) -> bool {
     if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
         return true;
     }
-    let paths = (0..SMALL_FILES).map(|number| small(dir, number));
+    let paths = (0..SMALL_FILES).map(|number| small_file(dir, number));
     for file in paths
         .chain([dir.join("big")])
         .filter_map(|path| File::open(path).ok())
@@ -72,7 +72,7 @@ pub(super) fn evict_all(dir: &Path) -> bool {
 pub(super) fn fill_page_cache(row: &str, dir: &Path) -> std::io::Result<()> {
     match row {
         "open" => {
-            (0..SMALL_FILES).try_for_each(|number| std::fs::read(small(dir, number)).map(drop))
+            (0..SMALL_FILES).try_for_each(|number| std::fs::read(small_file(dir, number)).map(drop))
         }
         "random" | "read" | "mixed" => {
             let mut file = File::open(dir.join("big"))?;
@@ -89,7 +89,7 @@ pub(super) fn fill_page_cache(row: &str, dir: &Path) -> std::io::Result<()> {
 /// Creates a file for a program to overwrite.
 pub(super) fn preallocate(path: &Path) -> std::io::Result<()> {
     let mut file = File::create(path)?;
-    for _ in 0..OUT / LONG_BYTES as u64 {
+    for _ in 0..OUT_BYTES / LONG_BYTES as u64 {
         file.write_all(&vec![1; LONG_BYTES])?;
     }
     file.sync_all()

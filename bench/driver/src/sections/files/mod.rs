@@ -15,11 +15,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bench_kit::files::{
-    BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
-    LONG_BYTES, RECORD, SMALL_FILES, SMALL_LENGTH, first, sum, word,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BULK_TASKS, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
+    LONG_BYTES, RECORD_BYTES, SMALL_FILES, SMALL_LENGTH, first_word, sum_words, word,
 };
 use serde::Deserialize;
-use upshift_load::child::{Child, listening, pin};
+use upshift_load::child::{Child, listening_address, pin};
 
 use crate::machine::{LoadMonitor, Usage};
 use crate::options::{Options, bench_dir};
@@ -175,9 +175,9 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
         let words = (0..length as u64 / 8).map(|index| word(number, from / 8 + index));
         words.flat_map(u64::to_le_bytes).collect()
     };
-    let big = |length: u64| sum(&bytes(BIG_NUMBER, 0, length as usize));
+    let big = |length: u64| sum_words(&bytes(BIG_NUMBER, 0, length as usize));
     let small = (0..SMALL_FILES as u64).step_by(100);
-    let small = small.map(|number| sum(&bytes(number, 0, SMALL_LENGTH)));
+    let small = small.map(|number| sum_words(&bytes(number, 0, SMALL_LENGTH)));
     let expected = small
         .fold(0, u64::wrapping_add)
         .wrapping_add(big(CHECKED_BLOCKS * BLOCK as u64))
@@ -194,7 +194,7 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
     if read("out")? != last.repeat(CHECKED_PIECES as usize) {
         return Err("the bytes that it wrote are wrong".into());
     }
-    if read("log")? != bytes(BIG_NUMBER, 0, RECORD).repeat(CHECKED_RECORDS) {
+    if read("log")? != bytes(BIG_NUMBER, 0, RECORD_BYTES).repeat(CHECKED_RECORDS) {
         return Err("the bytes that it appended are wrong".into());
     }
     Ok(())
@@ -272,7 +272,7 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
 /// Runs the mixed row once: an urgent read every [`PACE`] (see [`ask`]), beside bulk writes.
 fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
     remove_output(dir);
-    let written = (0..BULK).map(|number| dir.join(format!("bulk-{number}")));
+    let written = (0..BULK_TASKS).map(|number| dir.join(format!("bulk-{number}")));
     written
         .collect::<Vec<PathBuf>>()
         .iter()
@@ -282,7 +282,7 @@ fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, S
     let watch = LoadMonitor::start();
     let mut started = start(program, "mixed", dir, &["--tasks", TASKS[0]])?;
     let line = line(&mut started)?;
-    let address = listening(&line).ok_or_else(|| format!("no address: `{line}`"))?;
+    let address = listening_address(&line).ok_or_else(|| format!("no address: `{line}`"))?;
     let mut stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
     stream
         .set_nodelay(true)
@@ -337,7 +337,7 @@ fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
         if due - began > WARM_UP {
             times.push(sent.elapsed().as_nanos() as u64);
         }
-        if first(&reply) != word(BIG_NUMBER, block * BLOCK as u64 / 8) {
+        if first_word(&reply) != word(BIG_NUMBER, block * BLOCK as u64 / 8) {
             return Err("other bytes than in the file".into());
         }
     }

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use upshift_load::child::{Child, pin};
-use upshift_load::cpu::{Reading, of_ended_children};
+use upshift_load::cpu::{Reading, cpu_time_of_ended_children};
 use upshift_report::Table;
 
 use super::Selection;
@@ -157,17 +157,18 @@ impl Drive for Ab {
         if is_pinned {
             pin(&mut command, 1);
         }
-        let used = || Reading::of(server.pid()).map_err(|e| e.to_string());
-        let (watch, own, before) = (LoadMonitor::start(), of_ended_children(), used()?);
+        let used = || Reading::for_process(server.pid()).map_err(|e| e.to_string());
+        let (watch, own, before) = (LoadMonitor::start(), cpu_time_of_ended_children(), used()?);
         let mut child = Child::start(&mut command).map_err(|e| format!("cannot start ab: {e}"))?;
         let text = child.rest();
         let status = child.wait().map_err(|e| e.to_string())?;
-        let cpu = before.until(&used()?);
+        let cpu = before.used_until(&used()?);
         let Usage { time, busy, steal } = watch.stop();
         if !status.success() {
             return Err(format!("ab ended with {status}"));
         }
-        let own_time = (of_ended_children().saturating_sub(own) + cpu.total()).as_secs_f64();
+        let own_time =
+            (cpu_time_of_ended_children().saturating_sub(own) + cpu.total()).as_secs_f64();
         let each = |part: std::time::Duration| part.as_secs_f64() * 1e6 / self.requests as f64;
         // A run of a few milliseconds is shorter than the clock tick by which the time of other
         // programs is counted.

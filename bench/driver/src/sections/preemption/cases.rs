@@ -167,7 +167,7 @@ impl Case {
         let plan = match &self.load {
             Load::Requests(of) | Load::Beside(of) => of.plan(target, duration),
             Load::Pings => {
-                let mut plan = pings(duration).at(target);
+                let mut plan = pings(duration).with_target(target);
                 // The request ends some time after the run, so that even a hanging server ends by
                 // itself.
                 let service = warmup + duration + plan.drain + Duration::from_millis(500);
@@ -196,7 +196,7 @@ impl Requests {
         plan.classes[0].level = short;
         plan.classes[0].distribution = self.distribution;
         if self.has_long {
-            plan = plan.with_long(self.short * 1000, long, LONG_SHARE);
+            plan = plan.with_long_requests(self.short * 1000, long, LONG_SHARE);
         }
         plan
     }
@@ -205,12 +205,12 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use upshift_load::scenario::NOWHERE;
+    use upshift_load::scenario::UNSET_TARGET;
 
     #[test]
     fn every_row_has_its_own_name_and_a_plan() {
         for case in &CASES {
-            let plan = case.plan(NOWHERE, Duration::from_secs(1));
+            let plan = case.plan(UNSET_TARGET, Duration::from_secs(1));
             let shares: f64 = plan.classes.iter().map(|class| class.share).sum();
             let is_spin = !matches!(case.load, Load::Pages(..));
             assert_eq!(shares > 0.99, is_spin, "{}", case.name);
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_load_is_a_share_of_the_cpu() {
-        let plan = millis(0.7, SAME).plan(NOWHERE, Duration::from_secs(1));
+        let plan = millis(0.7, SAME).plan(UNSET_TARGET, Duration::from_secs(1));
         let of = |class: &upshift_load::Class| class.share * class.service.as_secs_f64();
         let mean: f64 = plan.classes.iter().map(of).sum();
         let upshift_load::Pace::Poisson { per_second } = plan.pace else {
