@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use upshift_report::plot::COLOURS;
-use upshift_report::{Kind, SeriesStyle, Plot};
+use upshift_report::{Kind, Plot, SeriesStyle};
 
 use super::plan;
 use super::point::{Load, MODELS, Point};

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use upshift_report::plot::{COLOURS, LEVELS};
-use upshift_report::{Kind, SeriesStyle, Plot, Table};
+use upshift_report::{Kind, Plot, SeriesStyle, Table};
 
 use super::plan::{self, CLOCKS, COMPARED, FEW, FEW_OF_4, LEVELS_8, PERIODS, RAW_LEVELS};
 use super::point::{Figures, Load, MODELS, Point};
@@ -93,7 +93,10 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
 /// A line for each model and order.
 fn lines(plot: &mut Plot, points: &[Point], period: u32, figure: impl Fn(&Point) -> Option<f64>) {
     for (n, colour) in orders(points, period).into_iter().zip(LEVELS) {
-        for (model, look) in COMPARED.into_iter().zip([SeriesStyle::Line, SeriesStyle::Dashed]) {
+        for (model, look) in COMPARED
+            .into_iter()
+            .zip([SeriesStyle::Line, SeriesStyle::Dashed])
+        {
             let all = over_connections(points, model, n, period);
             let line = all.filter_map(|(count, point)| Some((f64::from(count), figure(point)?)));
             plot.add(format!("{} {n} × {n}", MODELS[model]), look, colour, line);
