@@ -1,7 +1,8 @@
 //! Interleaved rounds: every server runs once per round, in an order that rotates.
 //!
 //! A run is judged before it counts: a disturbed run is repeated at once, at most twice, and then
-//! counts although disturbed. The section counts repeated and disturbed runs ([`repeat_while_disturbed`]).
+//! counts although disturbed. The section counts repeated and disturbed runs
+//! ([`repeat_while_disturbed`]).
 
 use std::time::Duration;
 

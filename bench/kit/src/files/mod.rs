@@ -1,9 +1,9 @@
 //! The section `files`: the work on files, which is the same for every peer, and its output.
 //!
 //! A program is called with an operation and measures it:
-//! `PROGRAM OPERATION --dir DIR --seconds S --tasks N [--direct] [--once]`. The driver creates the files
-//! in DIR and determines their content: word *i* of a file is [`word`] of its number and *i*. At
-//! the end the program prints one line of JSON ([`Report`]).
+//! `PROGRAM OPERATION --dir DIR --seconds S --tasks N [--direct] [--once]`. The driver creates the
+//! files in DIR and determines their content: word *i* of a file is [`word`] of its number and *i*.
+//! At the end the program prints one line of JSON ([`Report`]).
 //!
 //! A task repeats the operation until the time is over:
 //!
@@ -15,8 +15,8 @@
 //! - `read` reads the next MiB of the big file. `--once`: until the file has been read.
 //! - `write` writes the next MiB of the file `out`.
 //! - `append` appends 512 bytes to the file `log`, and waits until they are on the device.
-//! - `mixed`: each of [`BULK_TASKS`] tasks writes pieces of 1 MiB to its own file, at a less urgent level
-//!   where there are levels; a connection asks for blocks of the big file.
+//! - `mixed`: each of [`BULK_TASKS`] tasks writes pieces of 1 MiB to its own file, at a less urgent
+//!   level where there are levels; a connection asks for blocks of the big file.
 //! - `check` executes a few operations of each kind and prints a sum of the data read; it is not
 //!   measured.
 //!

@@ -136,7 +136,8 @@ mod tests {
     use super::*;
     use crate::goal::Verdict;
 
-    /// Returns latencies of 100 µs for all servers but [`PREEMPT_ON`], whose latency `of` gives per case.
+    /// Returns latencies of 100 µs for all servers but [`PREEMPT_ON`], whose latency `of` gives per
+    /// case.
     fn measured(of: impl Fn(&str) -> f64) -> SectionResults {
         let mut section = SectionResults::default();
         for case in &CASES {
