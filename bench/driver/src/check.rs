@@ -9,7 +9,7 @@ use std::time::Duration;
 use upshift_load::spin::{FRAME, Request};
 use upshift_load::{http, matrix};
 
-use crate::peers::{HEADER_ORDER_FREE, Program};
+use crate::peers::{GO_HTTP, Program};
 use crate::server::Server;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -19,7 +19,7 @@ type Form = fn(&[u8]) -> Vec<u8>;
 
 /// Checks the replies of a server; the error describes the difference.
 pub(crate) fn same_bytes(id: &str, program: &Program, is_matrix: bool) -> Result<(), String> {
-    let form: Form = if id == HEADER_ORDER_FREE {
+    let form: Form = if id == GO_HTTP {
         sorted_lines
     } else {
         <[u8]>::to_vec

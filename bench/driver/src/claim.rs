@@ -17,8 +17,8 @@ pub(crate) enum Finding {
 
 impl Finding {
     /// Returns the finding for a claim that holds here, or does not.
-    pub(crate) fn of(is_so: bool) -> Finding {
-        if is_so {
+    pub(crate) fn reproduced_if(holds: bool) -> Finding {
+        if holds {
             Finding::Reproduced
         } else {
             Finding::Contradicted

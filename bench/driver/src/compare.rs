@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
         old.name,
         machine::describe().join("; "),
     );
-    for &section in &options.only {
+    for &section in &options.sections {
         eprintln!("\n== {} ==", section.name());
         let both = [&old, &new].map(|tree| tree.programs(section));
         let both = match both {
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
         print!("{}", rows.table(section));
     }
     println!(
-        "An interval holds the ratio with a probability of some 95 %: of twenty rows in which nothing has changed, one says otherwise."
+        "The intervals have a confidence level of 95 %: of 20 rows without a change, expect about one to report a change."
     );
     Ok(())
 }
@@ -241,7 +241,7 @@ fn printed<T: serde::de::DeserializeOwned>(
     cpu: Option<usize>,
 ) -> Result<Vec<T>, String> {
     let mut taken = Vec::new();
-    figures::lines(program, part, cpu, |line| taken.push(line)).map(|_| taken)
+    figures::read_lines(program, part, cpu, |line| taken.push(line)).map(|_| taken)
 }
 
 fn measure_servers(
@@ -301,7 +301,7 @@ impl Rows {
             let (ratio, verdict) = match Ratio::of(pairs) {
                 None => ("–".to_owned(), "no figures"),
                 Some(ratio) => (
-                    ratio.shown(3),
+                    ratio.format(3),
                     match ratio.change() {
                         Change::Better => "**better**",
                         Change::Worse => "**worse**",

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use upshift_load::child::{Child, pin};
-use upshift_load::cpu::of_ended_children;
+use upshift_load::cpu::cpu_time_of_ended_children;
 
 use crate::machine::{LoadMonitor, Lost, Usage};
 use crate::options::Options;
 use crate::peers::Program;
 use crate::results::{Figure, SectionResults};
-use crate::rounds::{taken, undisturbed};
+use crate::rounds::{disturbance_by_others, repeat_while_disturbed};
 
 /// Time limit for all figures of one program.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -30,11 +30,11 @@ pub(crate) fn output<T: DeserializeOwned>(
     let name = format!("{name} {part}");
     eprintln!("round {}: {name}", options.round + 1);
     let (mut output, mut failure) = (Vec::new(), None);
-    let judged = undisturbed(results, options, &name, || {
+    let judged = repeat_while_disturbed(results, options, &name, || {
         output.clear();
-        let usage = lines(program, part, cpu, |line| output.push(line));
+        let usage = read_lines(program, part, cpu, |line| output.push(line));
         let disturbance = match &usage {
-            Ok(lost) => taken(lost.foreign, lost.steal),
+            Ok(lost) => disturbance_by_others(lost.foreign, lost.steal),
             Err(_) => None,
         };
         failure = usage.err();
@@ -47,7 +47,7 @@ pub(crate) fn output<T: DeserializeOwned>(
 }
 
 /// Runs a program like [`output`], and adds its figures to the section.
-pub(crate) fn figures(
+pub(crate) fn measure(
     results: &mut SectionResults,
     options: &Options,
     program: &(String, Program),
@@ -56,19 +56,19 @@ pub(crate) fn figures(
 ) {
     for figure in output::<Figure>(results, options, program, part, cpu) {
         eprintln!("  {:<18} {:>10.1}", figure.bench, figure.ns);
-        results.add(figure);
+        results.add_figure(figure);
     }
 }
 
 /// Runs a program that prints lines of JSON, and passes each to `take`; `part` is its first
 /// argument. Returns the shares of the CPUs that other programs and the hypervisor took meanwhile.
-pub(crate) fn lines<T: DeserializeOwned>(
+pub(crate) fn read_lines<T: DeserializeOwned>(
     program: &Program,
     part: &str,
     cpu: Option<usize>,
     mut take: impl FnMut(T),
 ) -> Result<Lost, String> {
-    let (watch, own) = (LoadMonitor::start(), of_ended_children());
+    let (watch, own) = (LoadMonitor::start(), cpu_time_of_ended_children());
     let mut command = Command::new(&program.file);
     command.arg(part).args(&program.args);
     if let Some(cpu) = cpu {
@@ -96,7 +96,7 @@ pub(crate) fn lines<T: DeserializeOwned>(
     }
     let status = child.wait().map_err(|e| e.to_string())?;
     let Usage { busy, time, steal } = watch.stop();
-    let own = of_ended_children().saturating_sub(own);
+    let own = cpu_time_of_ended_children().saturating_sub(own);
     match end {
         Ok(()) if !status.success() => Err(format!("ended with {status}")),
         Ok(()) => Ok(Lost {

@@ -61,7 +61,7 @@ impl Values {
     }
 
     /// Computes a value for each round that both have.
-    pub(crate) fn with(self, other: &Values, of: impl Fn(f64, f64) -> f64) -> Option<Values> {
+    pub(crate) fn combine(self, other: &Values, of: impl Fn(f64, f64) -> f64) -> Option<Values> {
         let pairs = self.by_round.iter();
         let both = pairs.filter_map(|&(round, own)| Some((round, of(own, other.at(round)?))));
         Values::new(&self.name, both.collect::<Vec<_>>())
@@ -191,7 +191,7 @@ impl Goal {
     }
 
     /// Discards the figures, for a reason.
-    pub(crate) fn void(&mut self, why: impl Into<String>) {
+    pub(crate) fn discard_figures(&mut self, why: impl Into<String>) {
         self.void = Some(why.into());
     }
 
@@ -227,7 +227,7 @@ impl Goal {
     }
 
     /// Formats the verdict, with the cause of a miss.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn verdict_text(&self) -> String {
         match self.verdict() {
             Verdict::Reached => "reached".into(),
             Verdict::Noise => "missed by less than 5 % (noise)".into(),
@@ -247,7 +247,7 @@ impl Goal {
         let dash = || "–".to_owned();
         let worst = self.worst();
         let ratio = worst.map(|worst| {
-            let own = worst.ratio.shown(2);
+            let own = worst.ratio.format(2);
             match self.best().filter(|_| self.cells.len() > 1) {
                 Some(best) => format!(
                     "{own}, {}; best {:.2}, {}",
@@ -261,7 +261,7 @@ impl Goal {
             worst.map_or_else(dash, |it| format!("{} {}", figure(it.own), self.unit)),
             worst.map_or_else(dash, |it| format!("{}, {}", figure(it.base), it.peer)),
             ratio.unwrap_or_else(dash),
-            self.words(),
+            self.verdict_text(),
         ]
     }
 }
@@ -293,7 +293,7 @@ impl SectionGoals {
 }
 
 /// Formats the numbers of verdicts as a sentence.
-pub(crate) fn counted(all: &[SectionGoals]) -> String {
+pub(crate) fn verdict_counts(all: &[SectionGoals]) -> String {
     let count = |verdict| all.iter().map(|it| it.count(verdict)).sum::<usize>();
     let number: usize = all.iter().map(|it| it.goals.len()).sum();
     format!(
@@ -369,7 +369,7 @@ pub(crate) fn best_peer<'a>(
     of: impl Fn(&Run) -> f64,
 ) -> Option<(&'a str, f64)> {
     let wanted = |peer: &str| !peer.starts_with(UPSHIFT) && !NO_RUNTIME.contains(&peer);
-    section.least(case, wanted, of)
+    section.lowest_median(case, wanted, of)
 }
 
 #[cfg(test)]
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(goal.worst().map(|cell| cell.ratio.value), Some(15.5 / 5.5));
         let sum = own
             .zip(base)
-            .and_then(|(own, base)| own.with(&base, |a, b| a + b));
+            .and_then(|(own, base)| own.combine(&base, |a, b| a + b));
         assert_eq!(sum.map(|it| it.median()), Some(21.0));
     }
 
@@ -433,10 +433,10 @@ mod tests {
         assert!(goal().is_open());
         let excused = goal().excuse(Some("needs root"));
         assert!(!excused.is_open());
-        assert_eq!(excused.words(), "not measured: needs root");
+        assert_eq!(excused.verdict_text(), "not measured: needs root");
         let mut void = goal().cell("", values("us", &[1.0]), Values::limit(1.0));
-        assert_eq!(void.words(), "reached");
-        void.void("the section was disturbed");
+        assert_eq!(void.verdict_text(), "reached");
+        void.discard_figures("the section was disturbed");
         assert!(void.is_open());
     }
 }

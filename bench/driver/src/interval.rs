@@ -87,7 +87,7 @@ impl Ratio {
     }
 
     /// Formats the ratio with its interval; the ratio of one pair has no interval.
-    pub(crate) fn shown(&self, digits: usize) -> String {
+    pub(crate) fn format(&self, digits: usize) -> String {
         let Ratio { value, low, high } = self;
         if high.is_infinite() {
             return format!("{value:.digits$}");
@@ -141,10 +141,10 @@ mod tests {
         assert_eq!(Ratio::of(&[(0.0, 1.0), (1.0, 1.0)]), None);
         let one = Ratio::of(&[(2.0, 1.0)]).unwrap();
         assert_eq!(
-            (one.shown(2).as_str(), one.change()),
+            (one.format(2).as_str(), one.change()),
             ("0.50", Change::NotSeen)
         );
         let same = Ratio::of(&[(2.0, 2.0), (3.0, 3.0)]).unwrap();
-        assert_eq!(same.shown(1), "1.0 (1.0–1.0)");
+        assert_eq!(same.format(1), "1.0 (1.0–1.0)");
     }
 }

@@ -18,14 +18,14 @@ impl LoadMonitor {
     pub(crate) fn start() -> LoadMonitor {
         LoadMonitor {
             since: Instant::now(),
-            times: [0, 1].map(|cpu| CpuTimes::of(Some(cpu))),
+            times: [0, 1].map(|cpu| CpuTimes::read(Some(cpu))),
         }
     }
 
     /// Returns the use of the two CPUs until now.
     pub(crate) fn stop(&self) -> Usage {
         let time = self.since.elapsed();
-        let used = [0, 1].map(|cpu| CpuTimes::of(Some(cpu)).since(&self.times[cpu]));
+        let used = [0, 1].map(|cpu| CpuTimes::read(Some(cpu)).since(&self.times[cpu]));
         let share = |part: Duration| part.as_secs_f64() / time.as_secs_f64();
         Usage {
             time,

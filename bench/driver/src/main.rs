@@ -11,7 +11,7 @@
 //! | `machine` | kernel, processor, versions, load of a CPU |
 //! | `peers`, `build` | the measured programs, and their builds |
 //! | `interval` | the ratio of two quantities, and its interval |
-//! | `results` | the data, a file for each section |
+//! | `results` | the data, with a file for each section |
 //! | `table` | Markdown tables of the results |
 //! | `goal`, `claim` | a goal or a published claim, and its verdict |
 //! | `server` | one server process: start, address, end |
@@ -51,14 +51,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use options::{Command, MIN_ROUNDS, Options};
-use peers::Built;
+use peers::BuiltPrograms;
 use results::{Results, SectionResults};
 use section::Section;
 
 fn main() -> ExitCode {
     let outcome = match options::parse() {
         Command::Run(options) => run(&options),
-        Command::Drop(options) => forget(&options),
+        Command::Drop(options) => drop_sections(&options),
         Command::Render(options) => render_again(&options),
         Command::Compare(options, commit) => {
             machine::need_two_cpus().and_then(|()| compare::run(&options, &commit))
@@ -78,19 +78,19 @@ fn run(options: &Options) -> Result<(), String> {
     let commit = machine::commit();
     need_commit(options, &commit)?;
     let mut results = Results::load(&options.out)?;
-    let mut wanted = options.only.clone();
+    let mut wanted = options.sections.clone();
     wanted.retain(|section| {
         let found = results.sections.get(section.name());
         let is_left = options.full && found.is_some_and(|found| is_complete(found, &commit));
         println!("{}", plan(*section, options, found, is_left));
         !is_left
     });
-    let named = options.only.clone();
+    let named = options.sections.clone();
     let mut options = options.clone();
-    options.only = wanted;
+    options.sections = wanted;
     let built = peers::build(&options);
     need_peers(&options, &built)?;
-    for &section in &options.only {
+    for &section in &options.sections {
         let (measured, network) =
             network::with_network(section, || sections::run(section, &options, &built));
         if let Some(mut measured) = measured {
@@ -112,10 +112,14 @@ fn run(options: &Options) -> Result<(), String> {
     }
     let mut goals = sections::goals(&results);
     goals.retain(|it| named.iter().any(|section| section.name() == it.name));
-    println!("\n{}\n\n{}", goal::counted(&goals), goal::table(&goals));
+    println!(
+        "\n{}\n\n{}",
+        goal::verdict_counts(&goals),
+        goal::table(&goals)
+    );
     let open = goals.iter().flat_map(|section| {
         let open = section.goals.iter().filter(|goal| goal.is_open());
-        open.map(|goal| format!("  {}: {}: {}", section.name, goal.what, goal.words()))
+        open.map(|goal| format!("  {}: {}: {}", section.name, goal.what, goal.verdict_text()))
     });
     let open: Vec<String> = open.collect();
     if options.full && !open.is_empty() {
@@ -164,7 +168,7 @@ fn plan(
 }
 
 /// Fails in a full run unless all peers were built.
-fn need_peers(options: &Options, built: &Built) -> Result<(), String> {
+fn need_peers(options: &Options, built: &BuiltPrograms) -> Result<(), String> {
     if !options.full || built.skipped.is_empty() {
         return Ok(());
     }
@@ -187,9 +191,9 @@ fn need_commit(options: &Options, commit: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn forget(options: &Options) -> Result<(), String> {
+fn drop_sections(options: &Options) -> Result<(), String> {
     let mut results = Results::load(&options.out)?;
-    for section in &options.only {
+    for section in &options.sections {
         results.drop_section(&options.out, section.name())?;
     }
     write_pages(options, &results)
@@ -283,7 +287,7 @@ mod tests {
     #[test]
     fn a_full_run_needs_every_peer() {
         let mut options = Options::for_tests(std::time::Duration::ZERO);
-        let mut built = Built::default();
+        let mut built = BuiltPrograms::default();
         assert_eq!(need_peers(&options, &built), Ok(()));
         built.skipped.insert("go", "install Go".into());
         assert_eq!(need_peers(&options, &built), Ok(()));

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use upshift_load::cpu::{Reading, of_ended_children};
+use upshift_load::cpu::{Reading, cpu_time_of_ended_children};
 use upshift_load::{Awake, CpuUse, Group, GroupReport, Outcome, Plan, Report, Work, run};
 
 use crate::machine::{LoadMonitor, Lost, Usage};
@@ -108,13 +108,15 @@ pub(crate) fn watch<T>(
 ) -> Result<(T, Lost), String> {
     let pids = server.pids();
     let of_server = || {
-        let each = pids.iter().map(|&pid| Ok(Reading::of(pid)?.total()));
+        let each = pids
+            .iter()
+            .map(|&pid| Ok(Reading::for_process(pid)?.total()));
         each.sum::<io::Result<Duration>>()
             .map_err(|e| e.to_string())
     };
     let of_client = || {
-        let own = Reading::of(std::process::id()).map_err(|e| e.to_string())?;
-        Ok::<Duration, String>(own.total() + of_ended_children())
+        let own = Reading::for_process(std::process::id()).map_err(|e| e.to_string())?;
+        Ok::<Duration, String>(own.total() + cpu_time_of_ended_children())
     };
     let used = || Ok::<_, String>([of_server()?, of_client()?]);
     let spun = || awake.map(Awake::used).unwrap_or_default();

@@ -106,7 +106,7 @@ pub(crate) enum Command {
 #[derive(Clone)]
 pub(crate) struct Options {
     /// Sections, in the order of the page.
-    pub(crate) only: Vec<Section>,
+    pub(crate) sections: Vec<Section>,
     /// Servers; all if empty.
     pub(crate) peers: Vec<String>,
     /// Rows of the sections `preemption` and `papers`; all if empty.
@@ -174,7 +174,7 @@ impl Options {
     #[cfg(test)]
     pub(crate) fn for_tests(time: Duration) -> Options {
         Options {
-            only: Vec::new(),
+            sections: Vec::new(),
             peers: Vec::new(),
             rows: Vec::new(),
             rounds: None,
@@ -200,7 +200,7 @@ pub(crate) fn parse() -> Command {
 fn options_of(arguments: Arguments) -> Result<Command, String> {
     let is_named = !arguments.only.is_empty();
     let mut options = Options {
-        only: Section::ALL.to_vec(),
+        sections: Section::ALL.to_vec(),
         peers: arguments.peers,
         rows: arguments.rows,
         rounds: arguments.rounds.map(|rounds| rounds.clamp(1, 100)),
@@ -221,7 +221,7 @@ fn options_of(arguments: Arguments) -> Result<Command, String> {
     if is_named {
         // Sorted in the order of the page.
         options
-            .only
+            .sections
             .retain(|section| arguments.only.contains(section));
     }
     if let Some(commit) = arguments.compare {
@@ -232,9 +232,9 @@ fn options_of(arguments: Arguments) -> Result<Command, String> {
             return Err("--compare measures: it goes with run".into());
         }
         if !is_named {
-            options.only.retain(|s| DEFAULT_COMPARED.contains(s));
+            options.sections.retain(|s| DEFAULT_COMPARED.contains(s));
         }
-        if let Some(other) = options.only.iter().find(|s| !COMPARED.contains(s)) {
+        if let Some(other) = options.sections.iter().find(|s| !COMPARED.contains(s)) {
             return Err(format!(
                 "--compare does not know the section `{}`",
                 other.name()
@@ -283,7 +283,7 @@ mod tests {
         let Ok(Command::Run(options)) = read("run --only micro,plaintext --seconds 0.5") else {
             panic!("not a measurement");
         };
-        assert_eq!(options.only, [Section::Plaintext, Section::Micro]);
+        assert_eq!(options.sections, [Section::Plaintext, Section::Micro]);
         assert_eq!(options.time_of(Section::Preemption).as_millis(), 500);
         assert_eq!(options.rounds_of(Section::Multi), 5);
         assert!(options.has_limit());
@@ -305,7 +305,7 @@ mod tests {
             (commit.as_str(), options.rounds_of(Section::Micro)),
             ("HEAD~1", 5)
         );
-        assert_eq!(options.only, DEFAULT_COMPARED);
+        assert_eq!(options.sections, DEFAULT_COMPARED);
     }
 
     #[test]

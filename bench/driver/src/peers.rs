@@ -12,8 +12,8 @@ use crate::build::{self, Source};
 use crate::options::Options;
 use crate::section::Section;
 pub(crate) use table::{
-    ALTERNATIVES, AXUM_TOKIO, AXUM_TOKIO_MT, AXUM_UPSHIFT, FILES, HAPROXY_NICE, HAPROXY_QUEUE,
-    HAPROXY_WEIGHT, HEADER_ORDER_FREE, KURO, MICRO, NO_RUNTIME, NOT_MULTI, RAW_C, READINESS, SCHED,
+    ALTERNATIVES, AXUM_TOKIO, AXUM_TOKIO_MT, AXUM_UPSHIFT, CONSERVE_ONLY, FILES, GO_HTTP,
+    HAPROXY_NICE, HAPROXY_QUEUE, HAPROXY_WEIGHT, KURO, MICRO, NO_RUNTIME, RAW_C, READINESS, SCHED,
     SMOL, SPIN, THREADS, TOKIO, TOKIO_MT, TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB,
 };
 use table::{CLI, CPP, NO_MATRIX, PAPERS, Peer, SERVERS, SINGLE};
@@ -67,16 +67,16 @@ fn server_args(peer: &Peer, is_matrix: bool) -> Vec<&'static str> {
     [&[command], peer.args].concat()
 }
 
-/// Built programs, and the reasons error other programs were not built.
+/// The built programs, and the reasons why other programs were not built.
 #[derive(Default)]
-pub(crate) struct Built {
+pub(crate) struct BuiltPrograms {
     files: HashMap<Source, PathBuf>,
     wanted: Vec<String>,
-    /// Reason error a program was not built, by its name.
+    /// Reason why a program was not built, by its name.
     pub(crate) skipped: BTreeMap<&'static str, String>,
 }
 
-impl Built {
+impl BuiltPrograms {
     /// Returns the selected programs of a list that were built.
     pub(crate) fn of(&self, list: &[Peer]) -> Programs {
         let peers = self.wanted(list);
@@ -149,7 +149,7 @@ fn is_part(section: Section, peer: &Peer) -> bool {
         Section::Single => SINGLE.contains(&peer.id),
         Section::Cpp => CPP.contains(&peer.id),
         Section::Papers => PAPERS.contains(&peer.id),
-        Section::Multi => !NOT_MULTI.contains(&peer.id),
+        Section::Multi => !CONSERVE_ONLY.contains(&peer.id),
         _ => true,
     }
 }
@@ -161,13 +161,13 @@ fn needs_upshift(section: Section) -> bool {
 }
 
 /// Builds all programs that the options select.
-pub(crate) fn build(options: &Options) -> Built {
-    let mut built = Built {
+pub(crate) fn build(options: &Options) -> BuiltPrograms {
+    let mut built = BuiltPrograms {
         wanted: options.peers.clone(),
-        ..Built::default()
+        ..BuiltPrograms::default()
     };
     let mut sources: Vec<(&'static str, Source)> = Vec::new();
-    for &section in &options.only {
+    for &section in &options.sections {
         if needs_upshift(section) {
             sources.push((UPSHIFT, CLI));
         }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_not_selected_or_not_built_is_missing() {
-        let mut built = Built::default();
+        let mut built = BuiltPrograms::default();
         assert_eq!(built.missing(Section::Single), SINGLE);
         assert!(built.missing(Section::Levels).is_empty());
         let all = SERVERS.iter().map(|peer| (peer.source, PathBuf::new()));

@@ -22,7 +22,7 @@ pub(crate) fn page(results: &Results) -> String {
     if !missing.is_empty() {
         let _ = writeln!(
             page,
-            "No figures of a commit that can be checked out: {}. `cargo xtask bench --only {}` measures them.\n",
+            "Not measured yet: {}. Run `cargo xtask bench --only {}` to measure them.\n",
             missing.join(", "),
             missing.join(",")
         );
@@ -64,7 +64,7 @@ fn goals(results: &Results) -> String {
     format!(
         "{}\n\nA ratio is that of the medians, above 1 where Upshift is behind, with the 95 % interval of a\n\
          bootstrap over the rounds; where a goal has several cells the worst decides.\n\n{}\n\n{}",
-        goal::counted(&goals),
+        goal::verdict_counts(&goals),
         goal::summary(&goals).trim_end(),
         goal::table(&goals).trim_end(),
     )
@@ -72,7 +72,7 @@ fn goals(results: &Results) -> String {
 
 fn section_page(section: Section, found: &SectionResults) -> String {
     let mark = if found.commit.ends_with(machine::DIRTY) {
-        " **(a tree that differs from its commit: these figures cannot be repeated)**"
+        " **(measured with uncommitted changes: these figures cannot be reproduced)**"
     } else {
         ""
     };

@@ -1,12 +1,8 @@
-//! The results. Each section has a file, `results/NAME.json`, so that a run replaces only its own
-//! sections.
-//!
-//! A file has a line for each cell, with all runs rather than their median and extremes.
+//! The data of the results, and queries on them. `storage` saves and loads them.
+
+mod storage;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
 use upshift_load::Spread;
@@ -14,7 +10,6 @@ use upshift_load::Spread;
 use crate::goal::Values;
 use crate::interval::Ratio;
 use crate::peers::Program;
-use crate::section::Section;
 
 /// All results.
 #[derive(Debug, Default)]
@@ -294,7 +289,7 @@ impl SectionResults {
     }
 
     /// Returns the cells of a load whose server satisfies `wanted`.
-    pub(crate) fn of_case<'a>(
+    pub(crate) fn cells_of_case<'a>(
         &'a self,
         case: &str,
         wanted: impl Fn(&str) -> bool,
@@ -304,13 +299,13 @@ impl SectionResults {
     }
 
     /// Returns the wanted server with the smallest median of a quantity under a load.
-    pub(crate) fn least(
+    pub(crate) fn lowest_median(
         &self,
         case: &str,
         wanted: impl Fn(&str) -> bool,
         of: impl Fn(&Run) -> f64,
     ) -> Option<(&str, f64)> {
-        let cells = self.of_case(case, wanted);
+        let cells = self.cells_of_case(case, wanted);
         let medians = cells.filter_map(|cell| Some((cell.peer.as_str(), cell.median(&of)?)));
         medians.min_by(|a, b| a.1.total_cmp(&b.1))
     }
@@ -322,7 +317,7 @@ impl SectionResults {
     }
 
     /// Adds the value of a round to its figure.
-    pub(crate) fn add(&mut self, figure: Figure) {
+    pub(crate) fn add_figure(&mut self, figure: Figure) {
         let mut known = self.figures.iter_mut();
         let same = |it: &&mut Figure| (&it.bench, &it.peer) == (&figure.bench, &figure.peer);
         let Some(own) = known.find(same) else {
@@ -356,45 +351,10 @@ impl SectionResults {
     }
 
     /// Notes the command line of a program.
-    pub(crate) fn command(&mut self, name: &str, program: &Program) {
+    pub(crate) fn note_command(&mut self, name: &str, program: &Program) {
         let file = program.file.file_name().unwrap_or_default();
         let words = format!("{} {}", file.display(), program.args.join(" "));
         push_once(&mut self.commands, format!("{name}: `{words}`"));
-    }
-
-    /// Adopts results of other servers that were measured `before`, of the same commit on the same
-    /// machine, and are not measured again.
-    pub(crate) fn take_over(&mut self, before: SectionResults) {
-        if (&before.commit, &before.machine) != (&self.commit, &self.machine) {
-            return;
-        }
-        let is_new = |cell: &Cell| self.cell(&cell.case, &cell.peer).is_none();
-        let mut cells: Vec<Cell> = before.cells.into_iter().filter(is_new).collect();
-        cells.append(&mut self.cells);
-        self.cells = cells;
-        for (own, old) in [
-            (&mut self.versions, before.versions),
-            (&mut self.commands, before.commands),
-            (&mut self.notes, before.notes),
-        ] {
-            let new = std::mem::replace(own, old);
-            new.into_iter().for_each(|line| push_once(own, line));
-        }
-        let is_new = |it: &Figure| {
-            !self
-                .figures
-                .iter()
-                .any(|own| (&own.bench, &own.peer) == (&it.bench, &it.peer))
-        };
-        let old: Vec<Figure> = before.figures.into_iter().filter(is_new).collect();
-        self.figures.splice(0..0, old);
-        self.missing.retain(|peer| before.missing.contains(peer));
-        self.rounds = self.rounds.min(before.rounds);
-        self.seconds += before.seconds;
-        self.runs += before.runs;
-        self.repeated += before.repeated;
-        self.disturbed += before.disturbed;
-        self.is_whole |= before.is_whole;
     }
 
     /// Returns the loads, in the order measured.
@@ -420,152 +380,9 @@ pub(crate) fn distinct<'a>(all: impl IntoIterator<Item = &'a str>) -> Vec<&'a st
     names
 }
 
-/// Returns the path of a section's file.
-fn file(folder: &Path, section: &str) -> PathBuf {
-    folder.join("results").join(format!("{section}.json"))
-}
-
-impl SectionResults {
-    /// Formats the section as JSON, with a line for each element of a list.
-    fn json(&self) -> Result<String, serde_json::Error> {
-        let value = |out: &mut String, name: &str, text: String| {
-            let comma = if out.len() > 1 { "," } else { "" };
-            let _ = write!(out, "{comma}\n  \"{name}\": {text}");
-        };
-        let mut out = String::from("{");
-        value(&mut out, "commit", serde_json::to_string(&self.commit)?);
-        value(&mut out, "when", serde_json::to_string(&self.when)?);
-        value(&mut out, "rounds", self.rounds.to_string());
-        value(&mut out, "seconds", self.seconds.to_string());
-        value(&mut out, "runs", self.runs.to_string());
-        value(&mut out, "repeated", self.repeated.to_string());
-        value(&mut out, "disturbed", self.disturbed.to_string());
-        value(&mut out, "is_whole", self.is_whole.to_string());
-        value(&mut out, "missing", serde_json::to_string(&self.missing)?);
-        value(&mut out, "machine", lines(&self.machine)?);
-        value(&mut out, "versions", lines(&self.versions)?);
-        value(&mut out, "commands", lines(&self.commands)?);
-        value(&mut out, "cells", lines(&self.cells)?);
-        value(&mut out, "figures", lines(&self.figures)?);
-        value(&mut out, "notes", lines(&self.notes)?);
-        out.push_str("\n}\n");
-        Ok(out)
-    }
-
-    /// Writes the file of the section into `folder`.
-    pub(crate) fn save(&self, folder: &Path, section: &str) -> Result<(), String> {
-        let file = file(folder, section);
-        let text = self.json().map_err(|e| e.to_string())?;
-        std::fs::create_dir_all(folder.join("results"))
-            .and_then(|()| std::fs::write(&file, text))
-            .map_err(|e| format!("cannot write {}: {e}", file.display()))
-    }
-}
-
-fn lines<T: Serialize>(items: &[T]) -> Result<String, serde_json::Error> {
-    let items = items.iter().map(serde_json::to_string);
-    let items = items.collect::<Result<Vec<_>, _>>()?;
-    Ok(if items.is_empty() {
-        "[]".to_owned()
-    } else {
-        format!("[\n    {}\n  ]", items.join(",\n    "))
-    })
-}
-
-impl Results {
-    /// Reads the results in `folder`; a section without a file is absent.
-    pub(crate) fn load(folder: &Path) -> Result<Results, String> {
-        let mut results = Results::default();
-        for section in Section::ALL {
-            let file = file(folder, section.name());
-            let text = match std::fs::read_to_string(&file) {
-                Err(e) if e.kind() == ErrorKind::NotFound => continue,
-                text => text.map_err(|e| format!("cannot read {}: {e}", file.display()))?,
-            };
-            let found = serde_json::from_str(&text)
-                .map_err(|e| format!("{}: {e}; delete it and measure again", file.display()))?;
-            results.sections.insert(section.name().to_owned(), found);
-        }
-        Ok(results)
-    }
-
-    /// Deletes the file of a section, if there is one.
-    pub(crate) fn drop_section(&mut self, folder: &Path, section: &str) -> Result<(), String> {
-        self.sections.remove(section);
-        let file = file(folder, section);
-        match std::fs::remove_file(&file) {
-            Err(e) if e.kind() != ErrorKind::NotFound => {
-                Err(format!("cannot delete {}: {e}", file.display()))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn cell(rates: &[f64]) -> Cell {
-        let run = |&per_second| Run {
-            per_second,
-            ..Run::default()
-        };
-        Cell {
-            case: "a".into(),
-            peer: "b".into(),
-            runs: rates.iter().map(run).collect(),
-        }
-    }
-
-    #[test]
-    fn a_run_of_selected_servers_keeps_the_other_servers_of_the_same_commit() {
-        let section = |commit: &str, peer: &str, rate: f64| SectionResults {
-            commit: commit.into(),
-            commands: vec![format!("--peers {peer}"), "the same".into()],
-            cells: vec![Cell {
-                peer: peer.into(),
-                ..cell(&[rate])
-            }],
-            ..SectionResults::default()
-        };
-        let mut now = section("abc", "c", 3.0);
-        now.take_over(section("abc", "b", 1.0));
-        now.take_over(section("abc", "c", 2.0));
-        now.take_over(section("abd", "d", 2.0));
-        let peers: Vec<_> = now.cells.iter().map(|it| it.peer.as_str()).collect();
-        assert_eq!(peers, ["b", "c"]);
-        assert_eq!(
-            now.cell("a", "c")
-                .and_then(|it| it.median(|r| r.per_second)),
-            Some(3.0)
-        );
-        assert_eq!(now.commands, ["--peers c", "the same", "--peers b"]);
-    }
-
-    #[test]
-    fn saved_results_are_read_back_with_five_digits() {
-        let folder =
-            std::env::temp_dir().join(format!("upshift-bench-test-{}", std::process::id()));
-        let section = SectionResults {
-            commit: "abc".into(),
-            notes: vec!["a \"quoted\" note".into(), "another".into()],
-            cells: vec![cell(&[123_456.789, 0.0])],
-            ..SectionResults::default()
-        };
-        section.save(&folder, "levels").unwrap();
-        let mut results = Results::load(&folder).unwrap();
-        let found = &results.sections["levels"];
-        assert_eq!(
-            (&found.commit, &found.notes),
-            (&section.commit, &section.notes)
-        );
-        assert_eq!(found.cells[0].runs[0].per_second, 123_460.0);
-        results.drop_section(&folder, "levels").unwrap();
-        results.drop_section(&folder, "levels").unwrap();
-        assert!(Results::load(&folder).unwrap().sections.is_empty());
-        std::fs::remove_dir_all(folder).unwrap();
-    }
 
     #[test]
     fn unanswered_requests_are_compared_with_the_replies_not_with_their_rate() {

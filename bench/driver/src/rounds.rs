@@ -1,7 +1,8 @@
 //! Interleaved rounds: every server runs once per round, in an order that rotates.
 //!
 //! A run is judged before it counts: a disturbed run is repeated at once, at most twice, and then
-//! counts although disturbed. The section counts repeated and disturbed runs ([`undisturbed`]).
+//! counts although disturbed. The section counts repeated and disturbed runs
+//! ([`repeat_while_disturbed`]).
 
 use std::time::Duration;
 
@@ -61,9 +62,9 @@ pub(crate) fn run<D: Drive>(
     for i in 0..entries.len() {
         let entry = &entries[(i + round) % entries.len()];
         let name = format!("{case}, {}", entry.name);
-        let taken = undisturbed(section, options, &name, || {
+        let taken = repeat_while_disturbed(section, options, &name, || {
             let measured = measured(case, entry, round)?;
-            let why = disturbance(&measured.all);
+            let why = disturbance_of(&measured.all);
             Ok((measured, why))
         });
         match taken {
@@ -79,7 +80,7 @@ pub(crate) fn run<D: Drive>(
 
 /// Takes a measurement, and takes it again while `take` reports a disturbance, at most [`REPEATS`]
 /// times. Nothing is repeated in a quick run, or beyond the section's time limit.
-pub(crate) fn undisturbed<T>(
+pub(crate) fn repeat_while_disturbed<T>(
     section: &mut SectionResults,
     options: &Options,
     name: &str,
@@ -109,18 +110,18 @@ pub(crate) fn undisturbed<T>(
 }
 
 /// Returns the disturbance of a run, if there is one.
-pub(crate) fn disturbance(run: &Run) -> Option<String> {
+pub(crate) fn disturbance_of(run: &Run) -> Option<String> {
     if run.send_lag > LATE_US.max(LATE_SHARE * run.p99) {
         return Some(format!(
             "the client was late by {:.0} µs (99 %)",
             run.send_lag
         ));
     }
-    taken(run.foreign, run.steal)
+    disturbance_by_others(run.foreign, run.steal)
 }
 
 /// Returns the disturbance by other programs and by the hypervisor, given their shares of a CPU.
-pub(crate) fn taken(foreign: f64, steal: f64) -> Option<String> {
+pub(crate) fn disturbance_by_others(foreign: f64, steal: f64) -> Option<String> {
     if steal > STEAL {
         Some(format!("the hypervisor took {:.1} %", 100.0 * steal))
     } else if foreign >= FOREIGN {
@@ -247,10 +248,12 @@ mod tests {
             p99,
             ..Run::default()
         };
-        assert_eq!(disturbance(&run(90.0, 100.0)), None);
-        assert!(disturbance(&run(110.0, 100.0)).is_some());
-        assert_eq!(disturbance(&run(110.0, 2000.0)), None);
-        assert!(taken(0.0, 0.02).is_some() && taken(0.1, 0.0).is_some());
-        assert_eq!(taken(0.05, 0.005), None);
+        assert_eq!(disturbance_of(&run(90.0, 100.0)), None);
+        assert!(disturbance_of(&run(110.0, 100.0)).is_some());
+        assert_eq!(disturbance_of(&run(110.0, 2000.0)), None);
+        assert!(
+            disturbance_by_others(0.0, 0.02).is_some() && disturbance_by_others(0.1, 0.0).is_some()
+        );
+        assert_eq!(disturbance_by_others(0.05, 0.005), None);
     }
 }

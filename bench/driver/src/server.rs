@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use upshift_load::child::{Child, listening, pin, without_real_time};
+use upshift_load::child::{Child, listening_address, pin, without_real_time};
 
 use crate::peers::Program;
 
@@ -21,7 +21,7 @@ pub(crate) struct Server {
     /// Addresses, in the order of the `--listen` options.
     pub(crate) addresses: Vec<SocketAddr>,
     /// Servers to which a proxy forwards requests.
-    behind: Vec<Server>,
+    backends: Vec<Server>,
 }
 
 impl Server {
@@ -50,7 +50,7 @@ impl Server {
         let mut server = Server {
             child,
             addresses: Vec::new(),
-            behind: Vec::new(),
+            backends: Vec::new(),
         };
         let deadline = Instant::now() + START_TIMEOUT;
         while server.addresses.len() < listen.len() {
@@ -58,7 +58,7 @@ impl Server {
             let line = server.child.line(left).map_err(|_| {
                 format!("{} did not say `listening on ADDR`", program.file.display())
             })?;
-            server.addresses.extend(listening(&line));
+            server.addresses.extend(listening_address(&line));
         }
         Ok(server)
     }
@@ -69,7 +69,7 @@ impl Server {
     pub(crate) fn proxy(
         program: &Program,
         address: SocketAddr,
-        behind: Vec<Server>,
+        backends: Vec<Server>,
         cpu: usize,
     ) -> Result<Server, String> {
         let mut command = Command::new(&program.file);
@@ -82,7 +82,7 @@ impl Server {
         let server = Server {
             child,
             addresses: vec![address],
-            behind,
+            backends,
         };
         let deadline = Instant::now() + START_TIMEOUT;
         while TcpStream::connect(address).is_err() {
@@ -102,7 +102,7 @@ impl Server {
 
     /// Returns the process ids of the server and of the servers behind it.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        let behind = self.behind.iter().flat_map(Server::pids);
-        std::iter::once(self.pid()).chain(behind).collect()
+        let backends = self.backends.iter().flat_map(Server::pids);
+        std::iter::once(self.pid()).chain(backends).collect()
     }
 }

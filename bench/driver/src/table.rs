@@ -9,7 +9,7 @@ use crate::peers::UPSHIFT;
 use crate::results::{Cell, Figure, Run, SectionResults, distinct};
 
 /// Formats a spread as "median (smallest–largest)"; a dash without values.
-pub(crate) fn shown(of: Option<Spread>, digits: usize) -> String {
+pub(crate) fn format_spread(of: Option<Spread>, digits: usize) -> String {
     let show = |s: Spread| {
         let Spread {
             median, min, max, ..
@@ -20,7 +20,7 @@ pub(crate) fn shown(of: Option<Spread>, digits: usize) -> String {
 }
 
 /// Formats a value with `digits` digits; a dash without a value.
-pub(crate) fn plain(value: Option<f64>, digits: usize) -> String {
+pub(crate) fn format_value(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |value| format!("{value:.digits$}"))
 }
 
@@ -32,12 +32,12 @@ pub(crate) struct Column<'a> {
 
 /// Creates a column of medians with their spread.
 pub(crate) fn spread(head: &str, digits: usize, of: fn(&Run) -> f64) -> Column<'_> {
-    text(head, move |cell| shown(cell.spread(of), digits))
+    text(head, move |cell| format_spread(cell.spread(of), digits))
 }
 
 /// Creates a column of means.
 pub(crate) fn mean(head: &str, digits: usize, of: fn(&Run) -> f64) -> Column<'_> {
-    text(head, move |cell| plain(cell.mean(of), digits))
+    text(head, move |cell| format_value(cell.mean(of), digits))
 }
 
 /// Creates a column whose cells `show` formats.
@@ -74,7 +74,7 @@ pub(crate) fn cells<'a>(
 
 /// Formats a table with a row for each of `rows` and a column for each of `columns`; a dash where
 /// `cell` returns `None`.
-pub(crate) fn cross(
+pub(crate) fn cross_table(
     first: &str,
     rows: &[&str],
     columns: &[&str],
@@ -95,7 +95,7 @@ pub(crate) fn cross(
 }
 
 /// Returns the names of the quantities and of the runtimes in the figures of a section.
-pub(crate) fn names(found: &SectionResults) -> [Vec<&str>; 2] {
+pub(crate) fn quantities_and_runtimes(found: &SectionResults) -> [Vec<&str>; 2] {
     let name = |of: fn(&Figure) -> &str| distinct(found.figures.iter().map(of));
     [name(|figure| &figure.bench), name(|figure| &figure.peer)]
 }

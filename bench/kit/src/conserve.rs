@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use crate::micro::Cup;
+use crate::micro::TokenSlot;
 
 /// Number of iterations of each kind; an additional first iteration is discarded.
 pub const ITERATIONS: usize = 35;
@@ -37,7 +37,7 @@ pub trait Conserve: 'static {
     fn spawn<F: Future<Output = ()> + Send + 'static>(future: F);
 
     /// Starts the other task.
-    fn other<F: Future<Output = ()> + Send + 'static>(future: F);
+    fn spawn_other<F: Future<Output = ()> + Send + 'static>(future: F);
 
     /// Returns a timer.
     fn sleep(time: Duration) -> impl Future<Output = ()> + Send;
@@ -75,14 +75,14 @@ pub async fn conserve<H: Conserve>(peer: &str) {
     for (kind, name) in KINDS {
         let mut samples = Vec::with_capacity(ITERATIONS + 1);
         for _ in 0..=ITERATIONS {
-            let (waited, over) = (Arc::new(Mutex::default()), Arc::new(Cup::default()));
+            let (waited, over) = (Arc::new(Mutex::default()), Arc::new(TokenSlot::default()));
             let (told, done) = (waited.clone(), over.clone());
             H::spawn(async move {
                 let waited = neighbour::<H>(kind).await;
                 *told.lock().expect("no panic while locked") = waited.as_nanos();
-                done.fill();
+                done.put();
             });
-            over.empty().await;
+            over.take().await;
             samples.push(*waited.lock().expect("no panic while locked"));
         }
         print_samples(name, peer, &samples[1..]);
@@ -101,7 +101,7 @@ async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
         let other = Arc::new(Other::default());
         other.is_ready(Instant::now());
         let child = other.clone();
-        H::other(async move { child.runs() });
+        H::spawn_other(async move { child.runs() });
         other
     } else {
         let (other, release) = side_by_side::<H>(kind).await;
@@ -112,7 +112,7 @@ async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
     while began.elapsed() < COMPUTE {
         std::hint::spin_loop();
     }
-    other.over.empty().await;
+    other.over.take().await;
     let times = other.times.lock().expect("no panic while locked");
     match *times {
         Times {
@@ -129,8 +129,8 @@ async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
 struct Other {
     times: Mutex<Times>,
     /// Token that the task waits for if it is woken.
-    token: Cup,
-    over: Cup,
+    token: TokenSlot,
+    over: TokenSlot,
 }
 
 #[derive(Default)]
@@ -153,7 +153,7 @@ impl Other {
     fn runs(&self) {
         let now = Instant::now();
         self.times.lock().expect("no panic while locked").ran = Some(now);
-        self.over.fill();
+        self.over.put();
     }
 }
 
@@ -170,7 +170,7 @@ impl Release {
             Release::Fill(others) => {
                 for other in others {
                     other.is_ready(Instant::now());
-                    other.token.fill();
+                    other.token.put();
                 }
             }
             Release::Due => {}
@@ -209,17 +209,17 @@ fn start<H: Conserve>(kind: Kind, other: &Arc<Other>) -> Release {
     match kind {
         Kind::Spawn => unreachable!("a child does not wait"),
         Kind::Wake => {
-            H::other(token(waiting));
+            H::spawn_other(token(waiting));
             Release::Fill(vec![other.clone()])
         }
         Kind::WakeTwo => {
             let second = Arc::new(Other::default());
-            H::other(token(waiting));
-            H::other(token(second.clone()));
+            H::spawn_other(token(waiting));
+            H::spawn_other(token(second.clone()));
             Release::Fill(vec![other.clone(), second])
         }
         Kind::Timer => {
-            H::other(async move {
+            H::spawn_other(async move {
                 waiting.waits_here();
                 waiting.is_ready(Instant::now() + TIMER);
                 H::sleep(TIMER).await;
@@ -229,7 +229,7 @@ fn start<H: Conserve>(kind: Kind, other: &Arc<Other>) -> Release {
         }
         Kind::Data => {
             let (outside, inside) = UnixStream::pair().expect("a pair of sockets");
-            H::other(async move {
+            H::spawn_other(async move {
                 waiting.waits_here();
                 H::read(inside).await;
                 waiting.runs();
@@ -241,6 +241,6 @@ fn start<H: Conserve>(kind: Kind, other: &Arc<Other>) -> Release {
 
 async fn token(other: Arc<Other>) {
     other.waits_here();
-    other.token.empty().await;
+    other.token.take().await;
     other.runs();
 }

@@ -60,7 +60,7 @@ pub enum Part {
 /// defaults to the first of `variants`.
 ///
 /// Exits with status 2 and a message if the command line is invalid.
-pub fn part(variants: &[&'static str]) -> (Part, String) {
+pub fn parse_part(variants: &[&'static str]) -> (Part, String) {
     let parts = [Part::OneThread, Part::TwoThreads];
     let names = ["one-thread", "two-threads"];
     let matches = words::command(&names, variants).get_matches();
@@ -94,7 +94,7 @@ pub async fn one_thread<H: Host>(peer: &str) {
     for (name, tasks, turns) in [("yield-2", 2, 200_000), ("yield-1000", 1000, 500)] {
         let mut samples = Samples::new(peer, name, tasks * turns);
         while samples.next() {
-            handles.extend((0..tasks).map(|_| H::spawn(yields(turns))));
+            handles.extend((0..tasks).map(|_| H::spawn(yield_times(turns))));
             for handle in handles.drain(..) {
                 H::join(handle).await;
             }
@@ -126,7 +126,7 @@ pub async fn one_thread<H: Host>(peer: &str) {
         }
     }
 
-    let before = resident();
+    let before = resident_bytes();
     for _ in 0..IDLE / BATCH {
         for _ in 0..BATCH {
             H::detach(H::spawn(Idle::default()));
@@ -138,7 +138,7 @@ pub async fn one_thread<H: Host>(peer: &str) {
     while POLLED.load(Ordering::Relaxed) < IDLE {
         H::join(H::spawn(async {})).await;
     }
-    let each = (resident().saturating_sub(before)) as f64 / IDLE as f64;
+    let each = (resident_bytes().saturating_sub(before)) as f64 / IDLE as f64;
     print_figure("bytes-per-task", peer, &mut [each]);
 }
 
@@ -242,7 +242,7 @@ pub fn print_figure(name: &str, peer: &str, samples: &mut [f64]) {
 /// # Panics
 ///
 /// Panics if /proc is not available.
-pub fn resident() -> usize {
+pub fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
     let mut pages = statm
         .split(' ')
@@ -253,7 +253,7 @@ pub fn resident() -> usize {
 }
 
 /// Yields `turns` times; each yield wakes the task first.
-pub async fn yields(turns: usize) {
+pub async fn yield_times(turns: usize) {
     for _ in 0..turns {
         Yield::default().await;
     }
@@ -300,24 +300,27 @@ impl Future for Idle {
 
 /// Returns two futures that hand a token to each other `rounds` times: the simplest wake possible.
 pub fn token_pair(rounds: usize) -> [impl Future<Output = ()> + Send + 'static; 2] {
-    let (ping, pong) = (Arc::new(Cup::default()), Arc::new(Cup::default()));
-    ping.fill();
+    let (ping, pong) = (
+        Arc::new(TokenSlot::default()),
+        Arc::new(TokenSlot::default()),
+    );
+    ping.put();
     [(ping.clone(), pong.clone()), (pong, ping)].map(|(take, give)| async move {
         for _ in 0..rounds {
-            take.empty().await;
-            give.fill();
+            take.take().await;
+            give.put();
         }
     })
 }
 
 /// Holds a token, or the waker of the task that waits for it.
 #[derive(Default)]
-pub(crate) struct Cup {
+pub(crate) struct TokenSlot {
     state: Mutex<(bool, Option<Waker>)>,
 }
 
-impl Cup {
-    pub(crate) fn fill(&self) {
+impl TokenSlot {
+    pub(crate) fn put(&self) {
         let waker = {
             let mut state = self.state.lock().expect("no panic while locked");
             state.0 = true;
@@ -328,7 +331,7 @@ impl Cup {
         }
     }
 
-    pub(crate) fn empty(&self) -> impl Future<Output = ()> + Send {
+    pub(crate) fn take(&self) -> impl Future<Output = ()> + Send {
         poll_fn(|cx| {
             let mut state = self.state.lock().expect("no panic while locked");
             if std::mem::take(&mut state.0) {

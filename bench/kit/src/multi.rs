@@ -40,7 +40,7 @@ pub trait Multi: Sized + 'static {
     fn spawn<F: Future<Output = ()> + Send + 'static>(future: F);
 
     /// Starts a task from another thread.
-    fn remote<F: Future<Output = ()> + Send + 'static>(&self, future: F);
+    fn spawn_remotely<F: Future<Output = ()> + Send + 'static>(&self, future: F);
 
     /// Yields once.
     fn yield_now() -> impl Future<Output = ()> + Send {
@@ -54,7 +54,7 @@ pub trait Multi: Sized + 'static {
     );
 
     /// Creates a channel with the given capacity.
-    fn channel(room: usize) -> (Self::Sender, Self::Receiver);
+    fn channel(capacity: usize) -> (Self::Sender, Self::Receiver);
 
     /// Sends a message.
     fn send(sender: &Self::Sender, message: usize) -> impl Future<Output = ()> + Send;
@@ -109,7 +109,7 @@ where
     let (end, over) = End::of(tasks);
     let (tell, began) = mpsc::channel();
     let work = work(end);
-    host.remote(async move {
+    host.spawn_remotely(async move {
         let _ = tell.send(Instant::now());
         work.await;
     });
@@ -136,7 +136,7 @@ fn spawn_from_outside<H: Multi>(host: &H) -> Duration {
     let began = Instant::now();
     for _ in 0..SPAWNS {
         let end = end.clone();
-        host.remote(async move { end.one() });
+        host.spawn_remotely(async move { end.one() });
     }
     over.recv().expect("the last task reports its end") - began
 }
@@ -146,7 +146,7 @@ fn spawn_remote_busy<H: Multi>(host: &H) -> Duration {
     let (end, over) = End::of(BUSY_TASKS);
     for _ in 0..BUSY_TASKS {
         let (stop, end) = (stop.clone(), end.clone());
-        host.remote(async move {
+        host.spawn_remotely(async move {
             while !stop.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 while began.elapsed() < BUSY_POLL {
@@ -211,9 +211,9 @@ fn chained_spawn<H: Multi>(host: &H) -> Duration {
 }
 
 fn ten_senders<H: Multi>(host: &H) -> Duration {
-    let (senders, messages, room) = SENDERS;
+    let (senders, messages, capacity) = SENDERS;
     run_inside(host, 1, |end| async move {
-        let (sender, mut receiver) = H::channel(room);
+        let (sender, mut receiver) = H::channel(capacity);
         for _ in 0..senders {
             let sender = sender.clone();
             H::spawn(async move {

@@ -13,10 +13,10 @@ use clap::{Arg, value_parser};
 use crate::words;
 
 /// Bound of the two queues of a connection of the matrix server, in frames.
-pub const QUEUE: usize = 16;
+pub const QUEUE_CAPACITY: usize = 16;
 
 /// Size of the buffer of one read, in bytes.
-pub const READ: usize = 8 * 1024;
+pub const READ_BYTES: usize = 8 * 1024;
 
 /// Length of the queue of unaccepted connections: more than the largest number of clients measured.
 const BACKLOG: i32 = 1024;
@@ -46,13 +46,13 @@ pub struct Args<W = Work> {
 /// Parses the command line of a plaintext and matrix server.
 ///
 /// Exits with status 2 and a message if the command line is invalid. `variants` must not be empty.
-pub fn args(variants: &[&'static str]) -> Args {
+pub fn parse_args(variants: &[&'static str]) -> Args {
     let works = [("plaintext", Work::Plaintext), ("matrix", Work::Matrix)];
-    args_for(&works, variants)
+    parse_args_for(&works, variants)
 }
 
-/// Parses the command line of a server with the services `works`; otherwise like [`args`].
-pub fn args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static str]) -> Args<W> {
+/// Parses the command line of a server with the services `works`; otherwise like [`parse_args`].
+pub fn parse_args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static str]) -> Args<W> {
     let names: Vec<&'static str> = works.iter().map(|(name, _)| *name).collect();
     let listen = Arg::new("listen")
         .long("listen")

@@ -14,7 +14,7 @@ pub enum TwoWorkers {
 
 /// Returns the measurement that the command line selects, `conserve|multi [--variant V]`, with the
 /// variant (empty without the option). `None` if the command line selects neither.
-pub fn two_workers() -> Option<(TwoWorkers, String)> {
+pub fn parse_two_workers() -> Option<(TwoWorkers, String)> {
     let parts = [TwoWorkers::Conserve, TwoWorkers::Multi];
     let names = ["conserve", "multi"];
     let matches = words::command(&names, &[]).try_get_matches().ok()?;

@@ -20,7 +20,7 @@ use upshift_board::{NO_LEVEL, Standing};
 use upshift_core::TokenBucket;
 use upshift_daemon::rank::{self, Contender};
 use upshift_elevate::testing::Random;
-use upshift_report::plot::{COLOURS, Look};
+use upshift_report::plot::{COLOURS, SeriesStyle};
 use upshift_report::{Kind, Plot, Table};
 
 /// Time from a ring to the first instruction of the scheduler, and back, on one CPU, ns.
@@ -447,7 +447,7 @@ fn main() -> std::io::Result<()> {
         let x = "CPUs × vCPUs of a process";
         let mut plot = Plot::bars(title, x, ("µs", Kind::Log10), machines);
         for ((name, colour), points) in ["p50", "p99"].into_iter().zip(COLOURS).zip(latencies) {
-            plot.add(name, Look::Bar, colour, points);
+            plot.add(name, SeriesStyle::Bar, colour, points);
         }
         std::fs::write(format!("{folder}/scale-daemon.svg"), plot.svg())?;
     }

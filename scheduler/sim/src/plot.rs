@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use upshift_report::plot::COLOURS;
-use upshift_report::{Kind, Look, Plot};
+use upshift_report::{Kind, Plot, SeriesStyle};
 
 use crate::scale::Point;
 
@@ -27,9 +27,14 @@ pub fn draw(
             let point = |point: &Point| (point.load, figure(figures(point)));
             machine.map(point).collect::<Vec<_>>()
         };
-        plot.add("", Look::DashedCurve, colour, line(|point| &point.ideal));
+        plot.add(
+            "",
+            SeriesStyle::DashedCurve,
+            colour,
+            line(|point| &point.ideal),
+        );
         let name = format!("{vcpus} vCPUs");
-        plot.add(name, Look::Curve, colour, line(|point| &point.core));
+        plot.add(name, SeriesStyle::Curve, colour, line(|point| &point.core));
     }
     std::fs::write(to, plot.svg())
 }

@@ -127,7 +127,7 @@ fn without_a_runtime_the_demo_fails_before_any_measurement() {
     );
     assert_eq!(output.status.code(), Some(1), "{out}{err}");
     assert!(
-        err.contains("no runtime can be made") && err.contains("ulimit -n"),
+        err.contains("cannot create a runtime") && err.contains("ulimit -n"),
         "{err}"
     );
     assert_eq!(out, "");

@@ -168,7 +168,7 @@ pub fn without_real_time(command: &mut Command) {
 
 /// Returns the address in the line of a server that listens: `listening on ADDRESS`, or `… on
 /// http://ADDRESS …` as `upshift serve` prints it.
-pub fn listening(line: &str) -> Option<SocketAddr> {
+pub fn listening_address(line: &str) -> Option<SocketAddr> {
     line.strip_prefix("listening on ")
         .or_else(|| Some(line.split_once(" on http://")?.1))?
         .split_whitespace()
@@ -218,11 +218,11 @@ mod tests {
     #[test]
     fn addresses_are_parsed_from_listening_lines() {
         let address = "127.0.0.1:80".parse().ok();
-        assert_eq!(listening("listening on 127.0.0.1:80"), address);
+        assert_eq!(listening_address("listening on 127.0.0.1:80"), address);
         assert_eq!(
-            listening("serving /srv on http://127.0.0.1:80 (2 vCPUs)"),
+            listening_address("serving /srv on http://127.0.0.1:80 (2 vCPUs)"),
             address
         );
-        assert_eq!(listening("listening on a terrace"), None);
+        assert_eq!(listening_address("listening on a terrace"), None);
     }
 }

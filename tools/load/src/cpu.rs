@@ -43,8 +43,8 @@ impl Sum for CpuUse {
 ///
 /// ```
 /// use upshift_load::cpu::Reading;
-/// let before = Reading::of(std::process::id())?;
-/// let used = before.until(&Reading::of(std::process::id())?);
+/// let before = Reading::for_process(std::process::id())?;
+/// let used = before.used_until(&Reading::for_process(std::process::id())?);
 /// println!("{:?} user, {:?} system", used.user, used.sys);
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -61,7 +61,7 @@ impl Reading {
     /// # Errors
     ///
     /// Fails if there is no such process, or `/proc` is not mounted.
-    pub fn of(pid: u32) -> io::Result<Reading> {
+    pub fn for_process(pid: u32) -> io::Result<Reading> {
         let explain = |error: io::Error| {
             io::Error::new(
                 error.kind(),
@@ -84,7 +84,7 @@ impl Reading {
     }
 
     /// Returns the CPU time used from this reading to a `later` one of the same process.
-    pub fn until(&self, later: &Reading) -> CpuUse {
+    pub fn used_until(&self, later: &Reading) -> CpuUse {
         let total = later.total.saturating_sub(self.total);
         let user = later.user_ticks.saturating_sub(self.user_ticks);
         let sys = later.sys_ticks.saturating_sub(self.sys_ticks);
@@ -105,7 +105,7 @@ impl Reading {
 
 /// Returns the CPU time of all programs that this process has started and that have ended; zero if
 /// the kernel does not report it.
-pub fn of_ended_children() -> Duration {
+pub fn cpu_time_of_ended_children() -> Duration {
     os::children_cpu().unwrap_or_default()
 }
 
@@ -135,10 +135,10 @@ mod tests {
             user_ticks,
             sys_ticks,
         };
-        let used = at(1000, 10, 10).until(&at(1403, 40, 20));
+        let used = at(1000, 10, 10).used_until(&at(1403, 40, 20));
         assert_eq!(used.total(), Duration::from_millis(403));
         assert!(used.user > used.sys * 2);
-        let short = at(1000, 10, 10).until(&at(1003, 10, 10));
+        let short = at(1000, 10, 10).used_until(&at(1003, 10, 10));
         assert_eq!(short.total(), Duration::from_millis(3));
     }
 
@@ -154,9 +154,9 @@ mod tests {
 
     #[test]
     fn work_of_this_process_is_seen() {
-        let before = Reading::of(std::process::id()).unwrap();
+        let before = Reading::for_process(std::process::id()).unwrap();
         let mut x = 1u64;
-        while Reading::of(std::process::id()).unwrap().total - before.total
+        while Reading::for_process(std::process::id()).unwrap().total - before.total
             < Duration::from_millis(2)
         {
             x = std::hint::black_box(x.wrapping_mul(3));
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_missing_process_is_an_error_that_names_it() {
-        let error = Reading::of(u32::MAX / 2).unwrap_err();
+        let error = Reading::for_process(u32::MAX / 2).unwrap_err();
         assert!(error.to_string().contains("is it running"));
     }
 }

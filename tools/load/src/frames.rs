@@ -72,7 +72,7 @@ impl Frames {
 
     /// Tells whether the position is between two frames.
     #[must_use]
-    pub fn at_boundary(&self) -> bool {
+    pub fn is_at_boundary(&self) -> bool {
         self.head_len == 0
     }
 }
@@ -106,7 +106,7 @@ mod tests {
                     assert!(chunk.is_empty());
                 }
                 assert_eq!(orders, [1, 3, 2]);
-                assert!(frames.at_boundary());
+                assert!(frames.is_at_boundary());
             }
         }
     }
@@ -124,6 +124,6 @@ mod tests {
         let largest = matrix::payload_len(matrix::MAX_N) as u32;
         assert_eq!(frames.next(&mut &largest.to_le_bytes()[..]), Ok(None));
         assert!(frames.payload.capacity() <= MAX_RESERVED);
-        assert!(!frames.at_boundary());
+        assert!(!frames.is_at_boundary());
     }
 }

@@ -107,7 +107,7 @@ pub struct CpuTimes {
 impl CpuTimes {
     /// Reads the times of one CPU, or of all CPUs together if `None`; zeros if the kernel does not
     /// report them.
-    pub fn of(cpu: Option<usize>) -> CpuTimes {
+    pub fn read(cpu: Option<usize>) -> CpuTimes {
         let name = match cpu {
             Some(cpu) => format!("cpu{cpu} "),
             None => "cpu ".to_owned(),

@@ -218,7 +218,7 @@ pub(crate) fn terminate(pid: u32) -> io::Result<()> {
 }
 
 /// Lets the timers of the calling thread expire on time; by default the kernel may add 50 µs.
-pub(crate) fn no_timer_slack() {
+pub(crate) fn minimize_timer_slack() {
     // SAFETY: the call takes no pointers. Failure only costs precision.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }

@@ -128,7 +128,7 @@ impl GroupReport {
 
     /// Returns the p99, or the age of the oldest unanswered request if more than 1 % of the
     /// requests are unanswered and this age is larger.
-    pub fn tail(&self) -> f64 {
+    pub fn p99_with_unanswered(&self) -> f64 {
         if self.unanswered * 100 > self.requests + self.unanswered {
             self.p99.max(self.oldest_unanswered)
         } else {
@@ -186,7 +186,7 @@ mod tests {
                 oldest_unanswered: 5e6,
                 ..GroupReport::with_latency("", &histogram)
             }
-            .tail()
+            .p99_with_unanswered()
         };
         assert_eq!(tail(1000, 5), 100.0);
         assert_eq!(tail(1000, 500), 5e6);

@@ -2,7 +2,7 @@
 //! measure.
 //!
 //! The constants of a load stand here once: levels, rates, CPU times. The caller decides the
-//! duration and the comparisons. The plans have [`NOWHERE`] as their target until the server's
+//! duration and the comparisons. The plans have [`UNSET_TARGET`] as their target until the server's
 //! address is known.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::{Pace, Plan};
 
 /// The target of a plan whose server has not been started.
-pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+pub const UNSET_TARGET: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Eight levels at overload: the level of each address, from the most urgent.
 pub const LEVELS: [u8; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
@@ -40,7 +40,7 @@ pub const CLIENT_PRIORITY: u8 = 45;
 /// Returns the load of pings: each millisecond a request of level 0 without work, on one
 /// connection.
 pub fn pings(duration: Duration) -> Plan {
-    let mut plan = Plan::spin(NOWHERE, 1000.0, Duration::ZERO, duration);
+    let mut plan = Plan::spin(UNSET_TARGET, 1000.0, Duration::ZERO, duration);
     plan.classes[0].label = "pings".into();
     plan.classes[0].level = 0;
     plan.groups[0].connections = 1;
@@ -51,7 +51,7 @@ pub fn pings(duration: Duration) -> Plan {
 /// Returns the load of an urgent server while a batch process computes on every CPU: 1,000 requests
 /// of 100 µs per second.
 pub fn urgent(duration: Duration) -> Plan {
-    let mut plan = Plan::spin(NOWHERE, 1000.0, Duration::from_micros(100), duration);
+    let mut plan = Plan::spin(UNSET_TARGET, 1000.0, Duration::from_micros(100), duration);
     plan.classes[0].level = URGENT_LEVEL;
     plan.groups[0].connections = 4;
     plan.warmup = Duration::from_millis(300);
@@ -61,7 +61,7 @@ pub fn urgent(duration: Duration) -> Plan {
 /// The progress of the batch process, which `upshift burn --json` prints.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Burnt {
+pub struct BurnReport {
     /// Seconds from start to end.
     pub seconds: f64,
     /// Completed work, in seconds of CPU time.

@@ -133,7 +133,7 @@ impl Frames {
     }
 
     /// Tells whether the position is between two frames.
-    pub fn at_boundary(&self) -> bool {
+    pub fn is_at_boundary(&self) -> bool {
         self.filled == 0
     }
 }
@@ -164,7 +164,7 @@ mod tests {
                     assert!(chunk.is_empty());
                 }
                 assert_eq!(tags, 4);
-                assert!(frames.at_boundary());
+                assert!(frames.is_at_boundary());
             }
         }
     }

@@ -22,7 +22,7 @@ fn plan(target: SocketAddr) -> Plan {
 #[test]
 fn classes_are_drawn_by_share_and_counted_separately() {
     let target = servers::spin();
-    let outcome = run(&plan(target).with_long(2 * MS, 40, 0.1)).unwrap();
+    let outcome = run(&plan(target).with_long_requests(2 * MS, 40, 0.1)).unwrap();
     assert_eq!(outcome.errors(), 0, "{:?}", outcome.groups[0].first_error);
     let [short, long] = &outcome.groups[..] else {
         panic!("not two classes")
@@ -55,7 +55,7 @@ fn equal_seeds_give_equal_requests() {
         }
     });
     let seen = |seed| {
-        let mut plan = plan(target).with_long(10 * MS / 1000, 32, 0.2);
+        let mut plan = plan(target).with_long_requests(10 * MS / 1000, 32, 0.2);
         (plan.seed, plan.groups[0].connections) = (seed, 1);
         plan.drain = 20_000 * MS;
         run(&plan).unwrap();

@@ -6,14 +6,14 @@
 //! well-formed for every measurement.
 //!
 //! ```
-//! use upshift_report::{Kind, Look, Page, Plot, Table, number::micros, plot::COLOURS};
+//! use upshift_report::{Kind, SeriesStyle, Page, Plot, Table, number::micros, plot::COLOURS};
 //!
 //! let mut table = Table::new("Latency", &["<server", "p50", "p99"]);
 //! table.row(["coroutines".into(), micros(12.0), micros(40.0)]);
 //! assert!(table.markdown().contains("| coroutines | 12.0 µs | 40.0 µs |"));
 //!
 //! let mut plot = Plot::new("Latency", ("connections", Kind::Log2), ("ms", Kind::Linear));
-//! plot.add("coroutines", Look::Line, COLOURS[0], [(1.0, 0.1), (64.0, 0.4)]);
+//! plot.add("coroutines", SeriesStyle::Line, COLOURS[0], [(1.0, 0.1), (64.0, 0.4)]);
 //! assert!(plot.svg().starts_with("<svg xmlns="));
 //!
 //! let mut page = Page::new("Report");
@@ -32,7 +32,7 @@ mod scale;
 pub mod table;
 
 pub use page::Page;
-pub use plot::{Look, Plot};
+pub use plot::{Plot, SeriesStyle};
 pub use scale::Kind;
 pub use table::Table;
 pub use upshift_trace::escape;

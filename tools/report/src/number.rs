@@ -2,7 +2,7 @@
 
 /// Formats a whole number in groups of three digits: `1234567` becomes `1,234,567`.
 #[must_use]
-pub fn grouped(value: f64) -> String {
+pub fn integer(value: f64) -> String {
     if !value.is_finite() {
         return "–".into();
     }
@@ -58,7 +58,7 @@ pub fn factor(a: f64, b: f64) -> String {
 
 /// Formats a number without unit for the tick of an axis: `1500000` becomes `1.5M`.
 #[must_use]
-pub fn short(value: f64) -> String {
+pub fn tick_label(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         v if v >= 1e6 => (value / 1e6, "M"),
         v if v >= 1e4 => (value / 1e3, "k"),
@@ -78,21 +78,21 @@ mod tests {
 
     #[test]
     fn numbers_have_about_three_digits_and_a_unit() {
-        assert_eq!(grouped(1_234_567.4), "1,234,567");
-        assert_eq!(grouped(999.0), "999");
-        assert_eq!(grouped(-1234.0), "-1,234");
-        assert_eq!(grouped(f64::NAN), "–");
+        assert_eq!(integer(1_234_567.4), "1,234,567");
+        assert_eq!(integer(999.0), "999");
+        assert_eq!(integer(-1234.0), "-1,234");
+        assert_eq!(integer(f64::NAN), "–");
         assert_eq!(micros(12.34), "12.3 µs");
         assert_eq!(micros(1234.0), "1.23 ms");
         assert_eq!(micros(2e6), "2.00 s");
         assert_eq!(bytes(120.0), "120 B");
         assert_eq!(factor(3.0, 2.0), "1.50×");
         assert_eq!(factor(3.0, 0.0), "–");
-        assert_eq!(short(1_500_000.0), "1.5M");
-        assert_eq!(short(20_000.0), "20k");
-        assert_eq!(short(0.02), "0.02");
-        assert_eq!(short(0.0001), "0.0001");
-        assert_eq!(short(100.0), "100");
-        assert_eq!(short(-0.0), "0");
+        assert_eq!(tick_label(1_500_000.0), "1.5M");
+        assert_eq!(tick_label(20_000.0), "20k");
+        assert_eq!(tick_label(0.02), "0.02");
+        assert_eq!(tick_label(0.0001), "0.0001");
+        assert_eq!(tick_label(100.0), "100");
+        assert_eq!(tick_label(-0.0), "0");
     }
 }

@@ -113,7 +113,7 @@ impl Page {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{Kind, Look, plot::COLOURS};
+    use crate::{Kind, SeriesStyle, plot::COLOURS};
 
     /// Asserts that tags balance, attributes are quoted, and numbers are finite.
     pub(crate) fn assert_well_formed(text: &str) {
@@ -139,7 +139,7 @@ pub(crate) mod tests {
         let mut table = Table::new("Numbers <raw>", &["<model", "req/s"]);
         table.row(["a & b".into(), "1".into()]);
         let mut plot = Plot::new("t", ("x", Kind::Log2), ("y", Kind::Linear));
-        plot.add("s", Look::Line, COLOURS[0], [(1.0, 1.0)]);
+        plot.add("s", SeriesStyle::Line, COLOURS[0], [(1.0, 1.0)]);
         let mut page = Page::new("A <report>");
         page.heading(2, "One & two");
         page.paragraph("What & why");

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use crate::escape;
-use crate::number::short;
+use crate::number::tick_label;
 use crate::scale::{Kind, Scale};
 
 /// Colours of series without an order.
@@ -32,9 +32,9 @@ const BASE: f64 = HEIGHT - 48.0;
 /// Height of a line of the legend, below the axis.
 const LEGEND_LINE: f64 = 19.0;
 
-/// The look of a series.
+/// The style of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum SeriesStyle {
     /// A line with a dot on each point.
     Line,
     /// A dashed line with a dot on each point.
@@ -52,8 +52,8 @@ pub enum Look {
 pub struct Series {
     /// Name in the legend; a series with an empty name is not in the legend.
     pub name: String,
-    /// Look of the series.
-    pub look: Look,
+    /// Style of the series.
+    pub style: SeriesStyle,
     /// Colour, in SVG's notation.
     pub colour: &'static str,
     /// Finite x and y.
@@ -124,14 +124,14 @@ impl Plot {
     pub fn add(
         &mut self,
         name: impl Into<String>,
-        look: Look,
+        style: SeriesStyle,
         colour: &'static str,
         points: impl IntoIterator<Item = (f64, f64)>,
     ) {
         let is_finite = |point: &(f64, f64)| point.0.is_finite() && point.1.is_finite();
         self.series.push(Series {
             name: name.into(),
-            look,
+            style,
             colour,
             points: points.into_iter().filter(is_finite).collect(),
         });
@@ -183,8 +183,8 @@ impl Plot {
         let place = format!("transform=\"translate(13 {middle}) rotate(-90)\"");
         text(&mut out, &place, Anchor::Middle, SOFT, &self.y.0);
         for (at, series) in self.series.iter().enumerate() {
-            match series.look {
-                Look::Bar => self.bars_of(&mut out, at, series, &y),
+            match series.style {
+                SeriesStyle::Bar => self.bars_of(&mut out, at, series, &y),
                 _ => series.draw(&mut out, &x, &y),
             }
         }
@@ -216,7 +216,7 @@ impl Plot {
                 (BASE - top).max(0.0),
                 series.colour,
                 escape(&series.name),
-                short(point.1)
+                tick_label(point.1)
             );
         }
     }
@@ -249,22 +249,22 @@ impl Series {
         if !path.is_empty() {
             self.stroke(out, &path);
         }
-        if matches!(self.look, Look::Line | Look::Dashed) {
+        if matches!(self.style, SeriesStyle::Line | SeriesStyle::Dashed) {
             for (point, (px, py)) in self.points.iter().zip(self.points.iter().map(place)) {
                 let _ = writeln!(
                     out,
                     "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3.2\" fill=\"{}\"><title>{}: {} at {}</title></circle>",
                     self.colour,
                     escape(&self.name),
-                    short(point.1),
-                    short(point.0)
+                    tick_label(point.1),
+                    tick_label(point.0)
                 );
             }
         }
     }
 
     fn stroke(&self, out: &mut String, path: &str) {
-        let is_dashed = matches!(self.look, Look::Dashed | Look::DashedCurve);
+        let is_dashed = matches!(self.style, SeriesStyle::Dashed | SeriesStyle::DashedCurve);
         let dash = if is_dashed {
             "\" stroke-dasharray=\"6 4"
         } else {
@@ -275,8 +275,8 @@ impl Series {
 
     /// Draws the series' entry in the legend.
     fn draw_legend_entry(&self, out: &mut String, x: f64, y: f64) {
-        match self.look {
-            Look::Bar => {
+        match self.style {
+            SeriesStyle::Bar => {
                 let (top, colour) = (y - 6.0, self.colour);
                 let _ = writeln!(
                     out,
@@ -327,24 +327,24 @@ mod tests {
     use super::*;
     use crate::page::tests::assert_well_formed;
 
-    fn plot(look: Look, points: &[(f64, f64)]) -> Plot {
+    fn plot(style: SeriesStyle, points: &[(f64, f64)]) -> Plot {
         let (x, y) = (("connections", Kind::Log2), ("ms", Kind::Log10));
-        let mut plot = match look {
-            Look::Bar => Plot::bars("a < b & \"c\"", x.0, y, [0, 8]),
+        let mut plot = match style {
+            SeriesStyle::Bar => Plot::bars("a < b & \"c\"", x.0, y, [0, 8]),
             _ => Plot::new("a < b & \"c\"", x, y),
         };
-        plot.add("coroutines", look, COLOURS[0], points.iter().copied());
+        plot.add("coroutines", style, COLOURS[0], points.iter().copied());
         plot
     }
 
     #[test]
     fn drawings_are_labelled_and_well_formed_for_any_points() {
-        for look in [
-            Look::Line,
-            Look::Dashed,
-            Look::Curve,
-            Look::DashedCurve,
-            Look::Bar,
+        for style in [
+            SeriesStyle::Line,
+            SeriesStyle::Dashed,
+            SeriesStyle::Curve,
+            SeriesStyle::DashedCurve,
+            SeriesStyle::Bar,
         ] {
             for points in [
                 &[][..],
@@ -353,7 +353,7 @@ mod tests {
                 &[(1.0, 5.0), (1.0, 5.0)],
                 &[(1.0, 0.001), (512.0, 90_000.0)],
             ] {
-                let svg = plot(look, points).svg();
+                let svg = plot(style, points).svg();
                 assert_well_formed(&svg);
                 let labels = [">a &lt; b &amp; &quot;c&quot;<", ">connections<", ">ms<"];
                 for label in labels.into_iter().chain([">coroutines<"]) {
@@ -365,11 +365,11 @@ mod tests {
 
     #[test]
     fn a_long_legend_wraps_and_leaves_out_series_without_a_name() {
-        let mut plot = plot(Look::Curve, &[]);
+        let mut plot = plot(SeriesStyle::Curve, &[]);
         for (level, colour) in LEVELS.into_iter().enumerate() {
-            plot.add(format!("level {level}"), Look::Curve, colour, []);
+            plot.add(format!("level {level}"), SeriesStyle::Curve, colour, []);
         }
-        plot.add("", Look::Curve, SOFT, [(1.0, 1.0)]);
+        plot.add("", SeriesStyle::Curve, SOFT, [(1.0, 1.0)]);
         let rows = plot.legend_rows();
         assert!(rows.len() >= 2);
         assert_eq!(rows.iter().map(Vec::len).sum::<usize>(), 9);

@@ -5,7 +5,7 @@
 
 use std::f64::consts::LOG10_2;
 
-use crate::number::short;
+use crate::number::tick_label;
 
 /// The distribution of values along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Scale {
             Kind::Quantile => [0.5, 0.9, 0.99, 0.999, 0.9999]
                 .into_iter()
                 .filter(|&q| self.contains(transform(self.kind, q)))
-                .map(|q| (q, format!("{} %", short(q * 100.0))))
+                .map(|q| (q, format!("{} %", tick_label(q * 100.0))))
                 .collect(),
         }
     }
@@ -104,7 +104,7 @@ impl Scale {
         (first..first + 50)
             .map(|i| i as f64 * step)
             .take_while(|&v| v <= self.high)
-            .map(|v| (v, short(v)))
+            .map(|v| (v, tick_label(v)))
             .collect()
     }
 
@@ -119,7 +119,7 @@ impl Scale {
             for step in steps {
                 let value = step * 10f64.powi(power);
                 if self.contains(value.log10()) {
-                    ticks.push((value, short(value)));
+                    ticks.push((value, tick_label(value)));
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Scale {
         let stride = usize::try_from((last - first) / 6).unwrap_or(0) + 1;
         (first..=last)
             .step_by(stride)
-            .map(|p| (2f64.powi(p), short(2f64.powi(p))))
+            .map(|p| (2f64.powi(p), tick_label(2f64.powi(p))))
             .collect()
     }
 }

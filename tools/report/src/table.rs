@@ -17,7 +17,7 @@ const MIN_WIDTH: usize = 60;
 /// Returns the number of columns of the terminal, at most [`MAX_WIDTH`]; [`MAX_WIDTH`] if standard
 /// output is not a terminal.
 #[must_use]
-pub fn width() -> usize {
+pub fn terminal_width() -> usize {
     match rustix::termios::tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).clamp(MIN_WIDTH, MAX_WIDTH),
         _ => MAX_WIDTH,
@@ -147,7 +147,7 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths = self.widths(f.width().unwrap_or_else(width));
+        let widths = self.widths(f.width().unwrap_or_else(terminal_width));
         if !self.title.is_empty() {
             writeln!(f, "{}", self.title)?;
         }

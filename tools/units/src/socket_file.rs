@@ -89,7 +89,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // Without the lock the file stays: the next server removes it.
-        let lock = self.locks.then(|| Lock::of(&self.path));
+        let lock = self.locks.then(|| Lock::acquire(&self.path));
         if !matches!(lock, Some(Err(_))) && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
@@ -109,7 +109,7 @@ impl Lock {
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] if another process holds the lock ([`Lock::holder`]); errors of
     /// the kernel.
-    pub fn of(socket: &Path) -> io::Result<Lock> {
+    pub fn acquire(socket: &Path) -> io::Result<Lock> {
         let path = Lock::path(socket);
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -199,14 +199,14 @@ pub fn bind(
 /// Listens on a path like [`bind`], and holds the lock while the file is created or removed.
 ///
 /// # Errors
-/// Returns the errors of [`bind`] and [`Lock::of`].
+/// Returns the errors of [`bind`] and [`Lock::acquire`].
 pub fn listen(
     path: &Path,
     mode: Option<u32>,
     backlog: i32,
 ) -> io::Result<(UnixListener, SocketFile)> {
     address(path)?;
-    let _lock = Lock::of(path)?;
+    let _lock = Lock::acquire(path)?;
     let (socket, mut file) = bind(path, SocketType::STREAM, SocketFlags::empty(), mode)?;
     file.locks = true;
     net::listen(&socket, backlog)?;
@@ -489,7 +489,7 @@ mod tests {
     fn a_held_lock_is_reported() {
         let folder = Folder::new("lock");
         let path = folder.0.join("socket");
-        let _lock = Lock::of(&path).unwrap();
+        let _lock = Lock::acquire(&path).unwrap();
         let said = listen(&path, None, 4).unwrap_err().to_string();
         assert!(said.contains("socket.lock: another server"), "{said}");
     }

@@ -69,7 +69,7 @@ fn other_pages(root: &Path) -> ExitCode {
 
 /// Runs the kernel's runner in the caller's folder, to which the user's paths are relative.
 pub(crate) fn os(root: &Path, args: &[String]) -> ExitCode {
-    if !packages::QEMU.is_there() {
+    if !packages::QEMU.is_installed() {
         eprintln!("note: {}", packages::QEMU.absence());
     }
     let workspace = root.join("kernel");
@@ -84,7 +84,7 @@ pub(crate) fn os(root: &Path, args: &[String]) -> ExitCode {
 }
 
 pub(crate) fn foreground(command: &mut Command) -> Result<(), ExitCode> {
-    eprintln!("$ {}", run::shown(command));
+    eprintln!("$ {}", run::command_line(command));
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(status

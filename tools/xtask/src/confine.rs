@@ -51,14 +51,18 @@ fn forbid_io_uring() -> Result<(), seccompiler::Error> {
 }
 
 /// Makes `cargo test` run its programs through this command, without io_uring, and without
-/// privileges if `humble`.
+/// privileges if `unprivileged`.
 ///
 /// # Errors
 /// The path of this program is unknown.
-pub(crate) fn tests(cargo: &mut Command, root: &Path, humble: bool) -> Result<(), String> {
+pub(crate) fn wrap_tests(
+    cargo: &mut Command,
+    root: &Path,
+    unprivileged: bool,
+) -> Result<(), String> {
     let here = host::this_program()?;
     let confined = format!("{} confine --", here.display());
-    let runner = if humble {
+    let runner = if unprivileged {
         let user = format!("setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups");
         format!("{user} {confined}")
     } else {

@@ -300,7 +300,7 @@ fn missing(stop: &Stop) -> Option<String> {
     if compilers().next().is_none() {
         return Some(packages::GXX.absence());
     }
-    (!packages::CMAKE.is_there()).then(|| packages::CMAKE.absence())
+    (!packages::CMAKE.is_installed()).then(|| packages::CMAKE.absence())
 }
 
 /// `cargo xtask cpp`.

@@ -3,13 +3,13 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::run::{Ending, Limits, Stop, run, shown};
+use crate::run::{Ending, Limits, Stop, command_line, run};
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs a command that installs a tool, and prints and returns the outcome.
 pub(crate) fn install(command: &mut Command, stop: &Stop) -> bool {
-    println!("setup: {}", shown(command));
+    println!("setup: {}", command_line(command));
     match run(command, Limits::within(INSTALL_LIMIT), None, stop)
         .map(|ending: Ending| ending.success())
     {

@@ -40,7 +40,7 @@ fn cargo(root: &Path, args: &[&str]) -> Command {
 fn absence() -> Option<String> {
     let missing: Vec<_> = packages::MPI
         .iter()
-        .filter(|package| !package.is_there())
+        .filter(|package| !package.is_installed())
         .map(|package| package.absence())
         .collect();
     (!missing.is_empty()).then(|| missing.join("; "))

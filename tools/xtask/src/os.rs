@@ -85,7 +85,7 @@ pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
 /// missing last line.
 pub(crate) fn test(context: &Context<'_>) -> Verdict {
     context.run(cargo(context, &["test", "--quiet"]))?;
-    if !QEMU.is_there() {
+    if !QEMU.is_installed() {
         return Ok(Done::Skipped(QEMU.absence()));
     }
     let mut boot = cargo(

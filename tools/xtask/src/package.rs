@@ -220,7 +220,7 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
     build.args(["--build", "--root-owner-group"]);
     output(build.arg(&tree.0).arg(&path))?;
     inspect(&path, &work.join("unpacked"))?;
-    let tried = trial::of(&path, &work)?;
+    let tried = trial::try_package(&path, &work)?;
     Ok((path, tried))
 }
 

@@ -15,18 +15,18 @@ pub(crate) struct Package {
     pub(crate) install: bool,
     /// Set if `test` installs it.
     pub(crate) tests: bool,
-    is_there: fn() -> bool,
+    is_installed: fn() -> bool,
 }
 
 impl Package {
     /// Creates a package that the tests need.
-    const fn new(name: &'static str, purpose: &'static str, is_there: fn() -> bool) -> Package {
+    const fn new(name: &'static str, purpose: &'static str, is_installed: fn() -> bool) -> Package {
         Package {
             name,
             purpose,
             install: true,
             tests: true,
-            is_there,
+            is_installed,
         }
     }
 
@@ -44,8 +44,8 @@ impl Package {
         }
     }
 
-    pub(crate) fn is_there(&self) -> bool {
-        (self.is_there)()
+    pub(crate) fn is_installed(&self) -> bool {
+        (self.is_installed)()
     }
 
     /// Returns a message: "wrk is not installed (its purpose): type …"
@@ -247,7 +247,7 @@ fn has_libclang() -> bool {
 
 /// Returns the packages that this machine lacks.
 pub(crate) fn missing() -> impl Iterator<Item = &'static Package> {
-    ALL.into_iter().filter(|package| !package.is_there())
+    ALL.into_iter().filter(|package| !package.is_installed())
 }
 
 /// Installs the packages that the tests need, as far as this user may.

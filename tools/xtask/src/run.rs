@@ -175,7 +175,7 @@ fn kill(leader: Pid, signal: Signal) {
 }
 
 /// Returns the command as a user would type it, with the variables it sets.
-pub(crate) fn shown(command: &Command) -> String {
+pub(crate) fn command_line(command: &Command) -> String {
     let mut words = Vec::new();
     for (name, value) in command.get_envs() {
         // An extended PATH is not part of a typed command.
@@ -370,7 +370,7 @@ mod tests {
             .env("RUSTFLAGS", "--cfg loom")
             .args(["test", "--test", "loom*"]);
         assert_eq!(
-            shown(&command),
+            command_line(&command),
             "RUSTFLAGS='--cfg loom' cargo test --test 'loom*'"
         );
     }

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use crate::host;
 use crate::install::install;
 use crate::packages;
-use crate::run::{Stop, shown};
+use crate::run::{Stop, command_line};
 
 /// Target that stands for "no operating system".
 pub(crate) const BARE_TARGET: &str = "riscv64gc-unknown-none-elf";
@@ -87,7 +87,7 @@ impl Tool {
         format!(
             "{} is not installed: `{}`",
             self.name(),
-            shown(&self.installer())
+            command_line(&self.installer())
         )
     }
 }
@@ -211,7 +211,7 @@ pub(crate) const DENY: CargoProgram = CargoProgram {
 };
 
 impl CargoProgram {
-    pub(crate) fn is_there(&self, root: &Path) -> bool {
+    pub(crate) fn is_installed(&self, root: &Path) -> bool {
         host::has_program(self.name) || programs(root).join(self.name).exists()
     }
 
@@ -272,7 +272,7 @@ pub(crate) fn command(root: &Path) -> ExitCode {
         );
     }
 
-    if !DENY.is_there(root) {
+    if !DENY.is_installed(root) {
         println!("missing: optional, {}", DENY.absence());
     }
     for package in packages::missing() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use crate::run::{Ending, Limits, Stop, run, shown};
+use crate::run::{Ending, Limits, Stop, command_line, run};
 use crate::setup::Tools;
 use log::count_tests;
 
@@ -43,14 +43,14 @@ impl Concurrency {
 }
 
 impl Step {
-    pub(crate) const fn whole(self, folder: &'static str) -> Step {
+    pub(crate) const fn concurrent(self, folder: &'static str) -> Step {
         Step {
             concurrency: Some(Concurrency::Whole(folder)),
             ..self
         }
     }
 
-    pub(crate) const fn built_by(
+    pub(crate) const fn build_ahead(
         self,
         folder: &'static str,
         build: fn(&Context<'_>) -> Result<(), String>,
@@ -131,7 +131,7 @@ impl Context<'_> {
     }
 
     fn run_once(&self, command: &mut Command) -> Result<(), String> {
-        let failed = |reason: String| Err(format!("{reason}: `{}`", shown(command)));
+        let failed = |reason: String| Err(format!("{reason}: `{}`", command_line(command)));
         if self.stop.is_set() {
             return failed("not started, interrupted".to_owned());
         }
@@ -142,7 +142,7 @@ impl Context<'_> {
         let log = File::options().create(true).append(true).open(&self.log);
         let mut log =
             log.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
-        let headline = format!("$ {}\n", shown(command));
+        let headline = format!("$ {}\n", command_line(command));
         let written = if self.verbose {
             io::stdout().write_all(headline.as_bytes())
         } else {
@@ -160,7 +160,7 @@ impl Context<'_> {
                 Ending::TimedOut(_) => ", the suite's time is used up (--minutes)",
                 _ => "",
             };
-            format!("{reason}{why}: `{}`", shown(command))
+            format!("{reason}{why}: `{}`", command_line(command))
         })
     }
 
@@ -178,13 +178,13 @@ impl Context<'_> {
         let Some(tests) = retry::candidates(said.get(before..).unwrap_or("")) else {
             return Err(reason);
         };
-        let second = self.run(retry::command(&command, &tests));
+        let second = self.run(retry::command_for(&command, &tests));
         let said_again = self.log_text();
         let said_again = said_again.get(said.len()..).unwrap_or("");
         if second.is_err() || !retry::all_passed(said_again, tests.len()) {
             return Err(reason);
         }
-        let lines = tests.iter().map(|test| retry::line(test));
+        let lines = tests.iter().map(|test| retry::log_line(test));
         let log = File::options().append(true).open(&self.log);
         log.and_then(|mut log| log.write_all(lines.collect::<String>().as_bytes()))
             .map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;

@@ -26,41 +26,41 @@ pub(crate) static STEPS: [Step; 21] = [
         "formatting, bench/, compat/, examples/, mpi/ and kernel/ too",
         build::fmt,
     )
-    .whole("none"),
-    full("miri", "core under Miri, strict provenance", checkers::miri).whole("miri"),
+    .concurrent("none"),
+    full("miri", "core under Miri, strict provenance", checkers::miri).concurrent("miri"),
     step(
         "clippy",
         "lints, kernel/ too, warnings are errors",
         build::clippy,
     )
-    .whole("debug"),
+    .concurrent("debug"),
     step(
         "loom",
         "concurrency models, all interleavings",
         checkers::loom,
     )
-    .whole("loom"),
+    .concurrent("loom"),
     full(
         "deny",
         "licences, sources and advisories of dependencies",
         build::deny,
     )
-    .whole("none"),
+    .concurrent("none"),
     full(
         "docs",
         "documentation and its links, no warnings",
         build::docs,
     )
-    .whole("debug"),
+    .concurrent("debug"),
     full(
         "no_std",
         "core builds without an operating system",
         build::no_std,
     )
-    .whole("bare"),
-    full("bench", "the benchmark driver compiles", build::bench).whole("bench"),
+    .concurrent("bare"),
+    full("bench", "the benchmark driver compiles", build::bench).concurrent("bench"),
     // These steps have the machine to themselves, except for their builds.
-    step("unit", "unit and integration tests", tests::unit).built_by("debug", tests::build),
+    step("unit", "unit and integration tests", tests::unit).build_ahead("debug", tests::build),
     step("doc", "examples in the documentation", tests::doc_tests),
     full(
         "readiness",
@@ -72,9 +72,9 @@ pub(crate) static STEPS: [Step; 21] = [
         "ring and runtime under AddressSanitizer",
         checkers::asan,
     )
-    .built_by("asan", checkers::build_asan),
+    .build_ahead("asan", checkers::build_asan),
     full("examples", "every example runs to its end", tests::examples)
-        .built_by("debug", tests::build_examples),
+        .build_ahead("debug", tests::build_examples),
     full(
         "package",
         "crates, cargo install, a Debian package and an image, each tried",
@@ -90,32 +90,32 @@ pub(crate) static STEPS: [Step; 21] = [
         "tokio's published tests, against the list of those that fail",
         compat::tokio_step,
     )
-    .built_by("compat", compat::build_tokio),
+    .build_ahead("compat", compat::build_tokio),
     full(
         "programs",
         "crates that need a runtime of tokio, against postgres, redis and HTTP servers",
         compat::programs_step,
     )
-    .built_by("programs", compat::build_programs),
-    step("os", "the kernel in QEMU, at 1, 2 and 4 harts", tests::os).built_by("os", os::build),
+    .build_ahead("programs", compat::build_programs),
+    step("os", "the kernel in QEMU, at 1, 2 and 4 harts", tests::os).build_ahead("os", os::build),
     full(
         "mpi",
         "ranks on Open MPI: lints, tests with mpirun",
         mpi::step,
     )
-    .built_by("mpi", mpi::build),
+    .build_ahead("mpi", mpi::build),
     full(
         "demo",
         "upshift demo --quick writes its report",
         tests::demo,
     )
-    .built_by("release", tests::build_demo),
+    .build_ahead("release", tests::build_demo),
     full(
         "counts",
         "instructions of operations, against the table",
         build::counts,
     )
-    .built_by("release", build::build_counts),
+    .build_ahead("release", build::build_counts),
 ];
 
 /// Steps of `cargo xtask soak`: long versions of the same tests.

@@ -124,7 +124,7 @@ impl Verdicts {
                 "tests that failed once and passed alone",
                 &self.unstable_tests,
             ),
-            ("the end of what failed said", &self.final_messages),
+            ("last lines of the failed steps", &self.final_messages),
             ("failed", &self.failed),
         ] {
             if !lines.is_empty() {

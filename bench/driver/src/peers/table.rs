@@ -35,7 +35,7 @@ pub(crate) const PAPERS: [&str; 9] = [
     TOKIO,
     TOKIO_MT,
     SMOL,
-    HEADER_ORDER_FREE,
+    GO_HTTP,
     THREADS,
 ];
 /// The lower bound: C over io_uring without a runtime.
@@ -63,7 +63,7 @@ pub(super) const NO_MATRIX: [&str; 5] = [
     "c-epoll",
 ];
 /// Server whose header lines may come in another order.
-pub(crate) const HEADER_ORDER_FREE: &str = "go-http";
+pub(crate) const GO_HTTP: &str = "go-http";
 
 const fn peer(id: &'static str, source: Source, args: &'static [&'static str]) -> Peer {
     Peer { id, source, args }
@@ -104,7 +104,7 @@ pub(crate) const SERVERS: &[Peer] = &[
     peer("may", Bench("peer-may"), &[]),
     peer("threads", Bench("peer-threads"), &[]),
     peer("go-net", GO, &[]),
-    peer(HEADER_ORDER_FREE, GO, &["--variant", "http"]),
+    peer(GO_HTTP, GO, &["--variant", "http"]),
     peer(RAW_C, URING, &[]),
     peer("c-uring-direct", URING, &["--variant", "direct"]),
     peer("c-epoll", C("epoll", &[]), &[]),
@@ -152,7 +152,7 @@ pub(crate) const TWO_WORKERS: &[Peer] = &[
 ];
 /// Members of [`TWO_WORKERS`] that are not in `multi`: it does not compare preemption, tasks of
 /// glommio never leave their thread, and threads are not tasks.
-pub(crate) const NOT_MULTI: [&str; 3] = ["upshift-preempt", "glommio", "threads"];
+pub(crate) const CONSERVE_ONLY: [&str; 3] = ["upshift-preempt", "glommio", "threads"];
 
 /// The program that measures policies over processes.
 pub(crate) const SCHED: &[Peer] = &[peer("sched", Bench("bench-sched"), &[])];

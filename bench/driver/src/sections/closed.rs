@@ -7,7 +7,7 @@ use crate::check::same_bytes;
 use crate::goal::{Goal, Values, at_least, at_most, best_peer};
 use crate::measure::Load;
 use crate::options::Options;
-use crate::peers::{Built, Programs, RAW_C, UPSHIFT};
+use crate::peers::{BuiltPrograms, Programs, RAW_C, UPSHIFT};
 use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::section::Section;
@@ -35,12 +35,12 @@ pub(super) fn run(
     section: Section,
     results: &mut SectionResults,
     options: &Options,
-    built: &Built,
+    built: &BuiltPrograms,
 ) {
     let is_matrix = matches!(section, Section::Matrix | Section::Single);
-    let servers = checked(results, built, section, is_matrix);
+    let servers = checked_servers(results, built, section, is_matrix);
     for (case, work, connections) in loads(section, options) {
-        closed(results, options, &servers, &case, &work, connections);
+        run_load(results, options, &servers, &case, &work, connections);
     }
 }
 
@@ -73,29 +73,29 @@ pub(crate) fn loads(section: Section, options: &Options) -> Vec<(String, Work, u
 }
 
 /// Returns the built servers of a section that reply with the expected bytes.
-pub(super) fn checked(
+pub(super) fn checked_servers(
     results: &mut SectionResults,
-    built: &Built,
+    built: &BuiltPrograms,
     section: Section,
     is_matrix: bool,
 ) -> Programs {
     let mut servers = built.servers(section, is_matrix);
     servers.retain(|(id, program)| {
         let same = same_bytes(id, program, is_matrix);
-        is_same(results, id, program, same)
+        admit(results, id, program, same)
     });
     servers
 }
 
 /// Notes the command of a server that answers correctly, or the reason for leaving it out.
-pub(super) fn is_same(
+pub(super) fn admit(
     results: &mut SectionResults,
     id: &str,
     program: &crate::peers::Program,
     checked: Result<(), String>,
 ) -> bool {
     match &checked {
-        Ok(()) => results.command(id, program),
+        Ok(()) => results.note_command(id, program),
         Err(why) => {
             results.note(format!("{id} is left out: {why}"));
             if !results.missing.iter().any(|missing| missing == id) {
@@ -107,7 +107,7 @@ pub(super) fn is_same(
 }
 
 /// Runs one load on every server.
-pub(super) fn closed(
+pub(super) fn run_load(
     results: &mut SectionResults,
     options: &Options,
     servers: &Programs,

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use crate::figures;
 use crate::goal::{Goal, Values, at_most};
 use crate::options::Options;
-use crate::peers::{Built, TWO_WORKERS};
+use crate::peers::{BuiltPrograms, TWO_WORKERS};
 use crate::results::{Figure, SectionResults};
-use crate::table::{cross, names};
+use crate::table::{cross_table, quantities_and_runtimes};
 
 /// Kinds that have goals.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
@@ -28,7 +28,7 @@ pub(crate) struct Samples {
 }
 
 /// Runs all programs once.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     for program in built.of(TWO_WORKERS) {
         let all = figures::output::<Samples>(results, options, &program, "conserve", None);
         for figure in all.iter().flat_map(Samples::figures) {
@@ -36,7 +36,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
                 let us = figure.ns / 1e3;
                 eprintln!("  {:<29} {:<22} {us:>9.1} µs", figure.peer, figure.bench);
             }
-            results.add(figure);
+            results.add_figure(figure);
         }
     }
 }
@@ -69,12 +69,12 @@ impl Samples {
 
 /// Formats a table with a row per runtime and a column per kind.
 pub(crate) fn table(found: &SectionResults) -> String {
-    let [benches, peers] = names(found);
+    let [benches, peers] = quantities_and_runtimes(found);
     let kinds = benches
         .iter()
         .filter_map(|bench| bench.strip_suffix(" p50"));
     let kinds: Vec<&str> = kinds.collect();
-    let table = cross("runtime", &peers, &kinds, |peer, kind| {
+    let table = cross_table("runtime", &peers, &kinds, |peer, kind| {
         let of = |words: &str| found.figure(&format!("{kind} {words}"), peer);
         let us = |ns: f64| ns / 1e3;
         let (p50, p99, max) = (of("p50")?, of("p99")?, of("max")?);
@@ -124,7 +124,10 @@ mod tests {
                 peer: (*peer).into(),
                 samples: samples.to_vec(),
             };
-            samples.figures().into_iter().for_each(|it| section.add(it));
+            samples
+                .figures()
+                .into_iter()
+                .for_each(|it| section.add_figure(it));
         }
         section
     }

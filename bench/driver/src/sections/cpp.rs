@@ -3,10 +3,10 @@
 
 use upshift_load::Work;
 
-use super::closed::{checked, closed, page};
+use super::closed::{checked_servers, page, run_load};
 use crate::goal::{Goal, at_least, at_most};
 use crate::options::Options;
-use crate::peers::{Built, UPSHIFT, UPSHIFT_CPP};
+use crate::peers::{BuiltPrograms, UPSHIFT, UPSHIFT_CPP};
 use crate::results::{Run, SectionResults};
 use crate::section::Section;
 
@@ -27,11 +27,12 @@ fn cases() -> [(String, Work, bool); 3] {
     ]
 }
 
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
-    let servers = [false, true].map(|is_matrix| checked(results, built, Section::Cpp, is_matrix));
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
+    let servers =
+        [false, true].map(|is_matrix| checked_servers(results, built, Section::Cpp, is_matrix));
     for (case, work, is_matrix) in cases() {
         let servers = &servers[usize::from(is_matrix)];
-        closed(results, options, servers, &case, &work, CONNECTIONS);
+        run_load(results, options, servers, &case, &work, CONNECTIONS);
     }
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     for (case, ..) in cases() {
         let cpu = |peer: &str| section.values(&case, peer, Run::cpu);
         let rate = |peer: &str| section.values(&case, peer, |run| run.per_second / 1e3);
-        let best = section.least(&case, |peer| OTHERS.contains(&peer), Run::cpu);
+        let best = section.lowest_median(&case, |peer| OTHERS.contains(&peer), Run::cpu);
         goals.push(
             at_most(
                 format!("{case}: CPU per request ≤ 1.05 × Rust"),

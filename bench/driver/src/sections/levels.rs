@@ -9,12 +9,12 @@ use upshift_load::child::Child;
 use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
 use upshift_load::{Group, Outcome, Pace, Plan, Work, run as drive};
 use upshift_report::plot::{COLOURS, DARK};
-use upshift_report::{Kind, Look, Plot};
+use upshift_report::{Kind, Plot, SeriesStyle};
 
 use crate::goal::{Goal, at_least, at_most};
 use crate::measure::{Drive, Load, Measured, sum_up, watch};
 use crate::options::Options;
-use crate::peers::{Built, Program};
+use crate::peers::{BuiltPrograms, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::server::Server;
@@ -49,7 +49,7 @@ fn vcpus_row(vcpus: usize) -> String {
 }
 
 /// Runs the section `vcpus`.
-pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let programs = [2, 5].into_iter().filter_map(|n| {
         let vcpus = n.to_string();
         let program = built.upshift(&["matrix-server", "--vcpus", &vcpus])?;
@@ -63,7 +63,7 @@ pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: 
 }
 
 /// Runs the section `levels`.
-pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let args = ["matrix-server", "--vcpus", "1", "--pin", "0"];
     let Some(program) = built.upshift(&args) else {
         return;
@@ -298,12 +298,12 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     for ((name, quantile), colour) in quantiles.into_iter().zip(COLOURS) {
         let levels = LEVELS.into_iter();
         let points = levels.filter_map(|level| of(level, quantile));
-        plot.add(name, Look::Line, colour, points);
+        plot.add(name, SeriesStyle::Line, colour, points);
     }
     if let Some(us) = section.median(ONE_LEVEL_CASE, "total", Run::p99) {
         let ends = [LEVELS[0], LEVELS[LEVELS.len() - 1]];
         let line = ends.map(|level| (f64::from(level), us / 1e3));
-        plot.add("p99, one level", Look::DashedCurve, DARK, line);
+        plot.add("p99, one level", SeriesStyle::DashedCurve, DARK, line);
     }
     plot
 }

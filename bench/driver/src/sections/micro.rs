@@ -4,32 +4,32 @@
 use crate::figures;
 use crate::goal::{Goal, Values, at_most};
 use crate::options::Options;
-use crate::peers::{Built, MICRO, NOT_MULTI, TWO_WORKERS, UPSHIFT};
+use crate::peers::{BuiltPrograms, CONSERVE_ONLY, MICRO, TWO_WORKERS, UPSHIFT};
 use crate::results::{Figure, SectionResults};
-use crate::table::{cross, names};
+use crate::table::{cross_table, quantities_and_runtimes};
 
 /// Runs all built programs.
-pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(super) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     for program in built.of(MICRO) {
         for (part, cpu) in [("one-thread", Some(0)), ("two-threads", None)] {
-            figures::figures(results, options, &program, part, cpu);
+            figures::measure(results, options, &program, part, cpu);
         }
     }
 }
 
 /// Runs all programs with two workers that `multi` compares.
-pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let mut programs = built.of(TWO_WORKERS);
-    programs.retain(|(id, _)| !NOT_MULTI.contains(&id.as_str()));
+    programs.retain(|(id, _)| !CONSERVE_ONLY.contains(&id.as_str()));
     for program in &programs {
-        figures::figures(results, options, program, "multi", None);
+        figures::measure(results, options, program, "multi", None);
     }
 }
 
 /// Formats the table of figures: a row for each runtime, a column for each quantity.
 pub(super) fn table(found: &SectionResults) -> String {
-    let [benches, peers] = names(found);
-    let table = cross("runtime", &peers, &benches, |peer, bench| {
+    let [benches, peers] = quantities_and_runtimes(found);
+    let table = cross_table("runtime", &peers, &benches, |peer, bench| {
         let Figure { ns, min, max, .. } = found.figure(bench, peer)?;
         Some(format!("{ns:.1} ({min:.1}–{max:.1})"))
     });

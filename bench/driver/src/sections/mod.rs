@@ -20,16 +20,20 @@ use upshift_report::Plot;
 use crate::goal::{Goal, SectionGoals, best_peer};
 use crate::machine;
 use crate::options::{MIN_ROUNDS, Options};
-use crate::peers::{Built, RAW_C};
+use crate::peers::{BuiltPrograms, RAW_C};
 use crate::results::{Results, Run, SectionResults};
 use crate::section::Section;
-use crate::table::{cells, mean, plain, spread, text};
+use crate::table::{cells, format_value, mean, spread, text};
 
 /// Measures one section; `None` if nothing could be measured.
 ///
 /// Each round measures all cells of the section once. A section drops the rounds that would exceed
 /// its time limit, but never the first [`MIN_ROUNDS`].
-pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<SectionResults> {
+pub(crate) fn run(
+    section: Section,
+    options: &Options,
+    built: &BuiltPrograms,
+) -> Option<SectionResults> {
     eprintln!("\n== {} ==", section.name());
     let mut options = options.clone();
     options.time = options.time_of(section);
@@ -100,7 +104,12 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
 }
 
 /// Measures all cells of a section once.
-fn one_round(section: Section, results: &mut SectionResults, options: &Options, built: &Built) {
+fn one_round(
+    section: Section,
+    results: &mut SectionResults,
+    options: &Options,
+    built: &BuiltPrograms,
+) {
     match section {
         Section::Plaintext | Section::Pipelined | Section::Matrix | Section::Single => {
             closed::run(section, results, options, built);
@@ -129,7 +138,7 @@ pub(crate) fn goals(results: &Results) -> Vec<SectionGoals> {
         let found = results.sections.get(section.name());
         let mut goals = goals_of(section)(found.unwrap_or(&empty));
         if found.is_some_and(SectionResults::is_disturbed) {
-            let void = |goal: &mut Goal| goal.void("the section was disturbed");
+            let void = |goal: &mut Goal| goal.discard_figures("the section was disturbed");
             goals.iter_mut().for_each(void);
         }
         SectionGoals {
@@ -205,7 +214,7 @@ pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
 /// Formats the servers of a load: with a key, of which less is better, sorted by it and with ratios
 /// to the best peer and to raw C; otherwise in the order of the first round.
 fn servers(found: &SectionResults, case: &str, key: Option<fn(&Run) -> f64>) -> String {
-    let mut all: Vec<_> = found.of_case(case, |_| true).collect();
+    let mut all: Vec<_> = found.cells_of_case(case, |_| true).collect();
     if let Some(key) = key {
         let value = |cell: &crate::results::Cell| cell.median(key).unwrap_or(f64::INFINITY);
         all.sort_by(|a, b| value(a).total_cmp(&value(b)));
@@ -215,7 +224,7 @@ fn servers(found: &SectionResults, case: &str, key: Option<fn(&Run) -> f64>) -> 
     let against = |head, base: Option<f64>| {
         text(head, move |cell| {
             let ratio = || Some(cell.median(key?)? / base.filter(|base| *base != 0.0)?);
-            plain(ratio(), 2)
+            format_value(ratio(), 2)
         })
     };
     let columns = [
@@ -249,7 +258,7 @@ fn classes(found: &SectionResults, case: &str) -> String {
     cells(
         case,
         "server: class",
-        found.of_case(case, |_| true),
+        found.cells_of_case(case, |_| true),
         &columns,
     )
 }
@@ -277,7 +286,7 @@ mod tests {
             ..SectionResults::default()
         };
         for (peer, ns) in [("upshift", 1.0), ("go", 2.0)] {
-            multi.add(Figure {
+            multi.add_figure(Figure {
                 bench: "yield".into(),
                 peer: peer.into(),
                 ns,

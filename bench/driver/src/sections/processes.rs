@@ -12,13 +12,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use upshift_load::child::Child;
-use upshift_load::scenario::{self, BATCH_LEVEL, Burnt};
+use upshift_load::scenario::{self, BATCH_LEVEL, BurnReport};
 use upshift_load::{Awake, run as drive};
 
 use crate::goal::{Goal, Values, at_least, at_most};
 use crate::measure::{Drive, Measured, observe};
 use crate::options::Options;
-use crate::peers::{Built, Program};
+use crate::peers::{BuiltPrograms, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::server::Server;
@@ -84,7 +84,7 @@ struct Load {
 }
 
 /// Measures the section.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let server = |board| {
         let args = ["spin-server", "--vcpus", "1", "--pin", "0", "--level", "2"];
         built.upshift(&[&args[..], &["--board", board]].concat())
@@ -125,7 +125,7 @@ impl Drive for Load {
             .batch
             .map(|args| Batch::start(&program, args))
             .transpose()?;
-        let mut plan = scenario::urgent(self.time).at(server.addresses[0]);
+        let mut plan = scenario::urgent(self.time).with_target(server.addresses[0]);
         plan.pin = Some(1);
         plan.server_pids = server.pids();
         plan.fifo = Some(scenario::CLIENT_PRIORITY);
@@ -218,7 +218,7 @@ impl Batch {
     pub(crate) fn end(mut self) -> Result<Run, String> {
         self.0.end();
         let text = line(&mut self.0)?;
-        let burnt: Burnt =
+        let burnt: BurnReport =
             serde_json::from_str(&text).map_err(|e| format!("the batch printed `{text}`: {e}"))?;
         Ok(Run {
             per_second: 1e3 * burnt.work / burnt.seconds,
@@ -246,7 +246,7 @@ pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let done = section.values(CASE, &batch_row(DAEMON), |run| run.per_second / 10.0);
     let share = done
         .zip(left)
-        .and_then(|(done, left)| done.with(&left, |done, left| done / left));
+        .and_then(|(done, left)| done.combine(&left, |done, left| done / left));
     let what = "both on the board: the batch does ≥ 90 % of what server and client leave";
     vec![
         beside(DAEMON),

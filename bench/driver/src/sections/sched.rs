@@ -5,9 +5,9 @@ use crate::claim::{self, Claim, Finding};
 use crate::figures;
 use crate::goal::{Goal, Values, at_least, at_most};
 use crate::options::Options;
-use crate::peers::{Built, SCHED};
+use crate::peers::{BuiltPrograms, SCHED};
 use crate::results::{Figure, SectionResults};
-use crate::table::{cross, names};
+use crate::table::{cross_table, quantities_and_runtimes};
 
 const UPSHIFT: &str = "upshift sched";
 const TRICK: &str = "trick.c's algorithm";
@@ -18,20 +18,20 @@ const MACHINE: &str = "machine";
 const SLICES: [u32; 3] = [50, 20, 5];
 
 /// Runs the program once.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let Some(program) = built.of(SCHED).pop() else {
         return;
     };
     let seconds = options.time.as_secs_f64().to_string();
-    figures::figures(results, options, &program, &seconds, None);
+    figures::measure(results, options, &program, &seconds, None);
 }
 
 /// Formats the published claims, with a row per quantity and a column per scheduler.
 pub(crate) fn table(found: &SectionResults) -> String {
-    let [benches, peers] = names(found);
+    let [benches, peers] = quantities_and_runtimes(found);
     let claims = claim::table("### Published claims", claims(found)).markdown();
     claims
-        + &cross("quantity", &benches, &peers, |bench, peer| {
+        + &cross_table("quantity", &benches, &peers, |bench, peer| {
             let Figure { ns, min, max, .. } = found.figure(bench, peer)?;
             Some(format!("{ns:.2} ({min:.2} to {max:.2})"))
         })
@@ -48,7 +48,7 @@ fn claims(section: &SectionResults) -> Vec<Claim> {
         )?;
         let lost = of(format!("{case}: time in which none of them ran, %"), peer)?;
         let text = format!("shares off by {off:.1} points, {lost:.1} % of the time lost");
-        Some((text, Finding::of(off <= 5.0)))
+        Some((text, Finding::reproduced_if(off <= 5.0)))
     };
     let slice = |micros: u32| {
         let case = format!("2 × {micros} µs");
@@ -56,7 +56,7 @@ fn claims(section: &SectionResults) -> Vec<Claim> {
         let lost = of(format!("{case}: time in which none of them ran, %"), TRICK)?;
         let text = format!("a turn takes {turn:.1} µs; {lost:.0} % of the time lost");
         let is_kept = (0.5..=1.5).contains(&(turn / f64::from(micros)));
-        Some((text, Finding::of(is_kept)))
+        Some((text, Finding::reproduced_if(is_kept)))
     };
     let mut claims = vec![
         Claim::new(
@@ -136,7 +136,7 @@ mod tests {
     fn rounds_become_medians_and_goals() {
         let mut section = SectionResults::default();
         for ns in [3.0, 0.5, 0.7] {
-            section.add(Figure {
+            section.add_figure(Figure {
                 bench: "2 × 5000 µs: largest deviation of a share, points".into(),
                 peer: UPSHIFT.into(),
                 ns,

@@ -18,24 +18,24 @@ use std::time::Duration;
 
 use upshift_load::{Group, Pace, Plan, Work, run as drive};
 use upshift_report::plot::COLOURS;
-use upshift_report::{Kind, Look, Plot};
+use upshift_report::{Kind, Plot, SeriesStyle};
 
 use crate::check::same_body;
 use crate::goal::{Goal, at_least, at_most};
 use crate::measure::{Drive, Load, Measured, observe};
 use crate::options::Options;
 use crate::peers::{
-    ALTERNATIVES, AXUM_TOKIO as TOKIO, AXUM_TOKIO_MT as TOKIO_MT, AXUM_UPSHIFT as OURS, Built,
-    HAPROXY_WEIGHT, Program, Programs, WEB,
+    ALTERNATIVES, AXUM_TOKIO as TOKIO, AXUM_TOKIO_MT as TOKIO_MT, AXUM_UPSHIFT as OURS,
+    BuiltPrograms, HAPROXY_WEIGHT, Program, Programs, WEB,
 };
 use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::sections::assign::Cgroup;
-use crate::sections::closed::{closed, is_same, page};
+use crate::sections::closed::{admit, page, run_load};
 use crate::server::Server;
 
 pub(crate) use alternatives::table as alternatives;
-use haproxy::{Behind, Deployed};
+use haproxy::{Backends, Deployed};
 
 /// A closed loop of JSON requests.
 const JSON_CASE: &str = "axum, JSON, 64 connections";
@@ -89,7 +89,7 @@ struct Mixed {
     urgent: f64,
     rest: f64,
     /// Processes behind the server, if it is a proxy.
-    behind: Option<Behind>,
+    backends: Option<Backends>,
     time: Duration,
 }
 
@@ -110,7 +110,7 @@ impl Mixed {
 
 impl Drive for Mixed {
     fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
-        let deployed = start(program, self.behind.as_ref())?;
+        let deployed = start(program, self.backends.as_ref())?;
         let server = &deployed.server;
         let urgent = self.plan(server, true, self.urgent);
         if self.rest == 0.0 {
@@ -137,7 +137,7 @@ impl Drive for Mixed {
 }
 
 /// Measures the section.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
     let made = std::fs::create_dir_all(&folder).and_then(|()| {
         FILES
@@ -158,7 +158,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
             .env
             .push(("UPSHIFT_BENCH_ROOT".into(), root.clone()));
     }
-    let all = checked(results, all);
+    let all = checked_servers(results, all);
     let only = |wanted: &[&str]| -> Programs {
         let servers = all
             .iter()
@@ -173,7 +173,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     for (case, size) in FILES {
         let connections = if size > 1 << 20 { 2 } else { 16 };
         let work = page(&format!("/{size}"), &[], 1);
-        closed(results, options, &files, case, &work, connections);
+        run_load(results, options, &files, case, &work, connections);
     }
     let _ = std::fs::remove_dir_all(folder);
 }
@@ -188,7 +188,7 @@ struct Same<'a> {
 }
 
 /// Returns the servers that answer each of their requests with the same body as the other servers.
-fn checked(results: &mut SectionResults, mut all: Programs) -> Programs {
+fn checked_servers(results: &mut SectionResults, mut all: Programs) -> Programs {
     let computing = [&[SERVE, TOKIO, TOKIO_MT, "go-http"][..], &ALTERNATIVES].concat();
     let same = |servers, path: &str, headers, body| Same {
         servers,
@@ -209,8 +209,8 @@ fn checked(results: &mut SectionResults, mut all: Programs) -> Programs {
     }
     let axum = all.iter().find(|(name, _)| name == TOKIO).cloned();
     all.retain(|(name, program)| {
-        let behind = axum.as_ref().and_then(|(_, axum)| Behind::of(name, axum));
-        let checked = start(program, behind.as_ref()).and_then(|deployed| {
+        let backends = axum.as_ref().and_then(|(_, axum)| Backends::of(name, axum));
+        let checked = start(program, backends.as_ref()).and_then(|deployed| {
             let mut own = requests.iter_mut();
             own.try_for_each(|it| {
                 if !it.servers.contains(&name.as_str()) {
@@ -224,15 +224,15 @@ fn checked(results: &mut SectionResults, mut all: Programs) -> Programs {
                 )
             })
         });
-        is_same(results, name, program, checked)
+        admit(results, name, program, checked)
     });
     all
 }
 
 /// Starts a server on CPU 0, with the processes behind it if it is a proxy.
-fn start(program: &Program, behind: Option<&Behind>) -> Result<Deployed, String> {
-    match behind {
-        Some(behind) => behind.start(program),
+fn start(program: &Program, backends: Option<&Backends>) -> Result<Deployed, String> {
+    match backends {
+        Some(backends) => backends.start(program),
         None => Ok(Deployed::from(Server::start(
             program,
             &["127.0.0.1:0".into()],
@@ -244,10 +244,11 @@ fn start(program: &Program, behind: Option<&Behind>) -> Result<Deployed, String>
 fn json(results: &mut SectionResults, options: &Options, servers: &Programs) {
     let accept = ["Accept: application/json"];
     let little = page("/json?name=world", &accept, 1);
-    closed(results, options, servers, JSON_CASE, &little, 64);
+    run_load(results, options, servers, JSON_CASE, &little, 64);
     let work = page("/orders?count=30", &accept, 1);
-    closed(results, options, servers, ORDERS_CASE, &work, 64);
-    let Some((_, slowest)) = results.least(ORDERS_CASE, |_| true, |run| run.per_second) else {
+    run_load(results, options, servers, ORDERS_CASE, &work, 64);
+    let Some((_, slowest)) = results.lowest_median(ORDERS_CASE, |_| true, |run| run.per_second)
+    else {
         return;
     };
     let mut load = Load::closed(work, 64, options);
@@ -274,7 +275,7 @@ fn mixed(
     mut alternatives: Programs,
 ) {
     let work = computing(false);
-    closed(results, options, servers, CAPACITY_CASE, &work, 64);
+    run_load(results, options, servers, CAPACITY_CASE, &work, 64);
     if let Err(why) = Cgroup::new("probe", false) {
         results.note(format!("{HAPROXY_WEIGHT} is left out: {why}"));
         alternatives.retain(|(name, _)| name != HAPROXY_WEIGHT);
@@ -287,7 +288,7 @@ fn mixed(
             Some(Mixed {
                 urgent: URGENT * OVERLOAD * capacity,
                 rest: rest * OVERLOAD * capacity,
-                behind: axum.and_then(|(_, program)| Behind::of(name, program)),
+                backends: axum.and_then(|(_, program)| Backends::of(name, program)),
                 time: options.time,
             })
         })
@@ -314,7 +315,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
             Some((group as f64, us / 1e3))
         };
         let points = servers.into_iter().enumerate().filter_map(p99);
-        plot.add(name, Look::Bar, colour, points);
+        plot.add(name, SeriesStyle::Bar, colour, points);
     }
     plot
 }
@@ -331,9 +332,9 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let kept = |server: &str| {
         let [urgent, rest] =
             [urgent_row(server), rest_row(server)].map(|row| rate(OVERLOAD_CASE, &row));
-        let replies = urgent?.with(&rest?, |urgent, rest| urgent + rest)?;
+        let replies = urgent?.combine(&rest?, |urgent, rest| urgent + rest)?;
         let capacity = rate(CAPACITY_CASE, server)?;
-        replies.with(&capacity, |replies, capacity| 100.0 * replies / capacity)
+        replies.combine(&capacity, |replies, capacity| 100.0 * replies / capacity)
     };
     let mut goals = vec![
         against("axum, JSON: CPU per request", JSON_CASE, Run::cpu),

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::path::PathBuf;
 
-use bench_kit::files::{BLOCK, Host, Plan, run};
+use bench_kit::files::{BLOCK, Buffer, Host, Plan, page_aligned, run};
 use compio::BufResult;
 use compio::fs::File;
 use compio::io::{AsyncReadAtExt, AsyncReadExt, AsyncWriteAtExt, AsyncWriteExt};
@@ -27,17 +27,17 @@ impl Host for Compio {
         unsafe { File::from_raw_fd(file.into_raw_fd()) }
     }
 
-    async fn whole(path: PathBuf) -> Vec<u8> {
+    async fn read_whole(path: PathBuf) -> Vec<u8> {
         compio::fs::read(path).await.expect("read failed")
     }
 
-    async fn read(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
+    async fn read(file: &File, buffer: Buffer, offset: u64) -> Buffer {
         let BufResult(result, buffer) = file.read_exact_at(buffer, offset).await;
         result.expect("read failed");
         buffer
     }
 
-    async fn write(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
+    async fn write(file: &File, buffer: Buffer, offset: u64) -> Buffer {
         let mut file = file;
         let BufResult(result, buffer) = (&mut file).write_all_at(buffer, offset).await;
         result.expect("write failed");
@@ -51,14 +51,14 @@ impl Host for Compio {
     async fn serve(stream: TcpStream, file: File) {
         stream.set_nonblocking(true).expect("cannot set flags");
         let mut stream = compio::net::TcpStream::from_std(stream).expect("registration failed");
-        let mut buffer = vec![0; BLOCK];
+        let mut buffer = page_aligned(BLOCK);
         let mut number = vec![0; 8];
         loop {
             let BufResult(result, asked) = stream.read_exact(number).await;
             if result.is_err() {
                 return;
             }
-            let block = bench_kit::files::first(&asked);
+            let block = bench_kit::files::first_word(&asked);
             number = asked;
             buffer = Self::read(&file, buffer, block * BLOCK as u64).await;
             let BufResult(result, back) = stream.write_all(buffer).await;
@@ -70,5 +70,5 @@ impl Host for Compio {
 
 fn main() {
     let runtime = Runtime::new().expect("a runtime can be built");
-    runtime.block_on(run::<Compio>(Plan::of_process()));
+    runtime.block_on(run::<Compio>(Plan::from_args()));
 }

@@ -13,12 +13,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bench_kit::files::{
-    BIG_BYTES, BIG_NUMBER, BLOCK, BLOCKS, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
-    LONG_BYTES, Mode, OUT, Plan, RECORD, Report, Row, SMALL_FILES, SMALL_LENGTH, Times, WARM_UP,
-    aligned, first, one_connection, open_std, pattern, shuffled, small, sum, word,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BLOCKS, BULK_TASKS, Buffer, CHECKED_BLOCKS, CHECKED_PIECES,
+    CHECKED_RECORDS, LONG_BYTES, Mode, OUT_BYTES, Operation, Plan, RECORD_BYTES, Report,
+    SMALL_FILES, SMALL_LENGTH, Times, WARM_UP, first_word, one_connection, open_std, page_aligned,
+    pattern, shuffled, small_file, sum_words, word,
 };
 
-/// State shared by the tasks of a row.
+/// State shared by the tasks of an operation.
 struct Shared {
     plan: Plan,
     next: AtomicU64,
@@ -51,15 +52,15 @@ struct Task {
     shared: Arc<Shared>,
     file: Option<Arc<File>>,
     number: usize,
-    buffer: Vec<u8>,
+    buffer: Buffer,
 }
 
 impl Task {
     fn new(shared: &Arc<Shared>, file: Option<Arc<File>>, number: usize) -> Task {
-        let buffer = match shared.plan.row {
-            Row::Random | Row::Open => aligned(BLOCK),
-            Row::Append => pattern(RECORD),
-            Row::Read => aligned(LONG_BYTES),
+        let buffer = match shared.plan.operation {
+            Operation::Random | Operation::Open => page_aligned(BLOCK),
+            Operation::Append => pattern(RECORD_BYTES),
+            Operation::Read => page_aligned(LONG_BYTES),
             _ => pattern(LONG_BYTES),
         };
         Task {
@@ -73,43 +74,44 @@ impl Task {
     /// Runs one operation; returns false if no operation is left.
     fn step(&mut self) -> bool {
         let Task { shared, buffer, .. } = self;
-        let row = shared.plan.row;
+        let operation = shared.plan.operation;
         let Some(file) = &self.file else {
             let Some(number) = shared.take(SMALL_FILES as u64) else {
                 return false;
             };
-            let bytes = std::fs::read(small(&shared.plan.dir, number as usize)).expect("a file");
+            let bytes =
+                std::fs::read(small_file(&shared.plan.dir, number as usize)).expect("a file");
             assert_eq!(
-                (bytes.len(), first(&bytes)),
+                (bytes.len(), first_word(&bytes)),
                 (SMALL_LENGTH, word(number, 0))
             );
             return true;
         };
-        let size = match row {
-            Row::Read => BIG_BYTES,
-            _ => OUT,
+        let size = match operation {
+            Operation::Read => BIG_BYTES,
+            _ => OUT_BYTES,
         };
-        let piece = match row {
-            Row::Random => shared.take(BLOCKS).map(shuffled),
-            Row::Append => Some(0),
+        let piece = match operation {
+            Operation::Random => shared.take(BLOCKS).map(shuffled),
+            Operation::Append => Some(0),
             _ => shared.take(size / LONG_BYTES as u64),
         };
         let Some(piece) = piece else { return false };
         let offset = piece * buffer.len() as u64;
-        match row {
-            Row::Append => {
+        match operation {
+            Operation::Append => {
                 buffer[..8].copy_from_slice(&(self.number as u64).to_le_bytes());
                 let mut file: &File = file;
                 file.write_all(buffer).expect("a write");
                 file.sync_data().expect("a device");
             }
-            Row::Write | Row::Mixed => {
+            Operation::Write | Operation::Mixed => {
                 buffer[..8].copy_from_slice(&word(BIG_NUMBER, piece).to_le_bytes());
                 file.write_all_at(buffer, offset).expect("a write");
             }
             _ => {
                 file.read_exact_at(buffer, offset).expect("a read");
-                assert_eq!(first(buffer), word(BIG_NUMBER, offset / 8));
+                assert_eq!(first_word(buffer), word(BIG_NUMBER, offset / 8));
             }
         }
         true
@@ -124,14 +126,14 @@ impl Task {
             if began >= until || self.shared.stopped.load(Relaxed) || !self.step() {
                 return times;
             }
-            times.since(began);
+            times.record_since(began);
         }
     }
 }
 
 fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
     let (path, mode) = shared.plan.file(0);
-    let file = (shared.plan.row != Row::Open).then(|| Arc::new(open_std(&path, mode)));
+    let file = (shared.plan.operation != Operation::Open).then(|| Arc::new(open_std(&path, mode)));
     (0..shared.plan.tasks)
         .map(|number| Task::new(shared, file.clone(), number))
         .collect()
@@ -142,20 +144,20 @@ fn threads(tasks: Vec<Task>) -> Times {
     let mut all = Times::default();
     let threads: Vec<_> = tasks
         .into_iter()
-        .map(|mut task| std::thread::spawn(move || (task.run(), task.buffer.leak())))
+        .map(|mut task| std::thread::spawn(move || task.run()))
         .collect();
     for thread in threads {
-        all.add(thread.join().expect("nothing panics").0);
+        all.add(thread.join().expect("nothing panics"));
     }
     all
 }
 
 fn main() {
-    let plan = Plan::of_process();
-    if plan.row == Row::Check {
+    let plan = Plan::from_args();
+    if plan.operation == Operation::Check {
         check(&plan);
     }
-    if plan.row == Row::Mixed {
+    if plan.operation == Operation::Mixed {
         mixed(&plan);
     }
     let run = |shared: &Arc<Shared>| match plan.variant.as_str() {
@@ -167,14 +169,14 @@ fn main() {
     }
     let report = Report::start();
     let times = run(&Arc::new(Shared::new(&plan, plan.time)));
-    report.end(times, 0);
+    report.print_and_exit(times, 0);
 }
 
 fn mixed(plan: &Plan) -> ! {
     let mut stream = one_connection();
     let big = Arc::new(open_std(&plan.dir.join("big"), Mode::Read));
     let report = Report::start();
-    let bulk: Vec<Task> = (0..BULK)
+    let bulk: Vec<Task> = (0..BULK_TASKS)
         .map(|number| {
             let (path, mode) = plan.file(number);
             let shared = Arc::new(Shared::new(plan, Duration::from_secs(3600)));
@@ -192,7 +194,7 @@ fn mixed(plan: &Plan) -> ! {
     for shared in all {
         shared.stopped.store(true, Relaxed);
     }
-    report.end(writing.join().expect("nothing panics"), 0);
+    report.print_and_exit(writing.join().expect("nothing panics"), 0);
 }
 
 fn serve(stream: &mut TcpStream, big: &Arc<File>, pool: Option<&pool::Pool>) {
@@ -218,9 +220,9 @@ fn serve(stream: &mut TcpStream, big: &Arc<File>, pool: Option<&pool::Pool>) {
 fn check(plan: &Plan) -> ! {
     let report = Report::start();
     let mut total = 0_u64;
-    let mut count = |bytes: &[u8]| total = total.wrapping_add(sum(bytes));
+    let mut count = |bytes: &[u8]| total = total.wrapping_add(sum_words(bytes));
     for number in (0..SMALL_FILES).step_by(100) {
-        count(&std::fs::read(small(&plan.dir, number)).expect("a file"));
+        count(&std::fs::read(small_file(&plan.dir, number)).expect("a file"));
     }
     let big = open_std(&plan.dir.join("big"), Mode::Read);
     let mut block = vec![0; BLOCK];
@@ -242,11 +244,10 @@ fn check(plan: &Plan) -> ! {
     }
     out.sync_data().expect("a device");
     let mut log = open_std(&plan.dir.join("log"), Mode::Append);
-    let record = pattern(RECORD);
+    let record = pattern(RECORD_BYTES);
     for _ in 0..CHECKED_RECORDS {
-        log.write_all(&record).expect("a write");
+        log.write_all(record).expect("a write");
         log.sync_data().expect("a device");
     }
-    std::mem::forget(record);
-    report.end(Times::default(), total)
+    report.print_and_exit(Times::default(), total)
 }

@@ -69,7 +69,7 @@ pub(crate) fn drive(pool: &Pool, tasks: Vec<Task>) -> Times {
     while running > 0 {
         let (task, began, more) = told.recv().expect("the job reports its end");
         if more {
-            times.since(began);
+            times.record_since(began);
         }
         let stopped = task
             .shared
@@ -78,7 +78,6 @@ pub(crate) fn drive(pool: &Pool, tasks: Vec<Task>) -> Times {
         if more && !stopped && Instant::now() < task.shared.until() {
             start(task);
         } else {
-            task.buffer.leak();
             running -= 1;
         }
     }

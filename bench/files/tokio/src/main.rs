@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bench_kit::files::{BLOCK, Host, Plan, run};
+use bench_kit::files::{BLOCK, Buffer, Host, Plan, page_aligned, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 
@@ -32,18 +32,18 @@ impl Host for Tokio {
         Arc::new(file)
     }
 
-    async fn whole(path: PathBuf) -> Vec<u8> {
+    async fn read_whole(path: PathBuf) -> Vec<u8> {
         tokio::fs::read(path).await.expect("read failed")
     }
 
-    async fn read(file: &Self::File, mut buffer: Vec<u8>, offset: u64) -> Vec<u8> {
+    async fn read(file: &Self::File, buffer: Buffer, offset: u64) -> Buffer {
         let file = file.clone();
-        blocking(move || file.read_exact_at(&mut buffer, offset).map(|()| buffer)).await
+        blocking(move || file.read_exact_at(buffer, offset).map(|()| buffer)).await
     }
 
-    async fn write(file: &Self::File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
+    async fn write(file: &Self::File, buffer: Buffer, offset: u64) -> Buffer {
         let file = file.clone();
-        blocking(move || file.write_all_at(&buffer, offset).map(|()| buffer)).await
+        blocking(move || file.write_all_at(buffer, offset).map(|()| buffer)).await
     }
 
     async fn sync(file: &Self::File) {
@@ -54,10 +54,10 @@ impl Host for Tokio {
     async fn serve(stream: TcpStream, file: Self::File) {
         stream.set_nonblocking(true).expect("cannot set flags");
         let mut stream = tokio::net::TcpStream::from_std(stream).expect("registration failed");
-        let mut buffer = vec![0; BLOCK];
+        let mut buffer = page_aligned(BLOCK);
         while let Ok(block) = stream.read_u64_le().await {
             buffer = Self::read(&file, buffer, block * BLOCK as u64).await;
-            stream.write_all(&buffer).await.expect("the driver reads");
+            stream.write_all(buffer).await.expect("the driver reads");
         }
     }
 }
@@ -67,5 +67,5 @@ fn main() {
         .enable_all()
         .build();
     let runtime = runtime.expect("a runtime can be built");
-    LocalSet::new().block_on(&runtime, run::<Tokio>(Plan::of_process()));
+    LocalSet::new().block_on(&runtime, run::<Tokio>(Plan::from_args()));
 }

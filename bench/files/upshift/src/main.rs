@@ -3,11 +3,43 @@
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use bench_kit::files::{BLOCK, Host, Plan, run};
+use bench_kit::files::{BLOCK, Buffer, Host, Plan, page_aligned, run};
 use upshift::fs::{self, File};
 use upshift::{Level, Runtime};
+use upshift_ring::{IoBuf, IoBufMut};
 
 struct Upshift;
+
+/// A [`Buffer`] that operations of Upshift can carry.
+struct Carried(Buffer);
+
+// SAFETY: the memory is borrowed for ever, and moving the reference does not move the memory.
+unsafe impl IoBuf for Carried {
+    const DROP_RUNS_USER_CODE: bool = false;
+
+    fn io_ptr(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+
+    fn io_len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+// SAFETY: as above; the reference is exclusive.
+unsafe impl IoBufMut for Carried {
+    const DROP_RUNS_USER_CODE: bool = false;
+
+    fn io_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+
+    fn io_capacity(&self) -> usize {
+        self.0.len()
+    }
+
+    unsafe fn set_filled(&mut self, _count: usize) {}
+}
 
 impl Host for Upshift {
     type File = File;
@@ -29,18 +61,18 @@ impl Host for Upshift {
         File::from_std(file)
     }
 
-    async fn whole(path: PathBuf) -> Vec<u8> {
+    async fn read_whole(path: PathBuf) -> Vec<u8> {
         fs::read(path).await.expect("read failed")
     }
 
-    async fn read(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
-        let (count, buffer) = file.read_at(buffer, offset).await;
+    async fn read(file: &File, buffer: Buffer, offset: u64) -> Buffer {
+        let (count, Carried(buffer)) = file.read_at(Carried(buffer), offset).await;
         assert_eq!(count.expect("read failed"), buffer.len());
         buffer
     }
 
-    async fn write(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
-        let (written, buffer) = file.write_all_at(buffer, offset).await;
+    async fn write(file: &File, buffer: Buffer, offset: u64) -> Buffer {
+        let (written, Carried(buffer)) = file.write_all_at(Carried(buffer), offset).await;
         written.expect("write failed");
         buffer
     }
@@ -53,7 +85,7 @@ impl Host for Upshift {
         let mut stream = upshift::net::TcpStream::from_std(stream).expect("registration failed");
         let mut number = [0; 8];
         let mut length = 0;
-        let mut buffer = vec![0; BLOCK];
+        let mut buffer = page_aligned(BLOCK);
         while let Ok(bytes) = stream.recv().await
             && !bytes.is_empty()
         {
@@ -64,7 +96,7 @@ impl Host for Upshift {
                     length = 0;
                     buffer =
                         Self::read(&file, buffer, u64::from_le_bytes(number) * BLOCK as u64).await;
-                    let (sent, back) = stream.write_all(buffer).await;
+                    let (sent, Carried(back)) = stream.write_all(Carried(buffer)).await;
                     sent.expect("the driver reads");
                     buffer = back;
                 }
@@ -77,7 +109,7 @@ fn main() {
     let runtime = Runtime::builder().vcpus(1).build();
     let runtime = runtime.expect("a runtime can be built");
     runtime.block_on(async {
-        let all = upshift::spawn_local(run::<Upshift>(Plan::of_process()), Level::MOST_URGENT);
+        let all = upshift::spawn_local(run::<Upshift>(Plan::from_args()), Level::MOST_URGENT);
         all.await.expect("the task does not panic");
     });
 }

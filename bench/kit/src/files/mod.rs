@@ -1,11 +1,11 @@
 //! The section `files`: the work on files, which is the same for every peer, and its output.
 //!
-//! A program is called with a row and measures it:
-//! `PROGRAM ROW --dir DIR --seconds S --tasks N [--direct] [--once]`. The driver creates the files
-//! in DIR and determines their content: word *i* of a file is [`word`] of its number and *i*. At
-//! the end the program prints one line of JSON ([`Report`]).
+//! A program is called with an operation and measures it:
+//! `PROGRAM OPERATION --dir DIR --seconds S --tasks N [--direct] [--once]`. The driver creates the
+//! files in DIR and determines their content: word *i* of a file is [`word`] of its number and *i*.
+//! At the end the program prints one line of JSON ([`Report`]).
 //!
-//! A task repeats the operation of its row until the time is over:
+//! A task repeats the operation until the time is over:
 //!
 //! - `open` opens the next small file, reads it to its end and closes it. `--once`: until each has
 //!   been read.
@@ -15,8 +15,8 @@
 //! - `read` reads the next MiB of the big file. `--once`: until the file has been read.
 //! - `write` writes the next MiB of the file `out`.
 //! - `append` appends 512 bytes to the file `log`, and waits until they are on the device.
-//! - `mixed`: each of [`BULK`] tasks writes pieces of 1 MiB to its own file, at a less urgent level
-//!   where there are levels; a connection asks for blocks of the big file.
+//! - `mixed`: each of [`BULK_TASKS`] tasks writes pieces of 1 MiB to its own file, at a less urgent
+//!   level where there are levels; a connection asks for blocks of the big file.
 //! - `check` executes a few operations of each kind and prints a sum of the data read; it is not
 //!   measured.
 //!
@@ -30,9 +30,9 @@ mod run;
 
 use std::path::{Path, PathBuf};
 
-pub use plan::{Mode, Plan, Row, open_std};
+pub use plan::{Mode, Operation, Plan, open_std};
 pub use report::{Report, Times};
-pub use run::{Host, WARM_UP, one_connection, run};
+pub use run::{Buffer, Host, WARM_UP, one_connection, run};
 
 /// Size of the big file in bytes.
 pub const BIG_BYTES: u64 = 512 << 20;
@@ -45,11 +45,11 @@ pub const BLOCK: usize = 4096;
 /// Size of a long read or write in bytes.
 pub const LONG_BYTES: usize = 1 << 20;
 /// Size of the written files in bytes; writing restarts at the beginning when it reaches the end.
-pub const OUT: u64 = 64 << 20;
+pub const OUT_BYTES: u64 = 64 << 20;
 /// Size of a record of the log in bytes.
-pub const RECORD: usize = 512;
+pub const RECORD_BYTES: usize = 512;
 /// Number of writing tasks in `mixed`.
-pub const BULK: usize = 8;
+pub const BULK_TASKS: usize = 8;
 /// Number of the big file, for [`word`]; small files have the numbers below.
 pub const BIG_NUMBER: u64 = SMALL_FILES as u64;
 
@@ -66,14 +66,14 @@ pub fn word(number: u64, index: u64) -> u64 {
 
 /// Returns the sum of the words of some bytes.
 #[must_use]
-pub fn sum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks_exact(8).map(first);
+pub fn sum_words(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks_exact(8).map(first_word);
     words.fold(0, u64::wrapping_add)
 }
 
 /// Returns the first word of some bytes.
 #[must_use]
-pub fn first(bytes: &[u8]) -> u64 {
+pub fn first_word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[..8]);
     u64::from_le_bytes(word)
@@ -81,24 +81,29 @@ pub fn first(bytes: &[u8]) -> u64 {
 
 /// Returns the path of a small file.
 #[must_use]
-pub fn small(dir: &Path, number: usize) -> PathBuf {
+pub fn small_file(dir: &Path, number: usize) -> PathBuf {
     dir.join(format!("small/{number:05}"))
 }
 
-/// Returns zeroed memory for direct I/O. The memory is never freed: programs of this section end by
-/// `exit`.
+/// A page of a buffer for direct I/O.
+#[derive(Clone)]
+#[repr(C, align(4096))]
+struct Page([u8; 4096]);
+
+/// Returns zeroed memory for direct I/O, which begins at a page boundary. The memory is never
+/// freed: programs of this section end by `exit`.
 #[must_use]
-pub fn aligned(length: usize) -> Vec<u8> {
-    let layout = std::alloc::Layout::from_size_align(length, 4096).expect("a power of two");
-    // SAFETY: no caller passes length 0. Every caller leaks the vector, which would free the memory
-    // with another alignment.
-    unsafe { Vec::from_raw_parts(std::alloc::alloc_zeroed(layout), length, length) }
+pub fn page_aligned(length: usize) -> &'static mut [u8] {
+    let pages = vec![Page([0; 4096]); length.div_ceil(4096)].leak();
+    // SAFETY: the pages have no padding, every byte is initialised, and `length` is at most their
+    // size. `pages` is not used again.
+    unsafe { std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast(), length) }
 }
 
 /// Returns the data to write: the beginning of the big file.
 #[must_use]
-pub fn pattern(length: usize) -> Vec<u8> {
-    let mut buffer = aligned(length);
+pub fn pattern(length: usize) -> &'static mut [u8] {
+    let buffer = page_aligned(length);
     for (index, chunk) in buffer.chunks_exact_mut(8).enumerate() {
         chunk.copy_from_slice(&word(BIG_NUMBER, index as u64).to_le_bytes());
     }
@@ -132,6 +137,17 @@ pub const CHECKED_RECORDS: usize = 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_for_direct_io_is_zeroed_and_begins_at_a_page_boundary() {
+        for length in [RECORD_BYTES, BLOCK, LONG_BYTES] {
+            let buffer = page_aligned(length);
+            assert_eq!(buffer.len(), length);
+            assert!(buffer.as_ptr().addr().is_multiple_of(4096));
+            assert!(buffer.iter().all(|&byte| byte == 0));
+        }
+        assert_eq!(first_word(pattern(RECORD_BYTES)), word(BIG_NUMBER, 0));
+    }
 
     #[test]
     fn each_block_is_read_once_in_an_order_without_neighbours() {

@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 
 /// Measured operation; see [`files`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Row {
+pub enum Operation {
     /// Opens and reads small files.
     Open,
     /// Reads random blocks of the big file.
@@ -28,7 +28,7 @@ pub enum Row {
 #[derive(Clone, Debug, Parser)]
 pub struct Plan {
     /// Measured operation
-    pub row: Row,
+    pub operation: Operation,
     /// Variant of the peer
     #[arg(long, default_value = "")]
     pub variant: String,
@@ -59,20 +59,20 @@ fn seconds(text: &str) -> Result<Duration, String> {
 impl Plan {
     /// Parses the command line of this process. Exits with a message if it is invalid.
     #[must_use]
-    pub fn of_process() -> Plan {
+    pub fn from_args() -> Plan {
         Plan::parse()
     }
 
     /// Returns the file that a task of the operation uses, and its mode. The result has no meaning
-    /// for [`Row::Open`], which opens the small files.
+    /// for [`Operation::Open`], which opens the small files.
     #[must_use]
     pub fn file(&self, task: usize) -> (PathBuf, Mode) {
-        let (name, mode) = match self.row {
-            Row::Write => ("out".to_owned(), Mode::Write),
-            Row::Append => ("log".to_owned(), Mode::Append),
-            Row::Mixed => (format!("bulk-{task}"), Mode::Write),
+        let (name, mode) = match self.operation {
+            Operation::Write => ("out".to_owned(), Mode::Write),
+            Operation::Append => ("log".to_owned(), Mode::Append),
+            Operation::Mixed => (format!("bulk-{task}"), Mode::Write),
             _ if self.direct => ("big".to_owned(), Mode::Direct),
-            Row::Random => ("big".to_owned(), Mode::Random),
+            Operation::Random => ("big".to_owned(), Mode::Random),
             _ => ("big".to_owned(), Mode::Read),
         };
         (self.dir.join(name), mode)

@@ -8,7 +8,7 @@ pub struct Times(Vec<u32>);
 
 impl Times {
     /// Records an operation that began at this time and ends now.
-    pub fn since(&mut self, began: Instant) {
+    pub fn record_since(&mut self, began: Instant) {
         let took = began.elapsed().as_nanos();
         self.0.push(u32::try_from(took).unwrap_or(u32::MAX));
     }
@@ -55,7 +55,7 @@ impl Report {
     }
 
     /// Prints the line and ends the process.
-    pub fn end(self, times: Times, sum: u64) -> ! {
+    pub fn print_and_exit(self, times: Times, sum: u64) -> ! {
         let seconds = self.began.elapsed().as_secs_f64();
         let [user, sys] = used();
         let mut times = times.0;

@@ -8,9 +8,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::{
-    BIG_BYTES, BIG_NUMBER, BLOCK, BLOCKS, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
-    LONG_BYTES, Mode, OUT, Plan, RECORD, Report, Row, SMALL_FILES, SMALL_LENGTH, Times, aligned,
-    first, open_std, pattern, shuffled, small, sum, word,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BLOCKS, BULK_TASKS, CHECKED_BLOCKS, CHECKED_PIECES,
+    CHECKED_RECORDS, LONG_BYTES, Mode, OUT_BYTES, Operation, Plan, RECORD_BYTES, Report,
+    SMALL_FILES, SMALL_LENGTH, Times, first_word, open_std, page_aligned, pattern, shuffled,
+    small_file, sum_words, word,
 };
 
 /// Announces an address and waits for the connection of `mixed`.
@@ -24,7 +25,7 @@ pub fn one_connection() -> TcpStream {
     stream
 }
 
-/// State shared by the tasks of a row: the next piece, and the end of the time.
+/// State shared by the tasks of an operation: the next piece, and the end of the time.
 struct Shared {
     plan: Plan,
     next: Cell<u64>,
@@ -66,13 +67,16 @@ impl Shared {
     }
 
     fn count(&self, began: Instant, bytes: &[u8], expected: u64) {
-        self.times.borrow_mut().since(began);
-        assert_eq!(first(bytes), expected, "other bytes than in the file");
-        if self.plan.row == Row::Check {
-            self.sum.set(self.sum.get().wrapping_add(sum(bytes)));
+        self.times.borrow_mut().record_since(began);
+        assert_eq!(first_word(bytes), expected, "other bytes than in the file");
+        if self.plan.operation == Operation::Check {
+            self.sum.set(self.sum.get().wrapping_add(sum_words(bytes)));
         }
     }
 }
+
+/// A buffer of file operations, from [`page_aligned`].
+pub type Buffer = &'static mut [u8];
 
 /// Interface of a single-threaded runtime. Buffers are passed in and returned.
 pub trait Host: Sized + 'static {
@@ -90,13 +94,13 @@ pub trait Host: Sized + 'static {
     fn file(file: std::fs::File) -> Self::File;
 
     /// Opens a file, reads all of it, and closes it.
-    fn whole(path: PathBuf) -> impl Future<Output = Vec<u8>>;
+    fn read_whole(path: PathBuf) -> impl Future<Output = Vec<u8>>;
 
     /// Fills the buffer, starting at this offset of the file.
-    fn read(file: &Self::File, buffer: Vec<u8>, offset: u64) -> impl Future<Output = Vec<u8>>;
+    fn read(file: &Self::File, buffer: Buffer, offset: u64) -> impl Future<Output = Buffer>;
 
     /// Writes the buffer at this offset, or at the end of a file opened for appending.
-    fn write(file: &Self::File, buffer: Vec<u8>, offset: u64) -> impl Future<Output = Vec<u8>>;
+    fn write(file: &Self::File, buffer: Buffer, offset: u64) -> impl Future<Output = Buffer>;
 
     /// Waits until the data is on the device.
     fn sync(file: &Self::File) -> impl Future<Output = ()>;
@@ -105,34 +109,34 @@ pub trait Host: Sized + 'static {
     fn serve(stream: TcpStream, file: Self::File) -> impl Future<Output = ()>;
 }
 
-/// Time for which a row runs before it is measured, if data may be read twice.
+/// Time for which an operation is repeated before it is measured, if data may be read twice.
 pub const WARM_UP: Duration = Duration::from_millis(100);
 
-/// Measures the row of the command line, within the runtime.
+/// Measures the operation of the command line, within the runtime.
 pub async fn run<H: Host>(plan: Plan) {
     let shared = Rc::new(Shared::new(&plan, Rc::default()));
-    if plan.row == Row::Mixed {
+    if plan.operation == Operation::Mixed {
         mixed::<H>(shared).await;
         return;
     }
-    if !plan.once && plan.row != Row::Check {
+    if !plan.once && plan.operation != Operation::Check {
         run_tasks::<H>(&shared).await;
     }
     let report = Report::start();
     shared.until.set(report.began() + plan.time);
     shared.next.set(0);
     shared.times.take();
-    if plan.row == Row::Check {
+    if plan.operation == Operation::Check {
         check::<H>(&shared).await;
     } else {
         run_tasks::<H>(&shared).await;
     }
-    report.end(shared.times.take(), shared.sum.get());
+    report.print_and_exit(shared.times.take(), shared.sum.get());
 }
 
 async fn run_tasks<H: Host>(shared: &Rc<Shared>) {
     let (path, mode) = shared.plan.file(0);
-    let file = (shared.plan.row != Row::Open).then(|| H::file(open_std(&path, mode)));
+    let file = (shared.plan.operation != Operation::Open).then(|| H::file(open_std(&path, mode)));
     let mut tasks = Vec::new();
     for task in 0..shared.plan.tasks {
         let (shared, file) = (shared.clone(), file.clone());
@@ -144,67 +148,63 @@ async fn run_tasks<H: Host>(shared: &Rc<Shared>) {
 }
 
 async fn run_task<H: Host>(shared: Rc<Shared>, file: Option<H::File>, task: usize) {
-    match (shared.plan.row, file) {
-        (Row::Open, _) => opens::<H>(&shared).await,
-        (Row::Random, Some(file)) => randoms::<H>(&shared, &file).await,
-        (Row::Read, Some(file)) => reads::<H>(&shared, &file).await,
-        (Row::Write, Some(file)) => writes::<H>(&shared, &file).await,
-        (Row::Append, Some(file)) => appends::<H>(&shared, &file, task).await,
-        _ => unreachable!("every other row has a file"),
+    match (shared.plan.operation, file) {
+        (Operation::Open, _) => opens::<H>(&shared).await,
+        (Operation::Random, Some(file)) => randoms::<H>(&shared, &file).await,
+        (Operation::Read, Some(file)) => reads::<H>(&shared, &file).await,
+        (Operation::Write, Some(file)) => writes::<H>(&shared, &file).await,
+        (Operation::Append, Some(file)) => appends::<H>(&shared, &file, task).await,
+        _ => unreachable!("every other operation has a file"),
     }
 }
 
 async fn opens<H: Host>(shared: &Shared) {
     while let Some((number, began)) = shared.take(SMALL_FILES as u64) {
-        let path = small(&shared.plan.dir, number as usize);
-        let bytes = H::whole(path).await;
+        let path = small_file(&shared.plan.dir, number as usize);
+        let bytes = H::read_whole(path).await;
         assert_eq!(bytes.len(), SMALL_LENGTH);
         shared.count(began, &bytes, word(number, 0));
     }
 }
 
 async fn randoms<H: Host>(shared: &Shared, file: &H::File) {
-    let mut buffer = aligned(BLOCK);
+    let mut buffer = page_aligned(BLOCK);
     while let Some((next, began)) = shared.take(BLOCKS) {
         let block = shuffled(next);
         buffer = H::read(file, buffer, block * BLOCK as u64).await;
-        shared.count(began, &buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
+        shared.count(began, buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
     }
-    std::mem::forget(buffer);
 }
 
 async fn reads<H: Host>(shared: &Shared, file: &H::File) {
-    let mut buffer = aligned(LONG_BYTES);
+    let mut buffer = page_aligned(LONG_BYTES);
     while let Some((piece, began)) = shared.take(BIG_BYTES / LONG_BYTES as u64) {
         buffer = H::read(file, buffer, piece * LONG_BYTES as u64).await;
         shared.count(
             began,
-            &buffer,
+            buffer,
             word(BIG_NUMBER, piece * LONG_BYTES as u64 / 8),
         );
     }
-    std::mem::forget(buffer);
 }
 
 async fn writes<H: Host>(shared: &Shared, file: &H::File) {
     let mut buffer = pattern(LONG_BYTES);
-    while let Some((piece, began)) = shared.take(OUT / LONG_BYTES as u64) {
+    while let Some((piece, began)) = shared.take(OUT_BYTES / LONG_BYTES as u64) {
         buffer[..8].copy_from_slice(&word(BIG_NUMBER, piece).to_le_bytes());
         buffer = H::write(file, buffer, piece * LONG_BYTES as u64).await;
-        shared.count(began, &buffer, word(BIG_NUMBER, piece));
+        shared.count(began, buffer, word(BIG_NUMBER, piece));
     }
-    std::mem::forget(buffer);
 }
 
 async fn appends<H: Host>(shared: &Shared, file: &H::File, task: usize) {
-    let mut buffer = pattern(RECORD);
+    let mut buffer = pattern(RECORD_BYTES);
     while let Some(began) = shared.now() {
         buffer[..8].copy_from_slice(&(task as u64).to_le_bytes());
         buffer = H::write(file, buffer, 0).await;
         H::sync(file).await;
-        shared.count(began, &buffer, task as u64);
+        shared.count(began, buffer, task as u64);
     }
-    std::mem::forget(buffer);
 }
 
 async fn mixed<H: Host>(shared: Rc<Shared>) {
@@ -212,7 +212,7 @@ async fn mixed<H: Host>(shared: Rc<Shared>) {
     let file = H::file(open_std(&shared.plan.dir.join("big"), Mode::Read));
     let report = Report::start();
     let mut tasks = Vec::new();
-    for task in 0..BULK {
+    for task in 0..BULK_TASKS {
         let one = Rc::new(Shared {
             until: Cell::new(report.began() + AN_HOUR),
             ..Shared::new(&shared.plan, shared.stopped.clone())
@@ -230,7 +230,7 @@ async fn mixed<H: Host>(shared: Rc<Shared>) {
     for task in tasks {
         task.await;
     }
-    report.end(shared.times.take(), 0);
+    report.print_and_exit(shared.times.take(), 0);
 }
 
 /// Upper limit for the bulk writes; the driver ends the program earlier.
@@ -241,25 +241,21 @@ async fn check<H: Host>(shared: &Rc<Shared>) {
     let dir = &shared.plan.dir;
     for number in (0..SMALL_FILES).step_by(100) {
         let began = Instant::now();
-        let bytes = H::whole(small(dir, number)).await;
+        let bytes = H::read_whole(small_file(dir, number)).await;
         shared.count(began, &bytes, word(number as u64, 0));
     }
     let file = H::file(open_std(&dir.join("big"), Mode::Read));
-    let mut buffer = aligned(BLOCK);
+    let mut buffer = page_aligned(BLOCK);
     for block in (0..CHECKED_BLOCKS).rev() {
         let began = Instant::now();
         buffer = H::read(&file, buffer, block * BLOCK as u64).await;
-        shared.count(began, &buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
+        shared.count(began, buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
     }
-    let mut long = aligned(LONG_BYTES);
+    let mut long = page_aligned(LONG_BYTES);
     for piece in 0..CHECKED_PIECES {
         let began = Instant::now();
         long = H::read(&file, long, piece * LONG_BYTES as u64).await;
-        shared.count(
-            began,
-            &long,
-            word(BIG_NUMBER, piece * LONG_BYTES as u64 / 8),
-        );
+        shared.count(began, long, word(BIG_NUMBER, piece * LONG_BYTES as u64 / 8));
     }
     let out = H::file(open_std(&dir.join("out"), Mode::Write));
     for piece in 0..CHECKED_PIECES {
@@ -267,10 +263,9 @@ async fn check<H: Host>(shared: &Rc<Shared>) {
     }
     H::sync(&out).await;
     let log = H::file(open_std(&dir.join("log"), Mode::Append));
-    let mut record = pattern(RECORD);
+    let mut record = pattern(RECORD_BYTES);
     for _ in 0..CHECKED_RECORDS {
         record = H::write(&log, record, 0).await;
         H::sync(&log).await;
     }
-    std::mem::forget((buffer, long, record));
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
+use bench_kit::micro::{Host, Part, one_thread, parse_part, two_threads};
 use compio::runtime::{JoinHandle, Runtime, spawn};
 use local_sync::mpsc::bounded;
 
@@ -48,7 +48,7 @@ impl Host for Compio {
 
 fn main() {
     let peer = "compio";
-    match part(&["default"]).0 {
+    match parse_part(&["default"]).0 {
         Part::OneThread => block_on(one_thread::<Compio>(peer)),
         Part::TwoThreads => two_threads(peer, block_on),
     }

@@ -5,8 +5,8 @@ mod workers;
 use std::future::Future;
 use std::time::Duration;
 
-use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
-use bench_kit::workers::{TwoWorkers, two_workers};
+use bench_kit::micro::{Host, Part, one_thread, parse_part, two_threads};
+use bench_kit::workers::{TwoWorkers, parse_two_workers};
 use glommio::channels::local_channel::new_bounded;
 use glommio::timer::sleep;
 use glommio::{LocalExecutorBuilder, Placement, Task, spawn_local};
@@ -52,12 +52,12 @@ impl Host for Glommio {
 }
 
 fn main() {
-    if let Some((TwoWorkers::Conserve, _)) = two_workers() {
+    if let Some((TwoWorkers::Conserve, _)) = parse_two_workers() {
         workers::run();
         std::process::exit(0);
     }
     let peer = "glommio";
-    match part(&["default"]).0 {
+    match parse_part(&["default"]).0 {
         Part::OneThread => block_on(one_thread::<Glommio>(peer)),
         Part::TwoThreads => two_threads(peer, block_on),
     }

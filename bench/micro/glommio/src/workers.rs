@@ -36,7 +36,7 @@ impl Conserve for Glommio {
         drop(spawn_local(future).detach());
     }
 
-    fn other<F: Future<Output = ()> + Send + 'static>(future: F) {
+    fn spawn_other<F: Future<Output = ()> + Send + 'static>(future: F) {
         drop(spawn_local(future).detach());
     }
 

@@ -2,7 +2,7 @@
 //! the scheduler places both ends freely. may has no cancellable timer. Memory is measured with
 //! 20,000 coroutines, because each maps a stack and the kernel limits the number of mappings.
 
-use bench_kit::micro::{Part, Samples, part, print_figure, resident};
+use bench_kit::micro::{Part, Samples, parse_part, print_figure, resident_bytes};
 use may::coroutine::yield_now;
 use may::go;
 use may::sync::mpsc::{Receiver, Sender, channel};
@@ -11,7 +11,7 @@ const PEER: &str = "may";
 const IDLE: usize = 20_000;
 
 fn main() {
-    let part = part(&["default"]).0;
+    let part = parse_part(&["default"]).0;
     let workers = if part == Part::OneThread { 1 } else { 2 };
     may::config().set_workers(workers).set_stack_size(0x1000);
     let measuring = go!(move || match part {
@@ -55,7 +55,7 @@ fn one_worker() {
         }
     }
     hops("channel-hop", 100_000);
-    let before = resident();
+    let before = resident_bytes();
     let mut senders = Vec::with_capacity(IDLE);
     for _ in 0..IDLE {
         let (sender, receiver) = channel::<()>();
@@ -63,7 +63,7 @@ fn one_worker() {
         go!(move || receiver.recv());
     }
     yield_now();
-    let used = resident().saturating_sub(before);
+    let used = resident_bytes().saturating_sub(before);
     print_figure("bytes-per-task", PEER, &mut [used as f64 / IDLE as f64]);
 }
 

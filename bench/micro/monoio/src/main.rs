@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
+use bench_kit::micro::{Host, Part, one_thread, parse_part, two_threads};
 use local_sync::mpsc::bounded;
 use monoio::task::JoinHandle;
 use monoio::{IoUringDriver, RuntimeBuilder};
@@ -50,7 +50,7 @@ impl Host for Monoio {
 
 fn main() {
     let peer = "monoio";
-    match part(&["default"]).0 {
+    match parse_part(&["default"]).0 {
         Part::OneThread => block_on(one_thread::<Monoio>(peer)),
         Part::TwoThreads => two_threads(peer, block_on),
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_executor::{Executor, Task};
 use async_io::{Timer, block_on};
-use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
-use bench_kit::workers::two_workers;
+use bench_kit::micro::{Host, Part, one_thread, parse_part, two_threads};
+use bench_kit::workers::parse_two_workers;
 
 static EXECUTOR: Executor<'static> = Executor::new();
 
@@ -54,12 +54,12 @@ impl Host for Smol {
 }
 
 fn main() {
-    if let Some((part, _)) = two_workers() {
+    if let Some((part, _)) = parse_two_workers() {
         workers::run(part);
         std::process::exit(0);
     }
     let peer = "smol";
-    match part(&["default"]).0 {
+    match parse_part(&["default"]).0 {
         Part::OneThread => block_on(EXECUTOR.run(EXECUTOR.spawn(one_thread::<Smol>(peer)))),
         Part::TwoThreads => two_threads(peer, |future| {
             let executor = Executor::new();

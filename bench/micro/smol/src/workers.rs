@@ -23,7 +23,7 @@ impl Conserve for Smol {
         EXECUTOR.spawn(future).detach();
     }
 
-    fn other<F: Future<Output = ()> + Send + 'static>(future: F) {
+    fn spawn_other<F: Future<Output = ()> + Send + 'static>(future: F) {
         EXECUTOR.spawn(future).detach();
     }
 
@@ -45,7 +45,7 @@ impl Multi for Smol {
         EXECUTOR.spawn(future).detach();
     }
 
-    fn remote<F: Future<Output = ()> + Send + 'static>(&self, future: F) {
+    fn spawn_remotely<F: Future<Output = ()> + Send + 'static>(&self, future: F) {
         EXECUTOR.spawn(future).detach();
     }
 
@@ -62,8 +62,8 @@ impl Multi for Smol {
         })
     }
 
-    fn channel(room: usize) -> (Self::Sender, Self::Receiver) {
-        bounded(room)
+    fn channel(capacity: usize) -> (Self::Sender, Self::Receiver) {
+        bounded(capacity)
     }
 
     async fn send(sender: &Self::Sender, message: usize) {

@@ -5,17 +5,17 @@ mod workers;
 use std::sync::mpsc::sync_channel;
 use std::thread::{spawn, yield_now};
 
-use bench_kit::micro::{Part, Samples, part, print_figure, resident};
-use bench_kit::workers::{TwoWorkers, two_workers};
+use bench_kit::micro::{Part, Samples, parse_part, print_figure, resident_bytes};
+use bench_kit::workers::{TwoWorkers, parse_two_workers};
 
 const PEER: &str = "threads";
 const IDLE: usize = 2_000;
 
 fn main() {
-    if let Some((TwoWorkers::Conserve, _)) = two_workers() {
+    if let Some((TwoWorkers::Conserve, _)) = parse_two_workers() {
         return workers::conserve();
     }
-    match part(&["default"]).0 {
+    match parse_part(&["default"]).0 {
         Part::OneThread => one_cpu(),
         Part::TwoThreads => hops("cross-wake", 2_000),
     }
@@ -50,11 +50,11 @@ fn one_cpu() {
     }
     hops("channel-hop", 20_000);
     // The kernel stack, 16 KiB or more, is not included.
-    let before = resident();
+    let before = resident_bytes();
     for _ in 0..IDLE {
         spawn(std::thread::park);
     }
-    let used = resident().saturating_sub(before);
+    let used = resident_bytes().saturating_sub(before);
     print_figure("bytes-per-task", PEER, &mut [used as f64 / IDLE as f64]);
 }
 

@@ -6,8 +6,8 @@ mod workers;
 use std::future::Future;
 use std::time::Duration;
 
-use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
-use bench_kit::workers::two_workers;
+use bench_kit::micro::{Host, Part, one_thread, parse_part, two_threads};
+use bench_kit::workers::parse_two_workers;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -52,11 +52,11 @@ impl Host for Tokio {
 }
 
 fn main() {
-    if let Some((part, _)) = two_workers() {
+    if let Some((part, _)) = parse_two_workers() {
         workers::run(part);
         std::process::exit(0);
     }
-    let (part, variant) = part(&["ct", "mt"]);
+    let (part, variant) = parse_part(&["ct", "mt"]);
     let multi = variant == "mt";
     let peer = if multi { "tokio-mt" } else { "tokio-ct" };
     match part {

@@ -20,7 +20,7 @@ impl Conserve for Tokio {
         tokio::spawn(future);
     }
 
-    fn other<F: Future<Output = ()> + Send + 'static>(future: F) {
+    fn spawn_other<F: Future<Output = ()> + Send + 'static>(future: F) {
         tokio::spawn(future);
     }
 
@@ -43,7 +43,7 @@ impl Multi for Tokio {
         tokio::spawn(future);
     }
 
-    fn remote<F: Future<Output = ()> + Send + 'static>(&self, future: F) {
+    fn spawn_remotely<F: Future<Output = ()> + Send + 'static>(&self, future: F) {
         self.0.spawn(future);
     }
 
@@ -64,8 +64,8 @@ impl Multi for Tokio {
         })
     }
 
-    fn channel(room: usize) -> (Self::Sender, Self::Receiver) {
-        mpsc::channel(room)
+    fn channel(capacity: usize) -> (Self::Sender, Self::Receiver) {
+        mpsc::channel(capacity)
     }
 
     async fn send(sender: &Self::Sender, message: usize) {

@@ -7,8 +7,8 @@ use std::future::Future;
 use std::hint::black_box;
 use std::time::Duration;
 
-use bench_kit::micro::{Host, Part, Samples, one_thread, part, two_threads};
-use bench_kit::workers::two_workers;
+use bench_kit::micro::{Host, Part, Samples, one_thread, parse_part, two_threads};
+use bench_kit::workers::parse_two_workers;
 use upshift::sync::mpsc;
 use upshift::{JoinHandle, Level, Priority, Runtime};
 
@@ -87,11 +87,11 @@ fn build() -> Runtime {
 }
 
 fn main() {
-    if let Some((part, variant)) = two_workers() {
+    if let Some((part, variant)) = parse_two_workers() {
         workers::run(part, &variant);
         std::process::exit(0);
     }
-    let (part, _) = part(&[PEER]);
+    let (part, _) = parse_part(&[PEER]);
     match part {
         Part::OneThread => build().block_on(async {
             reprio().await;

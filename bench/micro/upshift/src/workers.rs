@@ -19,7 +19,7 @@ impl<const OTHER: u8> Conserve for OtherLevel<OTHER> {
         upshift::spawn(future, Level::at::<40>()).detach();
     }
 
-    fn other<F: Future<Output = ()> + Send + 'static>(future: F) {
+    fn spawn_other<F: Future<Output = ()> + Send + 'static>(future: F) {
         upshift::spawn(future, Level::at::<OTHER>()).detach();
     }
 
@@ -43,7 +43,7 @@ impl Multi for Spawner {
         upshift::spawn(future, Priority::Inherit).detach();
     }
 
-    fn remote<F: Future<Output = ()> + Send + 'static>(&self, future: F) {
+    fn spawn_remotely<F: Future<Output = ()> + Send + 'static>(&self, future: F) {
         let spawned = self.0.spawn(future, Priority::Inherit);
         spawned.expect("the runtime is running").detach();
     }
@@ -65,8 +65,8 @@ impl Multi for Spawner {
         })
     }
 
-    fn channel(room: usize) -> (Self::Sender, Self::Receiver) {
-        mpsc::channel(room)
+    fn channel(capacity: usize) -> (Self::Sender, Self::Receiver) {
+        mpsc::channel(capacity)
     }
 
     async fn send(sender: &Self::Sender, message: usize) {

@@ -14,7 +14,7 @@ use axum::extract::Query;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{MethodRouter, get};
 use axum::{Json, Router};
-use bench_kit::server::{Args, args_for, listen};
+use bench_kit::server::{Args, listen, parse_args_for};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 use upshift::Level;
@@ -140,7 +140,7 @@ const VARIANTS: [&str; 8] = [
 ];
 
 fn main() -> io::Result<()> {
-    let args = args_for(&[("app", ())], &VARIANTS);
+    let args = parse_args_for(&[("app", ())], &VARIANTS);
     let one_thread = Builder::new_current_thread();
     match args.variant.as_str() {
         "upshift" => on_upshift(&args),

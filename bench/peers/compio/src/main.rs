@@ -5,7 +5,7 @@ use std::io;
 
 use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
-use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
+use bench_kit::server::{Args, QUEUE_CAPACITY, READ_BYTES, Work, listen, parse_args};
 use compio::buf::BufResult;
 use compio::driver::ProactorBuilder;
 use compio::io::{AsyncRead, AsyncWriteExt};
@@ -14,7 +14,7 @@ use compio::runtime::{RuntimeBuilder, spawn};
 use local_sync::mpsc::bounded;
 
 fn main() -> io::Result<()> {
-    let args = args(&["default", "tuned"]);
+    let args = parse_args(&["default", "tuned"]);
     let mut ring = ProactorBuilder::new();
     if args.variant == "tuned" {
         ring.single_issuer(true).defer_taskrun(true);
@@ -38,8 +38,11 @@ async fn accept(args: Args) -> io::Result<()> {
 }
 
 async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
-    let (mut requests, mut input, mut output) =
-        (Requests::default(), Vec::with_capacity(READ), Vec::new());
+    let (mut requests, mut input, mut output) = (
+        Requests::default(),
+        Vec::with_capacity(READ_BYTES),
+        Vec::new(),
+    );
     loop {
         let BufResult(result, buffer) = stream.read(input).await;
         input = buffer;
@@ -58,10 +61,10 @@ async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
 
 fn matrix(stream: TcpStream) {
     let (mut reader, mut writer) = stream.into_split();
-    let (frames_in, mut frames_out) = bounded::channel(QUEUE);
-    let (squares_in, mut squares_out) = bounded::channel::<Vec<u8>>(QUEUE);
+    let (frames_in, mut frames_out) = bounded::channel(QUEUE_CAPACITY);
+    let (squares_in, mut squares_out) = bounded::channel::<Vec<u8>>(QUEUE_CAPACITY);
     spawn(async move {
-        let (mut frames, mut input) = (Frames::default(), Vec::with_capacity(READ));
+        let (mut frames, mut input) = (Frames::default(), Vec::with_capacity(READ_BYTES));
         loop {
             let BufResult(result, buffer) = reader.read(input).await;
             input = buffer;

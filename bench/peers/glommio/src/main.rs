@@ -5,14 +5,14 @@ use std::os::fd::{FromRawFd, IntoRawFd};
 
 use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
-use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
+use bench_kit::server::{Args, QUEUE_CAPACITY, READ_BYTES, Work, listen, parse_args};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::channels::local_channel::new_bounded;
 use glommio::net::{TcpListener, TcpStream};
 use glommio::{LocalExecutorBuilder, Placement, spawn_local};
 
 fn main() -> io::Result<()> {
-    let args = args(&["default"]);
+    let args = parse_args(&["default"]);
     let executor = LocalExecutorBuilder::new(Placement::Unbound).make()?;
     executor.run(accept(args))
 }
@@ -31,7 +31,8 @@ async fn accept(args: Args) -> io::Result<()> {
 }
 
 async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
-    let (mut requests, mut input, mut output) = (Requests::default(), vec![0; READ], Vec::new());
+    let (mut requests, mut input, mut output) =
+        (Requests::default(), vec![0; READ_BYTES], Vec::new());
     loop {
         let count = stream.read(&mut input).await?;
         let open = count > 0 && requests.feed(&input[..count], &mut output);
@@ -45,10 +46,10 @@ async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
 
 fn matrix(stream: TcpStream) {
     let (mut reader, mut writer) = futures_lite::io::split(stream);
-    let (frames_in, frames_out) = new_bounded(QUEUE);
-    let (squares_in, squares_out) = new_bounded::<Vec<u8>>(QUEUE);
+    let (frames_in, frames_out) = new_bounded(QUEUE_CAPACITY);
+    let (squares_in, squares_out) = new_bounded::<Vec<u8>>(QUEUE_CAPACITY);
     spawn_local(async move {
-        let (mut frames, mut input) = (Frames::default(), vec![0; READ]);
+        let (mut frames, mut input) = (Frames::default(), vec![0; READ_BYTES]);
         loop {
             let count = reader.read(&mut input).await?;
             if count == 0 {

@@ -7,13 +7,13 @@ use std::os::fd::{FromRawFd, IntoRawFd};
 
 use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
-use bench_kit::server::{READ, Work, args, listen};
+use bench_kit::server::{READ_BYTES, Work, listen, parse_args};
 use may::go;
 use may::net::{TcpListener, TcpStream};
 use may::sync::mpsc;
 
 fn main() -> io::Result<()> {
-    let args = args(&["default"]);
+    let args = parse_args(&["default"]);
     // A stack has 8 Ki words: the 8 KiB read buffers are on the heap, and the product's frames are
     // small.
     may::config().set_workers(1).set_stack_size(0x2000);
@@ -37,7 +37,8 @@ fn main() -> io::Result<()> {
 }
 
 fn plaintext(mut stream: TcpStream) -> io::Result<()> {
-    let (mut requests, mut input, mut output) = (Requests::default(), vec![0; READ], Vec::new());
+    let (mut requests, mut input, mut output) =
+        (Requests::default(), vec![0; READ_BYTES], Vec::new());
     loop {
         let count = stream.read(&mut input)?;
         let open = count > 0 && requests.feed(&input[..count], &mut output);
@@ -54,7 +55,7 @@ fn matrix(mut reader: TcpStream) -> io::Result<()> {
     let (frames_in, frames_out) = mpsc::channel();
     let (squares_in, squares_out) = mpsc::channel::<Vec<u8>>();
     go!(move || {
-        let (mut frames, mut input) = (Frames::default(), vec![0; READ]);
+        let (mut frames, mut input) = (Frames::default(), vec![0; READ_BYTES]);
         loop {
             let count = reader.read(&mut input)?;
             if count == 0 {

@@ -5,14 +5,14 @@ use std::io;
 
 use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
-use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
+use bench_kit::server::{Args, QUEUE_CAPACITY, READ_BYTES, Work, listen, parse_args};
 use local_sync::mpsc::bounded;
 use monoio::io::{AsyncReadRent, AsyncWriteRentExt, Splitable};
 use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, RuntimeBuilder};
 
 fn main() -> io::Result<()> {
-    let args = args(&["default", "tuned"]);
+    let args = parse_args(&["default", "tuned"]);
     let mut ring = io_uring::IoUring::builder();
     if args.variant == "tuned" {
         ring.setup_single_issuer().setup_defer_taskrun();
@@ -34,8 +34,11 @@ async fn accept(args: Args) -> io::Result<()> {
 }
 
 async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
-    let (mut requests, mut input, mut output) =
-        (Requests::default(), Vec::with_capacity(READ), Vec::new());
+    let (mut requests, mut input, mut output) = (
+        Requests::default(),
+        Vec::with_capacity(READ_BYTES),
+        Vec::new(),
+    );
     loop {
         let result;
         (result, input) = stream.read(input).await;
@@ -52,10 +55,10 @@ async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
 
 fn matrix(stream: TcpStream) {
     let (mut reader, mut writer) = stream.into_split();
-    let (frames_in, mut frames_out) = bounded::channel(QUEUE);
-    let (squares_in, mut squares_out) = bounded::channel::<Vec<u8>>(QUEUE);
+    let (frames_in, mut frames_out) = bounded::channel(QUEUE_CAPACITY);
+    let (squares_in, mut squares_out) = bounded::channel::<Vec<u8>>(QUEUE_CAPACITY);
     monoio::spawn(async move {
-        let (mut frames, mut input) = (Frames::default(), Vec::with_capacity(READ));
+        let (mut frames, mut input) = (Frames::default(), Vec::with_capacity(READ_BYTES));
         loop {
             let result;
             (result, input) = reader.read(input).await;

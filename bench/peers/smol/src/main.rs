@@ -8,14 +8,14 @@ use async_executor::Executor;
 use async_io::{Async, block_on};
 use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
-use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
+use bench_kit::server::{Args, QUEUE_CAPACITY, READ_BYTES, Work, listen, parse_args};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use std::net::{TcpListener, TcpStream};
 
 static EXECUTOR: Executor<'static> = Executor::new();
 
 fn main() -> io::Result<()> {
-    let args = args(&["default"]);
+    let args = parse_args(&["default"]);
     for _ in 1..args.workers {
         std::thread::spawn(|| block_on(EXECUTOR.run(std::future::pending::<()>())));
     }
@@ -35,7 +35,8 @@ async fn accept(args: Args) -> io::Result<()> {
 }
 
 async fn plaintext(mut stream: Async<TcpStream>) -> io::Result<()> {
-    let (mut requests, mut input, mut output) = (Requests::default(), vec![0; READ], Vec::new());
+    let (mut requests, mut input, mut output) =
+        (Requests::default(), vec![0; READ_BYTES], Vec::new());
     loop {
         let count = stream.read(&mut input).await?;
         let open = count > 0 && requests.feed(&input[..count], &mut output);
@@ -48,12 +49,12 @@ async fn plaintext(mut stream: Async<TcpStream>) -> io::Result<()> {
 }
 
 fn matrix(stream: Arc<Async<TcpStream>>) {
-    let (frames_in, frames_out) = async_channel::bounded(QUEUE);
-    let (squares_in, squares_out) = async_channel::bounded::<Vec<u8>>(QUEUE);
+    let (frames_in, frames_out) = async_channel::bounded(QUEUE_CAPACITY);
+    let (squares_in, squares_out) = async_channel::bounded::<Vec<u8>>(QUEUE_CAPACITY);
     let reader = stream.clone();
     EXECUTOR
         .spawn(async move {
-            let (mut frames, mut input) = (Frames::default(), vec![0; READ]);
+            let (mut frames, mut input) = (Frames::default(), vec![0; READ_BYTES]);
             loop {
                 let count = (&*reader).read(&mut input).await?;
                 if count == 0 {

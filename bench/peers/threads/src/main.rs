@@ -7,13 +7,13 @@ use std::sync::mpsc::sync_channel;
 
 use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
-use bench_kit::server::{QUEUE, READ, Work, args, listen};
+use bench_kit::server::{QUEUE_CAPACITY, READ_BYTES, Work, listen, parse_args};
 
 /// Size of a thread's stack in bytes.
 const STACK: usize = 128 * 1024;
 
 fn main() -> io::Result<()> {
-    let args = args(&["default"]);
+    let args = parse_args(&["default"]);
     for stream in listen(&args)?.incoming() {
         let stream = stream?;
         stream.set_nodelay(true)?;
@@ -32,7 +32,8 @@ fn thread(body: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<
 }
 
 fn plaintext(mut stream: TcpStream) -> io::Result<()> {
-    let (mut requests, mut input, mut output) = (Requests::default(), vec![0; READ], Vec::new());
+    let (mut requests, mut input, mut output) =
+        (Requests::default(), vec![0; READ_BYTES], Vec::new());
     loop {
         let count = stream.read(&mut input)?;
         let open = count > 0 && requests.feed(&input[..count], &mut output);
@@ -46,10 +47,10 @@ fn plaintext(mut stream: TcpStream) -> io::Result<()> {
 
 fn matrix(mut reader: TcpStream) -> io::Result<()> {
     let mut writer = reader.try_clone()?;
-    let (frames_in, frames_out) = sync_channel(QUEUE);
-    let (squares_in, squares_out) = sync_channel::<Vec<u8>>(QUEUE);
+    let (frames_in, frames_out) = sync_channel(QUEUE_CAPACITY);
+    let (squares_in, squares_out) = sync_channel::<Vec<u8>>(QUEUE_CAPACITY);
     thread(move || {
-        let (mut frames, mut input) = (Frames::default(), vec![0; READ]);
+        let (mut frames, mut input) = (Frames::default(), vec![0; READ_BYTES]);
         loop {
             let count = reader.read(&mut input)?;
             if count == 0 {

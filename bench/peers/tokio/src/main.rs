@@ -5,14 +5,14 @@ use std::io;
 
 use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
-use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
+use bench_kit::server::{Args, QUEUE_CAPACITY, READ_BYTES, Work, listen, parse_args};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
 fn main() -> io::Result<()> {
-    let args = args(&["ct", "mt"]);
+    let args = parse_args(&["ct", "mt"]);
     if args.variant == "ct" {
         return Builder::new_current_thread()
             .enable_io()
@@ -42,7 +42,8 @@ async fn accept(args: Args) -> io::Result<()> {
 }
 
 async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
-    let (mut requests, mut input, mut output) = (Requests::default(), vec![0; READ], Vec::new());
+    let (mut requests, mut input, mut output) =
+        (Requests::default(), vec![0; READ_BYTES], Vec::new());
     loop {
         let count = stream.read(&mut input).await?;
         let open = count > 0 && requests.feed(&input[..count], &mut output);
@@ -56,10 +57,10 @@ async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
 
 fn matrix(stream: TcpStream) {
     let (mut reader, mut writer) = stream.into_split();
-    let (frames_in, mut frames_out) = mpsc::channel(QUEUE);
-    let (squares_in, mut squares_out) = mpsc::channel(QUEUE);
+    let (frames_in, mut frames_out) = mpsc::channel(QUEUE_CAPACITY);
+    let (squares_in, mut squares_out) = mpsc::channel(QUEUE_CAPACITY);
     tokio::spawn(async move {
-        let (mut frames, mut input) = (Frames::default(), vec![0; READ]);
+        let (mut frames, mut input) = (Frames::default(), vec![0; READ_BYTES]);
         loop {
             let count = reader.read(&mut input).await?;
             let mut chunk = &input[..count];

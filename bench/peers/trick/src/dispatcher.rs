@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering::SeqCst;
 
-use bench_kit::server::READ;
+use bench_kit::server::READ_BYTES;
 use rustix::event::{Timespec, epoll};
 use upshift_load::spin::Frames;
 
@@ -86,8 +86,8 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
 fn receive(shared: &Shared, name: usize, connection: &mut Connection) -> bool {
     let mut requests = lock(&shared.requests);
     let room = WORKERS.saturating_sub(requests.len());
-    let mut input = [0; READ];
-    let most = READ.min(room * upshift_load::spin::FRAME);
+    let mut input = [0; READ_BYTES];
+    let most = READ_BYTES.min(room * upshift_load::spin::FRAME);
     if most == 0 {
         return true;
     }

@@ -30,7 +30,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use bench_kit::server::{Args, args_for, listen};
+use bench_kit::server::{Args, listen, parse_args_for};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use upshift_elevate::{Elevator, Priority};
@@ -65,7 +65,7 @@ struct Shared {
 }
 
 fn main() -> io::Result<()> {
-    let args: Args<()> = args_for(&[("spin", ())], &["default"]);
+    let args: Args<()> = parse_args_for(&[("spin", ())], &["default"]);
     let burner = Burner::calibrate();
     pin_to_one_cpu()?;
     let elevator = Elevator::new()?;

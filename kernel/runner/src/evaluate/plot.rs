@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use upshift_report::plot::COLOURS;
-use upshift_report::{Kind, Look, Plot};
+use upshift_report::{Kind, Plot, SeriesStyle};
 
 use super::plan;
 use super::point::{Load, MODELS, Point};
@@ -44,7 +44,7 @@ fn by_connections(
         let points = points.iter().filter(|point| is_wanted(&point.load));
         let points =
             points.filter_map(|point| Some((f64::from(point.load.connections), figure(point)?)));
-        plot.add(name, Look::Line, COLOURS[model], points);
+        plot.add(name, SeriesStyle::Line, COLOURS[model], points);
     }
     plot
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use upshift_report::plot::{COLOURS, LEVELS};
-use upshift_report::{Kind, Look, Plot, Table};
+use upshift_report::{Kind, Plot, SeriesStyle, Table};
 
 use super::plan::{self, CLOCKS, COMPARED, FEW, FEW_OF_4, LEVELS_8, PERIODS, RAW_LEVELS};
 use super::point::{Figures, Load, MODELS, Point};
@@ -93,7 +93,10 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
 /// Adds a line for each model and order.
 fn lines(plot: &mut Plot, points: &[Point], period: u32, figure: impl Fn(&Point) -> Option<f64>) {
     for (n, colour) in orders(points, period).into_iter().zip(LEVELS) {
-        for (model, look) in COMPARED.into_iter().zip([Look::Line, Look::Dashed]) {
+        for (model, look) in COMPARED
+            .into_iter()
+            .zip([SeriesStyle::Line, SeriesStyle::Dashed])
+        {
             let all = over_connections(points, model, n, period);
             let line = all.filter_map(|(count, point)| Some((f64::from(count), figure(point)?)));
             plot.add(format!("{} {n} × {n}", MODELS[model]), look, colour, line);
@@ -170,7 +173,7 @@ fn by_levels(
         let answered = levels.filter(|(_, level)| level.count > 0);
         let line = answered.map(|(at, level)| (at as f64, figure(level)));
         let s = if harts == 1 { "" } else { "s" };
-        plot.add(format!("{harts} hart{s}"), Look::Line, colour, line);
+        plot.add(format!("{harts} hart{s}"), SeriesStyle::Line, colour, line);
     }
     (!plot.series.is_empty()).then_some(plot)
 }
@@ -199,7 +202,7 @@ fn distribution(point: &Point) -> Plot {
     {
         let line = SHARES.into_iter().zip(percentiles(figures));
         let line = line.map(|(share, micros)| (share / 100.0, micros as f64));
-        plot.add(format!("level {level}"), Look::Line, colour, line);
+        plot.add(format!("level {level}"), SeriesStyle::Line, colour, line);
     }
     plot
 }

@@ -180,7 +180,7 @@ impl fmt::Display for Report {
         }
         write!(f, "why: {why}")?;
         match self.gain() {
-            Some(gain) => write!(f, "\nto gain: {gain}"),
+            Some(gain) => write!(f, "\npossible improvement: {gain}"),
             None => Ok(()),
         }
     }

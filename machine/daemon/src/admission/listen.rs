@@ -115,7 +115,7 @@ impl Listener {
             },
             _ => failed("listen at")(error),
         };
-        let lock = Lock::of(path).map_err(in_use)?;
+        let lock = Lock::acquire(path).map_err(in_use)?;
         let flags = SocketFlags::NONBLOCK;
         let bound = socket_file::bind(path, SocketType::SEQPACKET, flags, Some(config.mode));
         let (socket, file) = bound.map_err(in_use)?;

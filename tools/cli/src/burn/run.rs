@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use upshift::{Level, Runtime, yield_if_needed};
-use upshift_load::scenario::Burnt;
+use upshift_load::scenario::BurnReport;
 use upshift_load::{Burner, machine};
 
 use super::args::BurnArgs;
@@ -79,7 +79,7 @@ pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
         Model::Thread => threads(&burn, workers, &cpus)?,
         Model::Coroutine => coroutines(&burn, workers, cpus.clone(), args)?,
     }
-    let burnt = Burnt {
+    let burnt = BurnReport {
         seconds: started.elapsed().as_secs_f64(),
         work: burn.pieces.load(Relaxed) as f64 * PIECE.as_secs_f64(),
         cpus: cpus.len(),

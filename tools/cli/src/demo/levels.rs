@@ -10,7 +10,7 @@ use upshift_load::{Group, GroupReport, Pace, Plan, Report, Work};
 
 use super::part::{Line, Part, Row};
 use super::stage::{Server, Stage};
-use upshift_report::number::grouped;
+use upshift_report::number::integer;
 
 /// Connections to each address.
 const CONNECTIONS: usize = 8;
@@ -74,7 +74,7 @@ fn part(runs: &Runs) -> Part {
         let one = &runs.one_level.total;
         for (what, figure) in [
             ("p50", p50 as fn(&GroupReport) -> f64),
-            ("p99", GroupReport::tail),
+            ("p99", GroupReport::p99_with_unanswered),
         ] {
             let what = format!("level 0, {what}");
             lines.push(Line::compare(&what, (top, &load), (alone, "alone"), figure));
@@ -103,7 +103,7 @@ fn part(runs: &Runs) -> Part {
              {OVERLOAD_SIZE}. Each level is offered {} requests per second on {CONNECTIONS} connections, together {:.0} % of \
              what the server can serve. Waiting are the requests without a reply at the end; where more than 1 % wait, the \
              age of the oldest stands for the p99.",
-            grouped(runs.offered),
+            integer(runs.offered),
             100.0 * OVERLOAD,
         ),
         lines,

@@ -4,9 +4,9 @@ use std::fmt;
 use std::io::{self, Write};
 
 use upshift_load::GroupReport;
-use upshift_report::number::{factor, grouped, micros};
+use upshift_report::number::{factor, integer, micros};
 use upshift_report::plot::{COLOURS, DARK, LEVELS, SOFT};
-use upshift_report::{Look, Plot, Table, table};
+use upshift_report::{Plot, SeriesStyle, Table, table};
 
 use crate::load::latencies;
 use crate::wrap::wrap;
@@ -162,9 +162,9 @@ impl Part {
         ];
         let mut table = Table::new("", &heads);
         for Row { name, group, .. } in &self.rows {
-            let cells = [name.clone(), grouped(group.per_second)].into_iter();
+            let cells = [name.clone(), integer(group.per_second)].into_iter();
             let cells = cells.chain(latencies(group));
-            table.row(cells.chain([grouped(group.unanswered as f64)]));
+            table.row(cells.chain([integer(group.unanswered as f64)]));
         }
         table
     }
@@ -179,12 +179,12 @@ impl Part {
         let mut plot = Plot::latencies("Latency by percentile");
         for row in &self.rows {
             let Some(colour) = row.colour else { continue };
-            let (look, colour) = match palette.get(colour) {
-                Some(colour) => (Look::Curve, *colour),
-                None if colour == palette.len() => (Look::DashedCurve, DARK),
-                None => (Look::DashedCurve, SOFT),
+            let (style, colour) = match palette.get(colour) {
+                Some(colour) => (SeriesStyle::Curve, *colour),
+                None if colour == palette.len() => (SeriesStyle::DashedCurve, DARK),
+                None => (SeriesStyle::DashedCurve, SOFT),
             };
-            plot.add(&row.name, look, colour, row.group.curve.iter().copied());
+            plot.add(&row.name, style, colour, row.group.curve.iter().copied());
         }
         plot
     }
@@ -197,7 +197,7 @@ impl Part {
             writeln!(out, "{}", self.table())?;
         }
         for Line { verdict, text } in &self.lines {
-            for (i, line) in wrap(text, table::width() - 9).iter().enumerate() {
+            for (i, line) in wrap(text, table::terminal_width() - 9).iter().enumerate() {
                 match i {
                     0 => writeln!(out, "{verdict:>7}  {line}")?,
                     _ => writeln!(out, "{:>7}  {line}", "")?,
@@ -219,7 +219,7 @@ mod tests {
             let mut groups = sample(&[[a; 3], [b; 3]]).groups;
             groups[1].send_lag_p99 = lag;
             let pair = ((&groups[0], "with"), (&groups[1], "without"));
-            Line::compare("p99", pair.0, pair.1, GroupReport::tail)
+            Line::compare("p99", pair.0, pair.1, GroupReport::p99_with_unanswered)
         };
         assert_eq!(line(100.0, 900.0, 5.0).verdict, Verdict::Better);
         assert_eq!(line(900.0, 100.0, 5.0).verdict, Verdict::Worse);

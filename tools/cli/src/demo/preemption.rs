@@ -8,12 +8,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use upshift_load::scenario::{LONG_SHARE, NOWHERE};
+use upshift_load::scenario::{LONG_SHARE, UNSET_TARGET};
 use upshift_load::{GroupReport, Plan, Report};
 
 use super::part::{Line, Part, Row};
 use super::stage::Stage;
-use upshift_report::number::grouped;
+use upshift_report::number::integer;
 
 const SHORT: Duration = Duration::from_micros(25);
 const LONG: Duration = Duration::from_millis(25);
@@ -27,21 +27,21 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
     let awake = stage.keep_awake();
     let measure = |name: &str, preempt: &str, plan: Plan| {
         let server = stage.server("spin-server", &[LEVEL], &["--preempt", preempt])?;
-        let plan = plan.at(server.addresses[0]);
+        let plan = plan.with_target(server.addresses[0]);
         let report = stage.measure(name, &server, plan)?;
         server.stop(stage)?;
         anyhow::Ok(report)
     };
     let short = Plan::spin(
-        NOWHERE,
+        UNSET_TARGET,
         (1.0 - LONG_SHARE) * RATE_WITHOUT_OVERHEAD,
         SHORT,
         stage.time(2500),
     );
     let alone = measure("no long requests", "off", short)?;
     let per_second = rate(alone.server_cpu());
-    let mixed = Plan::spin(NOWHERE, per_second, SHORT, stage.time(5000));
-    let mixed = mixed.with_long(LONG, LEVEL, LONG_SHARE);
+    let mixed = Plan::spin(UNSET_TARGET, per_second, SHORT, stage.time(5000));
+    let mixed = mixed.with_long_requests(LONG, LEVEL, LONG_SHARE);
     let off = measure("preemption off", "off", mixed.clone())?;
     let on = measure("preemption on", "on", mixed)?;
     drop(awake);
@@ -73,7 +73,7 @@ fn part(per_second: f64, missing_privilege: Option<&str>, [alone, off, on]: [&Re
         };
         compare("p50", |group| group.p50);
         if name.starts_with("short") {
-            compare("p99", GroupReport::tail);
+            compare("p99", GroupReport::p99_with_unanswered);
         }
     }
     if let Some(missing_privilege) = missing_privilege {
@@ -104,7 +104,7 @@ fn part(per_second: f64, missing_privilege: Option<&str>, [alone, off, on]: [&Re
              of CPU, but one in 200 costs 25 ms; all have the same level, and the server does not know beforehand which are \
              long. With preemption, a long request is suspended in the middle of its poll while others wait. The plot \
              shows the short ones.",
-            grouped(per_second),
+            integer(per_second),
             100.0 * LOAD,
         ),
         lines,

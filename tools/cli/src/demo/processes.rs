@@ -5,7 +5,7 @@
 //! the daemon, both publish their levels, and the server runs first whenever it has work.
 
 use anyhow::{Context, Result};
-use upshift_load::scenario::{self, Burnt, CLIENT_PRIORITY, URGENT_LEVEL};
+use upshift_load::scenario::{self, BurnReport, CLIENT_PRIORITY, URGENT_LEVEL};
 use upshift_load::{GroupReport, Report};
 
 use super::part::{Line, Part, Row};
@@ -15,7 +15,7 @@ use super::stage::{Interrupted, Stage};
 struct Run {
     name: &'static str,
     load: Report,
-    batch: Option<Burnt>,
+    batch: Option<BurnReport>,
 }
 
 impl Run {
@@ -65,7 +65,7 @@ fn load(stage: &Stage, name: &'static str, with_batch: bool, board: &str) -> Res
     let batch = with_batch
         .then(|| stage.start_program(&batch, 1))
         .transpose()?;
-    let mut plan = scenario::urgent(stage.time(3500)).at(server.addresses[0]);
+    let mut plan = scenario::urgent(stage.time(3500)).with_target(server.addresses[0]);
     plan.fifo = stage.missing_privilege.is_none().then_some(CLIENT_PRIORITY);
     let load = stage.measure(name, &server, plan)?;
     let batch = batch
@@ -91,7 +91,12 @@ fn part(
             let [alone, without, group] = [&alone, &without, with].map(|run| &run.load.total);
             for (other, name) in [(without, "without"), (alone, "with no batch process")] {
                 let this = (group, "with the daemon");
-                lines.push(Line::compare("p99", this, (other, name), GroupReport::tail));
+                lines.push(Line::compare(
+                    "p99",
+                    this,
+                    (other, name),
+                    GroupReport::p99_with_unanswered,
+                ));
             }
             if let Some(share) = with.batch_share() {
                 lines.push(Line::note(format!(
@@ -138,7 +143,7 @@ mod tests {
         Run {
             name,
             load,
-            batch: Some(Burnt {
+            batch: Some(BurnReport {
                 seconds: 2.0,
                 work,
                 cpus: 2,

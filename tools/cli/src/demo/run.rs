@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use upshift_load::cpu::{Reading, of_ended_children};
+use upshift_load::cpu::{Reading, cpu_time_of_ended_children};
 use upshift_load::machine::{CpuTimes, Machine};
 
 use super::args::DemoArgs;
@@ -118,11 +118,11 @@ struct CpuUsage {
 
 impl CpuUsage {
     fn now() -> CpuUsage {
-        let process = Reading::of(std::process::id());
+        let process = Reading::for_process(std::process::id());
         let process = process.map_or(Duration::ZERO, |reading| reading.total());
         CpuUsage {
-            all: CpuTimes::of(None),
-            own: process + of_ended_children(),
+            all: CpuTimes::read(None),
+            own: process + cpu_time_of_ended_children(),
         }
     }
 
@@ -143,7 +143,7 @@ fn require_runtime() -> Result<()> {
         .vcpus(1)
         .build()
         .map(drop)
-        .context("no runtime can be made (`upshift doctor` says what works here)")
+        .context("cannot create a runtime (`upshift doctor` says what works here)")
 }
 
 /// A file beside the report that replaces it at the end; removed if the demo ends without a report.

@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use upshift_board::client::SOCKET_VARIABLE;
 use upshift_elevate::{Priority, Rights};
-use upshift_load::child::{Child, listening};
+use upshift_load::child::{Child, listening_address};
 use upshift_load::scenario::CLIENT_PRIORITY;
 use upshift_load::{Awake, Plan, Report, machine, run};
 
@@ -132,7 +132,8 @@ impl Stage {
         }
         let (program, lines) = self.start_program(&args, levels.len())?;
         let address = |line: &String| {
-            listening(line).ok_or_else(|| anyhow!("the server printed `{line}`, not its address"))
+            listening_address(line)
+                .ok_or_else(|| anyhow!("the server printed `{line}`, not its address"))
         };
         let addresses = lines.iter().map(address).collect::<Result<_>>()?;
         Ok(Server { program, addresses })

@@ -50,7 +50,9 @@ fn ring() -> Finding {
         Ok(runtime) => {
             let report = runtime.report();
             let health = report.gain().map_or(Health::Ok, |_| Health::Restricted);
-            let gain = report.gain().map(|gain| format!("; to gain: {gain}"));
+            let gain = report
+                .gain()
+                .map(|gain| format!("; possible improvement: {gain}"));
             let text = format!("works: {}{}", report.mode(), gain.unwrap_or_default());
             return Finding::new(RING, health, text);
         }
@@ -59,14 +61,15 @@ fn ring() -> Finding {
     match build_with(Driver::Readiness) {
         Ok(runtime) => {
             let gain = runtime.report().gain().unwrap_or_default();
-            let text =
-                format!("runtimes use epoll, and threads for files; to gain: {gain}; {missing}");
+            let text = format!(
+                "runtimes use epoll, and threads for files; possible improvement: {gain}; {missing}"
+            );
             Finding::new(RING, Health::Restricted, text)
         }
         Err(error) => Finding::new(
             RING,
             Health::Broken,
-            format!("no runtime can be made: {error}; {missing}"),
+            format!("cannot create a runtime: {error}; {missing}"),
         ),
     }
 }
@@ -142,7 +145,7 @@ fn quota() -> Finding {
             feature,
             Health::Restricted,
             format!(
-                "this cgroup has {cpus:.2} CPUs: beyond that its threads stand still for the rest of each 100 ms (cpu.max)"
+                "this cgroup may use {cpus:.2} CPUs: once it has used its quota for a period, usually 100 ms, its threads wait for the next period (cpu.max)"
             ),
         ),
         None => Finding::new(feature, Health::Ok, "none"),

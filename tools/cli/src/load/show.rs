@@ -3,7 +3,7 @@
 use upshift_load::{GroupReport, Report};
 
 use upshift_report::Table;
-use upshift_report::number::{grouped, micros};
+use upshift_report::number::{integer, micros};
 
 /// Returns the table that `upshift load` prints.
 pub(crate) fn table(report: &Report) -> Table {
@@ -21,11 +21,11 @@ pub(crate) fn table(report: &Report) -> Table {
         let counts = [
             group.label.clone(),
             group.connections.to_string(),
-            grouped(group.per_second),
+            integer(group.per_second),
             group.errors.to_string(),
         ];
         let cells = counts.into_iter().chain(latencies(group));
-        table.row(cells.chain([grouped(group.unanswered as f64)]));
+        table.row(cells.chain([integer(group.unanswered as f64)]));
     }
     table
 }

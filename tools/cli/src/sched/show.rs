@@ -9,7 +9,7 @@ use upshift_sched::{EventKind, Quantiles, Report, Trace};
 
 use super::args::SchedArgs;
 use upshift_report::Table;
-use upshift_report::number::{grouped, micros};
+use upshift_report::number::{integer, micros};
 
 /// Largest width of a live line, in columns.
 const WIDTH: usize = 100;
@@ -20,7 +20,7 @@ pub(super) fn line(report: &Report) -> String {
         "{} {:.0} s  {} switches, late {} p99",
         report.policy,
         report.elapsed as f64 / 1e9,
-        grouped(report.switches as f64),
+        integer(report.switches as f64),
         us(report.late.p99),
     );
     for task in report.tasks.iter().filter(|task| task.threads > 0) {
@@ -73,7 +73,7 @@ fn tasks(report: &Report) -> Table {
             task.label.clone(),
             format!("{:.2} %", 100.0 * task.share),
             us(task.cpu_time),
-            grouped(task.turns as f64),
+            integer(task.turns as f64),
             match task.threads {
                 0 if task.left_out => "left out".into(),
                 0 => "ended".into(),
@@ -96,11 +96,11 @@ fn engine(report: &Report, floor: Duration) -> Table {
     }
     let part = |ns: u64| format!("{:.2} %", 100.0 * ns as f64 / report.elapsed.max(1) as f64);
     for (what, figure) in [
-        ("switches", grouped(report.switches as f64)),
-        ("wake-ups", grouped(report.waits as f64)),
+        ("switches", integer(report.switches as f64)),
+        ("wake-ups", integer(report.waits as f64)),
         (
             "calls that changed a priority",
-            grouped(report.calls as f64),
+            integer(report.calls as f64),
         ),
         ("its own CPU time", part(report.own_cpu_time)),
         ("time open to ordinary threads", part(report.opened)),

@@ -58,7 +58,7 @@ async fn receive(input: &mut OwnedReadHalf, frames: Sender<Frame>) -> Result<(),
             return Ok(());
         };
         if data.is_empty() {
-            return if cutter.at_boundary() {
+            return if cutter.is_at_boundary() {
                 Ok(())
             } else {
                 Err("the input ended in the middle of a frame".into())

@@ -136,7 +136,7 @@ impl Receiver {
                 return Ok(None);
             };
             if data.is_empty() {
-                return if self.frames.at_boundary() {
+                return if self.frames.is_at_boundary() {
                     Ok(None)
                 } else {
                     Err("the input ended in the middle of a frame".into())

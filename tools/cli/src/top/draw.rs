@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
-use super::figures::{Frame, Level, Route, Vcpu, age, end_of, percent, rate, time};
+use super::figures::{Frame, Level, Route, Vcpu, age, keep_end, percent, rate, time};
 use super::settings::{Bottom, Settings, Sort};
 
 /// Smallest size in which a page is drawn.
@@ -36,7 +36,7 @@ pub(super) fn head() -> Style {
 }
 
 /// Whether the page fits; if not, draws the reason.
-pub(super) fn fits(to: &mut Canvas<'_>) -> bool {
+pub(super) fn check_size(to: &mut Canvas<'_>) -> bool {
     let area = to.area();
     if area.width >= WIDTH && area.height >= HEIGHT {
         return true;
@@ -50,7 +50,7 @@ pub(super) fn fits(to: &mut Canvas<'_>) -> bool {
 }
 
 /// Draws the page before the first interval is over.
-pub(super) fn waiting(to: &mut Canvas<'_>, pid: u32) {
+pub(super) fn first_interval(to: &mut Canvas<'_>, pid: u32) {
     let text = format!("looking at process {pid} …");
     to.render_widget(Paragraph::new(text), to.area());
 }
@@ -148,7 +148,7 @@ fn bar(vcpu: &Vcpu, width: usize) -> Line<'_> {
             let since = format!("  level {level} for {}: ", time(vcpu.poll_age_ns));
             let cells = [&name, &rates, &since].map(|text| text.chars().count());
             let left = width.saturating_sub(busy + cells.iter().sum::<usize>());
-            format!("{since}{}", end_of(what, left))
+            format!("{since}{}", keep_end(what, left))
         }
         _ => format!("  {} in flight", vcpu.in_flight),
     };
@@ -227,7 +227,7 @@ fn draw_polls(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
             right(poll.level.to_string()),
             right(poll.watched.to_string()),
             Cell::from(id),
-            Cell::from(end_of(poll.what(), width)),
+            Cell::from(keep_end(poll.work_name(), width)),
         ])
         .style(style)
     });
@@ -258,7 +258,7 @@ fn draw_routes(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
         if frame.stall_limit_ns != 0 && route.longest_poll_ns >= frame.stall_limit_ns {
             style = style.fg(Color::Red);
         }
-        Row::new(cells.chain([Cell::from(end_of(&route.name, width))])).style(style)
+        Row::new(cells.chain([Cell::from(keep_end(&route.name, width))])).style(style)
     });
     let widths = [5, 6, 7, 7, 7, 7, 7].map(Constraint::Length);
     let widths = widths.into_iter().chain([Constraint::Min(10)]);

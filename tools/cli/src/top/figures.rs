@@ -296,14 +296,14 @@ impl Route {
 
 impl Poll {
     /// Returns the name of the work, or else the spawn location.
-    pub(super) fn what(&self) -> &str {
+    pub(super) fn work_name(&self) -> &str {
         self.work.as_deref().unwrap_or(&self.location)
     }
 }
 
 /// Shortens a text to `width` cells: an ellipsis and its end, which in a path is the file and the
 /// line.
-pub(super) fn end_of(text: &str, width: usize) -> String {
+pub(super) fn keep_end(text: &str, width: usize) -> String {
     let cells = text.chars().count();
     if cells <= width {
         return text.into();
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(age(59_900_000_000), "59 s");
         assert_eq!(age(3_700_000_000_000), "1 h 01 min");
         assert_eq!(clean("a\u{1b}[2Jb\n"), "a[2Jb");
-        assert_eq!(end_of("src/main.rs:10:5", 16), "src/main.rs:10:5");
-        assert_eq!(end_of("/home/a/src/main.rs:10:5", 13), "…main.rs:10:5");
+        assert_eq!(keep_end("src/main.rs:10:5", 16), "src/main.rs:10:5");
+        assert_eq!(keep_end("/home/a/src/main.rs:10:5", 13), "…main.rs:10:5");
     }
 }

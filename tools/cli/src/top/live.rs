@@ -155,7 +155,7 @@ pub(super) fn run(start: Start, interval: Duration) -> Result<()> {
 }
 
 fn show(to: &mut ratatui::Frame<'_>, page: &Page, settings: &Settings) {
-    if !draw::fits(to) {
+    if !draw::check_size(to) {
         return;
     }
     match page {
@@ -166,7 +166,7 @@ fn show(to: &mut ratatui::Frame<'_>, page: &Page, settings: &Settings) {
         } => draw_machine::choose(to, peers, *has_machine, *selected),
         Page::Process { peer, frame, .. } => match frame {
             Some(frame) => draw::process(to, frame, settings),
-            None => draw::waiting(to, peer.pid),
+            None => draw::first_interval(to, peer.pid),
         },
         Page::Machine { last, now } => draw_machine::machine(to, now, last.as_deref(), settings),
     }

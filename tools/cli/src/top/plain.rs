@@ -116,7 +116,7 @@ fn polls(frame: &Frame) -> String {
             time(poll.longest_ns),
             poll.level.to_string(),
             id,
-            poll.what().to_owned(),
+            poll.work_name().to_owned(),
         ]);
     }
     table.to_string()

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{Folder, Server, TIMEOUT, all, output, wait_until};
+use crate::harness::{Folder, Server, TIMEOUT, output, read_all, wait_until};
 
 #[test]
 fn sigterm_answers_current_requests_refuses_new_connections_and_ends_with_0() {
@@ -33,7 +33,7 @@ fn sigterm_answers_current_requests_refuses_new_connections_and_ends_with_0() {
     });
     wait_until("a refusal", || TcpStream::connect(address).is_err());
     for stream in slow {
-        let answer = all(stream);
+        let answer = read_all(stream);
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains("\"n\":400"), "{answer}");
     }
@@ -102,13 +102,13 @@ fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
     });
     std::thread::sleep(Duration::from_millis(200));
     ask(&late, "GET /index.html HTTP/1.1\r\nhost: a\r\n\r\n");
-    let answer = all(late);
+    let answer = read_all(late);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
     assert!(answer.contains("connection: close"), "{answer:?}");
     // A client in the middle of a request may take longer.
     std::thread::sleep(Duration::from_millis(1300));
     ask(&slow, "host: a\r\n\r\n");
-    let answer = all(slow);
+    let answer = read_all(slow);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
     assert_eq!(server.end().0, Some(0));
 }

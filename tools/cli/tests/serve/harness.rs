@@ -131,7 +131,7 @@ impl Server {
     }
 
     pub(crate) fn get(&self, path: &str, more: &str) -> String {
-        all(self.send(path, more))
+        read_all(self.send(path, more))
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -163,16 +163,16 @@ impl Drop for Server {
     }
 }
 
-pub(crate) fn all(mut stream: TcpStream) -> String {
+pub(crate) fn read_all(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Waits until `is_so` returns true.
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits until the condition holds.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < deadline, "{what} does not come");
         std::thread::sleep(Duration::from_millis(20));
     }

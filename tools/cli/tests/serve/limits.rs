@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Folder, PROGRAM, Server, TIMEOUT, all, metric, wait_until};
+use crate::harness::{Folder, PROGRAM, Server, TIMEOUT, metric, read_all, wait_until};
 
 #[test]
 fn with_preemption_a_long_request_is_suspended_for_short_ones() {
@@ -31,7 +31,7 @@ fn with_preemption_a_long_request_is_suspended_for_short_ones() {
             assert!(short.starts_with("HTTP/1.1 200"), "{short}");
         }
         for stream in long {
-            let answer = all(stream);
+            let answer = read_all(stream);
             assert!(answer.contains("\"n\":512"), "{answer}");
         }
     }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Folder, PROGRAM, Server, all, wait_until};
+use crate::harness::{Folder, PROGRAM, Server, read_all, wait_until};
 
 /// Returns the paths and levels of the complete log lines.
 fn logged(folder: &Folder) -> Vec<(String, u64)> {
@@ -73,7 +73,7 @@ fn hosts_have_their_sites_and_a_reload_changes_their_folders() {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         let head = format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
-        all(stream)
+        read_all(stream)
     };
     assert!(who("www.a.test").ends_with("\r\n\r\na"));
     assert!(who("b.test").ends_with("\r\n\r\nrest"));
@@ -148,7 +148,7 @@ fn sighup_reopens_the_log_and_names_settings_that_need_a_restart() {
     std::fs::rename(folder.0.join("access.jsonl"), folder.0.join("old.jsonl")).unwrap();
     folder.write("serve.toml", "receive-level = 1\ncontrol = \"x\"\n");
     server.signal("HUP");
-    let stderr_part = "a restart makes it so: receive-level, control";
+    let stderr_part = "applied only after a restart: receive-level, control";
     wait_until("the reload", || folder.read("stderr").contains(stderr_part));
     server.get("/b", "");
     wait_until("a line of the new log", || logged(&folder).len() == 1);

@@ -60,7 +60,7 @@ impl Connection {
     }
 
     /// Returns the number of requests without a reply, sent or not.
-    pub(crate) fn waiting(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         self.requests.len() - self.overtook
     }
 

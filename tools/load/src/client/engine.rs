@@ -197,13 +197,13 @@ impl<'p> Engine<'p> {
         self.stage = Stage::Ending;
         if going {
             for at in 0..self.connections.len() {
-                self.waiting -= self.connections[at].waiting();
+                self.waiting -= self.connections[at].outstanding();
                 self.connections[at].withdraw();
-                self.waiting += self.connections[at].waiting();
+                self.waiting += self.connections[at].outstanding();
             }
             self.drive(self.meter.now() + MAX_DRAIN)?;
         }
-        let (server_cpu, client_cpu) = before.until(&after);
+        let (server_cpu, client_cpu) = before.used_until(&after);
         let served = self.outcomes.iter().step_by(self.classes);
         Ok(Outcome {
             connections: served.map(|outcome| outcome.connections).sum(),
@@ -236,7 +236,7 @@ impl<'p> Engine<'p> {
         }
         self.drive(begin + 2 * PRIMING_TIMEOUT)?;
         for (at, template) in own.into_iter().enumerate() {
-            if self.connections[at].waiting() > 0 && !self.meter.is_stopped() {
+            if self.connections[at].outstanding() > 0 && !self.meter.is_stopped() {
                 self.fail(at, || "the first reply did not end in time".into());
             }
             self.connections[at].template = template;
@@ -259,7 +259,7 @@ impl<'p> Engine<'p> {
             let (at, now) = (self.connections.len() - 1, self.meter.now());
             self.push(at, Request::uncounted(nanos(hog.service), hog.level));
             self.send(at, now);
-            self.waiting -= self.connections[at].waiting();
+            self.waiting -= self.connections[at].outstanding();
         }
     }
 
@@ -378,7 +378,7 @@ impl<'p> Engine<'p> {
         if !is_load || c.stream.is_none() || group.arrivals.is_open() {
             return;
         }
-        for _ in c.waiting()..group.depth {
+        for _ in c.outstanding()..group.depth {
             let request = group.arrivals.draw(now, &self.plan.classes);
             self.waiting += 1;
             self.connections[at].push(request);
@@ -459,7 +459,7 @@ impl<'p> Engine<'p> {
                 };
                 c.take(&reply).ok_or_else(|| {
                     let tag = reply.tag;
-                    format!("wrong reply: it is none of the requests without one (tag {tag:#x})")
+                    format!("wrong reply: no unanswered request has its tag ({tag:#x})")
                 })?
             } else {
                 c.pop().ok_or("wrong reply: more replies than requests")?
@@ -502,7 +502,7 @@ impl<'p> Engine<'p> {
         }
         self.alive -= 1;
         if !is_hog {
-            self.waiting -= c.waiting();
+            self.waiting -= c.outstanding();
         }
         c.clear();
         if self.stage != Stage::Ending {

@@ -38,7 +38,7 @@ impl Meter {
     pub(super) fn new(stop: Option<&Arc<AtomicBool>>, servers: &[u32]) -> io::Result<Meter> {
         servers
             .iter()
-            .try_for_each(|&pid| Reading::of(pid).map(drop))?;
+            .try_for_each(|&pid| Reading::for_process(pid).map(drop))?;
         Ok(Meter {
             start: Instant::now(),
             stop: stop.cloned(),
@@ -63,7 +63,7 @@ impl Meter {
             servers: self
                 .servers
                 .iter()
-                .map(|&pid| Reading::of(pid).ok())
+                .map(|&pid| Reading::for_process(pid).ok())
                 .collect(),
             client: os::thread_cpu().unwrap_or_default(),
         }
@@ -73,7 +73,7 @@ impl Meter {
 impl CpuReading {
     /// Returns the CPU time of the server, if it is known, and of the client until a `later`
     /// reading.
-    pub(super) fn until(&self, later: &CpuReading) -> (Option<CpuUse>, CpuUse) {
+    pub(super) fn used_until(&self, later: &CpuReading) -> (Option<CpuUse>, CpuUse) {
         let servers = self.servers.as_ref().zip(later.servers.as_ref());
         let servers = servers.filter(|(before, _)| !before.is_empty());
         let client = CpuUse {
@@ -81,7 +81,7 @@ impl CpuReading {
             sys: later.client.1.saturating_sub(self.client.1),
         };
         let sum = |(before, after): (&Vec<Reading>, &Vec<Reading>)| {
-            before.iter().zip(after).map(|(a, b)| a.until(b)).sum()
+            before.iter().zip(after).map(|(a, b)| a.used_until(b)).sum()
         };
         (servers.map(sum), client)
     }

@@ -90,7 +90,7 @@ pub fn run(plan: &Plan) -> io::Result<Outcome> {
                 if let Some(priority) = plan.fifo {
                     os::elevate(priority)?;
                 }
-                os::no_timer_slack();
+                os::minimize_timer_slack();
                 engine::Engine::new(plan)?.run()
             })?;
         engine

@@ -56,7 +56,7 @@ impl Outcome {
     /// Merges the groups of each label, in the order of their first occurrence: for example
     /// requests of one length and several levels.
     #[must_use]
-    pub fn by_label(mut self) -> Outcome {
+    pub fn merge_by_label(mut self) -> Outcome {
         let mut groups: Vec<GroupOutcome> = Vec::with_capacity(self.groups.len());
         for group in self.groups {
             match groups.iter_mut().find(|known| known.label == group.label) {
@@ -204,7 +204,7 @@ mod tests {
             client_cpu: CpuUse::default(),
             stopped: false,
         };
-        let merged = outcome.by_label();
+        let merged = outcome.merge_by_label();
         let labels: Vec<_> = merged.groups.iter().map(|g| g.label.as_str()).collect();
         assert_eq!(labels, ["short", "long"]);
         let short = &merged.groups[0];

@@ -206,7 +206,7 @@ impl Plan {
 
     /// Adds a class `long` that takes `share` of the first class's requests.
     #[must_use]
-    pub fn with_long(mut self, service: Duration, level: u8, share: f64) -> Plan {
+    pub fn with_long_requests(mut self, service: Duration, level: u8, share: f64) -> Plan {
         if let Some(short) = self.classes.first_mut() {
             short.share -= share;
         }
@@ -222,7 +222,7 @@ impl Plan {
 
     /// Returns the plan with all its groups at `target`.
     #[must_use]
-    pub fn at(mut self, target: SocketAddr) -> Plan {
+    pub fn with_target(mut self, target: SocketAddr) -> Plan {
         for group in &mut self.groups {
             group.target = target;
         }

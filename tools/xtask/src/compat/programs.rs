@@ -57,7 +57,7 @@ pub(super) fn command(root: &Path, only: &[String]) -> Result<(), String> {
 fn absence(stop: &Stop) -> Option<String> {
     let servers = [&packages::REDIS, &packages::POSTGRESQL];
     packages::install(&servers, stop);
-    let missing = servers.into_iter().find(|server| !server.is_there());
+    let missing = servers.into_iter().find(|server| !server.is_installed());
     missing.map(packages::Package::absence)
 }
 
@@ -78,7 +78,7 @@ pub(super) fn step(context: &Context<'_>) -> Verdict {
     let log = context.log_file()?;
     let program = build(context.root, Profile::Debug, context.stop, log.as_ref())?;
     run_all(&program, &[], context.stop, log.as_ref())?;
-    if !packages::RABBITMQ.is_there() {
+    if !packages::RABBITMQ.is_installed() {
         let absence = packages::RABBITMQ.absence();
         return Ok(Done::Skipped(format!("all passed but lapin: {absence}")));
     }
@@ -112,7 +112,7 @@ fn build(
 fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> Result<(), String> {
     let chosen = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
     let mut servers = Servers::start()?;
-    if chosen("lapin") && packages::RABBITMQ.is_there() {
+    if chosen("lapin") && packages::RABBITMQ.is_installed() {
         servers.start_rabbitmq()?;
     }
     let tell = |line: String| match log {
@@ -125,7 +125,7 @@ fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> 
         if !chosen(name) {
             continue;
         }
-        if name == "lapin" && !packages::RABBITMQ.is_there() {
+        if name == "lapin" && !packages::RABBITMQ.is_installed() {
             tell(format!(
                 "| {name} | skipped: {} | | |",
                 packages::RABBITMQ.absence()

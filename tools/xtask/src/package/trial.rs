@@ -23,7 +23,7 @@ const CLEAN: &str = include_str!("clean.sh");
 const SHOWN_LINES: usize = 20;
 
 /// Tries the package; returns the checks that were made, or the reason for making none.
-pub(super) fn of(package: &Path, work: &Path) -> io::Result<String> {
+pub(super) fn try_package(package: &Path, work: &Path) -> io::Result<String> {
     if !rustix::process::geteuid().is_root() {
         return Ok("not installed on trial: that takes root".to_string());
     }
@@ -53,7 +53,7 @@ fn clean_root(base: &Path) -> Result<PathBuf, String> {
         return Ok(base.to_owned());
     }
     let absence = packages::DEBOOTSTRAP.absence();
-    if !packages::DEBOOTSTRAP.is_there() {
+    if !packages::DEBOOTSTRAP.is_installed() {
         return Err(absence);
     }
     let about = std::fs::read_to_string("/etc/os-release").unwrap_or_default();

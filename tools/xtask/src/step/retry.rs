@@ -41,7 +41,7 @@ pub(super) fn candidates(log: &str) -> Option<Vec<&str>> {
 
 /// Returns the command for these tests alone, one after another. The command already has arguments
 /// for the test programs.
-pub(super) fn command(of: &Command, tests: &[&str]) -> Command {
+pub(super) fn command_for(of: &Command, tests: &[&str]) -> Command {
     let mut command = Command::new(of.get_program());
     command.args(of.get_args());
     command.args(["--test-threads=1", "--exact"]).args(tests);
@@ -58,7 +58,7 @@ pub(super) fn command(of: &Command, tests: &[&str]) -> Command {
 }
 
 /// Returns the log line about a test that passed on its second run.
-pub(super) fn line(test: &str) -> String {
+pub(super) fn log_line(test: &str) -> String {
     format!("{UNSTABLE}{test}: passed when it was run again\n")
 }
 
@@ -95,7 +95,7 @@ mod tests {
         let mut first = Command::new("cargo");
         first.args(["test", "-p", "p", "--", "--show-output"]);
         first.env("A", "1").env_remove("B").current_dir("/tmp");
-        let again = command(&first, &["m::b"]);
+        let again = command_for(&first, &["m::b"]);
         let args: Vec<_> = again.get_args().skip(3).collect();
         let expected = ["--", "--show-output", "--test-threads=1", "--exact", "m::b"];
         assert_eq!(args, expected);

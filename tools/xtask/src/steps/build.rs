@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::columns;
-use super::common::{all, cargo, need, passed};
+use super::common::{cargo, join_errors, need, passed};
 use crate::book;
+use crate::example_commands;
 use crate::host;
 use crate::mpi;
 use crate::os;
 use crate::package;
 use crate::packages;
-use crate::printed;
 use crate::setup::{self, BARE_TARGET, DENY, Tool};
 use crate::step::{Context, Done, Verdict};
 
@@ -38,10 +38,12 @@ pub(super) fn fmt(context: &Context<'_>) -> Verdict {
         "examples/telemetry/Cargo.toml",
     ];
     let manifests = programs.into_iter().chain(bench);
-    all(manifests
-        .map(check)
-        .chain([os::fmt(context), mpi::fmt(context)])
-        .chain([columns::check(context.root)]))?;
+    join_errors(
+        manifests
+            .map(check)
+            .chain([os::fmt(context), mpi::fmt(context)])
+            .chain([columns::check(context.root)]),
+    )?;
     passed()
 }
 
@@ -78,10 +80,10 @@ pub(super) fn clippy(context: &Context<'_>) -> Verdict {
 
 /// Checks the dependencies against deny.toml, without a network.
 pub(super) fn deny(context: &Context<'_>) -> Verdict {
-    if !DENY.is_there(context.root) && host::is_ci() {
+    if !DENY.is_installed(context.root) && host::is_ci() {
         context.run(DENY.installer(context.root))?;
     }
-    if !DENY.is_there(context.root) {
+    if !DENY.is_installed(context.root) {
         return Ok(Done::Skipped(DENY.absence()));
     }
     let check = |what: &[&'static str]| {
@@ -124,7 +126,7 @@ pub(super) fn docs(context: &Context<'_>) -> Verdict {
     context.run(command)?;
     let links = book::check_links(context.root)?;
     let paths = book::check_paths(context.root)?;
-    let examples = printed::check_examples(context.root)?;
+    let examples = example_commands::check(context.root)?;
     let said =
         format!("{links} links, {paths} named paths, {examples} commands that run an example");
     Ok(Done::Passed(said))
@@ -167,7 +169,7 @@ fn uncountable(context: &Context<'_>) -> Option<String> {
         return Some(reason.clone());
     }
     let valgrind = &packages::VALGRIND;
-    (!valgrind.is_there()).then(|| valgrind.absence())
+    (!valgrind.is_installed()).then(|| valgrind.absence())
 }
 
 pub(super) fn build_counts(context: &Context<'_>) -> Result<(), String> {

@@ -33,7 +33,9 @@ pub(super) fn passed() -> Verdict {
 }
 
 /// Joins the errors of several commands of one step.
-pub(super) fn all(results: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
+pub(super) fn join_errors(
+    results: impl IntoIterator<Item = Result<(), String>>,
+) -> Result<(), String> {
     let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
     if errors.is_empty() {
         Ok(())

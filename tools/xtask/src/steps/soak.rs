@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
-use super::common::{SHOW_SKIPS, all, cargo, default_env, passed};
+use super::common::{SHOW_SKIPS, cargo, default_env, join_errors, passed};
 use crate::packages;
 use crate::step::{Context, Done, Verdict};
 
 pub(super) fn sim(context: &Context<'_>) -> Verdict {
-    all(["soak", "rule"].map(|what| {
+    join_errors(["soak", "rule"].map(|what| {
         let args = [
             "run",
             "--release",
@@ -41,7 +41,7 @@ pub(super) fn torture(context: &Context<'_>) -> Verdict {
         ],
     ))?;
     let go = &packages::GO;
-    if !go.is_there() {
+    if !go.is_installed() {
         let absence = go.absence();
         return Ok(Done::Skipped(format!(
             "all passed but compat/go: {absence}"

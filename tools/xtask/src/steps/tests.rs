@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::common::{SHOW_SKIPS, all, cargo, need, rust_files, stem};
+use super::common::{SHOW_SKIPS, cargo, join_errors, need, rust_files, stem};
 use crate::confine;
 use crate::os;
 use crate::setup::{self, Tool};
@@ -64,10 +64,10 @@ pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
 /// The command names the whole workspace without the core, so that the features are those of `unit`
 /// and nothing is built again; the unit tests of the other libraries take a second.
 pub(super) fn readiness(context: &Context<'_>) -> Verdict {
-    let run = |of: &[&str], humble: bool| {
+    let run = |of: &[&str], unprivileged: bool| {
         let mut command = cargo(context, ["test", "--no-fail-fast"]);
         command.args(of).args(SHOW_SKIPS);
-        confine::tests(&mut command, context.root, humble)?;
+        confine::wrap_tests(&mut command, context.root, unprivileged)?;
         context.run_tests(command)
     };
     const ALL: [&str; 3] = ["--workspace", "--exclude", "upshift-core"];
@@ -83,7 +83,7 @@ pub(super) fn readiness(context: &Context<'_>) -> Verdict {
         results.push(run(&["-p", "upshift-ring", "--lib"], true));
         results.push(run(&[&ALL[..], &named(some)].concat(), true));
     }
-    all(results)?;
+    join_errors(results)?;
     context.tests_passed()
 }
 
@@ -151,7 +151,7 @@ pub(super) fn examples(context: &Context<'_>) -> Verdict {
     let mut ran = 0;
     let files = rust_files(&context.root.join("linux/runtime/examples"))
         .map_err(|error| error.to_string())?;
-    all(files.iter().map(|file| {
+    join_errors(files.iter().map(|file| {
         let text = fs::read_to_string(file)
             .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
         if !text.starts_with("//!") {

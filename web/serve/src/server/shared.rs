@@ -213,7 +213,7 @@ impl fmt::Display for Reloaded {
         write!(f, "{} requests under way have another level", self.moved)?;
         if !self.restart.is_empty() {
             let names = self.restart.join(", ");
-            write!(f, "; changed, but only a restart makes it so: {names}")?;
+            write!(f, "; changed, but applied only after a restart: {names}")?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use upshift_load::Histogram;
 
-use super::kind::Kind;
+use super::server_kind::ServerKind;
 use crate::results::Run;
 
 /// Number of connections, which share the requests.
@@ -35,13 +35,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the server.
 pub(super) struct Connection {
-    kind: Kind,
+    kind: ServerKind,
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 /// Opens all connections.
-pub(super) fn connect(kind: Kind, address: SocketAddr) -> Result<Vec<Connection>, String> {
+pub(super) fn connect(kind: ServerKind, address: SocketAddr) -> Result<Vec<Connection>, String> {
     let mut all: Vec<Connection> = Vec::new();
     for _ in 0..CONNECTIONS {
         all.push(Connection::open(kind, address)?);
@@ -53,7 +53,7 @@ pub(super) fn connect(kind: Kind, address: SocketAddr) -> Result<Vec<Connection>
 }
 
 impl Connection {
-    pub(super) fn open(kind: Kind, address: SocketAddr) -> Result<Connection, String> {
+    pub(super) fn open(kind: ServerKind, address: SocketAddr) -> Result<Connection, String> {
         let stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
         let set = stream
             .set_nodelay(true)
@@ -64,7 +64,7 @@ impl Connection {
             stream,
             buffer: Vec::new(),
         };
-        if kind == Kind::Postgres {
+        if kind == ServerKind::Postgres {
             let mut hello = vec![0, 0, 0, 0, 0, 3, 0, 0];
             hello.extend(b"user\0postgres\0database\0postgres\0\0");
             let length = hello.len() as u32;
@@ -77,9 +77,9 @@ impl Connection {
     /// Creates the data that the requests ask for.
     fn prepare(&mut self) -> Result<(), String> {
         match self.kind {
-            Kind::Nginx => Ok(()),
-            Kind::Redis => self.ask(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n"),
-            Kind::Postgres => self.ask(&query(
+            ServerKind::Nginx => Ok(()),
+            ServerKind::Redis => self.ask(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n"),
+            ServerKind::Postgres => self.ask(&query(
                 "create table kv as select k, 'value' || k as v from generate_series(1, 1000) k; create unique index on kv (k)",
             )),
         }
@@ -87,9 +87,9 @@ impl Connection {
 
     fn request(&self) -> Vec<u8> {
         match self.kind {
-            Kind::Nginx => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
-            Kind::Redis => b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_vec(),
-            Kind::Postgres => query("select v from kv where k = 7"),
+            ServerKind::Nginx => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+            ServerKind::Redis => b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_vec(),
+            ServerKind::Postgres => query("select v from kv where k = 7"),
         }
     }
 
@@ -132,14 +132,16 @@ enum Answer {
     Wrong,
 }
 
-fn answer(kind: Kind, bytes: &[u8]) -> Answer {
+fn answer(kind: ServerKind, bytes: &[u8]) -> Answer {
     let told = |whole: bool| if whole { Answer::Whole } else { Answer::Part };
     match kind {
-        Kind::Nginx if bytes.len() > 12 && !bytes.starts_with(b"HTTP/1.1 200") => Answer::Wrong,
-        Kind::Nginx => told(bytes.ends_with(b"\r\n\r\nhello")),
-        Kind::Redis if bytes.starts_with(b"-") => Answer::Wrong,
-        Kind::Redis => told(bytes == b"+OK\r\n" || bytes == b"$5\r\nvalue\r\n"),
-        Kind::Postgres => {
+        ServerKind::Nginx if bytes.len() > 12 && !bytes.starts_with(b"HTTP/1.1 200") => {
+            Answer::Wrong
+        }
+        ServerKind::Nginx => told(bytes.ends_with(b"\r\n\r\nhello")),
+        ServerKind::Redis if bytes.starts_with(b"-") => Answer::Wrong,
+        ServerKind::Redis => told(bytes == b"+OK\r\n" || bytes == b"$5\r\nvalue\r\n"),
+        ServerKind::Postgres => {
             let mut rest = bytes;
             while let [what, a, b, c, d, ..] = rest {
                 let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
@@ -297,18 +299,34 @@ mod tests {
     fn an_answer_is_whole_only_at_its_end() {
         for (kind, bytes, says) in [
             (
-                Kind::Nginx,
+                ServerKind::Nginx,
                 &b"HTTP/1.1 200 OK\r\n\r\nhel"[..],
                 Answer::Part,
             ),
-            (Kind::Nginx, b"HTTP/1.1 200 OK\r\n\r\nhello", Answer::Whole),
-            (Kind::Nginx, b"HTTP/1.1 404 No\r\n\r\nhello", Answer::Wrong),
-            (Kind::Redis, b"$5\r\nvalue", Answer::Part),
-            (Kind::Redis, b"$5\r\nvalue\r\n", Answer::Whole),
-            (Kind::Redis, b"-ERR\r\n", Answer::Wrong),
-            (Kind::Postgres, b"C\0\0\0\x05xZ\0\0\0\x05", Answer::Part),
-            (Kind::Postgres, b"C\0\0\0\x05xZ\0\0\0\x05I", Answer::Whole),
-            (Kind::Postgres, b"E\0\0\0\x05x", Answer::Wrong),
+            (
+                ServerKind::Nginx,
+                b"HTTP/1.1 200 OK\r\n\r\nhello",
+                Answer::Whole,
+            ),
+            (
+                ServerKind::Nginx,
+                b"HTTP/1.1 404 No\r\n\r\nhello",
+                Answer::Wrong,
+            ),
+            (ServerKind::Redis, b"$5\r\nvalue", Answer::Part),
+            (ServerKind::Redis, b"$5\r\nvalue\r\n", Answer::Whole),
+            (ServerKind::Redis, b"-ERR\r\n", Answer::Wrong),
+            (
+                ServerKind::Postgres,
+                b"C\0\0\0\x05xZ\0\0\0\x05",
+                Answer::Part,
+            ),
+            (
+                ServerKind::Postgres,
+                b"C\0\0\0\x05xZ\0\0\0\x05I",
+                Answer::Whole,
+            ),
+            (ServerKind::Postgres, b"E\0\0\0\x05x", Answer::Wrong),
         ] {
             assert_eq!(answer(kind, bytes), says, "{bytes:?}");
         }

@@ -10,14 +10,14 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `kind` | the three servers |
+//! | `server_kind` | the three servers |
 //! | `servers` | a running server: start, address, processes |
 //! | `remedies` | means of preferring the server |
 //! | `client` | requests at fixed times, latencies |
 
 mod client;
-mod kind;
 mod remedies;
+mod server_kind;
 mod servers;
 
 use std::time::Duration;
@@ -25,21 +25,21 @@ use std::time::Duration;
 use upshift_load::Awake;
 use upshift_load::cpu::Reading;
 use upshift_report::plot::COLOURS;
-use upshift_report::{Kind as Axis, Look, Plot};
+use upshift_report::{Kind, Plot, SeriesStyle};
 
 use crate::goal::{Goal, at_most};
 use crate::machine::{LoadMonitor, Usage};
 use crate::measure::{Drive, Measured};
 use crate::options::Options;
-use crate::peers::{Built, Program};
+use crate::peers::{BuiltPrograms, Program};
 use crate::results::{Cell, Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::sections::processes::Batch;
-use crate::table::{cells, plain, shown, spread, text};
+use crate::table::{cells, format_spread, format_value, spread, text};
 
-use kind::Kind;
 pub(super) use remedies::Cgroup;
 use remedies::Remedy;
+use server_kind::ServerKind;
 use servers::Server;
 
 /// Row without a batch.
@@ -49,14 +49,14 @@ const HALTING: &str = "alone, CPUs halt";
 
 /// A case: a server, and whether server and batch have their own cgroups.
 #[derive(Clone, Copy)]
-struct Case(Kind, bool);
+struct Case(ServerKind, bool);
 
 impl Case {
     const ALL: [Case; 4] = [
-        Case(Kind::Nginx, false),
-        Case(Kind::Redis, false),
-        Case(Kind::Postgres, false),
-        Case(Kind::Redis, true),
+        Case(ServerKind::Nginx, false),
+        Case(ServerKind::Redis, false),
+        Case(ServerKind::Postgres, false),
+        Case(ServerKind::Redis, true),
     ];
 
     fn name(self) -> String {
@@ -88,7 +88,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     let mut plot = Plot::bars(
         "p99 beside a batch process",
         "server",
-        ("µs", Axis::Linear),
+        ("µs", Kind::Linear),
         names,
     );
     let rows = [
@@ -103,7 +103,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
         };
         plot.add(
             name,
-            Look::Bar,
+            SeriesStyle::Bar,
             colour,
             cases.iter().enumerate().filter_map(p99),
         );
@@ -129,7 +129,7 @@ struct Load {
 }
 
 /// Measures the section and names the servers that are not installed.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let Some(upshift) = built.upshift(&[]) else {
         return;
     };
@@ -185,15 +185,15 @@ impl Drive for Load {
             server
                 .processes()
                 .into_iter()
-                .try_for_each(|pid| of_server.take(pid))?;
-            batch.iter().try_for_each(|it| of_batch.take(it.pid()))?;
+                .try_for_each(|pid| of_server.add(pid))?;
+            batch.iter().try_for_each(|it| of_batch.add(it.pid()))?;
             if remedy == Remedy::Weight {
                 of_server.set_heaviest()?;
             }
         }
         let connections = client::connect(self.case.0, server.address)?;
         let applied = remedy.apply(upshift, &server)?;
-        let serving = server.serving();
+        let serving = server.serving_processes();
         let (monitor, before) = (LoadMonitor::start(), readings(&serving));
         let mut all = client::drive(connections, self.time)?;
         let after = readings(&serving);
@@ -201,7 +201,9 @@ impl Drive for Load {
         all.steal = steal;
         let each = before.iter().zip(&after);
         let used: Duration = each
-            .filter_map(|(before, after)| Some(before.as_ref()?.until(after.as_ref()?).total()))
+            .filter_map(|(before, after)| {
+                Some(before.as_ref()?.used_until(after.as_ref()?).total())
+            })
             .sum();
         all.server_busy = used.as_secs_f64() / time.as_secs_f64();
         drop((awake, applied, daemon));
@@ -230,7 +232,9 @@ impl Drive for Load {
 
 /// Returns the CPU use of each process; `None` if the process has ended.
 fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
-    pids.iter().map(|&pid| Reading::of(pid).ok()).collect()
+    pids.iter()
+        .map(|&pid| Reading::for_process(pid).ok())
+        .collect()
 }
 
 /// Returns the cell and the value of the case's server without a batch. Of the rows with and
@@ -254,12 +258,12 @@ pub(crate) fn table(section: &SectionResults, case: &str) -> String {
     let times = |head, of: fn(&Run) -> f64| {
         text(head, move |cell| {
             let both = cell.median(of).zip(alone(section, case, of));
-            plain(both.map(|(own, (_, alone))| own / alone), 2)
+            format_value(both.map(|(own, (_, alone))| own / alone), 2)
         })
     };
     let batch = |cell: &Cell| {
         let batch = section.cell(case, &batch_row(&cell.peer));
-        shown(batch.and_then(|it| it.spread(|r| r.per_second)), 0)
+        format_spread(batch.and_then(|it| it.spread(|r| r.per_second)), 0)
     };
     let columns = [
         spread("served /s", 0, |r| r.per_second),
@@ -273,7 +277,7 @@ pub(crate) fn table(section: &SectionResults, case: &str) -> String {
         spread("client late µs", 0, |r| r.send_lag),
         text("batch ms/s", batch),
     ];
-    let servers = section.of_case(case, |peer| !peer.ends_with(BATCH));
+    let servers = section.cells_of_case(case, |peer| !peer.ends_with(BATCH));
     cells(case, "", servers, &columns)
 }
 

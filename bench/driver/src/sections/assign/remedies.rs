@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use upshift_load::child::Child;
 
-use super::kind::Kind;
+use super::server_kind::ServerKind;
 use super::servers::Server;
 use crate::peers::Program;
 use crate::sections::processes::Daemon;
@@ -67,7 +67,11 @@ impl Remedy {
     }
 
     /// Starts the daemon that has to run before the server.
-    pub(super) fn daemon(self, upshift: &Program, kind: Kind) -> Result<Option<Daemon>, String> {
+    pub(super) fn daemon(
+        self,
+        upshift: &Program,
+        kind: ServerKind,
+    ) -> Result<Option<Daemon>, String> {
         let rule = format!("[[assign]]\ncomm = \"{}\"\nlevel = 8\n", kind.comm());
         let daemon = (self == Remedy::Daemon).then(|| Daemon::start(upshift, &rule));
         daemon.transpose()
@@ -79,7 +83,7 @@ impl Remedy {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         match self {
             Remedy::Deadline => {
-                let serving = server.serving();
+                let serving = server.serving_processes();
                 let runtime = (PERIOD * cpus * 7 / 10 / serving.len().max(1)).min(PERIOD * 8 / 10);
                 serving
                     .into_iter()
@@ -159,10 +163,10 @@ impl Cgroup {
                 return Ok(cgroup);
             }
         }
-        Err("no cgroup with the CPU controller can be made".into())
+        Err("cannot create a cgroup with the CPU controller".into())
     }
 
-    pub(crate) fn take(&self, pid: u32) -> Result<(), String> {
+    pub(crate) fn add(&self, pid: u32) -> Result<(), String> {
         let file = self.0.join("cgroup.procs");
         std::fs::write(&file, pid.to_string()).map_err(|e| format!("{}: {e}", file.display()))
     }

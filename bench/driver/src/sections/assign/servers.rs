@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use upshift_load::child;
 
-use super::kind::Kind;
+use super::server_kind::ServerKind;
 
 /// Time within which a server must listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running server, which is ended on drop.
 pub(super) struct Server {
-    pub(super) kind: Kind,
+    pub(super) kind: ServerKind,
     pub(super) address: SocketAddr,
     child: Child,
     /// Process ids right after the start.
@@ -25,7 +25,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts a server, with `prefix` in front of its command.
-    pub(super) fn start(kind: Kind, prefix: &[&str]) -> Result<Server, String> {
+    pub(super) fn start(kind: ServerKind, prefix: &[&str]) -> Result<Server, String> {
         let folder = std::env::temp_dir().join(format!(
             "upshift-bench-{}-{}",
             kind.name(),
@@ -39,9 +39,9 @@ impl Server {
             .port();
         let program = kind.program().ok_or("it is not installed")?;
         let own = match kind {
-            Kind::Nginx => nginx(&program, &folder, port)?,
-            Kind::Redis => redis(&program, &folder, port),
-            Kind::Postgres => postgres(&program, &folder, port)?,
+            ServerKind::Nginx => nginx(&program, &folder, port)?,
+            ServerKind::Redis => redis(&program, &folder, port),
+            ServerKind::Postgres => postgres(&program, &folder, port)?,
         };
         let mut words = prefix.iter().map(|it| (*it).to_owned()).chain(own);
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -94,12 +94,12 @@ impl Server {
     }
 
     /// Returns the processes that answer requests, once the connections are established.
-    pub(super) fn serving(&self) -> Vec<u32> {
+    pub(super) fn serving_processes(&self) -> Vec<u32> {
         let all = self.processes();
         match self.kind {
-            Kind::Redis => all,
-            Kind::Nginx => all.into_iter().skip(1).collect(),
-            Kind::Postgres => all
+            ServerKind::Redis => all,
+            ServerKind::Nginx => all.into_iter().skip(1).collect(),
+            ServerKind::Postgres => all
                 .into_iter()
                 .filter(|pid| !self.first.contains(pid))
                 .collect(),

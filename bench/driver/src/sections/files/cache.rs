@@ -8,11 +8,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use bench_kit::files::{
-    BIG_BYTES, BIG_NUMBER, LONG_BYTES, OUT, SMALL_FILES, SMALL_LENGTH, small, word,
+    BIG_BYTES, BIG_NUMBER, LONG_BYTES, OUT_BYTES, SMALL_FILES, SMALL_LENGTH, small_file, word,
 };
 
 /// Creates the files to read, unless they exist.
-pub(super) fn make(dir: &Path) -> std::io::Result<()> {
+pub(super) fn create_files(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(dir.join("small"))?;
     let bytes = |number: u64, from: u64, words: u64| -> Vec<u8> {
         let words = (from..from + words).map(|index| word(number, index).to_le_bytes());
@@ -32,7 +32,7 @@ pub(super) fn make(dir: &Path) -> std::io::Result<()> {
         file.sync_all()?;
     }
     for number in 0..SMALL_FILES {
-        let path = small(dir, number);
+        let path = small_file(dir, number);
         if length(&path) != SMALL_LENGTH as u64 {
             std::fs::write(path, bytes(number as u64, 0, SMALL_LENGTH as u64 / 8))?;
         }
@@ -41,7 +41,7 @@ pub(super) fn make(dir: &Path) -> std::io::Result<()> {
 }
 
 /// Removes the output of programs, and writes all dirty pages back.
-pub(super) fn clean(dir: &Path) {
+pub(super) fn remove_output(dir: &Path) {
     for name in ["out", "log"] {
         let _ = std::fs::remove_file(dir.join(name));
     }
@@ -51,13 +51,13 @@ pub(super) fn clean(dir: &Path) {
 
 /// Empties the page cache. Returns false if the process lacks the privilege; then the data of each
 /// file is evicted, but directory entries stay cached.
-pub(super) fn forget_all(dir: &Path) -> bool {
+pub(super) fn evict_all(dir: &Path) -> bool {
     // SAFETY: `sync` takes no arguments and cannot fail.
     unsafe { libc::sync() };
     if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
         return true;
     }
-    let paths = (0..SMALL_FILES).map(|number| small(dir, number));
+    let paths = (0..SMALL_FILES).map(|number| small_file(dir, number));
     for file in paths
         .chain([dir.join("big")])
         .filter_map(|path| File::open(path).ok())
@@ -69,10 +69,10 @@ pub(super) fn forget_all(dir: &Path) -> bool {
 }
 
 /// Loads the data that a row reads into the page cache.
-pub(super) fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
+pub(super) fn fill_page_cache(row: &str, dir: &Path) -> std::io::Result<()> {
     match row {
         "open" => {
-            (0..SMALL_FILES).try_for_each(|number| std::fs::read(small(dir, number)).map(drop))
+            (0..SMALL_FILES).try_for_each(|number| std::fs::read(small_file(dir, number)).map(drop))
         }
         "random" | "read" | "mixed" => {
             let mut file = File::open(dir.join("big"))?;
@@ -81,15 +81,15 @@ pub(super) fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
             Ok(())
         }
         // The file is written once, so that all of its blocks are allocated.
-        "write" => prepare(&dir.join("out")),
+        "write" => preallocate(&dir.join("out")),
         _ => Ok(()),
     }
 }
 
 /// Creates a file for a program to overwrite.
-pub(super) fn prepare(path: &Path) -> std::io::Result<()> {
+pub(super) fn preallocate(path: &Path) -> std::io::Result<()> {
     let mut file = File::create(path)?;
-    for _ in 0..OUT / LONG_BYTES as u64 {
+    for _ in 0..OUT_BYTES / LONG_BYTES as u64 {
         file.write_all(&vec![1; LONG_BYTES])?;
     }
     file.sync_all()

@@ -6,7 +6,7 @@
 //! the mixed row is on CPU 1.
 
 mod cache;
-mod show;
+mod report;
 
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
@@ -15,20 +15,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bench_kit::files::{
-    BIG_BYTES, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
-    LONG_BYTES, RECORD, SMALL_FILES, SMALL_LENGTH, first, sum, word,
+    BIG_BYTES, BIG_NUMBER, BLOCK, BULK_TASKS, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS,
+    LONG_BYTES, RECORD_BYTES, SMALL_FILES, SMALL_LENGTH, first_word, sum_words, word,
 };
 use serde::Deserialize;
-use upshift_load::child::{Child, listening, pin};
+use upshift_load::child::{Child, listening_address, pin};
 
 use crate::machine::{LoadMonitor, Usage};
 use crate::options::{Options, bench_dir};
-use crate::peers::{Built, FILES, Program};
+use crate::peers::{BuiltPrograms, FILES, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds;
-use crate::sections::closed::is_same;
-use cache::{clean, forget_all, make, prepare, warm};
-pub(crate) use show::{goals, table};
+use crate::sections::closed::admit;
+use cache::{create_files, evict_all, fill_page_cache, preallocate, remove_output};
+pub(crate) use report::{goals, table};
 
 /// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -93,7 +93,7 @@ const TASKS: [&str; 2] = ["32", "4"];
 /// Time between two urgent reads.
 const PACE: Duration = Duration::from_millis(1);
 /// Factor by which the p99 of the urgent reads is to be below the p99 of every other runtime.
-const AHEAD: f64 = 3.0;
+const REQUIRED_SPEEDUP: f64 = 3.0;
 
 /// Output of a program.
 #[derive(Deserialize)]
@@ -109,18 +109,18 @@ struct Printed {
 }
 
 /// Measures all rows.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let dir = bench_dir().join("target/files");
-    if let Err(error) = make(&dir) {
+    if let Err(error) = create_files(&dir) {
         results.note(format!("{}: {error}", dir.display()));
         return;
     }
     let mut programs = built.of(FILES);
     programs.retain(|(name, program)| {
         let same = check(program, &dir);
-        is_same(results, name, program, same)
+        admit(results, name, program, same)
     });
-    if !forget_all(&dir) {
+    if !evict_all(&dir) {
         let note = "cold: posix_fadvise(POSIX_FADV_DONTNEED) for each file, since drop_caches was refused; names stay cached";
         results.note(note.into());
     }
@@ -135,12 +135,12 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         let (name, program) = &programs[(index + round) % programs.len()];
         let title = case.map_or(MIXED[0], |case| case.name);
         let row = format!("{title}, {name}");
-        let runs = rounds::undisturbed(results, options, &row, || {
+        let runs = rounds::repeat_while_disturbed(results, options, &row, || {
             let runs = match case {
                 Some(case) => one(case, program, &dir, options),
                 None => mixed(program, &dir, options),
             }?;
-            let why = runs.last().and_then(rounds::disturbance);
+            let why = runs.last().and_then(rounds::disturbance_of);
             Ok((runs, why))
         });
         match runs {
@@ -169,21 +169,21 @@ fn record(results: &mut SectionResults, case: &str, peer: &str, run: Run) {
 /// Checks that the program reads and writes the same bytes as all others in a short run of all
 /// operations.
 fn check(program: &Program, dir: &Path) -> Result<(), String> {
-    clean(dir);
+    remove_output(dir);
     let printed = end(start(program, "check", dir, &[])?)?;
     let bytes = |number: u64, from: u64, length: usize| -> Vec<u8> {
         let words = (0..length as u64 / 8).map(|index| word(number, from / 8 + index));
         words.flat_map(u64::to_le_bytes).collect()
     };
-    let big = |length: u64| sum(&bytes(BIG_NUMBER, 0, length as usize));
+    let big = |length: u64| sum_words(&bytes(BIG_NUMBER, 0, length as usize));
     let small = (0..SMALL_FILES as u64).step_by(100);
-    let small = small.map(|number| sum(&bytes(number, 0, SMALL_LENGTH)));
+    let small = small.map(|number| sum_words(&bytes(number, 0, SMALL_LENGTH)));
     let expected = small
         .fold(0, u64::wrapping_add)
         .wrapping_add(big(CHECKED_BLOCKS * BLOCK as u64))
         .wrapping_add(big(CHECKED_PIECES * LONG_BYTES as u64));
     if printed.sum != expected {
-        return Err("it has read other bytes than there are".into());
+        return Err("the bytes that it read are not those of the files".into());
     }
     let read = |name: &str| std::fs::read(dir.join(name)).map_err(|e| format!("{name}: {e}"));
     let last = bytes(
@@ -192,10 +192,10 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
         LONG_BYTES,
     );
     if read("out")? != last.repeat(CHECKED_PIECES as usize) {
-        return Err("it has written other bytes than it should".into());
+        return Err("the bytes that it wrote are wrong".into());
     }
-    if read("log")? != bytes(BIG_NUMBER, 0, RECORD).repeat(CHECKED_RECORDS) {
-        return Err("it has appended other bytes than it should".into());
+    if read("log")? != bytes(BIG_NUMBER, 0, RECORD_BYTES).repeat(CHECKED_RECORDS) {
+        return Err("the bytes that it appended are wrong".into());
     }
     Ok(())
 }
@@ -251,11 +251,11 @@ impl Printed {
 
 /// Runs one row once.
 fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
-    clean(dir);
+    remove_output(dir);
     if case.is_warm {
-        warm(case.row, dir).map_err(|e| e.to_string())?;
+        fill_page_cache(case.row, dir).map_err(|e| e.to_string())?;
     } else {
-        forget_all(dir);
+        evict_all(dir);
     }
     let seconds = options.time.as_secs_f64().to_string();
     let tasks = TASKS[usize::from(matches!(case.row, "read" | "write"))];
@@ -271,18 +271,18 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
 
 /// Runs the mixed row once: an urgent read every [`PACE`] (see [`ask`]), beside bulk writes.
 fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
-    clean(dir);
-    let written = (0..BULK).map(|number| dir.join(format!("bulk-{number}")));
+    remove_output(dir);
+    let written = (0..BULK_TASKS).map(|number| dir.join(format!("bulk-{number}")));
     written
         .collect::<Vec<PathBuf>>()
         .iter()
-        .try_for_each(|path| prepare(path))
-        .and_then(|()| warm("mixed", dir))
+        .try_for_each(|path| preallocate(path))
+        .and_then(|()| fill_page_cache("mixed", dir))
         .map_err(|e| e.to_string())?;
     let watch = LoadMonitor::start();
     let mut started = start(program, "mixed", dir, &["--tasks", TASKS[0]])?;
     let line = line(&mut started)?;
-    let address = listening(&line).ok_or_else(|| format!("no address: `{line}`"))?;
+    let address = listening_address(&line).ok_or_else(|| format!("no address: `{line}`"))?;
     let mut stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
     stream
         .set_nodelay(true)
@@ -337,7 +337,7 @@ fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
         if due - began > WARM_UP {
             times.push(sent.elapsed().as_nanos() as u64);
         }
-        if first(&reply) != word(BIG_NUMBER, block * BLOCK as u64 / 8) {
+        if first_word(&reply) != word(BIG_NUMBER, block * BLOCK as u64 / 8) {
             return Err("other bytes than in the file".into());
         }
     }

@@ -5,23 +5,23 @@
 use std::process::Command;
 
 use upshift_load::child::{Child, pin};
-use upshift_load::cpu::{Reading, of_ended_children};
+use upshift_load::cpu::{Reading, cpu_time_of_ended_children};
 use upshift_report::Table;
 
-use super::Chosen;
+use super::Selection;
 use crate::machine::{LoadMonitor, Usage};
 use crate::measure::{Drive, Load as Closed, Measured};
 use crate::options::Options;
 use crate::peers::{
-    Built, HEADER_ORDER_FREE, KURO, Program, Programs, SMOL, THREADS, TOKIO, TOKIO_MT, UPSHIFT,
+    BuiltPrograms, GO_HTTP, KURO, Program, Programs, SMOL, THREADS, TOKIO, TOKIO_MT, UPSHIFT,
     UPSHIFT_CPP,
 };
 use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::section::Section;
-use crate::sections::closed::{checked, page};
+use crate::sections::closed::{checked_servers, page};
 use crate::server::Server;
-use crate::table::plain;
+use crate::table::format_value;
 
 /// Concurrent connections, and CPUs of the server.
 pub(super) const SHAPES: [(usize, usize); 4] = [(100, 1), (100, 2), (1000, 1), (1000, 2)];
@@ -35,7 +35,7 @@ pub(super) const SERVERS: [(&str, &str); 7] = [
     (KURO, "Kuro's design"),
     ("tokio", "tokio"),
     (SMOL, "smol (async-std's successor)"),
-    (HEADER_ORDER_FREE, "Go, net/http"),
+    (GO_HTTP, "Go, net/http"),
     (THREADS, "threads"),
 ];
 
@@ -43,7 +43,7 @@ fn name((connections, cpus): (usize, usize)) -> String {
     format!("c{connections}-l{cpus}")
 }
 
-pub(super) fn names() -> Vec<String> {
+pub(super) fn row_names() -> Vec<String> {
     SHAPES.map(name).into()
 }
 
@@ -57,7 +57,7 @@ fn client_case((connections, cpus): (usize, usize)) -> String {
 }
 
 /// Returns the servers of the chart, for a number of CPUs.
-fn programs(built: &Built, servers: &Programs, cpus: usize) -> Programs {
+fn programs(built: &BuiltPrograms, servers: &Programs, cpus: usize) -> Programs {
     let program = |server: &str| {
         let name = match (server, cpus) {
             ("tokio", 1) => TOKIO,
@@ -90,10 +90,10 @@ fn programs(built: &Built, servers: &Programs, cpus: usize) -> Programs {
 pub(super) fn run(
     results: &mut SectionResults,
     options: &Options,
-    built: &Built,
-    chosen: &Chosen<'_>,
+    built: &BuiltPrograms,
+    selection: &Selection<'_>,
 ) {
-    let servers = checked(results, built, Section::Papers, false);
+    let servers = checked_servers(results, built, Section::Papers, false);
     let has_ab = Command::new("ab").arg("-V").output().is_ok();
     if has_ab {
         let command = "`ab -q -n REQUESTS -c CONNECTIONS URL`".to_owned();
@@ -103,7 +103,10 @@ pub(super) fn run(
     } else {
         results.note("ab is not installed: apt-get install -y apache2-utils".into());
     }
-    for shape in SHAPES.into_iter().filter(|&shape| chosen.has(&name(shape))) {
+    for shape in SHAPES
+        .into_iter()
+        .filter(|&shape| selection.has(&name(shape)))
+    {
         if options.quick && shape.0 != 100 && options.rows.is_empty() {
             continue;
         }
@@ -113,7 +116,7 @@ pub(super) fn run(
             .iter()
             .filter(|_| cpus > 1 && connections == SHAPES[0].0)
         {
-            results.command(&format!("{name}, L = {cpus}"), program);
+            results.note_command(&format!("{name}, L = {cpus}"), program);
         }
         for requests in REQUESTS.into_iter().filter(|_| has_ab) {
             if options.quick && requests != REQUESTS[0] {
@@ -154,17 +157,18 @@ impl Drive for Ab {
         if is_pinned {
             pin(&mut command, 1);
         }
-        let used = || Reading::of(server.pid()).map_err(|e| e.to_string());
-        let (watch, own, before) = (LoadMonitor::start(), of_ended_children(), used()?);
+        let used = || Reading::for_process(server.pid()).map_err(|e| e.to_string());
+        let (watch, own, before) = (LoadMonitor::start(), cpu_time_of_ended_children(), used()?);
         let mut child = Child::start(&mut command).map_err(|e| format!("cannot start ab: {e}"))?;
         let text = child.rest();
         let status = child.wait().map_err(|e| e.to_string())?;
-        let cpu = before.until(&used()?);
+        let cpu = before.used_until(&used()?);
         let Usage { time, busy, steal } = watch.stop();
         if !status.success() {
             return Err(format!("ab ended with {status}"));
         }
-        let own_time = (of_ended_children().saturating_sub(own) + cpu.total()).as_secs_f64();
+        let own_time =
+            (cpu_time_of_ended_children().saturating_sub(own) + cpu.total()).as_secs_f64();
         let each = |part: std::time::Duration| part.as_secs_f64() * 1e6 / self.requests as f64;
         // A run of a few milliseconds is shorter than the clock tick by which the time of other
         // programs is counted.
@@ -241,13 +245,13 @@ fn table(section: &SectionResults, shape: (usize, usize)) -> String {
     for (server, label) in SERVERS {
         let rate = |case: &str| {
             let rate = section.median(case, server, |run| run.per_second / 1e3);
-            plain(rate, 1)
+            format_value(rate, 1)
         };
         let mut cells: Vec<String> = REQUESTS
             .map(|requests| rate(&ab_case(shape, requests)))
             .into();
         cells.push(rate(&client_case(shape)));
-        cells.push(plain(section.median(&last, server, Run::cpu), 1));
+        cells.push(format_value(section.median(&last, server, Run::cpu), 1));
         if cells.iter().any(|cell| cell != "–") {
             table.row(std::iter::once(label.to_owned()).chain(cells));
         }
@@ -272,7 +276,7 @@ pub(super) mod tests {
                 for (server, _) in SERVERS {
                     let factor = match server {
                         KURO => kuro,
-                        HEADER_ORDER_FREE => go,
+                        GO_HTTP => go,
                         _ => 1.0,
                     };
                     let run = Run {

@@ -11,7 +11,7 @@ use super::levels::{HEAVY, case as levels_case};
 use super::load::level_row;
 use crate::claim::{self, Claim, Finding};
 use crate::goal::NOISE;
-use crate::peers::{HEADER_ORDER_FREE, KURO, THREADS, TOKIO, UPSHIFT};
+use crate::peers::{GO_HTTP, KURO, THREADS, TOKIO, UPSHIFT};
 use crate::results::{Run, SectionResults};
 
 /// Sources of the claims: the English paper, the Chinese paper with the data of its repository, and
@@ -76,7 +76,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
             "with few connections the latency of threads is similar or slightly lower",
             ratio(section, CURVE, 1, mean).map(|times| {
                 let text = format!("one connection, mean: threads {times:.2} × coroutines");
-                (text, Finding::of(times <= 1.0 + NOISE))
+                (text, Finding::reproduced_if(times <= 1.0 + NOISE))
             }),
         ),
         Claim::new(
@@ -85,7 +85,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
             slowest.map(|(connections, times)| {
                 let text =
                     format!("largest ratio of means {times:.1} × at {connections} connections");
-                (text, Finding::of(times >= 2.0))
+                (text, Finding::reproduced_if(times >= 2.0))
             }),
         ),
         Claim::new(
@@ -96,7 +96,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
                 .map(|answered| {
                     let offered = CURVE.offered(last);
                     let text = format!("{answered:.0} of {offered:.0} requests/s at 128");
-                    (text, Finding::of(answered >= 0.99 * offered))
+                    (text, Finding::reproduced_if(answered >= 0.99 * offered))
                 }),
         ),
         Claim::new(
@@ -110,7 +110,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
             ratio(section, SMALL, 1, rate).map(|times| {
                 let text =
                     format!("one connection: threads {times:.2} × coroutines; both answer all");
-                (text, Finding::of(times > 1.0 + NOISE))
+                (text, Finding::reproduced_if(times > 1.0 + NOISE))
             }),
         ),
         Claim::new(
@@ -124,7 +124,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
             most(SMALL).map(|(connections, times)| {
                 let times = 1.0 / times;
                 let text = format!("{times:.2} × at {connections} connections");
-                (text, Finding::of(times >= 1.5))
+                (text, Finding::reproduced_if(times >= 1.5))
             }),
         ),
         Claim::new(
@@ -132,7 +132,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
             "threads fail at 96 connections (data of its repository)",
             most(SMALL).map(|(connections, _)| {
                 let text = format!("threads serve {connections}; the notes say where they stop");
-                (text, Finding::of(connections <= 96))
+                (text, Finding::reproduced_if(connections <= 96))
             }),
         ),
     ]
@@ -172,7 +172,7 @@ fn levels(section: &SectionResults) -> Vec<Claim> {
             p50[0] / 1e3,
             p50[p50.len() - 1] / 1e3
         );
-        Some((text, Finding::of(is_ordered && rates >= 1.0)))
+        Some((text, Finding::reproduced_if(is_ordered && rates >= 1.0)))
     };
     let pair = |level, figure| Some([of(1, level, figure)?, of(2, level, figure)?]);
     vec![
@@ -186,7 +186,7 @@ fn levels(section: &SectionResults) -> Vec<Claim> {
             "with more CPUs less urgent levels gain",
             pair(bottom, rate).map(|[one, two]| {
                 let text = format!("level {bottom}: {one:.0}/s with 1 CPU, {two:.0}/s with 2");
-                (text, Finding::of(two > one))
+                (text, Finding::reproduced_if(two > one))
             }),
         ),
         Claim::new(
@@ -194,7 +194,7 @@ fn levels(section: &SectionResults) -> Vec<Claim> {
             "with more CPUs the most urgent level becomes slightly slower (data: 251 ms with 3, 331 with 4)",
             pair(top, mean).map(|[one, two]| {
                 let text = format!("level {top}, mean: {one:.0} µs with 1 CPU, {two:.0} with 2");
-                (text, Finding::of(two > one * (1.0 + NOISE)))
+                (text, Finding::reproduced_if(two > one * (1.0 + NOISE)))
             }),
         ),
     ]
@@ -202,7 +202,7 @@ fn levels(section: &SectionResults) -> Vec<Claim> {
 
 fn idle(section: &SectionResults) -> Vec<Claim> {
     let p99 = |idle| idle::median(section, idle, UPSHIFT, Run::p99);
-    let most = idle::most(section, UPSHIFT);
+    let most = idle::largest_measured(section, UPSHIFT);
     let beside = most.and_then(|most| Some((most, p99(most)?, p99(0)?)));
     let each = |peer| {
         let count = IDLE[1];
@@ -214,7 +214,7 @@ fn idle(section: &SectionResults) -> Vec<Claim> {
             "active connections are answered in time among tens of thousands of idle ones (no figure)",
             beside.map(|(most, beside, without)| {
                 let text = format!("p99 {beside:.0} µs beside {most}, {without:.0} without");
-                (text, Finding::of(beside <= 1.5 * without))
+                (text, Finding::reproduced_if(beside <= 1.5 * without))
             }),
         ),
         Claim::new(
@@ -229,7 +229,7 @@ fn idle(section: &SectionResults) -> Vec<Claim> {
                     kib[1],
                     each(TOKIO).unwrap_or(f64::NAN) / 1024.0
                 );
-                (text, Finding::of(threads / own >= 2.0))
+                (text, Finding::reproduced_if(threads / own >= 2.0))
             }),
         ),
     ]
@@ -267,7 +267,7 @@ fn chart(section: &SectionResults) -> Vec<Claim> {
                     "L = 1: at most {:+.0} %, at C = {connections} and {requests} requests",
                     100.0 * (times - 1.0)
                 );
-                (text, Finding::of(times >= 1.78 * (1.0 - NOISE)))
+                (text, Finding::reproduced_if(times >= 1.78 * (1.0 - NOISE)))
             }),
         ),
         Claim::new(
@@ -276,8 +276,8 @@ fn chart(section: &SectionResults) -> Vec<Claim> {
             ends.filter(|_| rates.len() == SERVERS.len())
                 .map(|(first, last)| {
                     let text = format!("C = 100, L = 1, k/s: {}", shown.join(", "));
-                    let is_so = first.1 == KURO && last.1 == HEADER_ORDER_FREE;
-                    (text, Finding::of(is_so))
+                    let is_same_order = first.1 == KURO && last.1 == GO_HTTP;
+                    (text, Finding::reproduced_if(is_same_order))
                 }),
         ),
     ]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use upshift_report::Table;
 
-use super::Chosen;
+use super::Selection;
 use super::limits::missing_threads;
 use super::load::Load;
 use crate::goal::{Goal, at_least};
@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::peers::{Programs, THREADS, UPSHIFT};
 use crate::results::{Cell, Run, SectionResults};
 use crate::rounds;
-use crate::table::plain;
+use crate::table::format_value;
 
 /// Orders of the matrices, and periods of a connection in ms.
 pub(super) const ORDERS: [usize; 4] = [8, 12, 15, 20];
@@ -74,7 +74,7 @@ impl Curve {
     }
 }
 
-pub(super) fn names() -> Vec<String> {
+pub(super) fn row_names() -> Vec<String> {
     Curve::all().map(Curve::name).collect()
 }
 
@@ -83,16 +83,16 @@ pub(super) fn run(
     results: &mut SectionResults,
     options: &Options,
     servers: &Programs,
-    chosen: &Chosen<'_>,
+    selection: &Selection<'_>,
 ) {
     let is_ours = |name: &str| [UPSHIFT, THREADS].contains(&name);
-    for curve in Curve::all().filter(|curve| chosen.has(&curve.name())) {
+    for curve in Curve::all().filter(|curve| selection.has(&curve.name())) {
         if options.quick && options.rows.is_empty() && curve.n != 8 {
             continue;
         }
         for connections in curve.connections() {
             let is_quick = options.quick && ![8, 128, 1024].contains(&connections);
-            if is_quick || !(chosen.is_partial() || curve.is_measured(connections)) {
+            if is_quick || !(selection.is_partial() || curve.is_measured(connections)) {
                 continue;
             }
             let case = curve.case(connections);
@@ -150,11 +150,11 @@ fn table(section: &SectionResults, curve: Curve) -> String {
                 Run::p99,
                 |run| run.jitter,
             ];
-            figures.map(|figure| plain(cell.and_then(|cell| cell.median(figure)), 0))
+            figures.map(|figure| format_value(cell.and_then(|cell| cell.median(figure)), 0))
         };
         let times = |figure: fn(&Run) -> f64| {
             let ratio = section.ratio(&case, THREADS, UPSHIFT, figure);
-            plain(ratio.map(|ratio| ratio.value), 2)
+            format_value(ratio.map(|ratio| ratio.value), 2)
         };
         let first = [
             connections.to_string(),

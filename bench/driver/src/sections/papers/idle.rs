@@ -6,7 +6,7 @@ use std::time::Duration;
 use upshift_load::machine::allow_open_files;
 use upshift_report::Table;
 
-use super::Chosen;
+use super::Selection;
 use super::limits::missing_threads;
 use super::load::Load;
 use crate::goal::{Goal, at_most};
@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::peers::{Programs, READINESS, THREADS, TOKIO, UPSHIFT};
 use crate::results::{Run, SectionResults};
 use crate::rounds;
-use crate::table::plain;
+use crate::table::format_value;
 
 /// Numbers of idle connections. The server with threads has three threads per connection and
 /// reaches `vm.max_map_count` before 5,500 connections; 18,000 connections stay below 20,000 open
@@ -42,7 +42,7 @@ pub(super) fn case(idle: usize) -> String {
     format!("{BUSY} busy connections, {idle} mostly idle")
 }
 
-pub(super) fn names() -> Vec<String> {
+pub(super) fn row_names() -> Vec<String> {
     IDLE.map(name).into()
 }
 
@@ -51,9 +51,9 @@ pub(super) fn run(
     results: &mut SectionResults,
     options: &Options,
     servers: &Programs,
-    chosen: &Chosen<'_>,
+    selection: &Selection<'_>,
 ) {
-    for idle in IDLE.into_iter().filter(|&idle| chosen.has(&name(idle))) {
+    for idle in IDLE.into_iter().filter(|&idle| selection.has(&name(idle))) {
         if options.quick && idle > 5_000 && options.rows.is_empty() {
             continue;
         }
@@ -106,8 +106,9 @@ pub(super) fn table(section: &SectionResults) -> String {
     ];
     let mut table = Table::new(title, &heads);
     for idle in IDLE {
-        for cell in section.of_case(&case(idle), |_| true) {
-            let of = |figure: fn(&Run) -> f64| plain(cell.median(figure).filter(|v| *v > 0.0), 0);
+        for cell in section.cells_of_case(&case(idle), |_| true) {
+            let of =
+                |figure: fn(&Run) -> f64| format_value(cell.median(figure).filter(|v| *v > 0.0), 0);
             let first = [idle.to_string(), cell.peer.clone()];
             let last = [cell.runs.len().to_string()];
             table.row(first.into_iter().chain(figures.map(of)).chain(last));
@@ -130,7 +131,7 @@ pub(super) fn median(
 }
 
 /// Returns the largest number of idle connections beside which a server was measured.
-pub(super) fn most(section: &SectionResults, peer: &str) -> Option<usize> {
+pub(super) fn largest_measured(section: &SectionResults, peer: &str) -> Option<usize> {
     let mut measured = IDLE.into_iter().rev();
     measured.find(|&idle| idle > 0 && section.cell(&case(idle), peer).is_some())
 }
@@ -138,7 +139,7 @@ pub(super) fn most(section: &SectionResults, peer: &str) -> Option<usize> {
 /// Returns the goals, each for the largest number of idle connections that was measured.
 pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goals = |peer: &str| {
-        let most = most(section, peer).unwrap_or_default();
+        let most = largest_measured(section, peer).unwrap_or_default();
         let p99 = |idle| section.values(&case(idle), peer, Run::p99);
         let memory =
             |peer: &str| section.values(&case(most), peer, |run| run.resident + run.kernel);
@@ -192,7 +193,7 @@ pub(super) mod tests {
 
     #[test]
     fn goals_compare_many_idle_connections_with_none() {
-        assert_eq!(names()[..2], ["idle-0", "idle-5k"]);
+        assert_eq!(row_names()[..2], ["idle-0", "idle-5k"]);
         let section = measured(120.0);
         assert!(
             goals(&section)

@@ -9,10 +9,10 @@ use upshift_report::Table;
 use super::load::{Load, TOTAL, level_row};
 use crate::goal::{Goal, at_most};
 use crate::options::Options;
-use crate::peers::{Built, Program};
+use crate::peers::{BuiltPrograms, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
-use crate::table::plain;
+use crate::table::format_value;
 
 /// Name of the row.
 pub(super) const NAME: &str = "levels";
@@ -36,7 +36,7 @@ pub(super) fn case(load: &str, cpus: usize) -> String {
 }
 
 /// Measures both loads on one CPU and on two.
-pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(super) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let program = |cpus: usize| {
         let pin = ["0", "0,1"][cpus - 1];
         let vcpus = cpus.to_string();
@@ -45,8 +45,8 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let (Some(one), Some(two)) = (program(1), program(2)) else {
         return;
     };
-    results.command("levels, 1 CPU", &one);
-    results.command("levels, 2 CPUs", &two);
+    results.note_command("levels, 1 CPU", &one);
+    results.note_command("levels, 2 CPUs", &two);
     let (n, period) = PUBLISHED;
     let mut load = Load::new(n, EACH, period, options);
     load.levels = &LEVELS;
@@ -127,7 +127,9 @@ fn table(section: &SectionResults, load: &str) -> String {
             let is_answered = median(figures[0]) != Some(0.0);
             let shown = figures.iter().enumerate();
             shown
-                .map(|(i, figure)| plain(median(*figure).filter(|_| i == 0 || is_answered), 0))
+                .map(|(i, figure)| {
+                    format_value(median(*figure).filter(|_| i == 0 || is_answered), 0)
+                })
                 .collect::<Vec<_>>()
         };
         let cells = [of(1), of(2)].concat();

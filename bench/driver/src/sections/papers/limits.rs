@@ -95,7 +95,7 @@ impl MemoryWatch {
     }
 
     /// Returns the largest growth since the start, in bytes: of the server, and of the kernel.
-    pub(super) fn grown(self) -> [f64; 2] {
+    pub(super) fn growth(self) -> [f64; 2] {
         self.is_over.store(true, Ordering::Relaxed);
         // The thread only reads files and does not panic.
         let most = self.most.join().unwrap_or_default();

@@ -105,7 +105,7 @@ impl Drive for Load {
         let memory = (self.idle > 0).then(|| MemoryWatch::start(server.pid()));
         let mut measured = observe(&server, is_pinned, None, || run(&plan))?;
         if let (Some(memory), Some(busy)) = (memory, measured.groups.first_mut()) {
-            let [resident, kernel] = memory.grown();
+            let [resident, kernel] = memory.growth();
             let all = (self.connections + self.idle) as f64;
             busy.resident = resident / all;
             busy.kernel = kernel / all;

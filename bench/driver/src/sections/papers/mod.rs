@@ -22,25 +22,25 @@ mod load;
 
 use crate::goal::Goal;
 use crate::options::Options;
-use crate::peers::Built;
+use crate::peers::BuiltPrograms;
 use crate::results::SectionResults;
 use crate::section::Section;
 
 /// Returns the names of all rows, in the order of measurement.
-fn names() -> Vec<String> {
+fn row_names() -> Vec<String> {
     [
-        curve::names(),
+        curve::row_names(),
         vec![levels::NAME.to_owned()],
-        idle::names(),
-        chart::names(),
+        idle::row_names(),
+        chart::row_names(),
     ]
     .concat()
 }
 
 /// The selected rows.
-struct Chosen<'a>(&'a [String]);
+struct Selection<'a>(&'a [String]);
 
-impl Chosen<'_> {
+impl Selection<'_> {
     fn has(&self, name: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|row| row == name)
     }
@@ -56,25 +56,25 @@ impl Chosen<'_> {
 }
 
 /// Measures the section.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
-    let names = names();
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
+    let names = row_names();
     for name in &options.rows {
         if !names.contains(name) {
             let names = names.join(", ");
             results.note(format!("there is no row {name}: the rows are {names}"));
         }
     }
-    let chosen = Chosen(&options.rows);
-    if chosen.has_any(&curve::names()) || chosen.has_any(&idle::names()) {
-        let servers = super::closed::checked(results, built, Section::Papers, true);
-        curve::run(results, options, &servers, &chosen);
-        idle::run(results, options, &servers, &chosen);
+    let selection = Selection(&options.rows);
+    if selection.has_any(&curve::row_names()) || selection.has_any(&idle::row_names()) {
+        let servers = super::closed::checked_servers(results, built, Section::Papers, true);
+        curve::run(results, options, &servers, &selection);
+        idle::run(results, options, &servers, &selection);
     }
-    if chosen.has(levels::NAME) {
+    if selection.has(levels::NAME) {
         levels::run(results, options, built);
     }
-    if chosen.has_any(&chart::names()) {
-        chart::run(results, options, built, &chosen);
+    if selection.has_any(&chart::row_names()) {
+        chart::run(results, options, built, &selection);
     }
 }
 
@@ -108,13 +108,13 @@ mod tests {
 
     #[test]
     fn names_of_rows_are_distinct() {
-        let names = names();
+        let names = row_names();
         for name in &names {
             assert_eq!(names.iter().filter(|other| *other == name).count(), 1);
         }
-        assert!(Chosen(&[]).has_any(&names));
+        assert!(Selection(&[]).has_any(&names));
         let one = [names[0].clone()];
-        assert!(Chosen(&one).has(&names[0]) && !Chosen(&one).has(&names[1]));
+        assert!(Selection(&one).has(&names[0]) && !Selection(&one).has(&names[1]));
     }
 
     #[test]

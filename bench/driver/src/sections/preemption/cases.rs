@@ -6,7 +6,7 @@ use std::time::Duration;
 use upshift_load::scenario::{BATCH_LEVEL, LONG_SHARE, MIXED_RATE, SHORT_SERVICE, pings};
 use upshift_load::{Distribution, Group, Hog, Plan};
 
-use super::{C, GO, TRICK};
+use super::{C_SERVER, GO, TRICK};
 use crate::sections::closed::page;
 
 /// Level at which requests are received.
@@ -128,19 +128,19 @@ pub(crate) const CASES: [Case; 15] = {
     use Load::Requests as Of;
     use Server::{Files, Plaintext, Readiness, Spin, TwoVcpus, Urgent};
     [
-        case("long-70", "25 µs and 0.5 % of 25 ms, load 0.7", Spin, &[C, GO, TRICK], Of(millis(0.7, SAME))),
-        case("long-85", "25 µs and 0.5 % of 25 ms, load 0.85", Spin, &[C], Of(millis(0.85, SAME))),
-        case("long-90", "25 µs and 0.5 % of 25 ms, load 0.9", Spin, &[C], Of(millis(0.9, SAME))),
-        case("micros", "0.5 µs and 0.5 % of 500 µs, 20 k/s", Spin, &[C, GO, TRICK], Of(MICROS)),
-        case("exp-9", "exponential 50 µs, 9 k/s", Spin, &[C], Of(exponential(9_000.0))),
-        case("exp-14", "exponential 50 µs, 14 k/s", Spin, &[C], Of(exponential(14_000.0))),
+        case("long-70", "25 µs and 0.5 % of 25 ms, load 0.7", Spin, &[C_SERVER, GO, TRICK], Of(millis(0.7, SAME))),
+        case("long-85", "25 µs and 0.5 % of 25 ms, load 0.85", Spin, &[C_SERVER], Of(millis(0.85, SAME))),
+        case("long-90", "25 µs and 0.5 % of 25 ms, load 0.9", Spin, &[C_SERVER], Of(millis(0.9, SAME))),
+        case("micros", "0.5 µs and 0.5 % of 500 µs, 20 k/s", Spin, &[C_SERVER, GO, TRICK], Of(MICROS)),
+        case("exp-9", "exponential 50 µs, 9 k/s", Spin, &[C_SERVER], Of(exponential(9_000.0))),
+        case("exp-14", "exponential 50 µs, 14 k/s", Spin, &[C_SERVER], Of(exponential(14_000.0))),
         case("above", "load 0.7, all more urgent than the connections", Spin, &[], Of(millis(0.7, [MORE_URGENT; 2]))),
         case("below", "load 0.7, all less urgent than the connections", Spin, &[], Of(millis(0.7, [LESS_URGENT; 2]))),
         case("apart", "load 0.7, short urgent, long less urgent", Spin, &[], Of(millis(0.7, [MORE_URGENT, LESS_URGENT]))),
         case("two", "two vCPUs, load 0.9 of one CPU", TwoVcpus, &[], Of(millis(0.9, SAME))),
         case("readiness", "load 0.7, without io_uring", Readiness, &[], Of(millis(0.7, SAME))),
-        case("beside", "load 0.3, beside a program that computes on the CPU", Spin, &[C], Beside(millis(0.3, SAME))),
-        case("pings", "level 0 each ms beside a level 40 that never ends", Urgent, &[C, GO], Pings),
+        case("beside", "load 0.3, beside a program that computes on the CPU", Spin, &[C_SERVER], Beside(millis(0.3, SAME))),
+        case("pings", "level 0 each ms beside a level 40 that never ends", Urgent, &[C_SERVER, GO], Pings),
         case("plaintext", "plaintext, 256 connections", Plaintext, &[], Pages("/", 256)),
         case("serve", "upshift serve, a file of 6 bytes, 64 connections", Files, &[], Pages(FILE, 64)),
     ]
@@ -167,7 +167,7 @@ impl Case {
         let plan = match &self.load {
             Load::Requests(of) | Load::Beside(of) => of.plan(target, duration),
             Load::Pings => {
-                let mut plan = pings(duration).at(target);
+                let mut plan = pings(duration).with_target(target);
                 // The request ends some time after the run, so that even a hanging server ends by
                 // itself.
                 let service = warmup + duration + plan.drain + Duration::from_millis(500);
@@ -196,7 +196,7 @@ impl Requests {
         plan.classes[0].level = short;
         plan.classes[0].distribution = self.distribution;
         if self.has_long {
-            plan = plan.with_long(self.short * 1000, long, LONG_SHARE);
+            plan = plan.with_long_requests(self.short * 1000, long, LONG_SHARE);
         }
         plan
     }
@@ -205,12 +205,12 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use upshift_load::scenario::NOWHERE;
+    use upshift_load::scenario::UNSET_TARGET;
 
     #[test]
     fn every_row_has_its_own_name_and_a_plan() {
         for case in &CASES {
-            let plan = case.plan(NOWHERE, Duration::from_secs(1));
+            let plan = case.plan(UNSET_TARGET, Duration::from_secs(1));
             let shares: f64 = plan.classes.iter().map(|class| class.share).sum();
             let is_spin = !matches!(case.load, Load::Pages(..));
             assert_eq!(shares > 0.99, is_spin, "{}", case.name);
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_load_is_a_share_of_the_cpu() {
-        let plan = millis(0.7, SAME).plan(NOWHERE, Duration::from_secs(1));
+        let plan = millis(0.7, SAME).plan(UNSET_TARGET, Duration::from_secs(1));
         let of = |class: &upshift_load::Class| class.share * class.service.as_secs_f64();
         let mean: f64 = plan.classes.iter().map(of).sum();
         let upshift_load::Pace::Poisson { per_second } = plan.pace else {

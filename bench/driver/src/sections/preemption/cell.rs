@@ -29,7 +29,7 @@ impl Drive for Cell {
         plan.fifo = (!is_pinned).then_some(CLIENT_PRIORITY);
         plan.server_pids = server.pids();
         observe(&server, is_pinned, beside.as_ref(), || {
-            run(&plan).map(Outcome::by_label)
+            run(&plan).map(Outcome::merge_by_label)
         })
     }
 

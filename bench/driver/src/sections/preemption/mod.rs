@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 
 use crate::check::{same_body, same_bytes, same_spin};
 use crate::options::Options;
-use crate::peers::{Built, Program, Programs, SPIN};
+use crate::peers::{BuiltPrograms, Program, Programs, SPIN};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
-use crate::sections::closed::is_same;
+use crate::sections::closed::admit;
 use crate::server::Server as Started;
 
 use cases::{CASES, CONNECTION, Case, FILE, Server};
@@ -29,15 +29,15 @@ pub(crate) use table::tables;
 pub(crate) use targets::goals;
 
 /// Upshift without preemption.
-const OFF: &str = "off";
-/// The same server once more: its ratio to [`OFF`] shows the difference of equal servers.
-const OFF_AGAIN: &str = "off again";
+const PREEMPT_OFF: &str = "off";
+/// The same server once more: its ratio to [`PREEMPT_OFF`] shows the difference of equal servers.
+const PREEMPT_OFF_AGAIN: &str = "off again";
 /// Upshift with preemption, run by an ordinary user.
-const ON: &str = "on";
+const PREEMPT_ON: &str = "on";
 /// Upshift with preemption and permission for a real-time watcher.
-const ROOT: &str = "on as root";
+const PREEMPT_AS_ROOT: &str = "on as root";
 /// The server in C.
-const C: &str = "c";
+const C_SERVER: &str = "c";
 const GO: &str = "go";
 /// The published technique.
 const TRICK: &str = "trick";
@@ -49,7 +49,7 @@ const NOBODY: u32 = 65_534;
 type Quantile = fn(&Run) -> f64;
 
 /// Measures the section.
-pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     for name in &options.rows {
         if !CASES.iter().any(|case| case.name == name) {
             let names = CASES.map(|case| case.name).join(", ");
@@ -73,17 +73,17 @@ fn chosen(options: &Options) -> impl Iterator<Item = &'static Case> {
 fn measure(
     results: &mut SectionResults,
     options: &Options,
-    built: &Built,
+    built: &BuiltPrograms,
     folder: &Path,
 ) -> Result<(), String> {
     let fleet = Fleet::new(results, built, folder)?;
     let mut others = built.of(SPIN);
-    others.retain(|(name, program)| is_same(results, name, program, same_spin(program, Some(0))));
+    others.retain(|(name, program)| admit(results, name, program, same_spin(program, Some(0))));
     let mut ours: HashMap<Server, Programs> = HashMap::new();
     for case in chosen(options) {
         let own = ours
             .entry(case.server)
-            .or_insert_with(|| fleet.checked(results, case.server));
+            .or_insert_with(|| fleet.checked_servers(results, case.server));
         let others = others
             .iter()
             .filter(|(name, _)| case.others.contains(&name.as_str()));
@@ -121,10 +121,14 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn new(results: &mut SectionResults, built: &Built, folder: &Path) -> Result<Fleet, String> {
+    fn new(
+        results: &mut SectionResults,
+        built: &BuiltPrograms,
+        folder: &Path,
+    ) -> Result<Fleet, String> {
         let is_root = is_root();
         if !is_root {
-            results.note(format!("{ROOT} and {TRICK} need root"));
+            results.note(format!("{PREEMPT_AS_ROOT} and {TRICK} need root"));
         }
         let program = built.upshift(&[]).ok_or("upshift was not built")?;
         let copy = folder.join("upshift");
@@ -144,7 +148,7 @@ impl Fleet {
     }
 
     /// Returns the working servers of a kind.
-    fn checked(&self, results: &mut SectionResults, server: Server) -> Programs {
+    fn checked_servers(&self, results: &mut SectionResults, server: Server) -> Programs {
         let mut servers = self.servers(server);
         let cpu = (server != Server::TwoVcpus).then_some(0);
         servers.retain(|(name, program)| {
@@ -157,7 +161,7 @@ impl Fleet {
                 }
                 _ => same_spin(program, cpu),
             };
-            is_same(results, name, program, outcome)
+            admit(results, name, program, outcome)
         });
         servers
     }
@@ -188,12 +192,15 @@ impl Fleet {
         let user = self.is_root.then_some(NOBODY);
         let own = &self.program.file;
         let mut servers = vec![
-            (OFF.to_owned(), program(&self.copy, "off", user)),
-            (OFF_AGAIN.to_owned(), program(&self.copy, "off", user)),
-            (ON.to_owned(), program(&self.copy, "on", user)),
+            (PREEMPT_OFF.to_owned(), program(&self.copy, "off", user)),
+            (
+                PREEMPT_OFF_AGAIN.to_owned(),
+                program(&self.copy, "off", user),
+            ),
+            (PREEMPT_ON.to_owned(), program(&self.copy, "on", user)),
         ];
         if self.is_root {
-            servers.push((ROOT.to_owned(), program(own, "on", None)));
+            servers.push((PREEMPT_AS_ROOT.to_owned(), program(own, "on", None)));
         }
         servers
     }

@@ -3,9 +3,9 @@
 use upshift_report::Table;
 
 use super::cell::{LONG, SHORT, row};
-use super::{C, OFF, Quantile};
+use super::{C_SERVER, PREEMPT_OFF, Quantile};
 use crate::results::{Run, SectionResults, distinct};
-use crate::table::plain;
+use crate::table::format_value;
 
 /// Figures of a class: title, quantity, and divisor of the unit.
 const FIGURES: [(&str, &str, Quantile, f64); 5] = [
@@ -24,7 +24,8 @@ pub(crate) fn tables(section: &SectionResults) -> String {
         return tables;
     }
     format!(
-        "Medians of the rounds; in parentheses the median of the ratios to *off* and to *c* of the same round.\n\n{tables}"
+        "Medians of the rounds. In parentheses, the ratios of this median to that of *off* and to that of *c*, each over the \
+         rounds in which both servers were measured.\n\n{tables}"
     )
 }
 
@@ -33,7 +34,7 @@ fn table(section: &SectionResults, case: &str) -> String {
     let heads = [&["<server"], &heads[..], &["client late µs", "rounds"]].concat();
     let mut table = Table::new(format!("### {case}"), &heads);
     let peers = section
-        .of_case(case, |_| true)
+        .cells_of_case(case, |_| true)
         .map(|cell| cell.peer.as_str());
     let servers = distinct(peers.filter_map(|peer| Some(peer.rsplit_once(": ")?.0)));
     for server in servers {
@@ -42,9 +43,12 @@ fn table(section: &SectionResults, case: &str) -> String {
             let median = section.median(case, &own, quantile)? / unit;
             let ratio = |base: &str| {
                 let ratio = section.ratio(case, &own, &row(base, class), quantile)?;
-                Some(plain(Some(ratio.value), 2))
+                Some(format_value(Some(ratio.value), 2))
             };
-            let ratios: Vec<String> = [OFF, C].into_iter().filter_map(ratio).collect();
+            let ratios: Vec<String> = [PREEMPT_OFF, C_SERVER]
+                .into_iter()
+                .filter_map(ratio)
+                .collect();
             let digits = if median < 100.0 { 1 } else { 0 };
             Some(format!("{median:.digits$} ({})", ratios.join(", ")))
         };
@@ -53,7 +57,7 @@ fn table(section: &SectionResults, case: &str) -> String {
         let rounds = short.map_or(0, |cell| cell.runs.len());
         let figures = FIGURES.iter().map(|it| figure(it).unwrap_or("–".into()));
         let cells = std::iter::once(server.to_owned()).chain(figures);
-        table.row(cells.chain([plain(late, 0), rounds.to_string()]));
+        table.row(cells.chain([format_value(late, 0), rounds.to_string()]));
     }
     if table.rows.is_empty() {
         return String::new();
@@ -64,16 +68,16 @@ fn table(section: &SectionResults, case: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sections::preemption::ON;
+    use crate::sections::preemption::PREEMPT_ON;
 
     #[test]
     fn ratios_use_the_rounds_that_both_servers_have() {
         let mut section = SectionResults::default();
         // The machine becomes slower from round to round; the ratio stays.
         for (round, drift) in [(0, 1.0), (1, 2.0), (2, 8.0)] {
-            for (server, p50) in [(ON, 30.0), (C, 20.0), (OFF, 60.0)] {
+            for (server, p50) in [(PREEMPT_ON, 30.0), (C_SERVER, 20.0), (PREEMPT_OFF, 60.0)] {
                 // A round that was not measured with all servers.
-                if (server, round) == (C, 1) {
+                if (server, round) == (C_SERVER, 1) {
                     continue;
                 }
                 let run = Run {

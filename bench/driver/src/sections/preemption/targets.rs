@@ -2,7 +2,9 @@
 
 use super::cases::{CASES, Case};
 use super::cell::{LONG, SHORT, row};
-use super::{C, OFF, OFF_AGAIN, ON, Quantile, ROOT, is_root};
+use super::{
+    C_SERVER, PREEMPT_AS_ROOT, PREEMPT_OFF, PREEMPT_OFF_AGAIN, PREEMPT_ON, Quantile, is_root,
+};
 use crate::goal::{Goal, at_most};
 use crate::results::{Run, SectionResults};
 
@@ -36,7 +38,7 @@ const TARGETS: [Target; 4] = [
     Target {
         rows: BEHIND_LONG,
         label: "short p50, p95, p99",
-        base: C,
+        base: C_SERVER,
         figures: &[P50, P95, P99],
         limit: 1.15,
         cause: "not known",
@@ -44,7 +46,7 @@ const TARGETS: [Target; 4] = [
     Target {
         rows: BEHIND_LONG,
         label: "long p50",
-        base: C,
+        base: C_SERVER,
         figures: &[LONG_P50],
         limit: 1.4,
         cause: "the long ones wait for the short ones on a CPU that is nearly busy",
@@ -52,7 +54,7 @@ const TARGETS: [Target; 4] = [
     Target {
         rows: BEHIND_LONG,
         label: "CPU per request",
-        base: C,
+        base: C_SERVER,
         figures: &[CPU],
         limit: 1.05,
         cause: "not known",
@@ -60,7 +62,7 @@ const TARGETS: [Target; 4] = [
     Target {
         rows: NO_GAIN,
         label: "p50, p99, CPU per request",
-        base: OFF,
+        base: PREEMPT_OFF,
         figures: &[P50, P99, CPU],
         limit: 1.05,
         cause: "not known",
@@ -71,7 +73,7 @@ const TARGETS: [Target; 4] = [
 const EQUAL: f64 = 1.0 + crate::goal::NOISE;
 
 /// Largest permitted p99 of short requests in any row, as a multiple of the p99 without preemption.
-const HARM: f64 = 1.1;
+const MAX_HARM: f64 = 1.1;
 
 /// Returns all goals of the section.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
@@ -93,14 +95,15 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
             let goal = target.figures.iter().fold(goal, |goal, &figure| {
                 goal.cell(
                     figure.0,
-                    values(case, ON, figure),
+                    values(case, PREEMPT_ON, figure),
                     values(case, base, figure),
                 )
             });
             let mut goal = goal.margin().cause(target.cause);
-            let equal = target.figures.iter().filter(|_| target.base == OFF);
+            let equal = target.figures.iter().filter(|_| target.base == PREEMPT_OFF);
             let equal = equal.fold(at_most("", EQUAL, ""), |equal, &figure| {
-                let [off, again] = [OFF, OFF_AGAIN].map(|server| values(case, server, figure));
+                let [off, again] =
+                    [PREEMPT_OFF, PREEMPT_OFF_AGAIN].map(|server| values(case, server, figure));
                 equal
                     .cell("", off.clone(), again.clone())
                     .cell("", again, off)
@@ -109,18 +112,20 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
                 let ratio = excess * EQUAL;
                 let why = format!("two equal servers without preemption differ by {ratio:.2} ×");
                 goal = goal.excuse(Some(&why));
-                goal.void(why);
+                goal.discard_figures(why);
             }
             goals.push(goal);
         }
     }
-    for server in [ON, ROOT] {
-        let what = format!("{server}, any row: short p99 ≤ {HARM} × {OFF}");
-        let goal = CASES.iter().fold(at_most(what, HARM, "µs"), |goal, case| {
-            let own = values(case, server, P99);
-            goal.cell(case.name, own, values(case, OFF, P99))
-        });
-        let excuse = (server == ROOT && !is_root()).then_some("needs root");
+    for server in [PREEMPT_ON, PREEMPT_AS_ROOT] {
+        let what = format!("{server}, any row: short p99 ≤ {MAX_HARM} × {PREEMPT_OFF}");
+        let goal = CASES
+            .iter()
+            .fold(at_most(what, MAX_HARM, "µs"), |goal, case| {
+                let own = values(case, server, P99);
+                goal.cell(case.name, own, values(case, PREEMPT_OFF, P99))
+            });
+        let excuse = (server == PREEMPT_AS_ROOT && !is_root()).then_some("needs root");
         goals.push(goal.margin().excuse(excuse));
     }
     goals
@@ -131,11 +136,16 @@ mod tests {
     use super::*;
     use crate::goal::Verdict;
 
-    /// Returns latencies of 100 µs for all servers but [`ON`], whose latency `of` gives per case.
+    /// Returns latencies of 100 µs for all servers but [`PREEMPT_ON`], whose latency `of` gives per
+    /// case.
     fn measured(of: impl Fn(&str) -> f64) -> SectionResults {
         let mut section = SectionResults::default();
         for case in &CASES {
-            for (server, latency) in [(OFF, 100.0), (C, 100.0), (ON, of(case.name))] {
+            for (server, latency) in [
+                (PREEMPT_OFF, 100.0),
+                (C_SERVER, 100.0),
+                (PREEMPT_ON, of(case.name)),
+            ] {
                 for class in [SHORT, LONG] {
                     let run = Run {
                         p50: latency,
@@ -184,10 +194,10 @@ mod tests {
             let mut of_row = all.filter(|goal| goal.what.starts_with(title));
             of_row.next().map(|goal| goal.verdict())
         };
-        section.record(title, &row(OFF_AGAIN, SHORT), again(101.0));
+        section.record(title, &row(PREEMPT_OFF_AGAIN, SHORT), again(101.0));
         assert_eq!(verdict(&section), Some(Verdict::Reached));
         section.cells.pop();
-        section.record(title, &row(OFF_AGAIN, SHORT), again(80.0));
+        section.record(title, &row(PREEMPT_OFF_AGAIN, SHORT), again(80.0));
         assert_eq!(verdict(&section), Some(Verdict::Unmeasured));
     }
 

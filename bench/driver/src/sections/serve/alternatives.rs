@@ -4,7 +4,7 @@ use upshift_report::Table;
 
 use super::{IDLE_CASE, OVERLOAD_CASE, capacity, rest_row, urgent_row};
 use crate::results::{Run, SectionResults};
-use crate::table::{plain, shown};
+use crate::table::{format_spread, format_value};
 
 const TITLE: &str = "### One request in ten urgent: alone, and at 120 % of capacity\n\n\
      Capacity is that of the server in a closed loop, for servers without such a row that of axum on tokio. \
@@ -26,7 +26,7 @@ const HEADS: [&str; 9] = [
 pub(crate) fn table(found: &SectionResults) -> String {
     let mut table = Table::new(TITLE, &HEADS);
     let suffix = urgent_row("");
-    for cell in found.of_case(OVERLOAD_CASE, |row| row.ends_with(&suffix)) {
+    for cell in found.cells_of_case(OVERLOAD_CASE, |row| row.ends_with(&suffix)) {
         let server = cell.peer.trim_end_matches(&suffix);
         let rest = found.cell(OVERLOAD_CASE, &rest_row(server));
         let alone = found.cell(IDLE_CASE, &urgent_row(server));
@@ -38,17 +38,17 @@ pub(crate) fn table(found: &SectionResults) -> String {
         let cpu = replies.zip(cell.median(|run| run.server_busy));
         table.row([
             server.to_owned(),
-            shown(alone.and_then(|alone| alone.spread(Run::p50)), 0),
-            shown(alone.and_then(|alone| alone.spread(Run::p99)), 0),
-            shown(cell.spread(Run::p50), 0),
-            shown(cell.spread(Run::p99), 0),
-            plain(rest.and_then(|rest| rest.median(|run| run.p50() / 1e3)), 0),
-            plain(replies.map(|replies| replies / 1e3), 1),
-            plain(
+            format_spread(alone.and_then(|alone| alone.spread(Run::p50)), 0),
+            format_spread(alone.and_then(|alone| alone.spread(Run::p99)), 0),
+            format_spread(cell.spread(Run::p50), 0),
+            format_spread(cell.spread(Run::p99), 0),
+            format_value(rest.and_then(|rest| rest.median(|run| run.p50() / 1e3)), 0),
+            format_value(replies.map(|replies| replies / 1e3), 1),
+            format_value(
                 kept.map(|(replies, capacity)| 100.0 * replies / capacity),
                 0,
             ),
-            plain(cpu.map(|(replies, busy)| 1e6 * busy / replies), 1),
+            format_value(cpu.map(|(replies, busy)| 1e6 * busy / replies), 1),
         ]);
     }
     if table.rows.is_empty() {

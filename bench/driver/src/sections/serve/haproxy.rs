@@ -26,7 +26,7 @@ enum Means {
 
 /// The processes behind HAProxy.
 #[derive(Clone, Debug)]
-pub(super) struct Behind {
+pub(super) struct Backends {
     means: Means,
     axum: Program,
 }
@@ -47,16 +47,16 @@ impl From<Server> for Deployed {
     }
 }
 
-impl Behind {
+impl Backends {
     /// Returns the processes behind HAProxy for a server of this name; `None` for other servers.
-    pub(super) fn of(name: &str, axum: &Program) -> Option<Behind> {
+    pub(super) fn of(name: &str, axum: &Program) -> Option<Backends> {
         let means = match name {
             HAPROXY_NICE => Means::Nice,
             HAPROXY_WEIGHT => Means::Weight,
             HAPROXY_QUEUE => Means::Queue,
             _ => return None,
         };
-        Some(Behind {
+        Some(Backends {
             means,
             axum: axum.clone(),
         })
@@ -65,10 +65,10 @@ impl Behind {
     /// Starts the processes, then HAProxy.
     pub(super) fn start(&self, haproxy: &Program) -> Result<Deployed, String> {
         let start = |program: &Program| Server::start(program, &["127.0.0.1:0".into()], Some(0));
-        let mut behind = vec![start(&self.axum)?];
+        let mut backends = vec![start(&self.axum)?];
         match self.means {
-            Means::Nice => behind.push(start(&niced(&self.axum))?),
-            Means::Weight => behind.push(start(&self.axum)?),
+            Means::Nice => backends.push(start(&niced(&self.axum))?),
+            Means::Weight => backends.push(start(&self.axum)?),
             Means::Queue => (),
         }
         let mut cgroups = Vec::new();
@@ -76,7 +76,7 @@ impl Behind {
             cgroups.extend([Cgroup::new("urgent", false)?, Cgroup::new("rest", false)?]);
         }
         let address = free_address()?;
-        let variables = ["URGENT", "REST"].into_iter().zip(&behind);
+        let variables = ["URGENT", "REST"].into_iter().zip(&backends);
         let variables = variables.map(|(name, server)| (name, server.addresses[0]));
         let variables = variables.chain([("LISTEN", address)]);
         let variables = variables.map(|(name, address)| (name.to_owned(), address.to_string()));
@@ -87,12 +87,12 @@ impl Behind {
             env: variables.collect(),
             ..haproxy.clone()
         };
-        let server = Server::proxy(&haproxy, address, behind, 0)?;
+        let server = Server::proxy(&haproxy, address, backends, 0)?;
         if let [urgent, rest] = &cgroups[..] {
             urgent.set_heaviest()?;
             rest.set_lightest()?;
             for (pid, cgroup) in server.pids().into_iter().zip([urgent, urgent, rest]) {
-                cgroup.take(pid)?;
+                cgroup.add(pid)?;
             }
         }
         Ok(Deployed {

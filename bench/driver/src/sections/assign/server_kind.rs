@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// A measured server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ServerKind {
     /// nginx, with two workers that answer with a constant.
     Nginx,
     /// redis, without persistence.
@@ -14,13 +14,13 @@ pub(super) enum Kind {
     Postgres,
 }
 
-impl Kind {
+impl ServerKind {
     /// Returns the name of the server, of its processes, and of its package.
     fn words(self) -> [&'static str; 3] {
         match self {
-            Kind::Nginx => ["nginx", "nginx", "nginx-light"],
-            Kind::Redis => ["redis", "redis-server", "redis-server"],
-            Kind::Postgres => ["postgres", "postgres", "postgresql"],
+            ServerKind::Nginx => ["nginx", "nginx", "nginx-light"],
+            ServerKind::Redis => ["redis", "redis-server", "redis-server"],
+            ServerKind::Postgres => ["postgres", "postgres", "postgresql"],
         }
     }
 
@@ -36,9 +36,9 @@ impl Kind {
     pub(super) fn program(self) -> Option<PathBuf> {
         let exists = |path: &PathBuf| path.exists();
         match self {
-            Kind::Nginx => Some("/usr/sbin/nginx".into()).filter(exists),
-            Kind::Redis => Some("/usr/bin/redis-server".into()).filter(exists),
-            Kind::Postgres => {
+            ServerKind::Nginx => Some("/usr/sbin/nginx".into()).filter(exists),
+            ServerKind::Redis => Some("/usr/bin/redis-server".into()).filter(exists),
+            ServerKind::Postgres => {
                 let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
                 let mut programs = versions.map(|version| version.path().join("bin/postgres"));
                 programs.find(exists)
@@ -55,7 +55,7 @@ impl Kind {
         let program = self
             .program()
             .ok_or_else(|| format!("{name} is not installed: `sudo apt-get install {package}`"))?;
-        let flag = if self == Kind::Nginx {
+        let flag = if self == ServerKind::Nginx {
             "-v"
         } else {
             "--version"

@@ -1,10 +1,10 @@
 //! The goals and the tables of the section `files`.
 
-use super::{AHEAD, CASES, MIXED};
+use super::{CASES, MIXED, REQUIRED_SPEEDUP};
 use crate::goal::{Goal, at_least, at_most};
 use crate::peers::{RAW_C, UPSHIFT};
 use crate::results::{Cell, Run, SectionResults};
-use crate::table::{Column, cells, plain, spread, text};
+use crate::table::{Column, cells, format_value, spread, text};
 
 /// Returns the known cause of a missed goal.
 fn cause(case: &str) -> &'static str {
@@ -26,7 +26,7 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let mut goals = Vec::new();
     for case in CASES.iter().map(|case| case.name).chain([MIXED[1]]) {
         let rate = |peer: &str| section.values(case, peer, |run| run.per_second / 1e3);
-        let best = section.least(case, is_other, |run| -run.per_second);
+        let best = section.lowest_median(case, is_other, |run| -run.per_second);
         goals.push(
             at_least(format!("{case}: rate ≥ best peer"), 1.0, "k/s")
                 .cell("", rate(UPSHIFT), best.and_then(|(peer, _)| rate(peer)))
@@ -39,11 +39,11 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
         );
     }
     let p99 = |peer: &str| section.values(MIXED[0], peer, |run| run.p99);
-    let best = section.least(MIXED[0], is_other, |run| run.p99);
+    let best = section.lowest_median(MIXED[0], is_other, |run| run.p99);
     goals.push(
         at_most(
-            format!("{}: p99 ≤ best peer / {AHEAD}", MIXED[0]),
-            1.0 / AHEAD,
+            format!("{}: p99 ≤ best peer / {REQUIRED_SPEEDUP}", MIXED[0]),
+            1.0 / REQUIRED_SPEEDUP,
             "µs",
         )
         .cell("", p99(UPSHIFT), best.and_then(|(peer, _)| p99(peer)))
@@ -57,7 +57,7 @@ pub(crate) fn table(found: &SectionResults, case: &str) -> String {
     let is_urgent = case == MIXED[0];
     let key = |run: &Run| if is_urgent { run.p99 } else { -run.per_second };
     let value = |cell: &Cell| cell.median(key).unwrap_or(f64::INFINITY);
-    let mut all: Vec<&Cell> = found.of_case(case, |_| true).collect();
+    let mut all: Vec<&Cell> = found.cells_of_case(case, |_| true).collect();
     all.sort_by(|a, b| value(a).total_cmp(&value(b)));
     let ours = found.cell(case, UPSHIFT).map(value);
     let ratio_head = if is_urgent {
@@ -67,7 +67,7 @@ pub(crate) fn table(found: &SectionResults, case: &str) -> String {
     };
     fn median(head: &str, of: fn(&Run) -> f64) -> Column<'_> {
         text(head, move |cell| {
-            plain(cell.median(of).filter(|value| *value > 0.0), 2)
+            format_value(cell.median(of).filter(|value| *value > 0.0), 2)
         })
     }
     let columns = [
@@ -80,7 +80,7 @@ pub(crate) fn table(found: &SectionResults, case: &str) -> String {
         median("kernel", |run| run.sys),
         median("CPU busy", |run| run.server_busy),
         text(ratio_head, |cell| {
-            plain(ours.map(|ours| value(cell) / ours), 2)
+            format_value(ours.map(|ours| value(cell) / ours), 2)
         }),
     ];
     cells(case, "peer", all, &columns)

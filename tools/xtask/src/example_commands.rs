@@ -12,7 +12,7 @@ use crate::layout;
 ///
 /// # Errors
 /// Lists the commands that do not run as printed.
-pub(crate) fn check_examples(root: &Path) -> Result<usize, String> {
+pub(crate) fn check(root: &Path) -> Result<usize, String> {
     let mut pages = Vec::new();
     pages_below(root, Path::new(""), &mut pages).map_err(|error| error.to_string())?;
     let (mut count, mut wrong) = (0, Vec::new());
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn the_pages_of_this_project_name_existing_examples() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        assert!(check_examples(&root).unwrap() >= 5);
+        assert!(check(&root).unwrap() >= 5);
         assert!(has_example(&root, "upshift", "timeline"));
         assert!(!has_example(&root, "upshift-cli", "timeline"));
     }
