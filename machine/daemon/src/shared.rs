@@ -61,7 +61,7 @@ impl WorkBudget {
     /// Counts work that ends at `now`, and returns the time to sleep: until the budget is full
     /// again, so that few wake-ups are needed. This is at most an eighth of a second, since the
     /// machine may have stood still meanwhile.
-    pub(crate) fn rest(&mut self, time: Duration, now: Instant) -> Duration {
+    pub(crate) fn charge(&mut self, time: Duration, now: Instant) -> Duration {
         if self.0.charge(nanos(time.min(WINDOW)), timestamp_ns(now)) {
             return Duration::ZERO;
         }
