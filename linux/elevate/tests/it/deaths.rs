@@ -7,7 +7,7 @@ use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Policy, Tid};
 
 use crate::process::{
-    PATIENCE, Process, RESTORE_BOUND, Random, Victim, elevated_threads, marked, until,
+    Process, RESTORE_BOUND, Random, Victim, WAIT_LIMIT, elevated_threads, marked, wait_until,
 };
 use crate::root;
 
@@ -19,7 +19,7 @@ const DEATHS: [&str; 10] = [
 /// Waits, after the death of `owner`, until the victims have their former state and no guardian or
 /// elevated thread of the owner is left.
 fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     loop {
         let changed = victim.changed();
         let left = marked(&owner.marker);
@@ -40,7 +40,7 @@ fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
         }
         assert!(
             Instant::now() < deadline,
-            "{PATIENCE:?} after {case}: {changed:?}, guardians {guardians:?}, elevated {elevated:?}"
+            "{WAIT_LIMIT:?} after {case}: {changed:?}, guardians {guardians:?}, elevated {elevated:?}"
         );
         std::thread::sleep(Duration::from_micros(500));
     }
@@ -145,14 +145,14 @@ fn a_process_image_does_not_inherit_an_elevation() {
         let (pid, main) = ready.split_once(' ').unwrap();
         assert_eq!(main, is_main);
         let pid: Tid = pid.parse().unwrap();
-        until("the new image runs", || {
+        wait_until("the new image runs", || {
             std::fs::read_to_string(format!("/proc/{pid}/comm"))
                 .is_ok_and(|name| name.trim() == "sleep")
         });
-        until("the new image is not elevated", || {
+        wait_until("the new image is not elevated", || {
             Policy::of(&Kernel, pid).is_ok_and(|policy| policy.real_time() == 0)
         });
-        until("the guardian is gone", || {
+        wait_until("the guardian is gone", || {
             marked(&owner.marker)
                 .iter()
                 .all(|&left| left == pid || left == owner.pid())
@@ -177,14 +177,14 @@ fn a_stopped_owner_keeps_no_thread_elevated() {
         threads.any(|&(tid, ..)| real_time(tid))
     };
     for _ in 0..3 {
-        until("the threads are elevated", elevated);
+        wait_until("the threads are elevated", elevated);
         // SAFETY: a child that has not been waited for.
         unsafe { libc::kill(owner.pid(), libc::SIGSTOP) };
-        until("the threads are demoted", || !elevated());
+        wait_until("the threads are demoted", || !elevated());
         // SAFETY: as above.
         unsafe { libc::kill(owner.pid(), libc::SIGCONT) };
     }
-    until("the threads are elevated again", elevated);
+    wait_until("the threads are elevated again", elevated);
     owner.kill();
     wait_until_restored(&owner, &victim, "the owner's death");
 }
