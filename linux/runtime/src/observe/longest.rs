@@ -59,7 +59,7 @@ impl fmt::Display for Stall {
             self.vcpu,
         )?;
         if self.is_running {
-            f.write_str(" and goes on")?;
+            f.write_str(" and is still running")?;
         }
         match self.suppressed {
             0 => Ok(()),

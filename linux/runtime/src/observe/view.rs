@@ -40,7 +40,8 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES_PER_SECOND: u64 = 4 << 20;
-/// Records of a recording, over all vCPUs: 10 MiB.
+/// Number of records of a recording, over all vCPUs: 10 MiB. Up to twice as many if the number of
+/// rings is no power of two, because each ring rounds its share up.
 const TRACE_EVENTS: usize = 1 << 18;
 
 /// Number of runtimes of this process that have had a socket.
