@@ -48,7 +48,7 @@ fn a_file_is_opened_written_synced_read_and_closed() {
         let (count, _) = ring.start(op::ReadAt::new(fd.clone(), [0; 8], 11), 0).await;
         assert_eq!(count.unwrap(), 0);
         assert_eq!(
-            ring.start(op::Statx::of(fd.clone()), 0)
+            ring.start(op::Statx::from_fd(fd.clone()), 0)
                 .await
                 .unwrap()
                 .stx_size,
@@ -87,7 +87,11 @@ fn names_are_created_renamed_linked_and_removed() {
             }
             result => {
                 result.unwrap();
-                let size = ring.start(op::Statx::of(file), 0).await.unwrap().stx_size;
+                let size = ring
+                    .start(op::Statx::from_fd(file), 0)
+                    .await
+                    .unwrap()
+                    .stx_size;
                 assert_eq!(size, 12345);
             }
         }

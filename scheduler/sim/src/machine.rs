@@ -25,7 +25,7 @@ pub struct Machine {
     /// Time from the end of a wait to the first instruction after it.
     pub wake: u64,
     /// Time after which a poll is long:
-    /// [`Config::look_after`](upshift_core::Config::look_after).
+    /// [`Config::long_poll_after`](upshift_core::Config::long_poll_after).
     pub look: u64,
     /// Preemption; `None`: polls are never interrupted.
     pub preemption: Option<Preemption>,

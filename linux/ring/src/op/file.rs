@@ -82,7 +82,7 @@ impl Statx {
     }
 
     /// Reads the attributes of an open file.
-    pub fn of(fd: Fd) -> Self {
+    pub fn from_fd(fd: Fd) -> Self {
         Self {
             path: PathAt::open(fd),
             flags: libc::AT_EMPTY_PATH,

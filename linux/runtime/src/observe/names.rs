@@ -104,7 +104,7 @@ impl Table {
 }
 
 impl Names {
-    fn of(&self, name: &str) -> Arc<Work> {
+    fn intern(&self, name: &str) -> Arc<Work> {
         // A poll that is suspended under the lock would delay others.
         let _critical = Critical::enter();
         if let Some(known) = self.table().get(name) {
@@ -402,8 +402,8 @@ impl<F: Future> Future for Named<F> {
         // SAFETY: the field is pinned with `self`: it is never moved, and dropped in place.
         let future = unsafe { Pin::new_unchecked(&mut this.future) };
         if this.begun.is_none() {
-            this.begun =
-                context::with_domain(|domain| domain.host().names().of(&this.name)).map(|work| {
+            this.begun = context::with_domain(|domain| domain.host().names().intern(&this.name))
+                .map(|work| {
                     work.begun.fetch_add(1, Relaxed);
                     Begun {
                         work,
