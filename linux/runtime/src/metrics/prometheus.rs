@@ -278,7 +278,7 @@ mod tests {
             (1_800, 2_100, 2),
             (20_000_000_000, 21_000_000_000, 1),
         ] {
-            wait.merge(&Histogram::of(&[(from_ns, to_ns, count)]));
+            wait.merge(&Histogram::from_buckets(&[(from_ns, to_ns, count)]));
         }
         metrics.levels.push(LevelMetrics {
             level: Level::at::<4>(),

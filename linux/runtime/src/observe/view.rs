@@ -82,7 +82,7 @@ impl Server {
     /// Opens the socket and starts the thread, on the CPUs of `mask`.
     pub(crate) fn start(shared: &Arc<Shared>, mask: Mask) -> io::Result<Server> {
         let number = RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1;
-        let path = directory::path_of(number)?;
+        let path = directory::socket_path(number)?;
         // The socket may be left from a process that had the same id.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

@@ -174,7 +174,10 @@ impl Preemptible {
     #[inline]
     fn watch_over(&self, worker: &Worker) {
         let begins = worker.executor().clock();
-        if self.alarm.rests(begins, self.settings.max_suspension_ticks) {
+        if self
+            .alarm
+            .is_resting(begins, self.settings.max_suspension_ticks)
+        {
             return;
         }
         self.listen(worker);
@@ -304,7 +307,10 @@ impl Preemptible {
     #[cold]
     fn waiter(&self, waits: Waits) {
         let ticks = clock::ticks();
-        if !self.alarm.rests(ticks, self.settings.max_suspension_ticks) {
+        if !self
+            .alarm
+            .is_resting(ticks, self.settings.max_suspension_ticks)
+        {
             self.alarm.look_within(ticks, self.look_delay(waits));
         }
     }

@@ -63,7 +63,7 @@ impl Handle {
         let (priority, location) = (priority.into(), Location::caller());
         let future = traced(future, location, priority);
         let spawned = self.shared.domain.spawn_at(future, priority, location);
-        spawned.map(JoinHandle::of)
+        spawned.map(JoinHandle::new)
     }
 
     /// Wakes a coroutine.

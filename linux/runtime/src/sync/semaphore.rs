@@ -530,7 +530,7 @@ impl Request {
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = semaphore.state.lock();
         let is_ready = match self.key {
-            Some(key) => state.waiters.granted(key),
+            Some(key) => state.waiters.is_granted(key),
             None => state.closed || state.suffices(self.permits, level),
         };
         if is_ready && !may_proceed() {

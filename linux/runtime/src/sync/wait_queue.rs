@@ -143,7 +143,7 @@ impl<P: Copy> WaitQueue<P> {
     }
 
     /// Returns true if this node has been popped.
-    pub(crate) fn granted(&self, key: Key) -> bool {
+    pub(crate) fn is_granted(&self, key: Key) -> bool {
         self.inner
             .as_ref()
             .is_some_and(|inner| !inner.nodes[key.0 as usize].waiting)
@@ -308,7 +308,7 @@ mod tests {
                         let popped = queue.pop(|number| number);
                         prop_assert_eq!(popped.is_some(), expected.is_some());
                         if let Some((_, _, key)) = expected {
-                            prop_assert!(queue.granted(key));
+                            prop_assert!(queue.is_granted(key));
                             granted.push(key);
                         }
                     }

@@ -220,7 +220,7 @@ impl Driver {
         match thread::Builder::new().name(self.name.clone()).spawn(drive) {
             Ok(thread) => {
                 if let Some(cpus) = &self.cpus {
-                    affinity::restore_of(&thread, cpus);
+                    affinity::restore_thread(&thread, cpus);
                 }
                 *state = State::Driven {
                     stop,

@@ -153,7 +153,7 @@ impl Worker {
                 break false;
             }
         };
-        self.meter.spun(clock::ticks().wrapping_sub(began));
+        self.meter.add_spin(clock::ticks().wrapping_sub(began));
         found
     }
 }

@@ -58,7 +58,7 @@ impl Builder {
             Preemption::Required => Some(self.preempt_settings()?),
             _ => self.preempt_settings().map_err(report_cooperative).ok(),
         };
-        let choice = Choice::make(self.ring.driver)?;
+        let choice = Choice::new(self.ring.driver)?;
         match self.clone().build_by(&choice, settings.clone()) {
             Err(error)
                 if settings.is_some()
@@ -238,7 +238,7 @@ impl Builder {
 /// that the thread had before.
 fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask>)> {
     let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
-    let pin = shared.pin_of(0);
+    let pin = shared.pinned_cpu(0);
     let mut affinity = None;
     let engine = if shared.settings.preemption.is_some() {
         // The calling thread polls pinned coroutines in `block_on`, where it may be interrupted.
