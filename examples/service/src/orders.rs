@@ -19,19 +19,19 @@ pub struct Order {
 }
 
 #[derive(Serialize)]
-pub struct Shown {
+pub struct OrderView {
     #[serde(flatten)]
     order: Order,
     views: i64,
 }
 
 #[derive(Deserialize)]
-pub struct New {
+pub struct NewOrder {
     item: String,
     quantity: i32,
 }
 
-pub async fn show(State(shop): State<Shop>, Path(id): Path<i64>) -> Result<Json<Shown>, Error> {
+pub async fn show(State(shop): State<Shop>, Path(id): Path<i64>) -> Result<Json<OrderView>, Error> {
     let mut redis = shop.redis.clone();
     let views = redis::cmd("INCR")
         .arg(format!("views:{id}"))
@@ -42,12 +42,12 @@ pub async fn show(State(shop): State<Shop>, Path(id): Path<i64>) -> Result<Json<
         .fetch_optional(&shop.database)
         .await?
         .ok_or(Error::NotFound)?;
-    Ok(Json(Shown { order, views }))
+    Ok(Json(OrderView { order, views }))
 }
 
 pub async fn create(
     State(shop): State<Shop>,
-    Json(new): Json<New>,
+    Json(new): Json<NewOrder>,
 ) -> Result<(StatusCode, Json<Order>), Error> {
     if new.quantity < 1 {
         return Err(Error::Invalid("an order is of one piece at least"));

@@ -107,7 +107,7 @@ fn run(address: Option<&str>) -> std::io::Result<Vec<String>> {
             .levels(level_of);
         if address.is_some() {
             eprintln!("listening on {bound}");
-            let server = server.until(async { _ = signal::terminate().await });
+            let server = server.with_graceful_shutdown(async { _ = signal::terminate().await });
             server.run(app()).await?;
             return Ok(Vec::new());
         }
@@ -119,7 +119,7 @@ fn run(address: Option<&str>) -> std::io::Result<Vec<String>> {
             answers
         };
         let client = upshift::spawn(client, Level::at::<4>());
-        let server = server.until(async { _ = is_done.await });
+        let server = server.with_graceful_shutdown(async { _ = is_done.await });
         server.run(app()).await?;
         let answers = client.await.map_err(std::io::Error::other)?;
         answers.map_err(std::io::Error::other)?

@@ -61,7 +61,7 @@ pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
 
 /// Gives this affinity to a thread that was just started. The thread itself need not run for that,
 /// which could take long on the CPU that it has inherited.
-pub(crate) fn restore_of<T>(thread: &JoinHandle<T>, mask: &Mask) {
+pub(crate) fn restore_thread<T>(thread: &JoinHandle<T>, mask: &Mask) {
     // SAFETY: the thread has been neither joined nor detached, so its id is valid. The pointer is
     // that of the set in `mask`, with its size.
     unsafe {

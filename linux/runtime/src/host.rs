@@ -36,7 +36,7 @@ pub(crate) unsafe fn serve(vcpu: Option<NonNull<Vcpu<Linux>>>) {
 
 /// Returns the vCPU that the calling thread serves.
 #[inline]
-pub(crate) fn served() -> Option<NonNull<Vcpu<Linux>>> {
+pub(crate) fn served_vcpu() -> Option<NonNull<Vcpu<Linux>>> {
     // During the destruction of a thread its locals may be gone.
     SERVED.try_with(Cell::get).ok().flatten()
 }
@@ -46,7 +46,7 @@ pub(crate) fn served() -> Option<NonNull<Vcpu<Linux>>> {
 pub(crate) fn current_id() -> Option<CoroutineId> {
     let _critical = Critical::enter();
     // SAFETY: a served vCPU exists.
-    served().and_then(|vcpu| unsafe { vcpu.as_ref() }.current_id())
+    served_vcpu().and_then(|vcpu| unsafe { vcpu.as_ref() }.current_id())
 }
 
 /// Returns the effective level of the coroutine that is being polled.
@@ -54,7 +54,7 @@ pub(crate) fn current_id() -> Option<CoroutineId> {
 pub(crate) fn current_level() -> Option<Level> {
     let _critical = Critical::enter();
     // SAFETY: a served vCPU exists.
-    served().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
+    served_vcpu().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
 }
 
 /// Returns whether the waker is a coroutine's. Cloning or dropping it runs no user code then.
@@ -175,7 +175,7 @@ impl Linux {
 impl Linux {
     /// Returns a poll of the calling thread, which has just ended, with its name.
     fn named(&self, poll: &Poll) -> NamedPoll {
-        NamedPoll::new(poll, self.names.just_done(poll))
+        NamedPoll::new(poll, self.names.last_work(poll))
     }
 }
 
@@ -216,7 +216,7 @@ unsafe impl Host for Linux {
 
     #[inline]
     fn current(&self) -> Option<ServedVcpu> {
-        served().map(ServedVcpu::from)
+        served_vcpu().map(ServedVcpu::from)
     }
 
     fn kick(&self, index: usize) {
@@ -278,7 +278,7 @@ unsafe impl Host for Linux {
 
     fn on_watched_poll_end(&self, index: usize, poll: &Poll, ended: u64) {
         if let Some(longest) = self.longest.get() {
-            longest.ended(index, &self.named(poll), ended);
+            longest.record_end(index, &self.named(poll), ended);
         }
     }
 

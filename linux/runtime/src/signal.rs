@@ -268,7 +268,7 @@ impl Signal {
     /// from now on.
     ///
     /// # Errors
-    /// Those of [`Signals::new`].
+    /// The errors of [`Signals::new`].
     pub fn new(number: i32) -> io::Result<Signal> {
         Ok(Signal {
             signals: Signals::new([number])?,
@@ -281,7 +281,7 @@ impl Signal {
     /// The future may be dropped at any time without losing a signal.
     ///
     /// # Errors
-    /// Those of [`Signals::recv`].
+    /// The errors of [`Signals::recv`].
     pub async fn recv(&mut self) -> io::Result<()> {
         self.signals.recv().await.map(drop)
     }
@@ -301,7 +301,7 @@ impl Signal {
 /// ```
 ///
 /// # Errors
-/// Those of [`Signal::new`].
+/// The errors of [`Signal::new`].
 pub async fn ctrl_c() -> io::Result<()> {
     Signal::new(SIGINT)?.recv().await
 }
@@ -312,7 +312,7 @@ pub async fn ctrl_c() -> io::Result<()> {
 /// Like that of [`ctrl_c`].
 ///
 /// # Errors
-/// Those of [`Signal::new`].
+/// The errors of [`Signal::new`].
 pub async fn terminate() -> io::Result<()> {
     Signal::new(SIGTERM)?.recv().await
 }

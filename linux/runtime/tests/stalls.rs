@@ -109,7 +109,10 @@ fn a_stall_is_reported_before_the_poll_ends() {
     let (stall, metrics) = observer.join().unwrap();
     let stall = stall.expect("the stall was not reported while it lasted");
     assert!(stall.duration >= LIMIT);
-    assert!(stall.to_string().ends_with("and goes on"), "{stall}");
+    assert!(
+        stall.to_string().ends_with("and is still running"),
+        "{stall}"
+    );
     let vcpu = &metrics.vcpus[0];
     assert_eq!(
         vcpu.polls_location.as_deref(),

@@ -15,7 +15,7 @@ use models::{
 };
 use upshift_core::{Domain, Executor, Kind};
 
-/// Values of `look_after`: without and with looks.
+/// Values of `long_poll_after`: without and with looks.
 const LOOKS: [u64; 2] = [0, AFTER];
 
 /// Runs a turn of a runtime that finds no more work. Returns true if it would wait now, without a

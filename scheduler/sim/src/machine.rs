@@ -25,8 +25,8 @@ pub struct Machine {
     /// Time from the end of a wait to the first instruction after it.
     pub wake: u64,
     /// Time after which a poll is long:
-    /// [`Config::look_after`](upshift_core::Config::look_after).
-    pub look_after: u64,
+    /// [`Config::long_poll_after`](upshift_core::Config::long_poll_after).
+    pub long_poll_after: u64,
     /// Preemption; `None`: polls are never interrupted.
     pub preemption: Option<Preemption>,
     /// Share of less urgent levels; see [`Config::floor`](upshift_core::Config::floor).
@@ -44,7 +44,7 @@ impl Machine {
             pick_cost: 100,
             steal_cost: 300,
             wake: 35_000,
-            look_after: 50_000,
+            long_poll_after: 50_000,
             preemption: None,
             floor: None,
             set_back: None,
@@ -69,7 +69,7 @@ impl Machine {
     #[must_use]
     pub fn conservation_bound(&self) -> u64 {
         let doublings = u64::from(self.vcpus.next_power_of_two().trailing_zeros());
-        3 * self.look_after + (2 + doublings) * (self.wake + self.overhead()) + SLACK
+        3 * self.long_poll_after + (2 + doublings) * (self.wake + self.overhead()) + SLACK
     }
 
     /// Returns the time that the interleaving, a pick and a theft may add to any span.

@@ -119,8 +119,8 @@ impl World {
     pub(crate) fn new(machine: Machine, workload: Workload, laws: Laws) -> Rc<World> {
         let config = Config {
             floor: machine.floor,
-            look_after: machine.look_after,
-            patience: machine.preemption.map_or(0, |p| 10 * p.quantum),
+            long_poll_after: machine.long_poll_after,
+            suspended_delay: machine.preemption.map_or(0, |p| 10 * p.quantum),
             ..Config::default()
         };
         let domain = Domain::new(SimHost, config);

@@ -17,7 +17,7 @@ fn holds_by_looks(programs: impl Into<Vec<Program>>) {
     }
     let violation = simulate(
         Machine {
-            look_after: 0,
+            long_poll_after: 0,
             ..machine
         },
         workload,

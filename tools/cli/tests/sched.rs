@@ -69,7 +69,7 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
     // This thread is elevated above the scheduler, or the test would wait as well.
     let elevator = Elevator::builder().build().unwrap();
     let _above = elevator.elevate_current(Priority::of::<47>()).unwrap();
-    let until = |condition: &dyn Fn() -> bool| {
+    let wait_until = |condition: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !condition() {
             assert!(began.elapsed() < Duration::from_secs(10));
@@ -91,11 +91,11 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
             command.args(["--pid", &spinner.0.id().to_string()]);
         }
         let scheduler = KillOnDrop::start(&mut command);
-        until(&|| spinners.iter().all(KillOnDrop::is_elevated));
+        wait_until(&|| spinners.iter().all(KillOnDrop::is_elevated));
         std::thread::sleep(Duration::from_millis(20));
         let pid = Pid::from_child(&scheduler.0);
         kill_process(pid, Signal::TERM).unwrap();
-        until(&|| !spinners.iter().any(KillOnDrop::is_elevated))
+        wait_until(&|| !spinners.iter().any(KillOnDrop::is_elevated))
     };
     // Ordinary threads run when the kernel throttles SCHED_FIFO, after most of its period.
     let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
@@ -203,18 +203,18 @@ fn ctrl_z_does_not_leave_the_cpu_to_the_running_task() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
     command.args(["sched", "rr", "--floor", "50us", "--for", "20s"]);
     let mut scheduler = KillOnDrop::start(command.args(["--cpu", &cpu, "--pid", &pid]));
-    let until = |what: &str, condition: &mut dyn FnMut() -> bool| {
+    let wait_until = |what: &str, condition: &mut dyn FnMut() -> bool| {
         let began = Instant::now();
         while !condition() {
             assert!(began.elapsed() < Duration::from_secs(15), "{what}");
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    until("the process is scheduled", &mut || spinner.is_elevated());
+    wait_until("the process is scheduled", &mut || spinner.is_elevated());
     kill_process(Pid::from_child(&scheduler.0), Signal::TSTP).unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    until("open pieces continue", &mut || !spinner.is_elevated());
-    until("turns continue", &mut || spinner.is_elevated());
+    wait_until("open pieces continue", &mut || !spinner.is_elevated());
+    wait_until("turns continue", &mut || spinner.is_elevated());
     // While the process is scheduled, a second scheduler is refused.
     let second = ["rr", "--floor", "50us", "--for", "1s", "--cpu", &cpu];
     let refusal = error(&[&second[..], &["--pid", &pid]].concat());

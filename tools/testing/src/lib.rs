@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait of a test for an expected event: much longer than the event takes, because a loaded
 /// or stalled machine is slow.
-pub const MAX_WAIT: Duration = Duration::from_secs(60);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
@@ -14,10 +14,10 @@ const POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// If the condition does not hold within [`MAX_WAIT`].
+/// If the condition does not hold within [`WAIT_LIMIT`].
 #[track_caller]
-pub fn until(what: &str, condition: impl FnMut() -> bool) {
-    within(MAX_WAIT, what, condition);
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    wait_within(WAIT_LIMIT, what, condition);
 }
 
 /// Waits until the condition holds.
@@ -25,7 +25,7 @@ pub fn until(what: &str, condition: impl FnMut() -> bool) {
 /// # Panics
 /// If the condition does not hold within `limit`.
 #[track_caller]
-pub fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+pub fn wait_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
     while !condition() {
         assert!(Instant::now() < end, "not within {limit:?}: {what}");
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn a_wait_ends_with_the_condition() {
         let mut checks = 0;
-        until("three checks", || {
+        wait_until("three checks", || {
             checks += 1;
             checks == 3
         });
@@ -50,6 +50,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "never")]
     fn a_wait_is_bounded() {
-        within(Duration::ZERO, "never", || false);
+        wait_within(Duration::ZERO, "never", || false);
     }
 }

@@ -48,7 +48,7 @@ fn run_trial(program: &str, folder: &std::path::Path, rounds: usize, span: Durat
     let service = Service::start(program, folder, partner)?;
     service.check_routes(ORDERS)?;
     let address = service.address;
-    let measure = |span| urgent::measure(address, service.number(), span);
+    let measure = |span| urgent::measure(address, service.pid(), span);
     let mut table = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     let mut rate = Vec::new();
     for _ in 0..rounds {

@@ -39,7 +39,7 @@ impl Service {
     }
 
     /// Returns the id of the process.
-    pub fn number(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 

@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     /// Waits until `holds` returns true; checks every millisecond.
-    fn until(shared: &Shared, mut holds: impl FnMut() -> bool) {
+    fn wait_until(shared: &Shared, mut holds: impl FnMut() -> bool) {
         while !holds() {
             assert!(!shared.is_over(), "the deadline has passed");
             std::thread::sleep(Duration::from_millis(1));
@@ -394,30 +394,30 @@ mod tests {
         let guard = OnceLock::new();
         std::thread::scope(|scope| {
             scope.spawn(|| run_partner(&shared, crate::Priority::MIN, &guard));
-            until(&shared, || shared.tid.load(Acquire) != 0);
+            wait_until(&shared, || shared.tid.load(Acquire) != 0);
             // Recorded but not elevated, so no rights are needed.
             let held = elevator.record(shared.tid.load(Acquire)).unwrap();
             guard.get_or_init(|| held);
             shared.ready.store(true, Release);
 
             let spins = || shared.spins.load(Relaxed);
-            until(&shared, || spins() > 0);
+            wait_until(&shared, || spins() > 0);
             set_mode(&shared, SLEEP);
             let (mut last, mut unchanged) = (0, 0);
-            until(&shared, || {
+            wait_until(&shared, || {
                 unchanged = if spins() == last { unchanged + 1 } else { 0 };
                 last = spins();
                 unchanged == 20
             });
             set_mode(&shared, SPIN);
-            until(&shared, || spins() > last);
+            wait_until(&shared, || spins() > last);
 
             let mut pauses = Pauses {
                 shared: &shared,
                 last: Instant::now(),
             };
             let first = pauses.last;
-            until(&shared, || {
+            wait_until(&shared, || {
                 pauses.pause_if_due();
                 pauses.last > first
             });

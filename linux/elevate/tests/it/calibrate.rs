@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{CalibrateError, Calibration, LONGEST_CALIBRATION, Policy, Priority, Rights};
 
-use crate::process::MAX_WAIT;
+use crate::process::WAIT_LIMIT;
 
 #[test]
 fn calibration_measures_all_quantities_in_bounded_time_and_restores_the_thread() {
@@ -85,7 +85,7 @@ fn retry_while_busy(measure: impl Fn() -> Result<Calibration, CalibrateError>) -
     let began = Instant::now();
     loop {
         match measure() {
-            Err(CalibrateError::TooBusy) if began.elapsed() < MAX_WAIT => {}
+            Err(CalibrateError::TooBusy) if began.elapsed() < WAIT_LIMIT => {}
             result => return result.unwrap(),
         }
     }

@@ -7,8 +7,8 @@ use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Policy, Tid};
 
 use crate::process::{
-    MAX_WAIT, Process, RESTORE_BOUND, Random, Victim, elevated_threads, processes_with_marker,
-    until,
+    Process, RESTORE_BOUND, Random, Victim, WAIT_LIMIT, elevated_threads, processes_with_marker,
+    wait_until,
 };
 use crate::root;
 
@@ -20,7 +20,7 @@ const DEATHS: [&str; 10] = [
 /// Waits, after the death of `owner`, until the victims have their former state and no guardian or
 /// elevated thread of the owner is left.
 fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
-    let deadline = Instant::now() + MAX_WAIT;
+    let deadline = Instant::now() + WAIT_LIMIT;
     loop {
         let change = victim.first_change();
         let left = processes_with_marker(&owner.marker);
@@ -41,7 +41,7 @@ fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
         }
         assert!(
             Instant::now() < deadline,
-            "{MAX_WAIT:?} after {case}: {change:?}, guardians {guardians:?}, elevated {elevated:?}"
+            "{WAIT_LIMIT:?} after {case}: {change:?}, guardians {guardians:?}, elevated {elevated:?}"
         );
         std::thread::sleep(Duration::from_micros(500));
     }
@@ -146,14 +146,14 @@ fn a_process_image_does_not_inherit_an_elevation() {
         let (pid, main) = ready.split_once(' ').unwrap();
         assert_eq!(main, is_main);
         let pid: Tid = pid.parse().unwrap();
-        until("the new image runs", || {
+        wait_until("the new image runs", || {
             std::fs::read_to_string(format!("/proc/{pid}/comm"))
                 .is_ok_and(|name| name.trim() == "sleep")
         });
-        until("the new image is not elevated", || {
+        wait_until("the new image is not elevated", || {
             Policy::of(&Kernel, pid).is_ok_and(|policy| policy.real_time() == 0)
         });
-        until("the guardian is gone", || {
+        wait_until("the guardian is gone", || {
             processes_with_marker(&owner.marker)
                 .iter()
                 .all(|&left| left == pid || left == owner.pid())
@@ -178,14 +178,14 @@ fn a_stopped_owner_keeps_no_thread_elevated() {
         threads.any(|&(tid, ..)| real_time(tid))
     };
     for _ in 0..3 {
-        until("the threads are elevated", elevated);
+        wait_until("the threads are elevated", elevated);
         // SAFETY: a child that has not been waited for.
         unsafe { libc::kill(owner.pid(), libc::SIGSTOP) };
-        until("the threads are demoted", || !elevated());
+        wait_until("the threads are demoted", || !elevated());
         // SAFETY: as above.
         unsafe { libc::kill(owner.pid(), libc::SIGCONT) };
     }
-    until("the threads are elevated again", elevated);
+    wait_until("the threads are elevated again", elevated);
     owner.kill();
     wait_until_restored(&owner, &victim, "the owner's death");
 }

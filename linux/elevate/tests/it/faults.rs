@@ -119,7 +119,7 @@ fn without_a_second_guardian_no_thread_of_another_process_is_elevated() {
         .unwrap();
     // SAFETY: the guardian is a child of this process that has not been waited for.
     unsafe { libc::kill(elevator.guardian_pid().unwrap(), libc::SIGKILL) };
-    crate::process::until("the guardian's death is noticed", || {
+    crate::process::wait_until("the guardian's death is noticed", || {
         elevator.guardian_pid().is_none()
     });
     faulty.fail(Call::Fork, 0, 1, libc::EAGAIN);

@@ -11,7 +11,7 @@ use upshift_elevate::{
     Class, ElevateError, Elevated, Elevator, Policy, Priority, Restored, current_tid,
 };
 
-use crate::process::{Sleeper, Victim, until};
+use crate::process::{Sleeper, Victim, wait_until};
 use crate::{permitted, root};
 
 const PRIORITY_5: Priority = Priority::of::<5>();
@@ -422,10 +422,10 @@ fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_thre
             pin();
             let guard = elevator.elevate_current(Priority::of::<30>()).unwrap();
             ready.store(true, Relaxed);
-            until("the busy thread runs", || began.load(Relaxed));
+            wait_until("the busy thread runs", || began.load(Relaxed));
             drop(guard);
         });
-        until("the thread is elevated", || ready.load(Relaxed));
+        wait_until("the thread is elevated", || ready.load(Relaxed));
         scope.spawn(|| {
             pin();
             let other = Elevator::new().unwrap();
@@ -527,7 +527,7 @@ fn a_dead_guardian_is_replaced_before_another_thread_is_elevated() {
     let first = elevator.guardian_pid().unwrap();
     // SAFETY: the guardian is a child of this process that has not been waited for.
     unsafe { libc::kill(first, libc::SIGKILL) };
-    until("the death of the guardian is noticed", || {
+    wait_until("the death of the guardian is noticed", || {
         elevator.guardian_pid().is_none()
     });
     let guard = elevator.elevate(victim.threads[0].0, PRIORITY_5).unwrap();

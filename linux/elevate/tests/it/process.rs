@@ -10,7 +10,7 @@ use std::time::Duration;
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 use upshift_elevate::{Policy, Tid, current_tid};
-pub(crate) use upshift_testing::{MAX_WAIT, until};
+pub(crate) use upshift_testing::{WAIT_LIMIT, wait_until};
 
 /// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_ELEVATE_ROLE";
@@ -170,7 +170,7 @@ impl Sleeper {
             thread.join().unwrap();
         }
         // The kernel removes the thread some time after `join` has returned.
-        until("the thread has been removed", || {
+        wait_until("the thread has been removed", || {
             Policy::of(&Kernel, self.tid).is_err()
         });
     }

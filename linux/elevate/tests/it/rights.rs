@@ -212,7 +212,7 @@ fn an_error_for_a_cgroup_without_real_time_runtime_names_its_file() {
     let policy = Policy::of(&Kernel, child.id() as i32).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    crate::process::until("the cgroup can be removed", || {
+    crate::process::wait_until("the cgroup can be removed", || {
         std::fs::remove_dir(&cgroup).is_ok()
     });
     assert!(error.is_rights(), "{error}");

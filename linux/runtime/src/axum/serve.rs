@@ -108,7 +108,7 @@ impl<L: Listener, M, S> Serve<L, M, S> {
     /// Ends the server when a future is ready: nothing more is accepted, and the requests under
     /// way are answered within the [drain timeout](Serve::drain_timeout).
     pub fn with_graceful_shutdown(self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
-        self.with(|server| server.until(signal))
+        self.with(|server| server.with_graceful_shutdown(signal))
     }
 
     /// Limits the time that the requests under way have after
@@ -128,7 +128,7 @@ impl<L: Listener, M, S> Serve<L, M, S> {
     /// Returns the address that the server listens on.
     ///
     /// # Errors
-    /// Those of `getsockname`.
+    /// The errors of `getsockname`.
     pub fn local_addr(&self) -> io::Result<L::Addr> {
         self.server.listener().local_addr()
     }

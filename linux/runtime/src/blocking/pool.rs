@@ -146,7 +146,7 @@ impl Pool {
                     // An ordinary thread on the CPU of an elevated vCPU might wait there for most
                     // of a second.
                     if let Some(cpus) = &self.shared.cpus {
-                        affinity::restore_of(&thread, cpus);
+                        affinity::restore_thread(&thread, cpus);
                     }
                     queue.threads += 1;
                 }

@@ -27,7 +27,7 @@ use crate::time::timers::Timers;
 
 /// Interval at which the dispatcher checks whether other processes compete by now: the vCPU has
 /// decided not to listen while they did not.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Handle to the thread, which ends when this is dropped.
 pub(super) struct Dispatcher {
@@ -118,7 +118,7 @@ impl Announcer {
     }
 
     fn sleep(&self) {
-        let mut timeout = LOOK;
+        let mut timeout = LOOK_INTERVAL;
         if let Some(deadline) = self.timers.next_deadline() {
             let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
             // A timer that is due has been announced.

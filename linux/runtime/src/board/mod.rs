@@ -33,7 +33,7 @@ mod membership;
 mod post;
 mod yielding;
 
-pub(crate) use dispatcher::{Announcer, LOOK};
+pub(crate) use dispatcher::{Announcer, LOOK_INTERVAL};
 pub(crate) use membership::{Membership, Served};
 pub(crate) use post::Post;
 

@@ -21,26 +21,24 @@ use crate::worker::Worker;
 
 thread_local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(null()) };
-    /// The runtime of a thread that serves no vCPU; see [`belong`].
-    static BELONGS: OnceCell<(Belonging, &'static str)> = const { OnceCell::new() };
+    /// The runtime of a thread that serves no vCPU; see [`join_runtime`].
+    static JOINED: OnceCell<(RuntimeCell, &'static str)> = const { OnceCell::new() };
 }
 
 /// A runtime: set once it has been built, and upgradable while it lives.
-pub(crate) type Belonging = Arc<OnceLock<Weak<Shared>>>;
+pub(crate) type RuntimeCell = Arc<OnceLock<Weak<Shared>>>;
 
 /// Makes the calling thread, which serves no vCPU, a part of this runtime: coroutines that the
 /// thread spawns, and calls that only a vCPU can make, go to the runtime. `why_outside` is the
 /// error of other calls that need a vCPU.
-pub(crate) fn belong(runtime: &Belonging, why_outside: &'static str) {
-    let _ = BELONGS.try_with(|cell| cell.set((runtime.clone(), why_outside)));
+pub(crate) fn join_runtime(runtime: &RuntimeCell, why_outside: &'static str) {
+    let _ = JOINED.try_with(|cell| cell.set((runtime.clone(), why_outside)));
 }
 
 /// Returns the runtime that the calling thread belongs to without serving a vCPU.
 #[cold]
-pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
-    let runtime = BELONGS
-        .try_with(|cell| Some(cell.get()?.0.clone()))
-        .ok()??;
+pub(crate) fn joined_runtime() -> Option<Arc<Shared>> {
+    let runtime = JOINED.try_with(|cell| Some(cell.get()?.0.clone())).ok()??;
     runtime.get()?.upgrade()
 }
 
@@ -112,7 +110,7 @@ pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
     let domain = match unsafe { worker.as_ref() } {
         Some(worker) => worker.executor().domain(),
         None => {
-            runtime = belongs_to()?;
+            runtime = joined_runtime()?;
             &runtime.domain
         }
     };
@@ -126,7 +124,7 @@ pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
     // SAFETY: as above.
     match unsafe { worker.as_ref() } {
         Some(worker) => Some(f(worker.shared())),
-        None => belongs_to().map(|shared| f(&shared)),
+        None => joined_runtime().map(|shared| f(&shared)),
     }
 }
 
@@ -146,10 +144,10 @@ pub(crate) fn why_outside() -> &'static str {
                            `Runtime::block_on` or `upshift::spawn`), or spawn through an `upshift::Handle` that one has handed out. \
                            Tasks of a tokio runtime that you have started yourself are no coroutines; those of \
                            `tokio::spawn` in a coroutine belong to its runtime";
-    if belongs_to().is_none() {
+    if joined_runtime().is_none() {
         return MESSAGE;
     }
-    BELONGS
+    JOINED
         .try_with(|cell| cell.get().map_or(MESSAGE, |(_, why)| why))
         .unwrap_or(MESSAGE)
 }

@@ -51,6 +51,6 @@ pub(crate) fn replace(left: u32) -> u32 {
 
 /// Returns the number of leaf futures that may still complete in this poll.
 #[inline]
-pub(crate) fn left() -> u32 {
+pub(crate) fn remaining() -> u32 {
     BUDGET.with(|budget| budget.leaves.get())
 }

@@ -47,7 +47,7 @@ enum GiveWay {
 /// been woken, and the future returns `Pending`.
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
-    let left = budget::left();
+    let left = budget::remaining();
     if left > 0 && !need_preempt() {
         budget::replace(left - 1);
         return Poll::Ready(());
@@ -81,7 +81,7 @@ fn keep_place() {
 #[inline]
 #[must_use]
 pub fn need_preempt() -> bool {
-    match crate::host::served() {
+    match crate::host::served_vcpu() {
         // SAFETY: a served vCPU exists.
         Some(vcpu) => unsafe { vcpu.as_ref() }.need_preempt(),
         None => false,

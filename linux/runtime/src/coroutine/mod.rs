@@ -64,7 +64,7 @@ where
     // A future that the spawn refuses is dropped in it.
     context::with_domain(|domain| {
         let spawned = domain.spawn_at(future, priority, location);
-        spawned.map(JoinHandle::of)
+        spawned.map(JoinHandle::new)
     })
 }
 
@@ -129,7 +129,7 @@ where
     });
     match spawned {
         Some(Ok(inner)) => LocalHandle {
-            inner: JoinHandle::of(inner),
+            inner: JoinHandle::new(inner),
             not_send: std::marker::PhantomData,
         },
         Some(Err(error)) => panic!("{error}"),

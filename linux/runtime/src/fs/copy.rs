@@ -55,7 +55,7 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u6
 /// the copy in the middle.
 ///
 /// # Errors
-/// Those of [`copy`].
+/// The errors of [`copy`].
 pub async fn copy_with(
     from: impl AsRef<Path>,
     to: impl AsRef<Path>,

@@ -155,7 +155,7 @@ impl DirEntry {
     /// Returns the kind; a symbolic link is not followed. No system call on most file systems.
     ///
     /// # Errors
-    /// Those of [`metadata`](DirEntry::metadata).
+    /// The errors of [`metadata`](DirEntry::metadata).
     pub async fn file_type(&self) -> io::Result<FileType> {
         match self.kind {
             Some(kind) => Ok(kind),

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use upshift_ring::{Fd, IoBuf, IoBufMut, op};
 
-use super::at_once::{self, Attempt};
+use super::attempt_history::AttemptHistory;
+use super::cached::{self, Attempt};
 use super::read::Reading;
-use super::tries::Tries;
-use super::{FileStream, Metadata, OpenOptions, behind, current_ioprio, sync};
+use super::{FileStream, Metadata, OpenOptions, advance_position, current_ioprio, sync};
 use crate::coroutine::coop;
 use crate::net::{start, transfer};
 use crate::{blocking, context};
@@ -37,14 +37,14 @@ use crate::{blocking, context};
 #[derive(Clone, Debug)]
 pub struct File {
     fd: Fd,
-    tries: Tries,
+    history: AttemptHistory,
 }
 
 impl File {
-    /// Wraps a file; `tries` follows from the flags with which it was opened.
-    pub(super) fn new(fd: OwnedFd, tries: Tries) -> File {
+    /// Wraps a file; `history` follows from the flags with which it was opened.
+    pub(super) fn new(fd: OwnedFd, history: AttemptHistory) -> File {
         let fd = Fd::new(fd);
-        File { fd, tries }
+        File { fd, history }
     }
 
     pub(super) fn fd(&self) -> &Fd {
@@ -57,7 +57,7 @@ impl File {
     /// If the future is dropped, a file that has been opened meanwhile is closed.
     ///
     /// # Errors
-    /// Those of [`OpenOptions::open`].
+    /// The errors of [`OpenOptions::open`].
     pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new().read(true).open(path).await
     }
@@ -68,7 +68,7 @@ impl File {
     /// If the future is dropped, the file may have been created or truncated.
     ///
     /// # Errors
-    /// Those of [`OpenOptions::open`].
+    /// The errors of [`OpenOptions::open`].
     pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new()
             .write(true)
@@ -83,7 +83,7 @@ impl File {
     pub fn from_std(file: std::fs::File) -> File {
         File {
             fd: Fd::new(OwnedFd::from(file)),
-            tries: Tries::unknown(),
+            history: AttemptHistory::unknown(),
         }
     }
 
@@ -108,7 +108,7 @@ impl File {
     /// Reads cached bytes into an empty vector, if that is worth a try. Returns false if the read
     /// must go through the ring.
     pub(super) fn read_cached(&self, buffer: &mut Vec<u8>, offset: u64) -> bool {
-        let room = at_once::piece(buffer.capacity());
+        let room = cached::piece(buffer.capacity());
         if !self.is_tried() {
             return false;
         }
@@ -134,31 +134,31 @@ impl File {
         // SAFETY: `filled` bytes have been written, and there is room for `asked` more.
         let read = unsafe {
             let start = buffer.io_mut_ptr().add(filled);
-            at_once::read(self.as_fd(), start, asked, offset)
+            cached::read(self.as_fd(), start, asked, offset)
         };
         match read {
             Attempt::Done(count) => {
-                self.tries.hit();
+                self.history.record_hit();
                 coop::charge();
                 return Some(count);
             }
             // A read of which only the last part is not cached is not a miss.
             Attempt::WouldBlock if filled > 0 => {}
-            Attempt::WouldBlock => self.tries.missed(),
-            Attempt::Unsupported => self.tries.never(),
+            Attempt::WouldBlock => self.history.record_miss(),
+            Attempt::Unsupported => self.history.disable(),
         }
         None
     }
 
     /// Returns true if a read is worth a try without the ring; never outside a runtime.
     pub(super) fn is_tried(&self) -> bool {
-        self.tries.is_due(Some(&self.fd)) && context::with_open(|_| ()).is_some()
+        self.history.is_due(Some(&self.fd)) && context::with_open(|_| ()).is_some()
     }
 
     /// Returns true if the file goes through the page cache. Writes to such files are handed to the
     /// kernel a few at a time while something more urgent is in flight.
     pub(super) fn is_cacheable(&self) -> bool {
-        self.tries.is_cacheable(&self.fd)
+        self.history.is_cacheable(&self.fd)
     }
 
     /// Writes at a position, in bytes. May write a part only; returns its length.
@@ -180,7 +180,7 @@ impl File {
     /// Reads into several buffers at a position.
     ///
     /// # Errors
-    /// Those of [`read_at`](File::read_at).
+    /// The errors of [`read_at`](File::read_at).
     pub async fn read_vectored_at<B: IoBufMut>(
         &self,
         buffers: Vec<B>,
@@ -195,7 +195,7 @@ impl File {
     /// Writes several buffers at a position.
     ///
     /// # Errors
-    /// Those of [`write_at`](File::write_at).
+    /// The errors of [`write_at`](File::write_at).
     pub async fn write_vectored_at<B: IoBuf>(
         &self,
         buffers: Vec<B>,
@@ -215,7 +215,7 @@ impl File {
     /// Not cancellation safe: an unknown part may be written.
     ///
     /// # Errors
-    /// Those of [`write_at`](File::write_at); an unknown part may have been written.
+    /// The errors of [`write_at`](File::write_at); an unknown part may have been written.
     pub async fn write_all_at<B: IoBuf>(&self, buffer: B, offset: u64) -> (io::Result<()>, B) {
         let length = buffer.io_len();
         let (result, buffer) = self.write_at(buffer, offset).await;
@@ -241,7 +241,7 @@ impl File {
         let mut rest = buffer.slice(written..length);
         while written < length {
             let result;
-            (result, rest) = self.write_at(rest, behind(offset, written)).await;
+            (result, rest) = self.write_at(rest, advance_position(offset, written)).await;
             match result {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), rest.into_inner()),
                 Ok(count) => written += count,
@@ -333,9 +333,9 @@ impl File {
         if !self.is_cacheable() {
             return;
         }
-        let room = at_once::piece(buffer.capacity());
+        let room = cached::piece(buffer.capacity());
         // SAFETY: the empty vector has room for `room` bytes, at most its capacity.
-        let read = unsafe { at_once::read(self.as_fd(), buffer.as_mut_ptr(), room, offset) };
+        let read = unsafe { cached::read(self.as_fd(), buffer.as_mut_ptr(), room, offset) };
         if let Attempt::Done(count) = read {
             // SAFETY: the kernel has written the first `count` bytes.
             unsafe { buffer.set_filled(count) };

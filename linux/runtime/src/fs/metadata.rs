@@ -13,7 +13,7 @@ pub struct FileType {
 }
 
 impl FileType {
-    pub(super) fn of_mode(mode: u32) -> FileType {
+    pub(super) fn from_mode(mode: u32) -> FileType {
         FileType {
             format: mode & libc::S_IFMT,
         }
@@ -132,7 +132,7 @@ impl Metadata {
     /// Returns the kind of the file.
     #[must_use]
     pub fn file_type(&self) -> FileType {
-        FileType::of_mode(u32::from(self.stat.stx_mode))
+        FileType::from_mode(u32::from(self.stat.stx_mode))
     }
 
     /// Returns true for a regular file.

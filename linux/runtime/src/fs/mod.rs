@@ -26,7 +26,8 @@
 //! A dropped future loses its buffers. Reads can be repeated; a write may have written an unknown
 //! part, and a change of names may or may not have happened.
 
-mod at_once;
+mod attempt_history;
+mod cached;
 mod copy;
 mod directory;
 mod file;
@@ -36,7 +37,6 @@ mod options;
 mod read;
 mod stream;
 mod sync;
-mod tries;
 mod whole;
 
 pub use copy::{Progress, copy, copy_with};
@@ -72,7 +72,7 @@ fn current_ioprio() -> u16 {
 
 /// Returns the position `count` bytes behind `offset`. `u64::MAX`, the file's own position, stays
 /// as it is.
-fn behind(offset: u64, count: usize) -> u64 {
+fn advance_position(offset: u64, count: usize) -> u64 {
     offset.saturating_add(count as u64)
 }
 

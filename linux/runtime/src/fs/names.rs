@@ -22,7 +22,7 @@ pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 /// Returns the metadata of the file at a path; a symbolic link is not followed.
 ///
 /// # Errors
-/// Those of [`metadata`].
+/// The errors of [`metadata`].
 pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     let statx = op::Statx::new(None, path, libc::AT_SYMLINK_NOFOLLOW)?;
     Ok(Metadata::new(*start(statx)?.await?))

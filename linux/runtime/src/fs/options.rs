@@ -7,16 +7,16 @@ use std::path::Path;
 
 use upshift_ring::op;
 
-use super::at_once::{self, Attempt};
-use super::tries::Tries;
+use super::attempt_history::AttemptHistory;
+use super::cached::{self, Attempt};
 use super::{File, invalid};
 use crate::context;
 use crate::coroutine::coop;
 use crate::net::start;
 
 thread_local! {
-    /// Results of tries on the names that this thread opens.
-    static NAMES: Tries = const { Tries::new() };
+    /// Attempts on the names that this thread opens.
+    static NAMES: AttemptHistory = const { AttemptHistory::new() };
 }
 
 /// Largest number of attempts to open a name beneath a directory whose names change meanwhile.
@@ -24,19 +24,19 @@ const MAX_BENEATH_TRIES: u32 = 100;
 
 /// Opens a file without the ring, if that is worth a try and possible without waiting.
 async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
-    if !at_once::is_openable(path, flags) || !NAMES.with(|names| names.is_due(None)) {
+    if !cached::is_openable(path, flags) || !NAMES.with(|names| names.is_due(None)) {
         return None;
     }
     poll_fn(coop::poll_proceed).await;
     context::with_open(|_| ())?;
-    match at_once::open(path, flags) {
+    match cached::open(path, flags) {
         Attempt::Done(fd) => {
-            NAMES.with(Tries::hit);
+            NAMES.with(AttemptHistory::record_hit);
             Some(fd)
         }
         // This includes a forbidden `openat2` and a name that does not exist.
         Attempt::WouldBlock | Attempt::Unsupported => {
-            NAMES.with(Tries::missed);
+            NAMES.with(AttemptHistory::record_miss);
             None
         }
     }
@@ -48,7 +48,7 @@ pub(super) struct Opened {
     /// The flags that the file is to have.
     flags: i32,
     /// Set if the file was opened without the ring, with `O_NONBLOCK` as a mark that must be
-    /// removed; see [`at_once::open`].
+    /// removed; see [`cached::open`].
     pub(super) is_marked: bool,
 }
 
@@ -72,7 +72,7 @@ impl Opened {
     }
 
     /// Removes the mark, and returns the file.
-    pub(super) fn into_file(self, tries: Tries) -> io::Result<File> {
+    pub(super) fn into_file(self, history: AttemptHistory) -> io::Result<File> {
         if self.is_marked {
             // SAFETY: `F_SETFL` takes no pointer.
             match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETFL, self.flags) } {
@@ -80,7 +80,7 @@ impl Opened {
                 _ => return Err(io::Error::last_os_error()),
             }
         }
-        Ok(File::new(self.fd, tries))
+        Ok(File::new(self.fd, history))
     }
 }
 
@@ -175,8 +175,8 @@ impl OpenOptions {
     /// meaning; and outside a runtime.
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let opened = self.open_marked(path.as_ref()).await?;
-        let tries = Tries::with_flags(opened.flags);
-        opened.into_file(tries)
+        let history = AttemptHistory::with_flags(opened.flags);
+        opened.into_file(history)
     }
 
     /// [`open`](OpenOptions::open), where a file that was opened without the ring is still marked.
@@ -205,7 +205,7 @@ impl OpenOptions {
     /// ```
     ///
     /// # Errors
-    /// Those of [`open`](OpenOptions::open); `CrossesDevices` (EXDEV) if the path leads out.
+    /// The errors of [`open`](OpenOptions::open); `CrossesDevices` (EXDEV) if the path leads out.
     pub async fn open_beneath(&self, directory: &File, path: impl AsRef<Path>) -> io::Result<File> {
         let flags = self.flags()?;
         let mut tries = 1..MAX_BENEATH_TRIES;
@@ -222,7 +222,7 @@ impl OpenOptions {
                 // available.
                 Err(error)
                     if error.raw_os_error() == Some(libc::EAGAIN) && tries.next().is_some() => {}
-                result => return Ok(File::new(result?, Tries::with_flags(flags))),
+                result => return Ok(File::new(result?, AttemptHistory::with_flags(flags))),
             }
         }
     }

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use upshift_ring::{IoBufMut, Submission, op};
 
-use super::{File, at_once, current_ioprio};
+use super::{File, cached, current_ioprio};
 use crate::context;
 use crate::coroutine::coop;
 
@@ -100,10 +100,10 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         };
         let start = *filled as usize;
         let room = buffer.io_capacity().min(MAX_READ);
-        let asked = at_once::piece(room - start);
+        let asked = cached::piece(room - start);
         let count = self.file.read_now(buffer, start, asked, self.offset)?;
         *filled = (start + count) as u32;
-        Some(start + count == room || at_once::is_end(self.offset + start as u64, count, asked))
+        Some(start + count == room || cached::is_end(self.offset + start as u64, count, asked))
     }
 }
 

@@ -24,7 +24,7 @@ use upshift_core::Priority;
 use upshift_ring::{IoBuf, Slice, Submission, op};
 
 use super::read::start_read;
-use super::{File, behind, current_ioprio, invalid};
+use super::{File, advance_position, current_ioprio, invalid};
 use crate::coroutine::coop;
 use crate::io::{Sink, Source, impl_read, impl_write};
 use crate::net::start;
@@ -84,7 +84,7 @@ struct Writing {
 impl Writing {
     fn start(file: &File, buffer: Vec<u8>, offset: u64, written: usize) -> io::Result<Writing> {
         let bytes = buffer.slice_from(written);
-        let write = op::WriteAt::new(file.fd().clone(), bytes, behind(offset, written));
+        let write = op::WriteAt::new(file.fd().clone(), bytes, advance_position(offset, written));
         let write = write.copied(file.is_cacheable());
         Ok(Writing {
             file: file.clone(),
@@ -166,7 +166,7 @@ impl FileStream {
         if let Some(writing) = &mut self.writing {
             let result = ready!(writing.poll(cx));
             if result.is_err() {
-                self.position = behind(writing.offset, writing.written);
+                self.position = advance_position(writing.offset, writing.written);
             }
             self.writing = None;
             self.spare = result?;
@@ -278,7 +278,7 @@ impl Source for FileStream {
     fn consume(&mut self, count: usize) {
         let count = count.min(self.data.len() - self.start);
         self.start += count;
-        self.position = behind(self.position, count);
+        self.position = advance_position(self.position, count);
         if self.start == self.data.len() {
             self.data.clear();
             self.start = 0;
@@ -299,7 +299,7 @@ impl Sink for FileStream {
         buffer.clear();
         buffer.extend_from_slice(&bytes[..count]);
         self.writing = Some(Writing::start(&self.file, buffer, self.position, 0)?);
-        self.position = behind(self.position, count);
+        self.position = advance_position(self.position, count);
         Poll::Ready(Ok(count))
     }
 

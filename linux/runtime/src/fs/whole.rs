@@ -10,9 +10,9 @@ use std::path::Path;
 
 use upshift_ring::{IoBuf, IoBufMut, op};
 
-use super::at_once::{self, Attempt};
+use super::attempt_history::AttemptHistory;
+use super::cached::{self, Attempt};
 use super::read::start_read;
-use super::tries::Tries;
 use super::{File, OpenOptions};
 use crate::coroutine::coop;
 
@@ -43,12 +43,12 @@ unsafe impl IoBufMut for Tail {
 
 /// Reads the cached beginning of a file into a vector with [`BEGINNING`] bytes of room. Returns
 /// true if the file has no more bytes.
-fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
+fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, history: &AttemptHistory) -> bool {
     while bytes.len() < bytes.capacity() {
         let (start, room) = (bytes.len(), bytes.capacity() - bytes.len());
         // SAFETY: there are `room` bytes behind the bytes that have been read.
         match unsafe {
-            at_once::read(
+            cached::read(
                 fd.as_fd(),
                 bytes.as_mut_ptr().add(start),
                 room,
@@ -59,16 +59,16 @@ fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
                 coop::charge();
                 // SAFETY: the kernel has written `count` bytes behind the old length.
                 unsafe { bytes.set_len(start + count) };
-                if at_once::is_end(start as u64, count, room) {
+                if cached::is_end(start as u64, count, room) {
                     return true;
                 }
             }
             Attempt::WouldBlock => {
-                tries.missed();
+                history.record_miss();
                 return false;
             }
             Attempt::Unsupported => {
-                tries.never();
+                history.disable();
                 return false;
             }
         }
@@ -83,19 +83,19 @@ fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, tries: &Tries) -> bool {
 /// The future may be dropped at any time.
 ///
 /// # Errors
-/// Those of [`File::open`] and [`File::read_at`]; `OutOfMemory` if the contents do not fit.
+/// The errors of [`File::open`] and [`File::read_at`]; `OutOfMemory` if the contents do not fit.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).open_marked(path.as_ref()).await?;
-    let (mut bytes, tries) = (Vec::with_capacity(BEGINNING), Tries::new());
+    let (mut bytes, history) = (Vec::with_capacity(BEGINNING), AttemptHistory::new());
     let was_cached = opened.is_marked;
-    let mut has_ended = was_cached && read_beginning(&opened.fd, &mut bytes, &tries);
+    let mut has_ended = was_cached && read_beginning(&opened.fd, &mut bytes, &history);
     if has_ended {
         // Copying from the stack would take as long as these two calls of the allocator.
         bytes.shrink_to_fit();
         return Ok(bytes);
     }
-    let file = opened.into_file(tries)?;
+    let file = opened.into_file(history)?;
     if !was_cached {
         let read = op::ReadAt::new(file.fd().clone(), Tail(bytes), 0);
         let (result, tail) = start_read(read)?.await;
@@ -111,7 +111,7 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         bytes = tail.0;
         let count = result?;
         // The try that precedes each read shows whether a short read means the end.
-        has_ended = count == 0 || (file.is_cacheable() && at_once::is_end(offset, count, room));
+        has_ended = count == 0 || (file.is_cacheable() && cached::is_end(offset, count, room));
     }
     bytes.shrink_to_fit();
     Ok(bytes)
@@ -145,7 +145,7 @@ fn reserve(bytes: &mut Vec<u8>, length: u64) -> io::Result<()> {
 /// ```
 ///
 /// # Errors
-/// Those of [`read`]; `InvalidData` if the file is not UTF-8.
+/// The errors of [`read`]; `InvalidData` if the file is not UTF-8.
 pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(read(path).await?)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -157,7 +157,7 @@ pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 /// Not cancellation safe: the file may be truncated, and an unknown part written.
 ///
 /// # Errors
-/// Those of [`File::create`] and [`File::write_at`].
+/// The errors of [`File::create`] and [`File::write_at`].
 pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> io::Result<()> {
     File::create(path).await?.write_all_at(contents, 0).await.0
 }

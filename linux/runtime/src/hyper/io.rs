@@ -7,7 +7,7 @@
 //! them:
 //!
 //! ```text
-//!            ≤ COPIED bytes: gather into the connection's buffer, start a send
+//!            ≤ MAX_COPIED bytes: gather into the connection's buffer, start a send
 //!   Idle ───────────────────────────────────────────────────────────────▶ Sending
 //!    ▲ │                                                     completion     │
 //!    │ │ more: sendmsg(2) without waiting; the socket is full               │
@@ -23,10 +23,10 @@
 //! between the same checks, in one packet with the bytes of [`Io::poll_send_before`].
 //!
 //! A write is accepted once the preceding write has completed, so at most one buffer of
-//! [`Io::COPIED`] bytes is in flight. When its send fails, all later writes, flushes and shutdowns
-//! report the error. A flush does not wait for the send, a shutdown does. A drop spawns a coroutine
-//! that waits for the send, until the peer has taken nothing for [`LINGER`]: a peer that reads
-//! nothing must not keep the socket of a dropped connection open.
+//! [`Io::MAX_COPIED`] bytes is in flight. When its send fails, all later writes, flushes and
+//! shutdowns report the error. A flush does not wait for the send, a shutdown does. A drop spawns a
+//! coroutine that waits for the send, until the peer has taken nothing for [`LINGER`]: a peer that
+//! reads nothing must not keep the socket of a dropped connection open.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -47,7 +47,7 @@ use crate::context;
 use crate::coroutine::coop;
 use crate::io::{Sink, Source, impl_read, impl_write};
 use crate::net::{SendQueue, TcpStream, UnixStream, is_cancelled, start};
-use crate::preempt::at_once;
+use crate::preempt::without_suspension;
 use crate::time;
 use crate::user_code::on_vcpu::OnVcpu;
 
@@ -89,7 +89,7 @@ enum Writing {
 impl Io {
     /// Largest number of bytes of a write that is copied into a buffer of the ring; a longer write
     /// goes to the socket directly.
-    pub const COPIED: usize = 8192;
+    pub const MAX_COPIED: usize = 8192;
 
     /// Takes over a connection.
     #[must_use]
@@ -110,7 +110,7 @@ impl Io {
     /// waits or the poll has used its share of time ([`poll_piece`](crate::task::poll_piece)).
     /// hyper's reads call it themselves; [`poll_fill`](Io::poll_fill) does not.
     #[inline]
-    pub fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_next_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         coop::poll_next_piece(cx, &mut self.last_read_poll)
     }
 
@@ -267,7 +267,7 @@ impl Io {
         // queue, which is slower than a system call.
         let is_ring_local =
             context::with(|worker| worker.ring().is_on_issuer_thread()) == Some(true);
-        if length <= Self::COPIED && is_ring_local {
+        if length <= Self::MAX_COPIED && is_ring_local {
             let mut buffer = mem::take(&mut self.spare_buffer);
             buffer.clear();
             buffer.reserve(length);
@@ -286,7 +286,7 @@ impl Io {
     /// the first bytes of [`poll_send_file`](Io::poll_send_file).
     ///
     /// # Errors
-    /// Those of a write.
+    /// The errors of a write.
     pub fn poll_send_before(
         &mut self,
         cx: &mut Context<'_>,
@@ -307,7 +307,7 @@ impl Io {
     /// as with every `sendfile`.
     ///
     /// # Errors
-    /// Those of a write.
+    /// The errors of a write.
     pub fn poll_send_file(
         &mut self,
         cx: &mut Context<'_>,
@@ -370,7 +370,7 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<u
     // The kernel takes at most 1024 pieces per call; the other pieces are for the next call.
     message.msg_iovlen = pieces.len().min(1024) as _;
     // SAFETY: the message points to pieces that are valid during the call.
-    let sent = at_once(|| unsafe {
+    let sent = without_suspension(|| unsafe {
         libc::sendmsg(
             fd.as_raw_fd(),
             &raw const message,
@@ -392,7 +392,7 @@ fn count_within(pieces: &[IoSlice<'_>], limit: usize) -> usize {
 
 impl From<UnixStream> for Io {
     fn from(stream: UnixStream) -> Io {
-        Io::new(TcpStream::of_unix(stream))
+        Io::new(TcpStream::from_unix(stream))
     }
 }
 
@@ -403,7 +403,7 @@ impl Read for Io {
         cx: &mut Context<'_>,
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(self.poll_read_on(cx));
+        ready!(self.poll_next_read(cx));
         let max = self.max_read;
         let data = ready!(self.poll_fill(cx))?;
         let count = data.len().min(buf.remaining()).min(max);

@@ -124,7 +124,7 @@ impl RequestLevel {
     /// Creates the level of a request that is a part of receiving, within its
     /// [`Allowance`](super::Allowance). With `restores`, the coroutine returns to the level of
     /// receiving when the response ends, if it was moved meanwhile.
-    pub fn of_receiving(restores: bool) -> RequestLevel {
+    pub fn for_receiving(restores: bool) -> RequestLevel {
         RequestLevel {
             target: None,
             ..RequestLevel::new(Level::default(), restores)

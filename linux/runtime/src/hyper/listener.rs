@@ -42,7 +42,7 @@ pub trait Listener: Sealed + Send + Sync + Sized + 'static {
     /// Returns the address that the socket listens on.
     ///
     /// # Errors
-    /// Those of `getsockname`.
+    /// The errors of `getsockname`.
     fn local_addr(&self) -> io::Result<Self::Addr>;
 
     #[doc(hidden)]

@@ -28,7 +28,7 @@
 //! Beyond hyper's own cost, a request costs one receive completion, whose bytes are copied once
 //! into hyper's buffer, and one send of an owned buffer into which hyper's pieces are gathered,
 //! submitted with the vCPU's other operations. It costs no allocation and no system call. More than
-//! [`Io::COPIED`] bytes are not copied but sent directly, by one system call.
+//! [`Io::MAX_COPIED`] bytes are not copied but sent directly, by one system call.
 
 #[cfg(feature = "hyper-client")]
 mod connect;
@@ -54,7 +54,7 @@ pub use https::{HttpsConnector, https_client, https_client_with};
 pub use io::Io;
 pub use levelled::{LevelBody, LevelFuture, Levelled, RequestLevel};
 pub use listener::{IncomingStream, Listener};
-pub use receiving::{Allowance, Held, Receiving, StreamSpawner};
+pub use receiving::{Allowance, Charged, Receiving, StreamSpawner};
 #[cfg(feature = "axum")]
 pub(crate) use server::MakeService;
 pub use server::{Server, serve};

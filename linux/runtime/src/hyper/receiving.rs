@@ -161,8 +161,8 @@ pub struct Allowance {
 impl Allowance {
     /// Wraps a part of the connection's work that is spawned at the level of receiving: its polls
     /// there are charged to the allowance.
-    pub fn hold<F>(self: &Arc<Allowance>, future: F) -> Held<F> {
-        Held {
+    pub fn charge<F>(self: &Arc<Allowance>, future: F) -> Charged<F> {
+        Charged {
             inner: future,
             allowance: self.clone(),
             at_request_level: false,
@@ -194,7 +194,7 @@ impl Allowance {
     }
 
     /// Charges a poll from tick `began` to tick `now`.
-    fn charge(&self, began: u64, now: u64) {
+    fn charge_poll(&self, began: u64, now: u64) {
         let took = now.saturating_sub(began).max(1);
         self.bucket(now).spend(took, now);
     }
@@ -226,9 +226,9 @@ impl fmt::Debug for Allowance {
 }
 
 pin_project! {
-    /// The future of [`Allowance::hold`].
+    /// The future of [`Allowance::charge`].
     #[must_use = "futures do nothing unless awaited"]
-    pub struct Held<F> {
+    pub struct Charged<F> {
         #[pin]
         inner: F,
         allowance: Arc<Allowance>,
@@ -240,7 +240,7 @@ pin_project! {
     }
 }
 
-impl<F: Future> Future for Held<F> {
+impl<F: Future> Future for Charged<F> {
     type Output = F::Output;
 
     #[inline]
@@ -283,7 +283,7 @@ impl<F: Future> Future for Held<F> {
         if was_at_request_level || request & MIXED != 0 {
             this.allowance.reset_free_polls();
         } else if is_charged {
-            this.allowance.charge(began, clock::ticks());
+            this.allowance.charge_poll(began, clock::ticks());
         }
         polled
     }
@@ -324,9 +324,9 @@ async fn return_when_refilled(
     }
 }
 
-impl<F> fmt::Debug for Held<F> {
+impl<F> fmt::Debug for Charged<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").finish_non_exhaustive()
+        f.debug_struct("Charged").finish_non_exhaustive()
     }
 }
 
@@ -344,7 +344,7 @@ where
 {
     fn execute(&self, future: F) {
         let level = Priority::At(self.allowance.receiving.level);
-        if let Ok(handle) = crate::try_spawn(self.allowance.hold(future), level) {
+        if let Ok(handle) = crate::try_spawn(self.allowance.charge(future), level) {
             handle.detach();
         }
     }
@@ -368,10 +368,10 @@ mod tests {
             ..
         } = *receiving;
         let now = clock::ticks();
-        allowance.charge(now - capacity, now);
+        allowance.charge_poll(now - capacity, now);
         assert!(!allowance.bucket(now).owes(now));
         assert_eq!(allowance.ticks_until_poll(now), SHARE_DIVISOR * poll_ticks);
-        allowance.charge(now - 10 * capacity, now);
+        allowance.charge_poll(now - 10 * capacity, now);
         assert!(allowance.bucket(now).owes(now));
         assert_eq!(
             allowance.ticks_until_poll(now),

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::preempt::at_once;
+use crate::preempt::without_suspension;
 
 /// Number of the system call `cachestat`, the same on all architectures but alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
@@ -48,8 +48,9 @@ pub(super) fn send_file(
         return Ok(None);
     };
     // SAFETY: `offset` is valid during the call.
-    let sent =
-        at_once(|| unsafe { libc::sendfile(socket, file.as_raw_fd(), &raw mut offset, count) });
+    let sent = without_suspension(|| unsafe {
+        libc::sendfile(socket, file.as_raw_fd(), &raw mut offset, count)
+    });
     if let Ok(sent) = usize::try_from(sent) {
         return Ok(Some(sent));
     }

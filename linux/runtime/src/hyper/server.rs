@@ -73,7 +73,7 @@ where
 ///         path if path.starts_with("/api/") => Level::at::<8>(),
 ///         _ => Level::at::<40>(),
 ///     })
-///     .until(async { _ = signal::terminate().await })
+///     .with_graceful_shutdown(async { _ = signal::terminate().await })
 ///     .run(app)
 ///     .await
 /// # }
@@ -153,7 +153,10 @@ impl<L: Listener> Server<L> {
 
     /// Stops accepting when this future is ready. [`run`](Server::run) returns when the requests in
     /// progress have been answered, or when the [drain timeout](Server::drain_timeout) has passed.
-    pub fn until(mut self, shutdown: impl Future<Output = ()> + Send + 'static) -> Server<L> {
+    pub fn with_graceful_shutdown(
+        mut self,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Server<L> {
         self.shutdown = Box::pin(shutdown);
         self
     }
@@ -179,7 +182,7 @@ impl<L: Listener> Server<L> {
     /// connection ends.
     ///
     /// # Errors
-    /// Those of [`run`](Server::run).
+    /// The errors of [`run`](Server::run).
     pub async fn run_with<S, B>(
         self,
         service: impl FnMut(IncomingStream<'_, L>) -> S + Send + 'static,

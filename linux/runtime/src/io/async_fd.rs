@@ -71,7 +71,7 @@ impl AsyncFd {
     /// The future may be dropped at any time.
     ///
     /// # Errors
-    /// Those of [`readable`](AsyncFd::readable).
+    /// The errors of [`readable`](AsyncFd::readable).
     pub async fn writable(&self) -> io::Result<()> {
         let mut readiness = Readiness::writable();
         poll_fn(|cx| readiness.poll_ready(cx, &self.fd)).await
@@ -83,7 +83,7 @@ impl AsyncFd {
     /// The future may be dropped at any time: until it is ready no call has succeeded.
     ///
     /// # Errors
-    /// Those of `read`, and of [`readable`](AsyncFd::readable).
+    /// The errors of `read`, and of [`readable`](AsyncFd::readable).
     pub async fn read_with<R>(
         &self,
         mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
@@ -98,7 +98,7 @@ impl AsyncFd {
     /// The future may be dropped at any time: until it is ready no call has succeeded.
     ///
     /// # Errors
-    /// Those of `write`, and of [`readable`](AsyncFd::readable).
+    /// The errors of `write`, and of [`readable`](AsyncFd::readable).
     pub async fn write_with<R>(
         &self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,

@@ -120,7 +120,7 @@ where
 /// A dropped future loses no bytes: bytes that were not written stay in the reader.
 ///
 /// # Errors
-/// Those of [`copy`].
+/// The errors of [`copy`].
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

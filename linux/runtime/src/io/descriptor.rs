@@ -26,7 +26,7 @@ use upshift_ring::Fd;
 
 use super::{AsyncFd, PipeReader, PipeWriter};
 use crate::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
-use crate::preempt::at_once;
+use crate::preempt::without_suspension;
 use crate::user_code::deferred;
 use crate::{context, time};
 
@@ -93,7 +93,7 @@ fn settle(fd: &Fd) {
 #[inline(never)]
 fn settle_shared(fd: &Fd) {
     // The call may have reaped other completions too, and their wakers may be user code.
-    let foreign = at_once(|| context::with(|worker| worker.settle(fd)));
+    let foreign = without_suspension(|| context::with(|worker| worker.settle(fd)));
     if let Some(foreign) = foreign.filter(|foreign| !foreign.is_empty()) {
         context::with_domain(|domain| deferred::run(domain, foreign));
     }
@@ -155,8 +155,8 @@ close!(
 /// # drop(again);
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
-pub async fn close(what: impl Close) {
-    let mut fd = what.into_fd();
+pub async fn close(closable: impl Close) {
+    let mut fd = closable.into_fd();
     let mut pause = Duration::from_micros(100);
     // Operations of other vCPUs have been told to end; their ends are not reported.
     while let Err(shared) = fd.try_into_owned() {

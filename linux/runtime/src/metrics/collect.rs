@@ -88,7 +88,7 @@ fn of_vcpu(shared: &Shared, vcpu: &Vcpu, levels: &mut Levels) -> VcpuMetrics {
     }
     let poll = vcpu.current_poll();
     let names = shared.domain.host().names();
-    let work = poll.and_then(|poll| names.under_way(vcpu, &poll));
+    let work = poll.and_then(|poll| names.current_work(vcpu, &poll));
     let now = clock::ticks();
     let age = poll.map_or(0, |poll| now.saturating_sub(poll.began));
     let times = meter.times(now);

@@ -70,7 +70,7 @@ impl Histogram {
     }
 
     #[cfg(test)]
-    pub(crate) fn of(buckets: &[(u64, u64, u64)]) -> Histogram {
+    pub(crate) fn from_buckets(buckets: &[(u64, u64, u64)]) -> Histogram {
         Histogram {
             buckets: buckets.iter().copied().map(Bucket::from).collect(),
         }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_quantile_is_the_lower_bound_of_the_bucket_that_reaches_the_rank() {
-        let waits = Histogram::of(&[(100, 125, 98), (1000, 1250, 1), (5000, 6000, 1)]);
+        let waits = Histogram::from_buckets(&[(100, 125, 98), (1000, 1250, 1), (5000, 6000, 1)]);
         assert_eq!(waits.quantile(0.5), Duration::from_nanos(100));
         assert_eq!(waits.quantile(0.98), Duration::from_nanos(100));
         assert_eq!(waits.quantile(0.99), Duration::from_nanos(1000));
@@ -163,11 +163,14 @@ mod tests {
 
     #[test]
     fn merging_and_subtracting_are_inverse() {
-        let first = Histogram::of(&[(1, 2, 3), (8, 10, 1)]);
-        let second = Histogram::of(&[(4, 5, 7), (8, 10, 2)]);
+        let first = Histogram::from_buckets(&[(1, 2, 3), (8, 10, 1)]);
+        let second = Histogram::from_buckets(&[(4, 5, 7), (8, 10, 2)]);
         let mut both = first.clone();
         both.merge(&second);
-        assert_eq!(both, Histogram::of(&[(1, 2, 3), (4, 5, 7), (8, 10, 3)]));
+        assert_eq!(
+            both,
+            Histogram::from_buckets(&[(1, 2, 3), (4, 5, 7), (8, 10, 3)])
+        );
         both.subtract(&first);
         assert_eq!(both, second);
     }

@@ -93,7 +93,7 @@ impl Meter {
 
     /// Adds ticks of spinning.
     #[inline]
-    pub(crate) fn spun(&self, ticks: u64) {
+    pub(crate) fn add_spin(&self, ticks: u64) {
         add(&self.spin, ticks);
     }
 

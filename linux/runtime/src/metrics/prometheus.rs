@@ -115,7 +115,7 @@ impl Display for Prometheus<'_> {
         let metrics = self.0;
         let to = &mut Text::new(to);
         if !metrics.driver.is_empty() {
-            to.family("driver", "What carries out I/O.")?;
+            to.family("driver", "Driver that carries out I/O.")?;
             to.sample(&[("driver", &metrics.driver)], 1)?;
         }
         coroutines(metrics, to)?;
@@ -197,7 +197,7 @@ families! { VCPU of VcpuMetrics:
     Time "parked_seconds_total" "Time asleep in the kernel." parked;
     Time "spin_seconds_total" "Time spent spinning for work." spin;
     Count "polls_total" "Polls begun or resumed." polls;
-    Count "parks_total" "Times it went to sleep." parks;
+    Count "parks_total" "Times the vCPU went to sleep." parks;
     Count "stolen_total" "Coroutines taken from other vCPUs." stolen;
     Count "suspensions_total" "Polls suspended." suspensions;
 }
@@ -216,8 +216,8 @@ families! { RING of VcpuMetrics:
 families! { PREEMPTION of Metrics:
     Number "preemption_vcpus" "vCPUs that can interrupt a poll." preemption.vcpus;
     Count "preemption_suspensions_total" "Polls suspended, over all vCPUs." preemption.suspensions;
-    Count "preemption_looks_total" "Times a watcher woke up." preemption.wakeups;
-    Count "preemption_useless_looks_total" "Times a watcher woke up for nothing." preemption.spurious_wakeups;
+    Count "preemption_wakeups_total" "Times a watcher woke up." preemption.wakeups;
+    Count "preemption_spurious_wakeups_total" "Times a watcher woke up for nothing." preemption.spurious_wakeups;
     Count "preemption_services_total" "Ring system calls made by a suspended thread." preemption.services;
     Count "stalls_total" "Polls that took longer than the stall limit." stalls.count;
 }
@@ -278,7 +278,7 @@ mod tests {
             (1_800, 2_100, 2),
             (20_000_000_000, 21_000_000_000, 1),
         ] {
-            wait.merge(&Histogram::of(&[(from_ns, to_ns, count)]));
+            wait.merge(&Histogram::from_buckets(&[(from_ns, to_ns, count)]));
         }
         metrics.levels.push(LevelMetrics {
             level: Level::at::<4>(),

@@ -262,7 +262,7 @@ macro_rules! connection {
                     /// Not cancellation safe: an unknown part may have been sent.
                     ///
                     /// # Errors
-                    /// Those of `write`; an unknown part may have been sent.
+                    /// The errors of `write`; an unknown part may have been sent.
                     pub fn write_all<B: IoBuf>(
                         &mut self,
                         buffer: B,
@@ -276,7 +276,7 @@ macro_rules! connection {
                     /// Not cancellation safe: an unknown part may have been sent.
                     ///
                     /// # Errors
-                    /// Those of `write`.
+                    /// The errors of `write`.
                     pub async fn write_vectored<B: IoBuf>(
                         &mut self,
                         buffers: Vec<B>,
@@ -290,7 +290,7 @@ macro_rules! connection {
                     /// Not cancellation safe: an unknown part may have been sent.
                     ///
                     /// # Errors
-                    /// Those of `write_all`.
+                    /// The errors of `write_all`.
                     pub async fn write_all_vectored<B: IoBuf>(
                         &mut self,
                         buffers: Vec<B>,

@@ -16,7 +16,7 @@ use upshift_ring::{Datagram, DatagramMulti, Fd};
 use crate::context;
 use crate::coroutine::coop;
 use crate::io::{Descriptor, Readiness};
-use crate::preempt::at_once;
+use crate::preempt::without_suspension;
 use crate::time;
 
 /// Longest pause between two attempts to send into another socket's queue.
@@ -28,7 +28,7 @@ pub(super) async fn send(fd: &Fd, bytes: &[u8]) -> io::Result<usize> {
     let mut room = Readiness::writable();
     poll_fn(|cx| {
         room.poll_io(cx, fd, |fd| {
-            at_once(|| SockRef::from(fd).send_with_flags(bytes, NO_WAIT))
+            without_suspension(|| SockRef::from(fd).send_with_flags(bytes, NO_WAIT))
         })
     })
     .await
@@ -38,7 +38,7 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
     let mut room = Readiness::writable();
     poll_fn(|cx| {
         room.poll_io(cx, fd, |fd| {
-            at_once(|| SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT))
+            without_suspension(|| SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT))
         })
     })
     .await
@@ -50,7 +50,7 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
 pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
     let mut pause = Duration::from_micros(100);
     loop {
-        match at_once(|| SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT)) {
+        match without_suspension(|| SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -66,7 +66,9 @@ pub(super) async fn recv(fd: &Fd, buffer: &mut [u8], flags: i32) -> io::Result<u
     let mut data = Readiness::readable();
     poll_fn(|cx| {
         data.poll_io(cx, fd, |fd| {
-            at_once(|| SockRef::from(fd).recv_with_flags(as_uninit(buffer), NO_WAIT | flags))
+            without_suspension(|| {
+                SockRef::from(fd).recv_with_flags(as_uninit(buffer), NO_WAIT | flags)
+            })
         })
     })
     .await
@@ -81,7 +83,9 @@ pub(super) async fn recv_from(
     let mut data = Readiness::readable();
     poll_fn(|cx| {
         data.poll_io(cx, fd, |fd| {
-            at_once(|| SockRef::from(fd).recv_from_with_flags(as_uninit(buffer), NO_WAIT | flags))
+            without_suspension(|| {
+                SockRef::from(fd).recv_from_with_flags(as_uninit(buffer), NO_WAIT | flags)
+            })
         })
     })
     .await

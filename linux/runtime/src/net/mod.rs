@@ -54,7 +54,7 @@ use std::os::fd::AsRawFd;
 use upshift_ring::{Fd, IoBuf, Operation, Submission};
 
 use crate::context;
-use crate::preempt::at_once;
+use crate::preempt::without_suspension;
 
 /// Starts an operation on the ring of the calling vCPU, at the level of the calling coroutine.
 #[inline]
@@ -69,7 +69,7 @@ pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
 pub(crate) fn send_without_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> {
     context::with(|worker| !worker.ring().is_on_issuer_thread())?.then_some(())?;
     // SAFETY: the buffer is valid for reads of its length.
-    let sent = at_once(|| unsafe {
+    let sent = without_suspension(|| unsafe {
         libc::send(
             fd.as_raw_fd(),
             buffer.io_ptr().cast(),

@@ -41,7 +41,7 @@ connection! {
 impl TcpStream {
     /// Converts a Unix stream for HTTP: reader and writer are the same for all families.
     #[cfg(feature = "hyper")]
-    pub(crate) fn of_unix(stream: super::UnixStream) -> TcpStream {
+    pub(crate) fn from_unix(stream: super::UnixStream) -> TcpStream {
         let (reader, writer) = stream.into_parts();
         TcpStream { reader, writer }
     }

@@ -147,7 +147,7 @@ impl UdpSocket {
     /// The future may be dropped at any time without losing a datagram.
     ///
     /// # Errors
-    /// Those of [`recv`](UdpSocket::recv).
+    /// The errors of [`recv`](UdpSocket::recv).
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, 0).await?;
         Ok((count, address(from)?))
@@ -156,7 +156,7 @@ impl UdpSocket {
     /// [`recv_from`](UdpSocket::recv_from) that leaves the datagram in the socket.
     ///
     /// # Errors
-    /// Those of [`recv`](UdpSocket::recv).
+    /// The errors of [`recv`](UdpSocket::recv).
     pub async fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, libc::MSG_PEEK).await?;
         Ok((count, address(from)?))
@@ -294,7 +294,7 @@ impl Datagrams {
     /// datagrams that have arrived and were not taken are lost.
     ///
     /// # Errors
-    /// Those of [`UdpSocket::recv`]; the next call continues.
+    /// The errors of [`UdpSocket::recv`]; the next call continues.
     pub async fn next(&mut self) -> io::Result<Datagram> {
         let datagram = poll_fn(|cx| self.receiver.poll_next(cx)).await?;
         match datagram.from.ip() {

@@ -14,7 +14,7 @@ use upshift_ring::{Fd, IoBuf, op};
 
 use super::transfer;
 use crate::io::{Descriptor, Readiness, Sink};
-use crate::preempt::at_once;
+use crate::preempt::without_suspension;
 
 /// Flags of a `send` that does not wait, and fails without a signal if the peer is gone.
 const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -45,7 +45,7 @@ impl Sink for Writer {
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.room.poll_io(cx, &self.fd, |fd| {
-            at_once(|| SockRef::from(fd).send_with_flags(bytes, NO_WAIT))
+            without_suspension(|| SockRef::from(fd).send_with_flags(bytes, NO_WAIT))
         })
     }
 
@@ -57,7 +57,7 @@ impl Sink for Writer {
         // The kernel takes at most 1024 buffers per call; a write may be short.
         let buffers = &buffers[..buffers.len().min(1024)];
         self.room.poll_io(cx, &self.fd, |fd| {
-            at_once(|| SockRef::from(fd).send_vectored_with_flags(buffers, NO_WAIT))
+            without_suspension(|| SockRef::from(fd).send_vectored_with_flags(buffers, NO_WAIT))
         })
     }
 

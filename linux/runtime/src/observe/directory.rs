@@ -131,7 +131,7 @@ fn parse(name: &OsStr) -> Option<(u32, u32)> {
 }
 
 /// Returns the path for a runtime of this process, in a directory that it creates if necessary.
-pub(super) fn path_of(runtime: u32) -> io::Result<PathBuf> {
+pub(super) fn socket_path(runtime: u32) -> io::Result<PathBuf> {
     let dir = socket_dir();
     match DirBuilder::new().mode(0o700).create(&dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

@@ -59,7 +59,7 @@ impl fmt::Display for Stall {
             self.vcpu,
         )?;
         if self.is_running {
-            f.write_str(" and goes on")?;
+            f.write_str(" and is still running")?;
         }
         match self.suppressed {
             0 => Ok(()),
@@ -200,7 +200,7 @@ impl Longest {
     }
 
     /// Records the end of a watched poll. Called on the thread that polled it.
-    pub(crate) fn ended(&self, vcpu: usize, poll: &NamedPoll, ended: u64) {
+    pub(crate) fn record_end(&self, vcpu: usize, poll: &NamedPoll, ended: u64) {
         let ticks = ended.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
         if let Some(entry) = inner.entry(poll, ticks) {
@@ -216,7 +216,7 @@ impl Longest {
     }
 
     /// Records a poll under way. With `report` it has become a stall.
-    pub(crate) fn seen(&self, vcpu: usize, poll: &NamedPoll, now: u64, report: bool) {
+    pub(crate) fn record_look(&self, vcpu: usize, poll: &NamedPoll, now: u64, report: bool) {
         let ticks = now.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
         if let Some(entry) = inner.entry(poll, ticks) {
@@ -335,7 +335,7 @@ mod tests {
         // Each line is a spawn location of its own.
         let here = Location::caller();
         for n in 0..3 {
-            longest.ended(0, &poll(here, n), 1_000 + 100_000 * (3 - n));
+            longest.record_end(0, &poll(here, n), 1_000 + 100_000 * (3 - n));
         }
         let (stalls, list) = longest.snapshot();
         assert_eq!((stalls, list.len()), (0, 1));
@@ -347,7 +347,7 @@ mod tests {
     fn stalls_wait_in_a_bounded_queue_and_further_stalls_are_counted() {
         let longest = Longest::new(10);
         for n in 0..100 {
-            longest.ended(1, &poll(Location::caller(), n), 2_000);
+            longest.record_end(1, &poll(Location::caller(), n), 2_000);
         }
         let mut reported = 0;
         while let Some(stall) = longest.next_report() {
@@ -355,7 +355,7 @@ mod tests {
             reported += 1;
         }
         assert_eq!(reported, MAX_WAITING);
-        longest.ended(1, &poll(Location::caller(), 0), 2_000);
+        longest.record_end(1, &poll(Location::caller(), 0), 2_000);
         let last = longest.next_report().unwrap();
         assert_eq!(last.suppressed, 100 - MAX_WAITING as u64);
         assert!(last.to_string().contains("36 other stalls"), "{last}");
@@ -366,10 +366,10 @@ mod tests {
     fn a_poll_is_shown_as_running_until_it_ends() {
         let longest = Longest::new(10);
         let poll = poll(Location::caller(), 7);
-        longest.seen(0, &poll, 5_000, true);
+        longest.record_look(0, &poll, 5_000, true);
         assert!(longest.snapshot().1[0].is_running);
         assert!(longest.next_report().unwrap().is_running);
-        longest.ended(0, &poll, 9_000);
+        longest.record_end(0, &poll, 9_000);
         assert!(!longest.snapshot().1[0].is_running);
         assert!(!longest.next_report().unwrap().is_running);
     }

@@ -104,7 +104,7 @@ impl Table {
 }
 
 impl Names {
-    fn of(&self, name: &str) -> Arc<Work> {
+    fn intern(&self, name: &str) -> Arc<Work> {
         // A poll that is suspended under the lock would delay others.
         let _critical = Critical::enter();
         if let Some(known) = self.table().get(name) {
@@ -126,7 +126,7 @@ impl Names {
 
     /// Returns the named work of the poll under way on this vCPU, and its level. Callable from any
     /// thread.
-    pub(crate) fn under_way(
+    pub(crate) fn current_work(
         &self,
         vcpu: &Vcpu<Linux>,
         poll: &upshift_core::Poll,
@@ -141,8 +141,8 @@ impl Names {
 
     /// Returns the last named work of a poll which has just ended on the calling thread, and its
     /// level.
-    pub(crate) fn just_done(&self, poll: &upshift_core::Poll) -> Option<(Arc<Work>, Level)> {
-        let vcpu = host::served()?;
+    pub(crate) fn last_work(&self, poll: &upshift_core::Poll) -> Option<(Arc<Work>, Level)> {
+        let vcpu = host::served_vcpu()?;
         let current = WORK_CELL.try_with(|cell| cell.get()?.read()).ok().flatten();
         // SAFETY: a served vCPU exists.
         let current = current.filter(|current| current.is_of(unsafe { vcpu.as_ref() }, poll))?;
@@ -342,7 +342,7 @@ struct PollGuard<'a> {
 impl<'a> PollGuard<'a> {
     /// Begins a poll of `work`; `None` if no coroutine is polled on this thread.
     fn begin(work: &'a Work) -> Option<PollGuard<'a>> {
-        let vcpu = host::served()?;
+        let vcpu = host::served_vcpu()?;
         let current = CurrentWork {
             vcpu: vcpu.as_ptr().addr() as u64,
             id: host::current_id()?.to_u64(),
@@ -402,8 +402,8 @@ impl<F: Future> Future for Named<F> {
         // SAFETY: the field is pinned with `self`: it is never moved, and dropped in place.
         let future = unsafe { Pin::new_unchecked(&mut this.future) };
         if this.begun.is_none() {
-            this.begun =
-                context::with_domain(|domain| domain.host().names().of(&this.name)).map(|work| {
+            this.begun = context::with_domain(|domain| domain.host().names().intern(&this.name))
+                .map(|work| {
                     work.begun.fetch_add(1, Relaxed);
                     Begun {
                         work,

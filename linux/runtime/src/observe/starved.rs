@@ -56,7 +56,7 @@ impl fmt::Display for Starvation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "level {} has {} ready on vCPU {} and had no turn for {:.1?}, in which more urgent \
+            "level {} has {} ready on vCPU {} and was not polled for {:.1?}, while more urgent \
              levels had {} polls",
             self.level, self.ready, self.vcpu, self.time, self.others
         )
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(
             reports,
             [
-                "level 40 has 2 ready on vCPU 1 and had no turn for 1.0s, in which more urgent \
+                "level 40 has 2 ready on vCPU 1 and was not polled for 1.0s, while more urgent \
                  levels had 200 polls"
             ]
         );

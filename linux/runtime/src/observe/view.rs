@@ -40,7 +40,8 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES_PER_SECOND: u64 = 4 << 20;
-/// Records of a recording, over all vCPUs: 10 MiB.
+/// Number of records of a recording, over all vCPUs: 10 MiB. Up to twice as many if the number of
+/// rings is no power of two, because each ring rounds its share up.
 const TRACE_EVENTS: usize = 1 << 18;
 
 /// Number of runtimes of this process that have had a socket.
@@ -81,7 +82,7 @@ impl Server {
     /// Opens the socket and starts the thread, on the CPUs of `mask`.
     pub(crate) fn start(shared: &Arc<Shared>, mask: Mask) -> io::Result<Server> {
         let number = RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1;
-        let path = directory::path_of(number)?;
+        let path = directory::socket_path(number)?;
         // The socket may be left from a process that had the same id.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

@@ -173,9 +173,9 @@ fn look(shared: &Shared, monitor: &Monitor, seen: &mut Vec<Seen>, limit: u64) ->
             if is_new {
                 last.reported = poll.began;
             }
-            let work = shared.domain.host().names().under_way(vcpu, &poll);
+            let work = shared.domain.host().names().current_work(vcpu, &poll);
             let poll = NamedPoll::new(&poll, work);
-            monitor.longest.seen(index, &poll, now, is_new);
+            monitor.longest.record_look(index, &poll, now, is_new);
         }
     }
     busy

@@ -51,7 +51,7 @@ pub(super) struct Age {
 
 impl Age {
     /// Records that the poll that began at this tick, 0 for none, has run for `ran` ticks by now.
-    pub(super) fn is(&self, clocks: Clocks, began: u64, ran: u64) {
+    pub(super) fn record(&self, clocks: Clocks, began: u64, ran: u64) {
         self.now.store(clocks.now, Relaxed);
         self.used.store(clocks.used, Relaxed);
         self.parked.store(clocks.parked, Relaxed);
@@ -63,7 +63,7 @@ impl Age {
     /// thread may sleep: the poll has lost `least`, or half of the time since the last reading or
     /// since `since`. At the tick `since`, when the poll began or was resumed, it had run for
     /// `before`.
-    pub(super) fn of(
+    pub(super) fn estimate(
         &self,
         clocks: Clocks,
         (began, before, since): (u64, u64, u64),
@@ -96,35 +96,48 @@ mod tests {
     #[test]
     fn a_poll_that_is_not_disturbed_has_run_since_it_began() {
         let age = Age::default();
-        age.is(at(1_000, 300, 50), 0, 0);
+        age.record(at(1_000, 300, 50), 0, 0);
         // 200 of sleep, and 800 of polls and of the loop between them.
-        assert_eq!(age.of(at(2_000, 1_100, 250), (1_900, 0, 1_900), 200).0, 100);
+        assert_eq!(
+            age.estimate(at(2_000, 1_100, 250), (1_900, 0, 1_900), 200)
+                .0,
+            100
+        );
     }
 
     #[test]
     fn time_that_the_thread_has_lost_does_not_count() {
         let age = Age::default();
-        age.is(at(1_000, 300, 50), 0, 0);
-        assert_eq!(age.of(at(9_000, 330, 50), (1_020, 0, 1_020), 200).0, 10);
+        age.record(at(1_000, 300, 50), 0, 0);
+        assert_eq!(
+            age.estimate(at(9_000, 330, 50), (1_020, 0, 1_020), 200).0,
+            10
+        );
         // The time may have been lost before the poll; then the poll has run for longer.
-        assert_eq!(age.of(at(9_000, 330, 50), (8_900, 0, 8_900), 200).0, 0);
+        assert_eq!(
+            age.estimate(at(9_000, 330, 50), (8_900, 0, 8_900), 200).0,
+            0
+        );
     }
 
     #[test]
     fn the_age_is_known_since_the_last_look() {
         let age = Age::default();
-        age.is(at(1_000, 300, 50), 900, 80);
-        assert_eq!(age.of(at(9_000, 500, 50), (900, 0, 900), 200).0, 280);
+        age.record(at(1_000, 300, 50), 900, 80);
+        assert_eq!(age.estimate(at(9_000, 500, 50), (900, 0, 900), 200).0, 280);
         // Another poll.
-        assert_eq!(age.of(at(1_300, 600, 50), (1_250, 0, 1_250), 200).0, 50);
+        assert_eq!(
+            age.estimate(at(1_300, 600, 50), (1_250, 0, 1_250), 200).0,
+            50
+        );
     }
 
     /// This holds for readings that are close to each other, too.
     #[test]
     fn a_poll_that_loses_half_of_its_time_may_sleep() {
         let age = Age::default();
-        age.is(at(1_000, 300, 50), 900, 80);
-        let may_sleep = |now, used| age.of(at(now, used, 50), (900, 0, 900), 200).1;
+        age.record(at(1_000, 300, 50), 900, 80);
+        let may_sleep = |now, used| age.estimate(at(now, used, 50), (900, 0, 900), 200).1;
         assert!(may_sleep(1_080, 310));
         assert!(!may_sleep(1_080, 350));
         assert!(may_sleep(9_000, 8_000));
@@ -133,10 +146,13 @@ mod tests {
     #[test]
     fn a_resumed_poll_keeps_the_time_that_it_has_run() {
         let age = Age::default();
-        age.is(at(5_000, 300, 50), 900, 80);
-        assert_eq!(age.of(at(5_500, 420, 50), (900, 80, 5_000), 200).0, 200);
+        age.record(at(5_000, 300, 50), 900, 80);
+        assert_eq!(
+            age.estimate(at(5_500, 420, 50), (900, 80, 5_000), 200).0,
+            200
+        );
         // Without a reading: at least as long as at the suspension.
         let none = Age::default();
-        assert_eq!(none.of(at(5_500, 0, 0), (900, 80, 5_000), 200).0, 80);
+        assert_eq!(none.estimate(at(5_500, 0, 0), (900, 80, 5_000), 200).0, 80);
     }
 }

@@ -150,7 +150,7 @@ impl Alarm {
     /// If so, polls postpone the timer as they begin: it goes off only during a poll that has
     /// lasted for `least` ticks, and before the poll has lasted for twice that time.
     #[inline]
-    pub(super) fn rests(&self, begins: u64, least: u64) -> bool {
+    pub(super) fn is_resting(&self, begins: u64, least: u64) -> bool {
         let rests = self.rests_until.load(Relaxed) > begins;
         if rests {
             // If the timer has gone off, its look sees the poll, or this thread sees the timer.

@@ -48,7 +48,7 @@ impl<'a> Registered<'a> {
         // An earlier signal may be unanswered, and a signal sent before the id was known is lost.
         // So the next request sends the signal.
         thread.id.store(id, SeqCst);
-        thread.sent.is_answered();
+        thread.sent.mark_answered();
         // SAFETY: the drop puts the former permit back; the thread is `vcpu`'s, which is borrowed
         // until then.
         let permit = unsafe {
@@ -74,7 +74,7 @@ impl Drop for Registered<'_> {
         permit::leave();
         THREAD.set(self.before.0);
         // A signal for the former registration may have found this registration.
-        with_current(|vcpu, number| vcpu.threads[number].sent.is_answered());
+        with_current(|vcpu, number| vcpu.threads[number].sent.mark_answered());
         // SAFETY: the thread held that permit before.
         unsafe { permit::restore(self.before.1) };
         permit::leave();
@@ -132,7 +132,7 @@ fn mark_resumed(vcpu: &Preemptible, thread: &Thread) {
 pub(crate) fn answer_here() {
     with_current(|vcpu, number| {
         let thread = &vcpu.threads[number];
-        thread.sent.is_answered();
+        thread.sent.mark_answered();
         if number == FIRST {
             vcpu.service.answer();
             if thread.enter_requested.swap(false, SeqCst) {
@@ -205,7 +205,7 @@ impl Preemptible {
             // All conditions that end the wait are checked again.
             let _ = self.watch().wait(mask);
             // A replaced handler ends the wait as well.
-            thread.sent.is_answered();
+            thread.sent.mark_answered();
             self.end_idle();
         }
         thread.waits_in_ring.store(false, Release);

@@ -55,16 +55,18 @@ impl Preemptible {
 }
 
 /// Makes the ring's system calls on the first thread while another one serves.
-pub(super) struct ByFirst(pub(super) *const Preemptible);
+pub(super) struct FirstThreadProxy(pub(super) *const Preemptible);
 
 // SAFETY: the vCPU's ring holds the proxy, and only the current thread calls it.
-unsafe impl Send for ByFirst {}
+unsafe impl Send for FirstThreadProxy {}
 // SAFETY: as above.
-unsafe impl Sync for ByFirst {}
+unsafe impl Sync for FirstThreadProxy {}
 
-impl Proxy for ByFirst {
+impl Proxy for FirstThreadProxy {
     fn call(&self, job: &mut dyn FnMut()) -> bool {
-        // SAFETY: the worker, which owns the ring that calls this, holds the vCPU.
+        // SAFETY: the ring calls its proxy only on threads that did not make the ring: threads of
+        // the vCPU, which hold it while they run. The drop of the ring calls no proxy, also if
+        // `start` has failed and the vCPU is gone: the thread that made the ring drops it.
         let vcpu = unsafe { &*self.0 };
         let owner = &vcpu.threads[FIRST];
         // The arrivals may have been fetched while the kernel's flag for them stands

@@ -93,12 +93,12 @@ use std::io;
 
 pub(crate) use calibrate::costs;
 pub(crate) use current::answer_here;
-pub(crate) use serve::{at_once, notify_local_arrival};
+pub(crate) use serve::{notify_local_arrival, without_suspension};
 pub(crate) use slice::schedule_as_waiter;
 pub(crate) use start::start;
 pub(crate) use upshift_core::preempt::Rule;
 pub(crate) use vcpu::{Preemptible, Settings};
-pub(crate) use watcher::PATIENCE;
+pub(crate) use watcher::SUSPENDED_DELAY;
 
 /// Whether a vCPU may interrupt a poll that overruns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -89,7 +89,7 @@ impl Roles {
     }
 
     /// Returns the threads of this role.
-    pub(super) fn of(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn with_role(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
         let all = self.roles.iter().enumerate();
         all.filter(move |(_, other)| **other == role)
             .map(|(n, _)| n)
@@ -102,7 +102,7 @@ impl Roles {
 
     /// Returns the free thread to use next.
     pub(super) fn free(&self) -> Option<usize> {
-        self.of(Role::Free).next()
+        self.with_role(Role::Free).next()
     }
 
     /// Stops the current thread, which takes `role`, and returns the thread that is current now.
@@ -167,7 +167,7 @@ mod tests {
             if stopped.stop(role).is_some() {
                 next.push(stopped);
             }
-            for successor in roles.of(Role::Suspended) {
+            for successor in roles.with_role(Role::Suspended) {
                 let mut stopped = roles.clone();
                 stopped.stop_for(role, successor);
                 next.push(stopped);
@@ -201,9 +201,12 @@ mod tests {
         let mut seen = HashSet::from([Roles::new(4)]);
         let mut queue = VecDeque::from([Roles::new(4)]);
         while let Some(state) = queue.pop_front() {
-            assert_eq!(state.of(Role::Current).collect::<Vec<_>>(), [state.current]);
+            assert_eq!(
+                state.with_role(Role::Current).collect::<Vec<_>>(),
+                [state.current]
+            );
             let mut end = state.clone();
-            let first = |roles: &Roles, role| roles.of(role).next();
+            let first = |roles: &Roles, role| roles.with_role(role).next();
             while let Some(thread) = first(&end, Role::Blocked) {
                 end.unblock(thread);
             }

@@ -18,7 +18,7 @@ use super::vcpu::Preemptible;
 use crate::coroutine::budget;
 use crate::host::Linux;
 use crate::time::clock;
-use crate::worker::{Kind, Until, Worker};
+use crate::worker::{Until, VcpuKind, Worker};
 
 /// A preemptible vCPU, served by its thread `me`.
 struct Shared<'a> {
@@ -31,8 +31,8 @@ struct Shared<'a> {
     idle_at: u64,
 }
 
-impl<'a> Kind<'a> for Shared<'a> {
-    const SHARES: bool = true;
+impl<'a> VcpuKind<'a> for Shared<'a> {
+    const IS_SHARED: bool = true;
 
     fn should_leave(
         &mut self,
@@ -56,7 +56,7 @@ impl<'a> Kind<'a> for Shared<'a> {
     /// Returns true if the ring is due while a poll is suspended, since an arrival of its level
     /// goes before it, or shortly after a wait, when there is time to spare: the arrival then does
     /// not wait behind a poll that may turn out to be long.
-    fn is_prompt(&self) -> bool {
+    fn reaps_before_poll(&self) -> bool {
         let vcpu = self.vcpu;
         let idle = self.worker.executor().clock().wrapping_sub(self.idle_at);
         (vcpu.tally.suspended.load(Relaxed) != 0 || idle < vcpu.settings.spare_time)
@@ -119,7 +119,7 @@ impl Preemptible {
         thread.sample_clocks(|now| self.parked(now));
         // The cause of the suspension waits in the ring or in the queues.
         self.watch().mask();
-        worker.turn();
+        worker.run_pass();
         let shared = Shared {
             vcpu: self,
             worker,
@@ -174,7 +174,10 @@ impl Preemptible {
     #[inline]
     fn watch_over(&self, worker: &Worker) {
         let begins = worker.executor().clock();
-        if self.alarm.rests(begins, self.settings.max_suspension_ticks) {
+        if self
+            .alarm
+            .is_resting(begins, self.settings.max_suspension_ticks)
+        {
             return;
         }
         self.listen(worker);
@@ -188,13 +191,13 @@ impl Preemptible {
                 WaitingWork::Equal if worker.executor().only_expired(level) => WaitingWork::Nothing,
                 waits => waits,
             };
-            self.alarm.look_within(begins, self.look_after(waits));
+            self.alarm.look_within(begins, self.look_delay(waits));
         }
     }
 
     /// Returns the ticks after which the watcher looks at a poll behind which `waits` waits. Less
     /// urgent work waits until the poll ends or sleeps.
-    fn look_after(&self, waits: WaitingWork) -> u64 {
+    fn look_delay(&self, waits: WaitingWork) -> u64 {
         match waits {
             WaitingWork::Nothing => self.settings.max_suspension_ticks,
             WaitingWork::Equal | WaitingWork::Urgent => self.settings.cost_ticks,
@@ -214,8 +217,8 @@ impl Preemptible {
             .arm(worker.timers().next_deadline().unwrap_or(NEVER));
     }
 
-    /// Makes a call within the poll of thread `number`; see [`at_once`].
-    fn at_once<R>(&self, number: usize, call: impl FnOnce() -> R) -> R {
+    /// Makes a call within the poll of thread `number`; see [`without_suspension`].
+    fn without_suspension<R>(&self, number: usize, call: impl FnOnce() -> R) -> R {
         let _critical = crate::preempt::permit::Critical::enter();
         if self.current.load(Acquire) != number {
             // Another thread has the vCPU.
@@ -304,18 +307,21 @@ impl Preemptible {
     #[cold]
     fn waiter(&self, waits: WaitingWork) {
         let ticks = clock::ticks();
-        if !self.alarm.rests(ticks, self.settings.max_suspension_ticks) {
-            self.alarm.look_within(ticks, self.look_after(waits));
+        if !self
+            .alarm
+            .is_resting(ticks, self.settings.max_suspension_ticks)
+        {
+            self.alarm.look_within(ticks, self.look_delay(waits));
         }
     }
 
     /// Starts another spare thread. Allocates, so only a thread of the vCPU may call it.
     fn start_another(&self) -> std::io::Result<()> {
-        self.held().start_spare()
+        self.to_arc().start_spare()
     }
 
     /// Returns another counted reference to the vCPU. Only for threads of the vCPU.
-    pub(super) fn held(&self) -> Arc<Preemptible> {
+    pub(super) fn to_arc(&self) -> Arc<Preemptible> {
         // SAFETY: `self` is in an `Arc`, of which the runtime's worker holds a reference.
         unsafe {
             Arc::increment_strong_count(self);
@@ -339,10 +345,14 @@ pub(crate) fn notify_local_arrival(waits: WaitingWork) {
 ///
 /// A send, for example, takes longer than all else in most polls, and ends without being stopped.
 #[inline]
-pub(crate) fn at_once<R>(call: impl FnOnce() -> R) -> R {
+pub(crate) fn without_suspension<R>(call: impl FnOnce() -> R) -> R {
     let mut call = Some(call);
     let mut result = None;
-    with_current(|vcpu, number| result = call.take().map(|call| vcpu.at_once(number, call)));
+    with_current(|vcpu, number| {
+        result = call
+            .take()
+            .map(|call| vcpu.without_suspension(number, call))
+    });
     match (result, call) {
         (Some(result), _) => result,
         (None, Some(call)) => call(),

@@ -144,7 +144,7 @@ mod tests {
                     unsafe {
                         libc::syscall(libc::SYS_ppoll, none, 0, forever, &raw const mask, size)
                     };
-                    owner.sent.is_answered();
+                    owner.sent.mark_answered();
                     service.answer();
                 }
             });

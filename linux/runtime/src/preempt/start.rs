@@ -6,7 +6,7 @@ use std::sync::Arc;
 use upshift_board::Role;
 use upshift_elevate::dispatch::register_barrier;
 
-use super::idle::ByFirst;
+use super::idle::FirstThreadProxy;
 use super::vcpu::{Preemptible, SPARES, Settings};
 use super::{interrupt, refusal, slice, watcher};
 use crate::host::PreemptibleVcpu;
@@ -39,7 +39,7 @@ pub(crate) unsafe fn start(
     }
     worker
         .ring()
-        .set_proxy(Box::new(ByFirst(Arc::as_ptr(&vcpu))));
+        .set_proxy(Box::new(FirstThreadProxy(Arc::as_ptr(&vcpu))));
     let host = worker.shared().domain.host();
     host.set_watch(vcpu.index, Some(vcpu.watch().clone()));
     let started =

@@ -238,7 +238,7 @@ impl Preemptible {
         if turn != NONE && roles.role(turn) == Role::Suspended {
             return Some(turn);
         }
-        roles.of(Role::Suspended).min_by_key(since)
+        roles.with_role(Role::Suspended).min_by_key(since)
     }
 
     /// Returns the thread whose poll made room for the turn of the poll under way, unless the
@@ -331,7 +331,7 @@ mod tests {
             Err(error) => return eprintln!("skipped: {error}"),
         };
         let mut vcpu = None;
-        runtime.block_on(async { with_current(|here, _| vcpu = Some(here.held())) });
+        runtime.block_on(async { with_current(|here, _| vcpu = Some(here.to_arc())) });
         let vcpu = vcpu.unwrap();
         let end = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = mpsc::channel();

@@ -148,9 +148,10 @@ impl Thread {
         }
     }
 
-    /// Waits for a command, for at most a millisecond if `patient`. May return without a command.
-    pub(super) fn wait_once(&self, patient: bool) {
-        if patient {
+    /// Waits for a command, for at most a millisecond if `checks_periodically`. May return
+    /// without a command.
+    pub(super) fn wait_once(&self, checks_periodically: bool) {
+        if checks_periodically {
             futex_wait_for(&self.command, WAIT, 1_000_000);
         } else {
             futex_wait(&self.command, WAIT);
@@ -196,8 +197,8 @@ impl Thread {
             let clocks = self.clocks(parked);
             let began = self.began.load(Relaxed);
             let turn = clock::to_ticks(Duration::from_nanos(TURN_LENGTH));
-            (ran, may_sleep) = self.age.of(clocks, (began, before, since), turn);
-            self.age.is(clocks, began, ran);
+            (ran, may_sleep) = self.age.estimate(clocks, (began, before, since), turn);
+            self.age.record(clocks, began, ran);
         }
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
         let ran = RunTime {
@@ -213,7 +214,7 @@ impl Thread {
     pub(super) fn sample_clocks(&self, parked: impl FnOnce(u64) -> u64) {
         let clocks = self.clocks(parked);
         let (began, ran) = (self.began.load(Relaxed), self.ran.load(Relaxed));
-        self.age.is(clocks, began, ran);
+        self.age.record(clocks, began, ran);
     }
 
     /// Reads the clocks of the thread, and the total sleep of its vCPU. One system call.

@@ -285,11 +285,15 @@ impl Preemptible {
 
     /// Polls pinned coroutines on the calling thread, which built the runtime, until `done` returns
     /// true. `done` is called when there is nothing to poll, and then every millisecond if
-    /// `patient`.
+    /// `checks_periodically`.
     ///
     /// # Errors
     /// The thread has not [claimed](interrupt::claim) its signal, and cannot: nothing was polled.
-    pub(crate) fn serve_as_main(&self, patient: bool, done: &dyn Fn() -> bool) -> io::Result<()> {
+    pub(crate) fn serve_as_main(
+        &self,
+        checks_periodically: bool,
+        done: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
         interrupt::claim()?;
         let worker = self.worker();
         let _registered = Registered::begin(self, MAIN);
@@ -309,7 +313,7 @@ impl Preemptible {
             } else if done() && self.roles().set_main(false) {
                 return Ok(());
             } else {
-                thread.wait_once(patient);
+                thread.wait_once(checks_periodically);
             }
         }
     }
@@ -348,7 +352,7 @@ impl Preemptible {
     }
 
     /// Returns the vCPU's worker, for calls that are safe from any thread.
-    pub(crate) fn of_any_thread(&self) -> &Worker {
+    pub(crate) fn shared_worker(&self) -> &Worker {
         self.worker()
     }
 }
@@ -481,7 +485,7 @@ mod tests {
             Err(error) => return eprintln!("skipped: {error}"),
         };
         let mut vcpu = None;
-        runtime.block_on(async { with_current(|here, _| vcpu = Some(here.held())) });
+        runtime.block_on(async { with_current(|here, _| vcpu = Some(here.to_arc())) });
         let vcpu = vcpu.unwrap();
         let handle = runtime.handle();
         let (held, release) = (

@@ -32,14 +32,14 @@ use super::roles::{FIRST, NONE, Role};
 use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
-use crate::board::LOOK;
+use crate::board::LOOK_INTERVAL;
 use crate::host::PreemptibleVcpu;
 use crate::preempt::interrupt;
 use crate::time::clock;
 
 /// Time for which a suspended poll that has had its turn lets others of its level go first: the
 /// longest suspension.
-pub(crate) const PATIENCE: Duration = Duration::from_nanos(MAX_SUSPENSION);
+pub(crate) const SUSPENDED_DELAY: Duration = Duration::from_nanos(MAX_SUSPENSION);
 
 /// Time in nanoseconds after which a standstill for lack of threads is reported.
 const STANDSTILL_LIMIT: u64 = 1_000_000_000;
@@ -186,7 +186,7 @@ impl<'a> Watcher<'a> {
             at = at.min(now + TURN_LENGTH);
         }
         if vcpu.announcer.is_some() {
-            at = at.min(now + clock::nanos(LOOK));
+            at = at.min(now + clock::nanos(LOOK_INTERVAL));
         }
         vcpu.alarm.arm(at.max(now + 1));
     }
@@ -436,7 +436,7 @@ impl<'a> Watcher<'a> {
         let is_due =
             |&number: &usize| now.saturating_sub(vcpu.threads[number].since.load(Relaxed)) >= least;
         let Some(next) = roles
-            .of(Role::Suspended)
+            .with_role(Role::Suspended)
             .filter(is_due)
             .min_by_key(|&number| (number <= last, number))
         else {
@@ -524,7 +524,7 @@ impl<'a> Watcher<'a> {
             return;
         }
         let roles = vcpu.roles();
-        for number in roles.of(Role::Suspended) {
+        for number in roles.with_role(Role::Suspended) {
             let thread = &vcpu.threads[number];
             if waived {
                 vcpu.wake_up(number);

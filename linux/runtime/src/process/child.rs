@@ -190,7 +190,7 @@ impl Child {
     /// The program is killed at the first poll; a dropped future only stops waiting.
     ///
     /// # Errors
-    /// Those of [`start_kill`](Child::start_kill) and [`wait`](Child::wait).
+    /// The errors of [`start_kill`](Child::start_kill) and [`wait`](Child::wait).
     pub async fn kill(&mut self) -> io::Result<()> {
         self.start_kill()?;
         self.wait().await.map(drop)
@@ -226,7 +226,7 @@ impl Child {
     /// A dropped future drops the [`Child`].
     ///
     /// # Errors
-    /// Those of [`wait`](Child::wait), and errors of reading.
+    /// The errors of [`wait`](Child::wait), and errors of reading.
     pub async fn wait_with_output(mut self) -> io::Result<Output> {
         async fn collect(stream: Option<PipeReader>) -> io::Result<Vec<u8>> {
             let mut all = Vec::new();

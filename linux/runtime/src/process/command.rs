@@ -183,7 +183,7 @@ impl Command {
     /// [`kill_on_drop`](Command::kill_on_drop) is set.
     ///
     /// # Errors
-    /// Those of [`spawn`](Command::spawn).
+    /// The errors of [`spawn`](Command::spawn).
     pub async fn status(&mut self) -> io::Result<ExitStatus> {
         let mut child = self.spawn().await?;
         // Nobody reads the piped streams.
@@ -197,7 +197,7 @@ impl Command {
     /// Like that of [`status`](Command::status).
     ///
     /// # Errors
-    /// Those of [`spawn`](Command::spawn), and errors of reading.
+    /// The errors of [`spawn`](Command::spawn), and errors of reading.
     pub async fn output(&mut self) -> io::Result<Output> {
         self.stdout(Stdio::piped()).stderr(Stdio::piped());
         self.spawn().await?.wait_with_output().await

@@ -30,7 +30,7 @@ impl Choice {
     /// # Errors
     /// The feature that io_uring lacks, if no other driver is allowed; `InvalidInput` for an
     /// unknown word in the environment.
-    pub(crate) fn make(asked: Driver) -> io::Result<Choice> {
+    pub(crate) fn new(asked: Driver) -> io::Result<Choice> {
         let (asked, by) = match asked {
             Driver::Auto => driver_from_environment()?,
             asked => (asked, "by the program"),

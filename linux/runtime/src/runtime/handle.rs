@@ -63,7 +63,7 @@ impl Handle {
         let (priority, location) = (priority.into(), Location::caller());
         let future = traced(future, location, priority);
         let spawned = self.shared.domain.spawn_at(future, priority, location);
-        spawned.map(JoinHandle::of)
+        spawned.map(JoinHandle::new)
     }
 
     /// Wakes a coroutine.
@@ -105,7 +105,7 @@ impl Handle {
     /// Returns the counters of a level since the start, over all vCPUs.
     #[must_use]
     pub fn level_stats(&self, level: Level) -> crate::runtime::stats::LevelStats {
-        crate::runtime::stats::of_level(&self.shared.domain, level)
+        crate::runtime::stats::level_stats(&self.shared.domain, level)
     }
 
     /// Returns a snapshot of all counters: coroutines by state, levels, vCPUs, rings, preemption.

@@ -80,7 +80,7 @@ impl Runtime {
     /// Creates a runtime with the default settings: one vCPU per CPU.
     ///
     /// # Errors
-    /// Those of [`Builder::build`].
+    /// The errors of [`Builder::build`].
     pub fn new() -> io::Result<Runtime> {
         Runtime::builder().build()
     }
@@ -222,7 +222,7 @@ impl Runtime {
     fn worker(&self) -> &Worker {
         match &self.engine {
             Engine::Inline(Some(worker)) => worker,
-            Engine::Preemptible(vcpu) => vcpu.of_any_thread(),
+            Engine::Preemptible(vcpu) => vcpu.shared_worker(),
             Engine::Inline(None) => unreachable!("taken by the drop"),
         }
     }

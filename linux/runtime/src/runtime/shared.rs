@@ -115,7 +115,7 @@ impl Shared {
 
     /// Returns the CPU of a vCPU: the user's choice or, with the board or preemption, a CPU of the
     /// process.
-    pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
+    pub(crate) fn pinned_cpu(&self, index: usize) -> Option<usize> {
         let by_user = self.settings.pins.get(index).copied();
         let needs_one = self.membership.is_some() || self.settings.preemption.is_some();
         by_user.or_else(|| self.cpu_of(index).filter(|_| needs_one))

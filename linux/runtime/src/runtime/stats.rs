@@ -14,7 +14,7 @@ pub struct LevelStats {
 }
 
 /// Merges the counters of a level of all vCPUs.
-pub(crate) fn of_level(domain: &Domain<Linux>, level: Level) -> LevelStats {
+pub(crate) fn level_stats(domain: &Domain<Linux>, level: Level) -> LevelStats {
     let mut vcpus = domain.vcpus();
     let mut all = match vcpus.next() {
         Some(first) => first.level_stats(level),

@@ -83,7 +83,7 @@ unsafe impl Sync for Arrivals {}
 impl Arrivals {
     /// Creates the access to the ring of the calling thread; `None` where the kernel does not
     /// announce arrivals during a poll.
-    pub(crate) fn of(ring: &Ring) -> Option<Arc<Arrivals>> {
+    pub(crate) fn for_ring(ring: &Ring) -> Option<Arc<Arrivals>> {
         if !ring.reports_arrivals() || register_barrier().is_err() {
             return None;
         }
@@ -101,7 +101,7 @@ impl Arrivals {
 
     /// Ends the listening of other vCPUs: the owner is back at its ring.
     #[inline]
-    pub(crate) fn owner_is_back(&self) {
+    pub(crate) fn end_stand_in(&self) {
         if self.listened.load(Ordering::Relaxed) {
             self.listened.store(false, Ordering::Relaxed);
             // A signal that is still on its way finds nothing to do.
@@ -111,7 +111,7 @@ impl Arrivals {
     }
 
     /// Works on the ring in place of its owner. The caller holds the vCPU's entry.
-    pub(crate) fn turn(&self) -> Vec<DeferredCall> {
+    pub(crate) fn serve_ring(&self) -> Vec<DeferredCall> {
         // Twice: the owner may have ended its use between the attempt and the question.
         for _ in 0..2 {
             if self.permit.revoke(heavy_barrier).is_ok() {
@@ -150,7 +150,7 @@ thread_local! {
 pub(crate) fn answer_here() {
     // SAFETY: set while the loop runs, which holds it.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
-        own.sent.is_answered();
+        own.sent.mark_answered();
         if own.enter_requested.swap(false, Ordering::SeqCst) {
             own.watch.enter();
         }
@@ -214,7 +214,7 @@ impl Drop for StandInGuard<'_> {
     fn drop(&mut self) {
         // Waits for a vCPU that stands in.
         self.access.set_arrivals(self.index, None);
-        self.arrivals.owner_is_back();
+        self.arrivals.end_stand_in();
         permit::leave();
         OWN.set(self.own);
         // SAFETY: the permit was held when the guard was created.

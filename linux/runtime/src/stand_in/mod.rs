@@ -58,15 +58,15 @@ impl Neighbours {
         index: usize,
         ring: &Ring,
     ) -> Option<StandInGuard<'a>> {
-        let arrivals = self.arrivals.get_or_init(|| Arrivals::of(ring));
+        let arrivals = self.arrivals.get_or_init(|| Arrivals::for_ring(ring));
         (arrivals.as_ref()).map(|arrivals| StandInGuard::begin(access, index, arrivals))
     }
 
     /// Ends the listening of other vCPUs to the ring of this one.
     #[inline]
-    pub(crate) fn owner_is_back(&self) {
+    pub(crate) fn end_stand_in(&self) {
         if let Some(Some(arrivals)) = self.arrivals.get() {
-            arrivals.owner_is_back();
+            arrivals.end_stand_in();
         }
     }
 
@@ -156,7 +156,7 @@ impl<'a> Look<'a> {
                 Some(VcpuAccess {
                     arrivals: Some(there),
                     ..
-                }) if Arc::ptr_eq(there, &arrivals) => there.turn(),
+                }) if Arc::ptr_eq(there, &arrivals) => there.serve_ring(),
                 _ => Vec::new(),
             };
             found |= !wakers.is_empty();

@@ -166,7 +166,7 @@ impl<T> Sender<T> {
         let receivers = state.receivers;
         if receivers == 0 {
             drop(state);
-            let value = message.take().and_then(taken);
+            let value = message.take().and_then(into_value);
             return match value {
                 Some(value) => Err(SendError(value)),
                 None => unreachable!("the message was not shared"),
@@ -294,7 +294,7 @@ impl<T> Sender<T> {
 }
 
 /// Returns the value of a message, if this is the only reference to it.
-fn taken<T>(message: Arc<Message<T>>) -> Option<T> {
+fn into_value<T>(message: Arc<Message<T>>) -> Option<T> {
     Arc::into_inner(message)?
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner)

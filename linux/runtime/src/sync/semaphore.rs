@@ -273,7 +273,7 @@ impl Semaphore {
     /// Acquires several permits at once, if they are free and no waiter goes first.
     ///
     /// # Errors
-    /// Those of [`try_acquire`](Semaphore::try_acquire).
+    /// The errors of [`try_acquire`](Semaphore::try_acquire).
     ///
     /// ```
     /// let semaphore = upshift::sync::Semaphore::new(3);
@@ -292,7 +292,7 @@ impl Semaphore {
     /// coroutine.
     ///
     /// # Errors
-    /// Those of [`try_acquire`](Semaphore::try_acquire).
+    /// The errors of [`try_acquire`](Semaphore::try_acquire).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -312,7 +312,7 @@ impl Semaphore {
     /// another coroutine.
     ///
     /// # Errors
-    /// Those of [`try_acquire`](Semaphore::try_acquire).
+    /// The errors of [`try_acquire`](Semaphore::try_acquire).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -334,7 +334,7 @@ impl Semaphore {
     /// [`acquire`](Semaphore::acquire) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// Those of [`acquire`](Semaphore::acquire).
+    /// The errors of [`acquire`](Semaphore::acquire).
     ///
     /// # Panics
     /// When called in a coroutine, whose vCPU it would stop.
@@ -354,7 +354,7 @@ impl Semaphore {
     /// [`acquire_many`](Semaphore::acquire_many) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// Those of [`acquire`](Semaphore::acquire).
+    /// The errors of [`acquire`](Semaphore::acquire).
     ///
     /// # Panics
     /// When called in a coroutine, whose vCPU it would stop.
@@ -374,7 +374,7 @@ impl Semaphore {
     /// [`acquire_owned`](Semaphore::acquire_owned) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// Those of [`acquire`](Semaphore::acquire).
+    /// The errors of [`acquire`](Semaphore::acquire).
     ///
     /// # Panics
     /// When called in a coroutine, whose vCPU it would stop.
@@ -398,7 +398,7 @@ impl Semaphore {
     /// thread.
     ///
     /// # Errors
-    /// Those of [`acquire`](Semaphore::acquire).
+    /// The errors of [`acquire`](Semaphore::acquire).
     ///
     /// # Panics
     /// When called in a coroutine, whose vCPU it would stop.
@@ -530,7 +530,7 @@ impl Request {
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = semaphore.state.lock();
         let is_ready = match self.key {
-            Some(key) => state.waiters.granted(key),
+            Some(key) => state.waiters.is_granted(key),
             None => state.closed || state.suffices(self.permits, level),
         };
         if is_ready && !may_proceed() {

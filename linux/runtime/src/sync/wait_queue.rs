@@ -77,14 +77,14 @@ impl<P: Copy> WaitQueue<P> {
     }
 
     /// Moves the first waiter to the end of its present level, if that is less urgent, until the
-    /// first waiter is as urgent as when it queued. `now` returns the present level of a waiter, if
-    /// it is known.
-    pub(crate) fn settle_first(&mut self, now: impl Fn(P) -> Option<Level>) {
+    /// first waiter is as urgent as when it queued. `level_of` returns the present level of a
+    /// waiter, if it is known.
+    pub(crate) fn settle_first(&mut self, level_of: impl Fn(P) -> Option<Level>) {
         let Some(inner) = self.inner.as_mut() else {
             return;
         };
         while let Some(node) = inner.nodes.get(inner.head as usize)
-            && let Some(level) = now(node.payload)
+            && let Some(level) = level_of(node.payload)
             && level > node.level
         {
             inner.relink(inner.head, level);
@@ -143,7 +143,7 @@ impl<P: Copy> WaitQueue<P> {
     }
 
     /// Returns true if this node has been popped.
-    pub(crate) fn granted(&self, key: Key) -> bool {
+    pub(crate) fn is_granted(&self, key: Key) -> bool {
         self.inner
             .as_ref()
             .is_some_and(|inner| !inner.nodes[key.0 as usize].waiting)
@@ -308,7 +308,7 @@ mod tests {
                         let popped = queue.pop(|number| number);
                         prop_assert_eq!(popped.is_some(), expected.is_some());
                         if let Some((_, _, key)) = expected {
-                            prop_assert!(queue.granted(key));
+                            prop_assert!(queue.is_granted(key));
                             granted.push(key);
                         }
                     }

@@ -16,7 +16,7 @@ pub async fn consume_budget() {
 /// Returns whether another leaf future may complete in this poll.
 #[must_use]
 pub fn has_budget_remaining() -> bool {
-    budget::left() > 0
+    budget::remaining() > 0
 }
 
 /// Creates a future within which leaf futures do not use up the budget of the poll. They still give

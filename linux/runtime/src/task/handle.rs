@@ -53,7 +53,7 @@ pub struct JoinHandle<T> {
 
 impl<T> JoinHandle<T> {
     #[inline]
-    pub(crate) fn of(inner: upshift_core::JoinHandle<T, Linux>) -> JoinHandle<T> {
+    pub(crate) fn new(inner: upshift_core::JoinHandle<T, Linux>) -> JoinHandle<T> {
         JoinHandle { inner }
     }
 

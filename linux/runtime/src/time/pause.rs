@@ -80,7 +80,7 @@ pub(super) fn now() -> Option<u64> {
 }
 
 /// Converts a deadline to unpaused time, for the wheel.
-pub(super) fn real(deadline: u64) -> u64 {
+pub(super) fn to_unpaused(deadline: u64) -> u64 {
     with(|paused| match paused.resumed {
         Some(then) => deadline.saturating_sub(paused.now).saturating_add(then),
         None => deadline,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 #[cfg(feature = "test-util")]
 use super::pause;
-use super::timers::{Armed, Fired, Held, Key, Timers};
+use super::timers::{Armed, Key, TimerState, Timers, TimersRef};
 use super::{Instant, nanos_of, now, now_or_later};
 use crate::context;
 use crate::sync::{LockSafeWaker, may_proceed, wake};
@@ -99,7 +99,7 @@ pub struct Sleep {
 
 enum Stage {
     New,
-    Armed(Held, Key),
+    Armed(TimersRef, Key),
     /// Armed while the time is paused.
     #[cfg(feature = "test-util")]
     Paused(pause::Key),
@@ -173,7 +173,7 @@ impl Sleep {
         self.deadline = deadline;
         if let Stage::Armed(timers, key) = &self.stage
             && context::has_timers(timers)
-            && timers.reset(*key, real(deadline))
+            && timers.reset(*key, to_unpaused(deadline))
         {
             return;
         }
@@ -219,14 +219,14 @@ impl Sleep {
             Stage::New => false,
             Stage::Armed(timers, key) => {
                 let fired = timers.poll(*key, cx.waker());
-                if matches!(fired, Fired::Not) && !is_elsewhere(timers) {
+                if matches!(fired, TimerState::Pending) && !is_elsewhere(timers) {
                     return Poll::Pending;
                 }
                 drop(self.disarm());
                 match fired {
-                    Fired::Yes => true,
+                    TimerState::Fired => true,
                     // The timer's vCPU may be idle for ever and serve no timers.
-                    Fired::Not | Fired::Evicted => now() >= self.deadline,
+                    TimerState::Pending | TimerState::Evicted => now() >= self.deadline,
                 }
             }
             #[cfg(feature = "test-util")]
@@ -274,7 +274,7 @@ impl Sleep {
             }
             None => {}
         }
-        let deadline = real(self.deadline);
+        let deadline = to_unpaused(self.deadline);
         let mut waker = LockSafeWaker::new(cx.waker());
         let armed = context::with(|worker| {
             let level = worker.executor().running_level();
@@ -347,15 +347,15 @@ impl Drop for Sleep {
 /// Returns true if the calling thread belongs to another runtime than `timers`.
 #[inline]
 fn is_elsewhere(timers: &Timers) -> bool {
-    context::with_open(|worker| timers.are_of(worker.executor().domain().host()))
+    context::with_open(|worker| timers.belong_to(worker.executor().domain().host()))
         .is_some_and(|is_here| !is_here)
 }
 
 /// Returns the deadline for the wheel, in unpaused time if the time has ever been paused.
 #[inline]
-fn real(deadline: u64) -> u64 {
+fn to_unpaused(deadline: u64) -> u64 {
     #[cfg(feature = "test-util")]
-    let deadline = pause::real(deadline);
+    let deadline = pause::to_unpaused(deadline);
     deadline
 }
 

@@ -63,10 +63,10 @@ pub(crate) struct Timers {
 
 struct State {
     wheel: Wheel<Alarm>,
-    /// Number of [`Held`]s.
+    /// Number of [`TimersRef`]s.
     held: usize,
-    /// True while the [`Held`]s own one count of the `Arc`: from the first timer on, until the
-    /// timers are closed and the last `Held` is gone.
+    /// True while the [`TimersRef`]s own one count of the `Arc`: from the first timer on, until the
+    /// timers are closed and the last `TimersRef` is gone.
     counted: bool,
     /// Set when the vCPU leaves: these timers are not expired any more.
     closed: bool,
@@ -75,7 +75,8 @@ struct State {
 }
 
 impl State {
-    /// Returns true when the caller must release the count of the [`Held`]s, which happens once.
+    /// Returns true when the caller must release the count of the [`TimersRef`]s, which happens
+    /// once.
     fn take_count(&mut self) -> bool {
         self.closed && self.held == 0 && std::mem::take(&mut self.counted)
     }
@@ -83,23 +84,23 @@ impl State {
 
 /// A reference to the timers that an armed timer holds; cancelling the timer consumes it. Counted
 /// under the lock that both steps take anyway, not in the `Arc`.
-pub(super) struct Held(NonNull<Timers>);
+pub(super) struct TimersRef(NonNull<Timers>);
 
-// SAFETY: `Held` is a reference to `Timers`, which is `Sync`.
-unsafe impl Send for Held {}
+// SAFETY: `TimersRef` is a reference to `Timers`, which is `Sync`.
+unsafe impl Send for TimersRef {}
 // SAFETY: as above.
-unsafe impl Sync for Held {}
+unsafe impl Sync for TimersRef {}
 
-impl Deref for Held {
+impl Deref for TimersRef {
     type Target = Timers;
     #[inline]
     fn deref(&self) -> &Timers {
-        // SAFETY: the `Held`s own a count of the `Arc` as long as any of them exists.
+        // SAFETY: the `TimersRef`s own a count of the `Arc` as long as any of them exists.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl Held {
+impl TimersRef {
     /// Cancels the timer. Returns its waker if it has not fired.
     #[inline]
     pub(super) fn cancel(self, key: Key) -> Option<Waker> {
@@ -119,14 +120,14 @@ impl Held {
 
     #[cold]
     fn release_count(self) {
-        // SAFETY: the count belongs to all `Held`s, of which this was the last.
+        // SAFETY: the count belongs to all `TimersRef`s, of which this was the last.
         unsafe { Arc::decrement_strong_count(self.0.as_ptr()) };
     }
 }
 
 /// The result of [`Timers::arm`].
 pub(super) enum Armed {
-    At(Held, Key),
+    At(TimersRef, Key),
     /// The deadline has passed; nothing is armed.
     Past,
     /// The vCPU has left; nothing is armed.
@@ -134,10 +135,11 @@ pub(super) enum Armed {
 }
 
 /// The result of [`Timers::poll`].
-pub(super) enum Fired {
-    Not,
+pub(super) enum TimerState {
+    /// The timer has not fired.
+    Pending,
     /// The timer is gone: it has fired.
-    Yes,
+    Fired,
     /// The timer is gone: it was woken because its vCPU left.
     Evicted,
 }
@@ -160,7 +162,7 @@ impl Timers {
 
     /// Returns true if the timers belong to the runtime with this host.
     #[inline]
-    pub(super) fn are_of(&self, host: &Linux) -> bool {
+    pub(super) fn belong_to(&self, host: &Linux) -> bool {
         ptr::from_ref(host).addr() == self.host
     }
 
@@ -216,8 +218,8 @@ impl Timers {
         let releases_count = state.take_count();
         drop(state);
         if releases_count {
-            // SAFETY: the count belongs to the `Held`s, and is not the last: the caller has another
-            // count.
+            // SAFETY: the count belongs to the `TimersRef`s, and is not the last: the caller has
+            // another count.
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
         }
         for alarm in woken {
@@ -252,19 +254,19 @@ impl Timers {
         }
         // The pointer comes from the `Arc`, not from a reference, so that the counts can be
         // reached. SAFETY: the pointer of an `Arc` is not null.
-        let held = Held(unsafe { NonNull::new_unchecked(Arc::as_ptr(self).cast_mut()) });
+        let held = TimersRef(unsafe { NonNull::new_unchecked(Arc::as_ptr(self).cast_mut()) });
         Armed::At(held, key)
     }
 
     /// Checks whether a timer has fired. If not, it will wake `waker`.
-    pub(super) fn poll(&self, key: Key, waker: &Waker) -> Fired {
+    pub(super) fn poll(&self, key: Key, waker: &Waker) -> TimerState {
         let mut waker = LockSafeWaker::new(waker);
         let mut state = self.state.lock();
         let Some(alarm_slot) = state.wheel.get_mut(key) else {
             return if state.closed {
-                Fired::Evicted
+                TimerState::Evicted
             } else {
-                Fired::Yes
+                TimerState::Fired
             };
         };
         if !alarm_slot.waker.will_wake(&waker) {
@@ -273,7 +275,7 @@ impl Timers {
             drop(state);
             drop(old_alarm);
         }
-        Fired::Not
+        TimerState::Pending
     }
 
     /// Changes the deadline of a timer that has not fired, on the thread that serves the vCPU.
@@ -298,7 +300,7 @@ impl Timers {
 mod tests {
     use super::*;
 
-    fn arm(timers: &Arc<Timers>, deadline: u64) -> (Held, Key) {
+    fn arm(timers: &Arc<Timers>, deadline: u64) -> (TimersRef, Key) {
         let waker = Waker::noop();
         match timers.arm(deadline, &mut LockSafeWaker::new(waker), None) {
             Armed::At(held, key) => (held, key),

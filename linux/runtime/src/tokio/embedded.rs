@@ -41,7 +41,7 @@ use upshift_core::{Level, Priority};
 use upshift_ring::{Fd, op};
 
 use crate::affinity::{self, Mask};
-use crate::context::{self, Belonging};
+use crate::context::{self, RuntimeCell};
 use crate::io::Descriptor;
 use crate::net::is_cancelled;
 use crate::notice::{no_thread, notice};
@@ -96,9 +96,9 @@ impl TokioRuntime {
     pub(crate) fn new(
         name: &str,
         blocking_threads: usize,
-        ours: &Belonging,
+        ours: &RuntimeCell,
     ) -> io::Result<TokioRuntime> {
-        let belongs = ours.clone();
+        let runtime_cell = ours.clone();
         let cpus = affinity::current().ok();
         let of_process = cpus.clone();
         let runtime = runtime::Builder::new_current_thread()
@@ -108,7 +108,7 @@ impl TokioRuntime {
             .on_thread_start(move || {
                 // The thread may have been started by a vCPU that is pinned to one CPU.
                 of_process.as_ref().map(affinity::restore);
-                context::belong(&belongs, OUTSIDE);
+                context::join_runtime(&runtime_cell, OUTSIDE);
             })
             .enable_all()
             .build()?;
@@ -131,17 +131,21 @@ impl TokioRuntime {
     /// # Errors
     /// If the thread cannot be started, where the first use cannot be observed; if there is no
     /// memory for the coroutine.
-    pub(crate) fn drive_when_used(&self, ours: &Shared, belonging: &Belonging) -> io::Result<()> {
+    pub(crate) fn drive_when_used(
+        &self,
+        ours: &Shared,
+        runtime_cell: &RuntimeCell,
+    ) -> io::Result<()> {
         let Some(epoll) = epoll_of(&self.handle) else {
-            return self.driver.start(belonging);
+            return self.driver.start(runtime_cell);
         };
-        let (driver, belonging) = (self.driver.clone(), belonging.clone());
+        let (driver, runtime_cell) = (self.driver.clone(), runtime_cell.clone());
         let starts = async move {
             let epoll = Descriptor::new(epoll);
             // If the ring reports an error, the first use cannot be observed: the thread starts.
             let _ = readable(&epoll).await;
             let mut is_reported = false;
-            while let Err(error) = driver.start(&belonging) {
+            while let Err(error) = driver.start(&runtime_cell) {
                 if !std::mem::replace(&mut is_reported, true) {
                     notice(format_args!("{error}; trying again"));
                 }
@@ -181,7 +185,7 @@ impl Driver {
 
     /// Starts the thread that runs tokio's driver and polls its tasks, unless the runtime has
     /// ended.
-    fn start(&self, belonging: &Belonging) -> io::Result<()> {
+    fn start(&self, runtime_cell: &RuntimeCell) -> io::Result<()> {
         let mut state = self.state();
         let State::Idle(runtime) = std::mem::replace(&mut *state, State::Ended) else {
             return Ok(());
@@ -194,7 +198,7 @@ impl Driver {
             let mut runtime = runtime.lock().unwrap_or_else(PoisonError::into_inner);
             runtime.take()
         };
-        let (thread_runtime, belongs) = (runtime.clone(), belonging.clone());
+        let (thread_runtime, runtime_cell) = (runtime.clone(), runtime_cell.clone());
         let cpus = self.cpus.clone();
         let drive = move || {
             let _ends = ends;
@@ -203,7 +207,7 @@ impl Driver {
             if let Some(cpus) = &cpus {
                 let _ = affinity::restore(cpus);
             }
-            context::belong(&belongs, OUTSIDE);
+            context::join_runtime(&runtime_cell, OUTSIDE);
             preempt::schedule_as_waiter();
             if let Some(runtime) = take(&thread_runtime) {
                 let _ = runtime.block_on(async {
@@ -216,7 +220,7 @@ impl Driver {
         match thread::Builder::new().name(self.name.clone()).spawn(drive) {
             Ok(thread) => {
                 if let Some(cpus) = &self.cpus {
-                    affinity::restore_of(&thread, cpus);
+                    affinity::restore_thread(&thread, cpus);
                 }
                 *state = State::Driven {
                     stop,

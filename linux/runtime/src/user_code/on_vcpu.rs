@@ -23,9 +23,9 @@ impl<T: Send + 'static> OnVcpu<T> {
     /// # Errors
     /// On a thread that belongs to no runtime, or while the runtime shuts down.
     pub(crate) fn run(future: impl Future<Output = T> + Send + 'static) -> io::Result<OnVcpu<T>> {
-        let runtime = context::belongs_to().ok_or_else(context::outside)?;
+        let runtime = context::joined_runtime().ok_or_else(context::outside)?;
         let spawned = runtime.domain.spawn(future, Priority::Inherit);
-        let handle = spawned.map(JoinHandle::of).map_err(io::Error::other)?;
+        let handle = spawned.map(JoinHandle::new).map_err(io::Error::other)?;
         Ok(OnVcpu(handle))
     }
 }

@@ -148,15 +148,15 @@ impl Until<'_> {
 
 /// The steps of the loop in which vCPUs of the two kinds differ. Each kind has a loop of its own in
 /// the program.
-pub(crate) trait Kind<'a> {
+pub(crate) trait VcpuKind<'a> {
     /// Whether several threads share the vCPU. The loop of such a thread begins after a turn.
-    const SHARES: bool;
+    const IS_SHARED: bool;
     /// Called before each pick. Returns `Some` if the thread leaves the loop: true if it is done.
     fn should_leave(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>)
     -> Option<bool>;
     /// Returns whether completions are reaped before the next poll, however short the last poll
     /// was.
-    fn is_prompt(&self) -> bool;
+    fn reaps_before_poll(&self) -> bool;
     /// Called before the ring is looked at: nothing is polled from here on.
     fn between_polls(&self);
     /// Takes the next coroutine to poll or to resume.
@@ -184,8 +184,8 @@ struct InlineVcpu<'a> {
     guard: Option<StandInGuard<'a>>,
 }
 
-impl<'a> Kind<'a> for InlineVcpu<'a> {
-    const SHARES: bool = false;
+impl<'a> VcpuKind<'a> for InlineVcpu<'a> {
+    const IS_SHARED: bool = false;
 
     #[inline(always)]
     fn should_leave(&mut self, _: bool, _: &mut Option<Yielded<'a, Linux>>) -> Option<bool> {
@@ -193,7 +193,7 @@ impl<'a> Kind<'a> for InlineVcpu<'a> {
     }
 
     #[inline(always)]
-    fn is_prompt(&self) -> bool {
+    fn reaps_before_poll(&self) -> bool {
         false
     }
 
@@ -308,22 +308,22 @@ impl Worker {
     /// Runs the loop of a vCPU. Returns true if the thread that serves it is done, and false if
     /// another thread serves the vCPU from here on.
     #[inline(always)]
-    pub(crate) fn serve_as<'a, K: Kind<'a>>(&'a self, mut kind: K, done: Until<'_>) -> bool {
+    pub(crate) fn serve_as<'a, K: VcpuKind<'a>>(&'a self, mut kind: K, done: Until<'_>) -> bool {
         let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
         // Set if the ring has been looked at since the last poll or wait.
-        let mut turned = K::SHARES;
+        let mut turned = K::IS_SHARED;
         let mut back: Option<Yielded<'a, Linux>> = None;
         loop {
-            if K::SHARES
+            if K::IS_SHARED
                 && let Some(is_done) = kind.should_leave(turned, &mut back)
             {
                 return is_done;
             }
-            if self.submissions_are_urgent(back.as_ref()) || kind.is_prompt() {
+            if self.submissions_are_urgent(back.as_ref()) || kind.reaps_before_poll() {
                 kind.between_polls();
-                self.turn();
+                self.run_pass();
                 reaped_at = self.executor.clock();
                 polls = 0;
             }
@@ -338,7 +338,7 @@ impl Worker {
             }
             match kind.pick(self, back.take()) {
                 Some(Picked::Poll(running)) => {
-                    if K::SHARES && running.is_pinned() {
+                    if K::IS_SHARED && running.is_pinned() {
                         if kind.hand_over(running) {
                             return false;
                         }
@@ -356,7 +356,7 @@ impl Worker {
                     turned = false;
                     if polls >= POLLS_PER_REAP || self.reap_is_due(reaped_at, back.is_some()) {
                         kind.between_polls();
-                        self.turn();
+                        self.run_pass();
                         reaped_at = self.executor.clock();
                         polls = 0;
                     }
@@ -375,7 +375,7 @@ impl Worker {
                     // more arrives; a wait can tell.
                     if !turned && (self.ring_is_due() || self.timer_is_due()) {
                         kind.between_polls();
-                        self.turn();
+                        self.run_pass();
                         turned = true;
                     } else if done.is_met() {
                         return true;
@@ -399,7 +399,7 @@ impl Worker {
         // The first turn submits the cancellation, the second one reaps its completion.
         for _ in 0..2 {
             if self.ring.is_due(true) {
-                self.turn();
+                self.run_pass();
             }
         }
     }
@@ -472,9 +472,9 @@ impl Worker {
     }
 
     /// Submits I/O, reaps all completions into the ready queues, and expires timers.
-    pub(crate) fn turn(&self) {
-        self.outbox.is_submitted();
-        self.neighbours.owner_is_back();
+    pub(crate) fn run_pass(&self) {
+        self.outbox.clear();
+        self.neighbours.end_stand_in();
         if self.ring.is_due(true)
             && let Err(error) = self.ring.submit()
         {

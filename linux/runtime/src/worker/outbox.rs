@@ -57,7 +57,7 @@ impl Outbox {
 
     /// Records that everything is about to be submitted.
     #[inline]
-    pub(super) fn is_submitted(&self) {
+    pub(super) fn clear(&self) {
         self.before.set(NONE_WAITS);
         self.reads.set(0);
     }

@@ -54,7 +54,7 @@ impl Worker {
         let moment = self.timers.next_deadline().map_or(YIELD_SLEEP, |next| {
             YIELD_SLEEP.min(Duration::from_nanos(next.saturating_sub(now)))
         });
-        self.outbox.is_submitted();
+        self.outbox.clear();
         // A due timer shortens the moment to nothing, but another process may be ready on this CPU.
         if moment.is_zero() {
             std::thread::yield_now();
@@ -62,7 +62,7 @@ impl Worker {
         if let Err(error) = self.ring.wait(Some(moment)) {
             self.shared.report(&error);
         }
-        self.turn();
+        self.run_pass();
         true
     }
 }

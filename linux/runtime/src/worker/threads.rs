@@ -111,7 +111,8 @@ impl Shared {
         let thread = thread::Builder::new()
             .name(format!("{}-{index}", self.settings.name))
             .spawn(move || {
-                let (worker, preemptible) = match shared.worker(executor, shared.pin_of(index)) {
+                let (worker, preemptible) = match shared.worker(executor, shared.pinned_cpu(index))
+                {
                     Ok(pair) => pair,
                     Err(error) => {
                         let _ = ready.send(Err(error));

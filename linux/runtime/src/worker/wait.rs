@@ -56,7 +56,7 @@ impl Worker {
             }
             spin.miss();
         }
-        self.neighbours.owner_is_back();
+        self.neighbours.end_stand_in();
         if !self.executor.prepare_park() {
             return;
         }
@@ -64,7 +64,7 @@ impl Worker {
         self.meter.park(began);
         self.recorder().parked(self.executor.index());
         self.meter.publish(&self.ring);
-        self.outbox.is_submitted();
+        self.outbox.clear();
         let found = loop {
             if self.look_around() {
                 break true;
@@ -153,7 +153,7 @@ impl Worker {
                 break false;
             }
         };
-        self.meter.spun(clock::ticks().wrapping_sub(began));
+        self.meter.add_spin(clock::ticks().wrapping_sub(began));
         found
     }
 }

@@ -159,8 +159,8 @@ impl TestServer {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 let address = listener.local_addr().unwrap();
                 send.send((address, handle)).unwrap();
-                let server =
-                    Server::new(listener).until(async move { end_requested.notified().await });
+                let server = Server::new(listener)
+                    .with_graceful_shutdown(async move { end_requested.notified().await });
                 set(server).run(app()).await.unwrap();
             });
         });

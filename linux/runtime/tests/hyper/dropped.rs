@@ -53,7 +53,7 @@ fn the_last_bytes_of_a_dropped_connection_wait_for_a_slow_reader() {
             let mut accepted = 0;
             // A send that does not complete in this time shows that the socket is full.
             let full = Duration::from_millis(300);
-            let piece = [7; Io::COPIED];
+            let piece = [7; Io::MAX_COPIED];
             loop {
                 let write = poll_fn(|cx| Pin::new(&mut io).poll_write(cx, &piece));
                 match upshift::time::timeout(full, write).await {

@@ -4,7 +4,7 @@
 use std::ptr::{null, null_mut};
 
 /// A program's own handler, which does nothing.
-pub(crate) extern "C" fn own(_: libc::c_int) {}
+pub(crate) extern "C" fn do_nothing(_: libc::c_int) {}
 
 /// Installs `handler` for the signal that interrupts polls. Must be called while a runtime exists
 /// that uses the signal.

@@ -299,7 +299,7 @@ mod tests {
         (0..100).for_each(|value| send(JobClass::User(8), value));
         let found = Mutex::new(Vec::new());
         let received = |count: usize| {
-            upshift_testing::until("the answers", || {
+            upshift_testing::wait_until("the answers", || {
                 let mut found = found.lock().unwrap();
                 found.extend(answers.take());
                 found.len() >= count
@@ -318,10 +318,10 @@ mod tests {
         let readers = ProcReader::start().unwrap();
         drop(hold_up(&readers, JobClass::Rules, 100));
         let all = Arc::clone(&readers.readers);
-        upshift_testing::until("all but one have ended", || {
+        upshift_testing::wait_until("all but one have ended", || {
             all.threads.load(Acquire) == 1 && all.idle.load(Acquire) == 1
         });
         drop(readers);
-        upshift_testing::until("the last has ended, too", || Arc::strong_count(&all) == 1);
+        upshift_testing::wait_until("the last has ended, too", || Arc::strong_count(&all) == 1);
     }
 }

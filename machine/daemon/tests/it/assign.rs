@@ -12,7 +12,7 @@ use upshift_elevate::{Class, Elevator, Policy, Priority, current_tid};
 use crate::attack::{ALICE, MALLORY, deadline_after, open_config, start_child};
 use crate::child::{pin, wait_for_parent};
 use crate::client::{Registration, census};
-use crate::process::{MAX_WAIT, Process, elevated_threads, until};
+use crate::process::{Process, WAIT_LIMIT, elevated_threads, wait_until};
 use crate::{permitted, serial_test, socket};
 
 /// Returns a rule that assigns `level` to the programs of `user`.
@@ -70,7 +70,7 @@ fn an_assigned_program_is_urgent_within_its_budget() {
     let path = socket("assigned");
     let before = start_spinner(&path, ALICE);
     let _daemon = daemon("assigned", vec![rule(ALICE, 8)]);
-    until("a running program is assigned", || {
+    wait_until("a running program is assigned", || {
         assigned(&census(&path), before.pid()).is_some()
     });
     let (urgent, other) = race(before, start_spinner(&path, MALLORY));
@@ -80,7 +80,7 @@ fn an_assigned_program_is_urgent_within_its_budget() {
     assert!(urgent < 970_000, "{urgent} {other}");
     assert_eq!(census(&path)["alarms"], 0);
     let after = start_spinner(&path, ALICE);
-    until("a later program is assigned", || {
+    wait_until("a later program is assigned", || {
         assigned(&census(&path), after.pid()).is_some()
     });
     let (urgent, other) = race(after, start_spinner(&path, MALLORY));
@@ -101,7 +101,7 @@ fn a_thread_that_an_administrator_makes_ordinary_is_not_reported_as_elevated() {
         let census = census(&path);
         assigned(&census, process.pid()).map(|process| process["elevated"].clone())
     };
-    until("the program is elevated", || {
+    wait_until("the program is elevated", || {
         elevated() == Some(Value::Bool(true))
     });
     for thread in elevated_threads(process.pid()) {
@@ -133,7 +133,7 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
         let two_threads = [("USER", ALICE.to_string()), ("THREADS", "2".to_string())];
         let mut process = Process::start("spinners", &path, &two_threads);
         process.line("ready").unwrap();
-        until("the program is elevated", || {
+        wait_until("the program is elevated", || {
             !elevated_threads(process.pid()).is_empty()
         });
         // This thread must be more urgent than the program, or it would run only while the program
@@ -170,7 +170,7 @@ fn children_of_an_assigned_program_are_assigned_and_all_are_restored() {
     let mut parent = Process::start("sleeping-parent", &path, &[("USER", ALICE.to_string())]);
     let child = parent.number("child ") as i32;
     let pids = [parent.pid(), child];
-    until("all threads of parent and child are elevated", || {
+    wait_until("all threads of parent and child are elevated", || {
         pids.iter().all(|&pid| !elevated_threads(pid).is_empty())
             && elevated_threads(parent.pid()).len() >= 3
     });
@@ -222,7 +222,7 @@ fn programs_of_one_rule_share_a_cpu_by_slices() {
     let path = socket("slices");
     let daemon = daemon("slices", vec![rule(ALICE, 8)]);
     let mut programs = [0, 1].map(|_| start_spinner(&path, ALICE));
-    until("both programs are elevated", || {
+    wait_until("both programs are elevated", || {
         programs
             .iter()
             .all(|process| !elevated_threads(process.pid()).is_empty())
@@ -259,13 +259,13 @@ fn children_are_one_priority_below_their_parent() {
     let daemon = daemon("children", vec![rule(ALICE, 8)]);
     let (after, younger) = parent_and_child(&path);
     for (parent, child) in [(&before, older), (&after, younger)] {
-        until("the parent is above its child", || {
+        wait_until("the parent is above its child", || {
             class(parent.pid()) == Some(Class::Fifo(9)) && class(child) == Some(Class::Fifo(8))
         });
     }
     drop((before, after));
     for child in [older, younger] {
-        until("the orphaned child has the priority of its rule", || {
+        wait_until("the orphaned child has the priority of its rule", || {
             class(child) == Some(Class::Fifo(9))
         });
         kill_orphan(child);
@@ -288,7 +288,7 @@ fn children_stay_ordinary_if_the_rule_leaves_children() {
     let daemon = daemon("no-children", vec![assign]);
     let (after, younger) = parent_and_child(&path);
     for parent in [&before, &after] {
-        until("the parent is elevated", || {
+        wait_until("the parent is elevated", || {
             class(parent.pid()) == Some(Class::Fifo(9))
         });
     }
@@ -299,7 +299,7 @@ fn children_stay_ordinary_if_the_rule_leaves_children() {
     }
     drop((before, after));
     for child in [older, younger] {
-        until("the orphaned child is elevated", || {
+        wait_until("the orphaned child is elevated", || {
             class(child) == Some(Class::Fifo(9))
         });
         kill_orphan(child);
@@ -336,7 +336,7 @@ pub(crate) fn double_registration() {
     std::thread::spawn(move || {
         drop(register());
         println!("ready");
-        std::thread::sleep(MAX_WAIT);
+        std::thread::sleep(WAIT_LIMIT);
     });
     wait_for_parent();
     drop(first);
@@ -351,7 +351,7 @@ fn a_process_with_one_of_two_registrations_left_is_not_assigned() {
     let path = socket("double-registration");
     let _daemon = daemon("double-registration", vec![rule(ALICE, 20)]);
     let process = start_child("double-registration", &path, ALICE, (0, 3), &[]);
-    until("one registration is left", || {
+    wait_until("one registration is left", || {
         census(&path)["processes"].as_array().unwrap().len() == 1
     });
     assert_not_assigned(&path, &process);
@@ -376,7 +376,7 @@ fn a_process_that_was_registered_before_there_were_rules_is_not_assigned() {
 /// is assigned.
 fn assert_not_assigned(path: &Path, process: &Process) {
     let other = start_spinner(path, ALICE);
-    until("the other process is assigned", || {
+    wait_until("the other process is assigned", || {
         assigned(&census(path), other.pid()).is_some()
     });
     // The kernel reports a new thread at once.

@@ -15,7 +15,7 @@ use crate::assign::{assigned, periodic_rule, rule};
 use crate::attack::{ALICE, MALLORY, deadline_after, open_config, start_child};
 use crate::cgroup::Cgroup;
 use crate::client::census;
-use crate::process::{Process, until};
+use crate::process::{Process, wait_until};
 use crate::{permitted, serial_test, skipped, socket};
 
 /// Starts a daemon with one rule that accepts every user.
@@ -118,7 +118,7 @@ fn a_share_applies_to_all_cpus_of_the_domain() {
         let mut urgent = start_child("spinners", &path, ALICE, (0, 0), &threads(cpus));
         let mut others =
             [0, 1, 2].map(|_| start_child("spinners", &path, MALLORY, (0, 0), &threads(cpus)));
-        until("the urgent process is assigned", || {
+        wait_until("the urgent process is assigned", || {
             is_assigned(&path, &urgent)
         });
         let end = deadline_after(Duration::from_millis(1000));
@@ -150,10 +150,10 @@ fn a_runtime_in_each_period_bounds_a_program_in_sched_fifo() {
     let shell = Shell::start(ALICE, Some("0"));
     // The budget is exhausted, and the next period begins.
     for _ in 0..2 {
-        until("the shell is elevated", || {
+        wait_until("the shell is elevated", || {
             matches!(shell.class(), Some(Class::Fifo(2..=10)))
         });
-        until("the runtime of the shell is used up", || {
+        wait_until("the runtime of the shell is used up", || {
             matches!(shell.class(), Some(Class::Other { .. }))
         });
     }
@@ -174,11 +174,11 @@ fn a_daemon_that_is_killed_leaves_no_program_elevated() {
     let mut daemon = Process::start("daemon", &path, &[("CONFIG", config)]);
     daemon.line("ready").unwrap();
     let shell = Shell::start(ALICE, None);
-    until("the shell is elevated", || {
+    wait_until("the shell is elevated", || {
         matches!(shell.class(), Some(Class::Fifo(_)))
     });
     daemon.kill();
-    until("the guardian has restored the shell", || {
+    wait_until("the guardian has restored the shell", || {
         shell.has_initial_class()
     });
 }
@@ -203,7 +203,7 @@ fn a_container_is_recognized_by_its_cgroup() {
     let outside = start_child("spinners", &path, ALICE, (0, 0), &[]);
     assert!(cgroup.add(&inside));
     let _daemon = daemon("container", rule);
-    until("the program in the container is assigned", || {
+    wait_until("the program in the container is assigned", || {
         is_assigned(&path, &inside)
     });
     assert!(!is_assigned(&path, &outside));
@@ -241,7 +241,7 @@ fn a_directory_that_a_user_creates_is_neither_a_unit_nor_a_container() {
     let member = start_child("spinners", &path, ALICE, (0, 0), &[]);
     assert!(false_unit.add(&impostors[0]) && dotted.add(&impostors[1]) && unit.add(&member));
     let _daemon = daemon("unit", rule);
-    until("the unit is assigned", || is_assigned(&path, &member));
+    wait_until("the unit is assigned", || is_assigned(&path, &member));
     for impostor in &impostors {
         assert!(!is_assigned(&path, impostor));
     }
@@ -280,14 +280,14 @@ fn a_set_user_id_program_matches_no_rule_of_its_owner() {
     }
     let process_of_alice = start(Path::new("sleep"), ALICE);
     let _daemon = daemon("bit", rule(ALICE, 8));
-    until("the program of its own user is assigned", || {
+    wait_until("the program of its own user is assigned", || {
         process_of_alice.is_assigned(&path)
     });
     assert!(!set_user_id_process.is_assigned(&path));
     // Processes that start later: the daemon learns of them from the kernel's reports.
     let later_set_user_id_process = start(&crate::directory().join("sleeper"), MALLORY);
     let later_process_of_alice = start(Path::new("sleep"), ALICE);
-    until("the process that was started last is assigned", || {
+    wait_until("the process that was started last is assigned", || {
         later_process_of_alice.is_assigned(&path)
     });
     assert!(
@@ -315,7 +315,7 @@ fn a_process_for_which_the_kernel_refuses_sched_fifo_is_reported() {
     let mut daemon = Process::start("daemon", &path, &settings);
     daemon.line("ready").unwrap();
     let inside = Shell::in_cgroup(ALICE, &without_runtime.path().join("cgroup.procs"));
-    until("the failure is reported", || {
+    wait_until("the failure is reported", || {
         let text = std::fs::read_to_string(&errors).unwrap_or_default();
         text.contains(&format!("process {} stays ordinary", inside.0.id()))
     });
@@ -342,6 +342,6 @@ fn a_rule_may_name_units_by_a_pattern() {
     let member = start_child("spinners", &path, ALICE, (0, 0), &[]);
     assert!(unit.add(&member));
     let _daemon = daemon("pattern", rule);
-    until("the unit is assigned", || is_assigned(&path, &member));
+    wait_until("the unit is assigned", || is_assigned(&path, &member));
     drop(member);
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use upshift_daemon::{Assign, Config, Daemon};
 
 use crate::client::census;
-use crate::process::{MAX_WAIT, Process, elevated_threads, monotonic, until};
+use crate::process::{Process, WAIT_LIMIT, elevated_threads, monotonic, wait_until};
 use crate::{SerialTest, config, permitted, serial_test, skipped, socket};
 
 /// User of the attackers. No account, and no process of the machine, has this user id.
@@ -157,8 +157,8 @@ pub(crate) fn settings<'a>(all: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
 pub(crate) fn time_to_elevate_newcomer(path: &std::path::Path) -> Duration {
     let began = Instant::now();
     let mut burner = start_child("burner", path, ALICE, (0, 2), &[]);
-    burner.run_until(deadline_after(MAX_WAIT));
-    until("the newcomer is elevated", || {
+    burner.run_until(deadline_after(WAIT_LIMIT));
+    wait_until("the newcomer is elevated", || {
         !elevated_threads(burner.pid()).is_empty()
     });
     began.elapsed()

@@ -14,7 +14,7 @@ use crate::attack::{
     start_child, us, uses_at_most,
 };
 use crate::client::census;
-use crate::process::{Process, until};
+use crate::process::{Process, wait_until};
 use crate::{permitted, serial_test, socket};
 
 /// Runs [`race`] with `count` programs in `role`, which a rule assigns by their user.
@@ -36,7 +36,7 @@ fn race_assigned_program(name: &str, role: &str, extra_settings: &[(&str, String
 fn race(name: &str, rule: Assign, mut programs: Vec<Process>) -> u64 {
     let (path, _daemon) = daemon_with_rules(name, vec![rule]);
     let mut bystander = bystander(&path, 0);
-    until("all programs are assigned", || {
+    wait_until("all programs are assigned", || {
         let status = census(&path);
         programs
             .iter()
@@ -131,7 +131,7 @@ fn a_process_that_repeatedly_executes_itself_does_not_evade_its_budget() {
     let (path, _daemon) = daemon_with_rules("self-executor", vec![rule(ALICE, 8)]);
     let mut bystander = bystander(&path, 0);
     let mut self_executor = start_child("self-executor", &path, ALICE, (0, 0), &[]);
-    until("the program is assigned", || {
+    wait_until("the program is assigned", || {
         assigned(&census(&path), self_executor.pid()).is_some()
     });
     let used = || process_time(self_executor.pid()).unwrap() / 1000;
@@ -169,7 +169,7 @@ fn a_flood_of_processes_that_match_a_rule_leaves_bystanders_their_share() {
         process_flood.run_until(end);
         let began = Instant::now();
         let later = start_child("spinners", &path, ALICE, (0, 0), &[]);
-        until("a later program is assigned", || {
+        wait_until("a later program is assigned", || {
             assigned(&census(&path), later.pid()).is_some()
         });
         let found = began.elapsed();
@@ -198,7 +198,7 @@ fn a_program_with_a_limit_on_real_time_stays_ordinary_and_is_not_killed() {
     let limit = settings(&[("LIMIT", "200000")]);
     let mut limited = start_child("gap-meter", &path, ALICE, (0, 0), &limit);
     let other = start_child("gap-meter", &path, ALICE, (0, 0), &[]);
-    until("a program without a limit is assigned", || {
+    wait_until("a program without a limit is assigned", || {
         assigned(&census(&path), other.pid()).is_some()
     });
     limited.run_until(deadline_after(ATTACK_TIME));

@@ -11,7 +11,7 @@ use crate::client::processes;
 use crate::diagnosis::{describe_elevated_threads, describe_processes, has_ended};
 use crate::fuzz::parameter;
 use crate::process::{
-    MAX_WAIT, Process, RESTORE_LIMIT, Random, elevated_threads, monotonic, until,
+    Process, RESTORE_LIMIT, Random, WAIT_LIMIT, elevated_threads, monotonic, wait_until,
 };
 use crate::scripted_client::start_scripted_client;
 use crate::{daemon, permitted, serial_test, socket};
@@ -91,7 +91,7 @@ impl LoadedClients {
             } else {
                 &mut elapsed
             } += slept;
-            if elapsed >= RESTORE_LIMIT || time_dying >= MAX_WAIT {
+            if elapsed >= RESTORE_LIMIT || time_dying >= WAIT_LIMIT {
                 let clients = self.clients.each_ref().map(Process::pid);
                 let elevated = describe_elevated_threads(&clients);
                 drop(checking);
@@ -148,7 +148,7 @@ fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
             daemon.line("ready").unwrap();
             std::thread::sleep(moment);
 
-            until("a thread is elevated", || {
+            wait_until("a thread is elevated", || {
                 clients_under_load.any_is_elevated()
             });
         }
@@ -164,7 +164,7 @@ fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
             ));
             clients_under_load.clients[index].kill();
             clients_under_load.clients[index] = start_rejoining_client(&path, LEVELS[index]);
-            until("both clients compete again", || {
+            wait_until("both clients compete again", || {
                 clients_under_load.any_is_elevated()
             });
         }
@@ -192,7 +192,7 @@ fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
         clients.last()
     );
     let _daemon = daemon("deaths");
-    until("both clients rejoin", || processes(&path) == 2);
+    wait_until("both clients rejoin", || processes(&path) == 2);
 }
 
 #[test]
@@ -214,10 +214,10 @@ fn a_client_that_is_killed_at_any_step_is_removed() {
         }
         std::thread::sleep(Duration::from_micros(random.below(15_000)));
         client.kill();
-        until("the killed client is removed", || processes(&path) == 1);
+        wait_until("the killed client is removed", || processes(&path) == 1);
     }
     assert_eq!(rival.execute("outranked 40"), "false");
-    until("the rival is alone", || {
+    wait_until("the rival is alone", || {
         elevated_threads(rival.pid()).is_empty()
     });
 }
@@ -234,13 +234,13 @@ fn a_guardian_that_is_killed_is_replaced_while_a_client_is_registered() {
     let mut burner = start_scripted_client(&path);
     sleeper.execute("await 2");
     burner.execute("level 40");
-    until("the sleeper is elevated", || {
+    wait_until("the sleeper is elevated", || {
         !elevated_threads(sleeper.pid()).is_empty()
     });
     let guardian = daemon.guardian_pid().unwrap();
     // SAFETY: the guardian is a child that has not been waited for, so its pid is not reused.
     unsafe { libc::kill(guardian, libc::SIGKILL) };
-    until("the guardian is replaced", || {
+    wait_until("the guardian is replaced", || {
         daemon.guardian_pid().is_some_and(|pid| pid != guardian)
     });
     daemon.stop();
@@ -259,13 +259,13 @@ fn a_stopped_daemon_leaves_no_thread_elevated() {
     daemon.line("ready").unwrap();
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
-    burner.run_until(deadline_after(MAX_WAIT));
+    burner.run_until(deadline_after(WAIT_LIMIT));
     let elevated = |process: &Process| !elevated_threads(process.pid()).is_empty();
-    until("the client is elevated", || elevated(&burner));
+    wait_until("the client is elevated", || elevated(&burner));
     daemon.signal(libc::SIGSTOP);
-    until("the client is demoted", || !elevated(&burner));
+    wait_until("the client is demoted", || !elevated(&burner));
     daemon.signal(libc::SIGCONT);
     let mut second = start_child("burner", &path, MALLORY, (0, 40), &[]);
-    second.run_until(deadline_after(MAX_WAIT));
-    until("a second client is elevated", || elevated(&second));
+    second.run_until(deadline_after(WAIT_LIMIT));
+    wait_until("a second client is elevated", || elevated(&second));
 }

@@ -12,7 +12,7 @@ use upshift_board::{os, wire};
 use upshift_daemon::{Config, Daemon, Limits};
 
 use crate::client::connect;
-use crate::process::until;
+use crate::process::wait_until;
 use crate::{config, serial_test, socket};
 
 /// Returns a connection whose last close takes up to a minute, and its peer: the close waits until
@@ -75,11 +75,11 @@ fn descriptors_that_linger_delay_no_client() {
         let extra = if round < 4 { 0 } else { 100_000 };
         send(&path, page, extra);
         // A census request fails after two seconds.
-        until("another client is answered", || {
+        wait_until("another client is answered", || {
             upshift_board::client::census(&path).is_ok()
         });
     }
     let stopping = std::thread::spawn(move || daemon.stop());
-    until("the daemon ends", || stopping.is_finished());
+    wait_until("the daemon ends", || stopping.is_finished());
     stopping.join().unwrap();
 }

@@ -5,7 +5,7 @@ use crate::attack::{
     uses_at_most,
 };
 use crate::client::{census, vcpu_counter};
-use crate::process::{elevated_threads, until};
+use crate::process::{elevated_threads, wait_until};
 use crate::scripted_client::start_scripted_client;
 use crate::steady_state::scheduler_cpu_time;
 use crate::{daemon, permitted, serial_test, socket};
@@ -28,7 +28,7 @@ fn a_flooded_doorbell_is_ignored_for_a_while() {
     assert!(vcpu_counter(&status, flooder.pid(), "floods") > 0);
     assert!(answered < 10_000, "{answered} of {rings}");
     other.execute("level 2");
-    until("the other client is elevated", || {
+    wait_until("the other client is elevated", || {
         !elevated_threads(other.pid()).is_empty()
     });
 }

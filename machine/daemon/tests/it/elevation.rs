@@ -11,7 +11,7 @@ use upshift_elevate::{Class, Policy, current_tid};
 use crate::attack::{MALLORY, TRUDY, deadline_after, open_daemon, start_child};
 use crate::child::{number, pin, wait_for_parent};
 use crate::client::{Registration, census, processes, vcpu_counter};
-use crate::process::{MAX_WAIT, Process, elevated_threads, monotonic, until};
+use crate::process::{Process, WAIT_LIMIT, elevated_threads, monotonic, wait_until};
 use crate::scripted_client::start_scripted_client;
 use crate::{config, daemon, permitted, serial_test, skipped, socket};
 
@@ -65,7 +65,7 @@ fn children_that_a_registered_process_forks_are_ordinary() {
     rival.execute("level 40");
     let mut client = start_scripted_client(&path);
     client.execute("level 2");
-    until("the forking client is elevated", || {
+    wait_until("the forking client is elevated", || {
         !elevated_threads(client.pid()).is_empty()
     });
     assert_eq!(client.execute("fork"), libc::SCHED_OTHER.to_string());
@@ -87,12 +87,12 @@ fn a_process_that_execs_while_elevated_is_restored() {
     let mut client = start_scripted_client(&path);
     let before = client.execute("show-policy");
     client.execute("level 2");
-    until("the client is elevated", || {
+    wait_until("the client is elevated", || {
         !elevated_threads(client.pid()).is_empty()
     });
     client.execute("exec");
-    until("the client is removed", || processes(&path) == 1);
-    until("the policy is restored", || {
+    wait_until("the client is removed", || processes(&path) == 1);
+    wait_until("the policy is restored", || {
         Policy::of(&Kernel, client.pid()).is_ok_and(|now| now.to_string() == before)
     });
 }
@@ -112,11 +112,11 @@ fn a_process_that_moves_to_another_cpu_is_ejected() {
     rival.execute("level 40");
     let mut client = start_scripted_client(&path);
     client.execute("level 2");
-    until("the client is elevated", || {
+    wait_until("the client is elevated", || {
         !elevated_threads(client.pid()).is_empty()
     });
     assert_eq!(client.execute("affinity 1"), "true");
-    until("the client is ejected", || {
+    wait_until("the client is ejected", || {
         elevated_threads(client.pid()).is_empty()
     });
     assert_eq!(census(&path)["ejected"], 1);
@@ -137,7 +137,7 @@ fn a_process_that_changes_its_own_policy_harms_itself_only() {
     rival.execute("level 40");
     let mut client = start_scripted_client(&path);
     client.execute("level 2");
-    until("the client is elevated", || {
+    wait_until("the client is elevated", || {
         !elevated_threads(client.pid()).is_empty()
     });
     assert_eq!(client.execute("set-policy"), "true");
@@ -161,15 +161,15 @@ fn a_stopped_winner_does_not_keep_the_cpu() {
     rival.execute("level 40");
     let mut winner = start_scripted_client(&path);
     winner.execute("level 2");
-    until("the winner is elevated", || {
+    wait_until("the winner is elevated", || {
         !elevated_threads(winner.pid()).is_empty()
     });
     winner.signal(libc::SIGSTOP);
     rival.send(format!("burn {}", ms_from_now(400)));
     assert!(rival.number("burn=") > 1_000);
     winner.signal(libc::SIGKILL);
-    until("the killed client is removed", || processes(&path) == 1);
-    until("no thread is elevated", || {
+    wait_until("the killed client is removed", || processes(&path) == 1);
+    wait_until("no thread is elevated", || {
         elevated_threads(rival.pid()).is_empty()
     });
 }
@@ -187,13 +187,13 @@ fn every_arrival_elevates_a_demoted_process_until_it_is_reaped() {
     let mut demoted = start_scripted_client(&path);
     demoted.execute("level 50");
     for _ in 0..20 {
-        until("only the rival is elevated", || {
+        wait_until("only the rival is elevated", || {
             elevated_threads(demoted.pid()).is_empty()
         });
         // The result is not checked: the call does not ring if the daemon is just reading the
         // claims.
         demoted.execute("arrive 2");
-        until("the demoted client is elevated", || {
+        wait_until("the demoted client is elevated", || {
             !elevated_threads(demoted.pid()).is_empty()
         });
         demoted.execute("reap");
@@ -212,7 +212,7 @@ fn a_client_that_claims_to_sleep_and_spins_leaves_bystanders_their_share() {
     other.execute("level 40");
     let mut misreporting = start_scripted_client(&path);
     misreporting.execute("await 0");
-    until("the misreporting client is elevated", || {
+    wait_until("the misreporting client is elevated", || {
         !elevated_threads(misreporting.pid()).is_empty()
     });
     let mut bystander = Process::start("bystander", &path, &[("CPU", "0".to_string())]);
@@ -243,13 +243,13 @@ fn cooperative_processes_see_whether_they_are_outranked() {
     rival.execute("level 40");
     assert_eq!(rival.execute("outranked 40"), "false");
     urgent.execute("level 2");
-    until("the less urgent client is outranked", || {
+    wait_until("the less urgent client is outranked", || {
         rival.execute("outranked 40") == "true"
     });
     assert_eq!(urgent.execute("outranked 2"), "false");
     urgent.execute("level 64");
     urgent.execute("ring 1");
-    until("the less urgent client is no longer outranked", || {
+    wait_until("the less urgent client is no longer outranked", || {
         rival.execute("outranked 40") == "false"
     });
     assert!(elevated_threads(rival.pid()).is_empty() && elevated_threads(urgent.pid()).is_empty());
@@ -269,16 +269,16 @@ fn a_lone_client_is_not_elevated_and_a_former_rival_is_restored() {
     assert!(elevated_threads(lone.pid()).is_empty());
     let mut rival = start_scripted_client(&path);
     rival.execute("level 40");
-    until("the client is elevated beside a rival", || {
+    wait_until("the client is elevated beside a rival", || {
         !elevated_threads(lone.pid()).is_empty()
     });
     rival.kill();
-    until("the client is not elevated without a rival", || {
+    wait_until("the client is not elevated without a rival", || {
         elevated_threads(lone.pid()).is_empty()
     });
     // After a second without competition the daemon restores the whole policy, including the
     // reset-on-fork flag.
-    until("the policy is restored", || {
+    wait_until("the policy is restored", || {
         Policy::of(&Kernel, lone.pid()).is_ok_and(|policy| {
             !policy.resets_on_fork() && matches!(policy.class(), Class::Other { .. })
         })
@@ -293,7 +293,7 @@ fn no_process_is_elevated_above_processes_of_its_own_user_only() {
     }
     let (path, _daemon) = open_daemon("itself");
     let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
-    burner.run_until(deadline_after(MAX_WAIT));
+    burner.run_until(deadline_after(WAIT_LIMIT));
     let without_threads = [("THREADS", "0".to_string())];
     let mut rivals = [
         start_child("idle-claimant", &path, MALLORY, (0, 63), &[]),
@@ -309,7 +309,7 @@ fn no_process_is_elevated_above_processes_of_its_own_user_only() {
         rival.kill();
     }
     let _other = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
-    until("the client is elevated above another user", || {
+    wait_until("the client is elevated above another user", || {
         !elevated_threads(burner.pid()).is_empty()
     });
 }
@@ -323,7 +323,7 @@ fn threads_that_the_kernel_starts_for_an_elevated_thread_are_ordinary() {
     let (path, _daemon) = open_daemon("kernel-thread-starter");
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut starter = start_child("kernel-thread-starter", &path, MALLORY, (0, 40), &[]);
-    starter.run_until(deadline_after(MAX_WAIT));
+    starter.run_until(deadline_after(WAIT_LIMIT));
     if starter.number("ring ") == 0 {
         return skipped("ordinary users may not use io_uring here");
     }

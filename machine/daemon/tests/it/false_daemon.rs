@@ -9,7 +9,7 @@ use upshift_board::layout::GLOBAL_BYTES;
 use upshift_board::wire::{self, Reply};
 use upshift_board::{Board, JoinError, Standing, VcpuSpec, os};
 
-use crate::process::until;
+use crate::process::wait_until;
 use crate::{serial_test, socket};
 
 /// Joins a false daemon at `path`, which answers the first request with `answer` and `fds`. Returns
@@ -39,7 +39,7 @@ fn join(path: &Path, answer: &[u8], fds: &[OwnedFd]) -> Result<(), JoinError> {
         let vcpu = board.vcpu(0).unwrap();
         assert_eq!(vcpu.standing(), Standing::UNCONTESTED);
         // The false daemon ends after its answer, even if it has accepted the client.
-        until("the client notices the end of the daemon", || {
+        wait_until("the client notices the end of the daemon", || {
             !board.is_joined()
         });
         joined.map(drop)

@@ -18,7 +18,7 @@ use upshift_elevate::testing::{Call, Faulty};
 
 use crate::attack::{ALICE, TRUDY, open_config, start_child};
 use crate::client::{census, processes};
-use crate::process::{Process, Random, elevated_threads, monotonic, until};
+use crate::process::{Process, Random, elevated_threads, monotonic, wait_until};
 use crate::scripted_client::start_scripted_client;
 use crate::{config, permitted, serial_test, socket};
 
@@ -72,13 +72,13 @@ fn failing_scheduling_calls_leave_no_thread_elevated() {
     // move for a second after a refusal.
     clients[0].execute("level 2");
     clients[1].execute("level 40");
-    until("only the more urgent client is elevated", || {
+    wait_until("only the more urgent client is elevated", || {
         clients[1].execute("ring 1");
         !elevated_threads(clients[0].pid()).is_empty()
             && elevated_threads(clients[1].pid()).is_empty()
     });
     daemon.stop();
-    until("no thread is elevated", || {
+    wait_until("no thread is elevated", || {
         clients
             .iter()
             .all(|process| elevated_threads(process.pid()).is_empty())
@@ -102,7 +102,7 @@ fn a_living_thread_that_calls_report_as_ended_is_elevated_again_and_restored() {
     let contest = |clients: &mut [Process; 2], winner: usize, message: &str| {
         clients[winner].execute("level 2");
         clients[1 - winner].execute("level 40");
-        until(message, || {
+        wait_until(message, || {
             clients[winner].execute("ring 1");
             !elevated_threads(clients[winner].pid()).is_empty()
                 && elevated_threads(clients[1 - winner].pid()).is_empty()
@@ -218,12 +218,12 @@ fn a_scheduler_that_panics_ends_the_daemon_and_leaves_no_thread_elevated() {
     sleeper.execute("await 2");
     burner.execute("level 40");
     burner.send(format!("burn {}", monotonic() + 1_000_000_000));
-    until("the daemon has ended", || {
+    wait_until("the daemon has ended", || {
         daemon.child.try_wait().unwrap().is_some()
     });
     let status = daemon.child.try_wait().unwrap().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGABRT));
-    until("no thread is elevated", || {
+    wait_until("no thread is elevated", || {
         let pids = [sleeper.pid(), burner.pid()];
         pids.iter().all(|&pid| elevated_threads(pid).is_empty())
     });
@@ -267,7 +267,7 @@ fn clients_register_in_the_end_although_calls_of_the_daemon_fail() {
     }
     assert_eq!(processes(&path), 2);
     daemon.stop();
-    until("no thread is elevated", || {
+    wait_until("no thread is elevated", || {
         clients
             .iter()
             .all(|process| elevated_threads(process.pid()).is_empty())
@@ -309,7 +309,7 @@ fn a_client_whose_lookup_blocks_is_refused_and_delays_no_client() {
         .map(|_| start_child("idle-claimant", &path, TRUDY, (0, 63), &[]))
         .collect();
     assert_eq!(processes(&path), 8);
-    until("the blocked clients are refused", || {
+    wait_until("the blocked clients are refused", || {
         census(&path)["refused"].as_u64() >= Some(4)
     });
     released.store(true, Relaxed);

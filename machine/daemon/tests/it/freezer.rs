@@ -6,7 +6,7 @@ use crate::attack::{
     ALICE, ATTACK_TIME, MALLORY, TRUDY, deadline_after, open_daemon, start_child,
     time_to_elevate_newcomer, us,
 };
-use crate::process::{Process, elevated_threads, until};
+use crate::process::{Process, elevated_threads, wait_until};
 use crate::{permitted, serial_test, skipped};
 
 /// A cgroup that can be frozen. All its processes must have ended before it is dropped.
@@ -81,7 +81,7 @@ fn a_process_that_is_frozen_while_elevated_delays_no_client() {
     let mut victim = start_child("burner", &path, ALICE, (0, 40), &[]);
     let end = deadline_after(2 * ATTACK_TIME);
     frozen.run_until(end);
-    until("the process is elevated", || {
+    wait_until("the process is elevated", || {
         !elevated_threads(frozen.pid()).is_empty()
     });
     freezer.freeze(true);

@@ -14,7 +14,7 @@ use upshift_daemon::{Config, Daemon, Limits};
 use upshift_elevate::current_tid;
 
 use crate::client::{census, connect, processes};
-use crate::process::{Random, until};
+use crate::process::{Random, wait_until};
 use crate::protocol::cooperative;
 use crate::{serial_test, socket};
 
@@ -136,7 +136,7 @@ fn generated_messages_are_answered_or_refused_and_leave_no_state() {
     }
     println!("{sent} messages, {answered} answers read");
     assert!(answered * 4 > sent, "{answered} of {sent}");
-    until("no process is registered", || processes(&path) == 0);
+    wait_until("no process is registered", || processes(&path) == 0);
     let status = census(&path);
     assert_eq!(status["bitmap"], 0, "{status}");
 }

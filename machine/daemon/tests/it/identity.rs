@@ -11,7 +11,7 @@ use upshift_daemon::{Config, Daemon, Member, Rule, Subject, Subordinate};
 use crate::assign::{assigned, rule};
 use crate::attack::{MALLORY, TRUDY, deadline_after, open_config, open_daemon, start_child};
 use crate::client::{census, processes};
-use crate::process::{MAX_WAIT, Process, ROLE, elevated_threads, monotonic, until};
+use crate::process::{Process, ROLE, WAIT_LIMIT, elevated_threads, monotonic, wait_until};
 use crate::{directory, permitted, serial_test, skipped, socket};
 
 #[test]
@@ -47,11 +47,11 @@ fn a_process_that_has_changed_its_user_is_not_elevated() {
     let mut after = Process::start("user-changer", &path, &settings("after"));
     let pid = after.number("pid ") as i32;
     after.line("elevated").unwrap();
-    until("the process executes another program", || {
+    wait_until("the process executes another program", || {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .is_ok_and(|name| name.trim() == "sleep")
     });
-    until("the process is not elevated", || {
+    wait_until("the process is not elevated", || {
         elevated_threads(pid).is_empty()
     });
     assert!(census(&path)["ejected"].as_u64() > Some(0));
@@ -100,7 +100,7 @@ fn subordinate_users_count_as_their_owner() {
     };
     let daemon = Daemon::start(config("guises")).unwrap();
     let mut burner = start_child("burner", &path, SUBORDINATE + 7, (0, 40), &[]);
-    burner.run_until(deadline_after(MAX_WAIT));
+    burner.run_until(deadline_after(WAIT_LIMIT));
     let rivals = [
         start_child("idle-claimant", &path, MALLORY, (0, 63), &[]),
         start_child("idle-claimant", &path, SUBORDINATE + 8, (0, 62), &[]),
@@ -112,7 +112,7 @@ fn subordinate_users_count_as_their_owner() {
     }
     drop(rivals);
     let other = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
-    until("the client is elevated above another user", || {
+    wait_until("the client is elevated above another user", || {
         !elevated_threads(burner.pid()).is_empty()
     });
     drop((burner, other, daemon));
@@ -127,7 +127,7 @@ fn subordinate_users_count_as_their_owner() {
     ];
     let mut many_users = Process::start("many-users", &path, &users);
     assert_eq!(many_users.number("ready "), 100);
-    until("the daemon has answered all connections", || {
+    wait_until("the daemon has answered all connections", || {
         processes(&path) == 0
     });
     many_users.send("go");
@@ -197,7 +197,7 @@ fn a_name_that_is_not_utf8_hides_no_process_from_a_rule() {
         (&claimant.pid().into(), &40.into())
     );
     let program = start_child("spinners", &path, MALLORY, (0, 0), &unnamed);
-    until("the program is assigned", || {
+    wait_until("the program is assigned", || {
         assigned(&census(&path), program.pid()).is_some()
     });
 }
@@ -262,7 +262,7 @@ fn the_root_user_of_a_user_namespace_has_the_ceiling_of_its_user() {
     };
     let mut status = serde_json::Value::Null;
     let mut ended = false;
-    until("the process has registered or ended", || {
+    wait_until("the process has registered or ended", || {
         status = census(&path);
         ended = child.try_wait().unwrap().is_some();
         ended || !status["processes"].as_array().unwrap().is_empty()

@@ -14,7 +14,7 @@ use crate::attack::{
 use crate::client::{census, processes};
 use crate::fuzz::parameter;
 use crate::process::{
-    MAX_WAIT, Process, RESTORE_LIMIT, elevated_threads, thread_with_name, until, within,
+    Process, RESTORE_LIMIT, WAIT_LIMIT, elevated_threads, thread_with_name, wait_until, wait_within,
 };
 use crate::{permitted, serial_test, skipped, socket};
 
@@ -91,7 +91,7 @@ fn a_process_on_an_unplugged_cpu_is_not_elevated_until_the_cpu_is_back() {
         {
             // An ordinary thread would check only in the pauses of the elevated threads.
             let _checking = elevator.elevate_current(Priority::of::<48>()).unwrap();
-            until("both processes are elevated", || {
+            wait_until("both processes are elevated", || {
                 is_elevated(&unaffected) && is_elevated(&affected)
             });
         }
@@ -105,7 +105,7 @@ fn a_process_on_an_unplugged_cpu_is_not_elevated_until_the_cpu_is_back() {
         // The kernel has moved the thread to CPU 0, where it is not registered.
         let checking = elevator.elevate_current(Priority::of::<48>()).unwrap();
         let unplugged = Instant::now();
-        within(
+        wait_within(
             RESTORE_LIMIT,
             "a process that has lost its CPU is not elevated",
             || !is_elevated(&affected),
@@ -124,8 +124,8 @@ fn a_process_on_an_unplugged_cpu_is_not_elevated_until_the_cpu_is_back() {
         drop(offline);
         drop((unaffected, affected));
         let mut later = start_child("burner", &path, ALICE, (CPU, 2), &[]);
-        later.run_until(deadline_after(MAX_WAIT));
-        until("a later process is elevated on the CPU", || {
+        later.run_until(deadline_after(WAIT_LIMIT));
+        wait_until("a later process is elevated on the CPU", || {
             is_elevated(&later)
         });
         let tid = thread_with_name(&format!("upshift-cpu{CPU}")).unwrap();
@@ -133,12 +133,12 @@ fn a_process_on_an_unplugged_cpu_is_not_elevated_until_the_cpu_is_back() {
         for tid in [tid, canary] {
             let tid = tid.parse().unwrap();
             use upshift_elevate::sys::{CpuSet, Kernel, Sys};
-            until("the daemon's threads are back", || {
+            wait_until("the daemon's threads are back", || {
                 Kernel.sched_getaffinity(tid).unwrap() == CpuSet::only(CPU).unwrap()
             });
         }
         drop((later, rival));
-        until("only the rival is registered", || processes(&path) == 1);
+        wait_until("only the rival is registered", || processes(&path) == 1);
     }
 }
 
@@ -204,7 +204,7 @@ fn setting_the_clock_changes_no_budget() {
     for process in [&mut burner, &mut bystander, &mut program] {
         process.run_until(end);
     }
-    until("the client is elevated", || is_elevated(&burner));
+    wait_until("the client is elevated", || is_elevated(&burner));
     let clock = Clock::new();
     for wrong in [3600, -3600, 86_400 * 365, 0] {
         if !clock.set(wrong) {
@@ -221,6 +221,6 @@ fn setting_the_clock_changes_no_budget() {
     );
     assert!(uses_at_most(97, attacker_us, 1_500_000));
     let mut later = start_child("burner", &path, MALLORY, (0, 2), &[]);
-    later.run_until(deadline_after(MAX_WAIT));
-    until("a later client is elevated", || is_elevated(&later));
+    later.run_until(deadline_after(WAIT_LIMIT));
+    wait_until("a later client is elevated", || is_elevated(&later));
 }

@@ -17,7 +17,7 @@ use crate::attack::{
 use crate::cgroup::QuotaCgroup;
 use crate::child::{cpu_time, number, pin, setting, wait_for_parent};
 use crate::client::{Registration, census};
-use crate::process::{Process, monotonic, until};
+use crate::process::{Process, monotonic, wait_until};
 use crate::quotas::assert_quota_holds;
 use crate::{permitted, serial_test, skipped, socket};
 
@@ -113,7 +113,7 @@ fn a_process_that_ends_its_main_thread_keeps_the_level_of_its_rule() {
     assert_eq!(status["processes"][0]["ceiling"], 40, "{status}");
     let program = start_without_main_thread(&path, MALLORY, false, |_| {});
     // The next sweep finds the process at the latest.
-    until("the program is assigned", || {
+    wait_until("the program is assigned", || {
         assigned(&census(&path), program.pid()).is_some()
     });
 }
@@ -132,7 +132,7 @@ fn a_process_that_ends_its_main_thread_keeps_its_budget() {
     let _daemon = Daemon::start(config).unwrap();
     let mut bystander = bystander(&path, 0);
     let mut burner = start_without_main_thread(&path, ALICE, false, |process| {
-        until("the main thread is elevated", || {
+        wait_until("the main thread is elevated", || {
             Policy::of(&Kernel, process.pid())
                 .is_ok_and(|policy| matches!(policy.class(), Class::Fifo(_)))
         });

@@ -6,7 +6,7 @@ use upshift_daemon::{Config, Daemon, Rule, Subject};
 
 use crate::attack::{ALICE, MALLORY, TRUDY, deadline_after, open_config, open_daemon, start_child};
 use crate::client::{census, processes};
-use crate::process::{MAX_WAIT, Process, elevated_threads, until};
+use crate::process::{Process, WAIT_LIMIT, elevated_threads, wait_until};
 use crate::scripted_client::start_scripted_client;
 use crate::{directory, permitted, serial_test, socket};
 
@@ -37,7 +37,7 @@ fn a_reload_applies_to_registered_clients_and_keeps_them() {
         cooperative: true,
         ..open_config("reload")
     });
-    until("the new ceiling applies", || {
+    wait_until("the new ceiling applies", || {
         field_of(claimant.pid(), "ceiling") == Some(20.into())
     });
     assert_eq!(field_of(denied.pid(), "pid"), None);
@@ -55,11 +55,11 @@ fn a_reload_applies_to_registered_clients_and_keeps_them() {
     let mut config = open_config("reload");
     config.assign = vec![crate::assign::rule(TRUDY, 8)];
     daemon.reload(config);
-    until("the program is assigned", || {
+    wait_until("the program is assigned", || {
         !elevated_threads(program.pid()).is_empty()
     });
     daemon.reload(open_config("reload"));
-    until("the program is restored", || {
+    wait_until("the program is restored", || {
         elevated_threads(program.pid()).is_empty()
     });
     assert_eq!(processes(&path), 2);
@@ -82,10 +82,10 @@ fn each_ejection_is_logged_with_its_reason() {
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut clients = [0, 1].map(|_| start_child("burner", &path, MALLORY, (0, 40), &[]));
     for process in &mut clients {
-        process.run_until(deadline_after(MAX_WAIT));
+        process.run_until(deadline_after(WAIT_LIMIT));
     }
     for process in &clients {
-        until("the client is elevated", || {
+        wait_until("the client is elevated", || {
             !elevated_threads(process.pid()).is_empty()
         });
         for tid in elevated_threads(process.pid()) {
@@ -93,7 +93,7 @@ fn each_ejection_is_logged_with_its_reason() {
             Kernel.sched_setaffinity(tid, &CpuSet::all()).unwrap();
         }
     }
-    until("both ejections are logged", || {
+    wait_until("both ejections are logged", || {
         let text = std::fs::read_to_string(&errors).unwrap_or_default();
         let line =
             |client: &Process| format!("of process {} is ejected: it has left CPU 0", client.pid());
@@ -141,7 +141,7 @@ fn a_reload_does_not_change_a_file_that_has_replaced_the_socket() {
     std::fs::rename(&path, &moved).unwrap();
     std::os::unix::fs::symlink(&secret, &path).unwrap();
     daemon.reload(config(0o666));
-    until("the socket has the new mode", || mode(&moved) == 0o666);
+    wait_until("the socket has the new mode", || mode(&moved) == 0o666);
     assert_eq!(mode(&secret), 0o600);
     daemon.stop();
     assert!(
@@ -163,7 +163,7 @@ fn a_nice_value_that_an_administrator_sets_is_kept() {
     let mut config = open_config("renice");
     config.assign = vec![crate::assign::rule(ALICE, 8)];
     let daemon = Daemon::start(config).unwrap();
-    until("the program is elevated", || {
+    wait_until("the program is elevated", || {
         !elevated_threads(program.pid()).is_empty()
     });
     // SAFETY: the call has only integer arguments.

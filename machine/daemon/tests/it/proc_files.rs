@@ -16,7 +16,7 @@ use crate::attack::{
 };
 use crate::child::{cpu_time, number, pin, setting, wait_for_parent};
 use crate::client::{Registration, census};
-use crate::process::{Process, elevated_threads, monotonic, until};
+use crate::process::{Process, elevated_threads, monotonic, wait_until};
 use crate::{permitted, serial_test, skipped};
 
 /// Starts a process of [`MALLORY`] that holds leases on its files in `/proc`; `None` if the kernel
@@ -56,13 +56,13 @@ fn leases_on_files_in_proc_delay_no_client() {
         lease_holder.run_until(deadline_after(ATTACK_TIME));
         // Longer than the daemon caches the cgroup of a process.
         std::thread::sleep(Duration::from_millis(1200));
-        until("a process with unknown quotas is not elevated", || {
+        wait_until("a process with unknown quotas is not elevated", || {
             elevated_threads(lease_holder.pid()).is_empty()
         });
         let waited = time_to_elevate_newcomer(&path);
         let mut later = Process::start("spinners", &path, &[("USER", TRUDY.to_string())]);
         later.line("ready").unwrap();
-        until("a later program is assigned", || {
+        wait_until("a later program is assigned", || {
             assigned(&census(&path), later.pid()).is_some()
         });
         println!("{extra_settings:?}: a new client is elevated after {waited:?}");

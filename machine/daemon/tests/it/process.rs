@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use upshift_elevate::Tid;
 pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
-pub(crate) use upshift_testing::{MAX_WAIT, until, within};
+pub(crate) use upshift_testing::{WAIT_LIMIT, wait_until, wait_within};
 
 /// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_DAEMON_ROLE";

@@ -11,7 +11,7 @@ use crate::attack::{
 };
 use crate::cgroup::{Cgroup, QuotaCgroup};
 use crate::client::census;
-use crate::process::{Process, until};
+use crate::process::{Process, wait_until};
 use crate::{permitted, serial_test, skipped, socket};
 
 /// Asserts that a process with a quota of a fifth of a CPU gets little more in a second.
@@ -63,7 +63,7 @@ fn an_assigned_program_is_not_elevated_beyond_the_quota_of_its_cgroup() {
         ..open_config("assigned-quota")
     };
     let _daemon = Daemon::start(config).unwrap();
-    until("the program is assigned", || {
+    wait_until("the program is assigned", || {
         assigned(&census(&path), burner.pid()).is_some()
     });
     assert_quota_holds(burner);

@@ -13,7 +13,7 @@ use crate::attack::{
     ALICE, MALLORY, TRUDY, deadline_after, open_config, open_daemon, start_child, uses_at_most,
 };
 use crate::client::{connect, processes, register};
-use crate::process::{Process, cpu_time_of_threads, monotonic, until};
+use crate::process::{Process, cpu_time_of_threads, monotonic, wait_until};
 use crate::steady_state::scheduler_cpu_time;
 use crate::{config, directory, permitted, serial_test, socket};
 
@@ -250,5 +250,5 @@ fn a_flood_of_registrations_is_refused_and_delays_no_census() {
         start.elapsed()
     );
     assert!(refused > 0, "the rate is limited");
-    until("no process is registered", || processes(&path) == 0);
+    wait_until("no process is registered", || processes(&path) == 0);
 }

@@ -13,7 +13,9 @@ use crate::attack::{
 };
 use crate::child::{number, wait_for_parent};
 use crate::client::census;
-use crate::process::{MAX_WAIT, Process, cpu_time_of_threads, elevated_threads, monotonic, until};
+use crate::process::{
+    Process, WAIT_LIMIT, cpu_time_of_threads, elevated_threads, monotonic, wait_until,
+};
 use crate::{permitted, serial_test, socket};
 
 #[test]
@@ -39,7 +41,7 @@ fn threads_of_assigned_programs_of_one_user_are_limited() {
         };
         programs.iter().map(threads).sum::<u64>()
     };
-    until("most of the allowed threads are assigned", || {
+    wait_until("most of the allowed threads are assigned", || {
         count() >= limit as u64 * 9 / 10
     });
     std::thread::sleep(Duration::from_millis(300));
@@ -47,8 +49,8 @@ fn threads_of_assigned_programs_of_one_user_are_limited() {
     // Clients of other users are still elevated.
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut victim = start_child("burner", &path, ALICE, (0, 2), &[]);
-    victim.run_until(deadline_after(MAX_WAIT));
-    until("the victim is elevated", || {
+    victim.run_until(deadline_after(WAIT_LIMIT));
+    wait_until("the victim is elevated", || {
         !elevated_threads(victim.pid()).is_empty()
     });
 }
@@ -125,7 +127,7 @@ fn a_process_that_constantly_changes_its_name_delays_no_rule() {
         .map(|_| {
             let began = Instant::now();
             let later = start_child("spinners", &path, ALICE, (0, 0), &[]);
-            until("a later program is assigned", || {
+            wait_until("a later program is assigned", || {
                 assigned(&census(&path), later.pid()).is_some()
             });
             began.elapsed()

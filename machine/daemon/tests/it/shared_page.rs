@@ -19,7 +19,7 @@ use crate::attack::{MALLORY, TRUDY, deadline_after, open_daemon, start_child, us
 use crate::child::{cpu_time, number, pin, setting, wait_for_parent};
 use crate::client::{Registration, census, connect, processes, register};
 use crate::fuzz::parameter;
-use crate::process::{Process, Random, elevated_threads, monotonic, until};
+use crate::process::{Process, Random, elevated_threads, monotonic, wait_until};
 use crate::protocol::cooperative;
 use crate::scripted_client::start_scripted_client;
 use crate::{daemon, permitted, serial_test, socket};
@@ -41,7 +41,7 @@ fn random_words_on_a_page_harm_only_their_writer() {
     assert!(elevated_threads(scribbler.pid()).is_empty());
     let mut third = start_scripted_client(&path);
     third.execute("level 2");
-    until("the daemon continues", || {
+    wait_until("the daemon continues", || {
         !elevated_threads(third.pid()).is_empty()
     });
     assert_eq!(other.execute("outranked 40"), "true");
@@ -88,12 +88,12 @@ fn clients_that_write_random_claims_leave_bystanders_their_share() {
     assert!(alarms * 300_000 < took, "{alarms} alarms in {took} us");
     for mut scribbler in scribblers {
         scribbler.send("leave");
-        until("no thread is elevated", || {
+        wait_until("no thread is elevated", || {
             elevated_threads(scribbler.pid()).is_empty()
         });
         scribbler.kill();
     }
-    until("no process is registered", || processes(&path) == 0);
+    wait_until("no process is registered", || processes(&path) == 0);
 }
 
 /// Writes random words to the whole page, and rings now and then, until the deadline. Prints the

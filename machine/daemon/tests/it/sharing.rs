@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-use crate::process::{Process, elevated_threads, monotonic, thread_with_name, until};
+use crate::process::{Process, elevated_threads, monotonic, thread_with_name, wait_until};
 use crate::scripted_client::start_scripted_client;
 use crate::{daemon, permitted, serial_test, skipped, socket};
 
@@ -40,7 +40,7 @@ fn race(mut processes: Vec<Process>) -> Vec<u64> {
         .iter_mut()
         .map(|process| process.number("used"))
         .collect();
-    until("no thread is elevated", || {
+    wait_until("no thread is elevated", || {
         processes
             .iter()
             .all(|process| elevated_threads(process.pid()).is_empty())
@@ -112,7 +112,7 @@ fn a_scheduler_that_was_moved_to_another_cpu_returns() {
     let _daemon = daemon("returns");
     let mut client = start_scripted_client(&path);
     let mut tid = None;
-    until("the scheduler runs", || {
+    wait_until("the scheduler runs", || {
         tid = thread_with_name("upshift-cpu0");
         tid.is_some()
     });
@@ -121,7 +121,7 @@ fn a_scheduler_that_was_moved_to_another_cpu_returns() {
     Kernel
         .sched_setaffinity(tid, &CpuSet::only(1).unwrap())
         .unwrap();
-    until("the scheduler has returned", || {
+    wait_until("the scheduler has returned", || {
         client.execute("ring 1");
         cpus() == CpuSet::only(0).unwrap()
     });

@@ -14,7 +14,7 @@ use crate::attack::{
 use crate::child::pin;
 use crate::client::census;
 use crate::kernel::long_fifo_limit;
-use crate::process::{elevated_threads, monotonic, until};
+use crate::process::{elevated_threads, monotonic, wait_until};
 
 /// Pins the calling thread to `cpu`, and moves it to SCHED_FIFO at `priority`.
 fn elevate_this_thread(cpu: usize, priority: u32) {
@@ -70,7 +70,7 @@ fn all_threads_on_a_cpu_are_demoted_for_a_second_when_its_canary_is_silent() {
     let mut first_client = start_child("burner", &path, ALICE, (last_cpu, 40), &long_fifo_limit());
     let end = deadline_after(Duration::from_secs(4));
     first_client.run_until(end);
-    until("the first client is elevated", || {
+    wait_until("the first client is elevated", || {
         !elevated_threads(first_client.pid()).is_empty()
     });
     let demoted_until = occupy_until_alarm(last_cpu, &path) + Duration::from_secs(1);
@@ -90,7 +90,7 @@ fn all_threads_on_a_cpu_are_demoted_for_a_second_when_its_canary_is_silent() {
         checks += 1;
     }
     assert!(checks > 10, "{checks} checks");
-    until("the demotion has ended", || {
+    wait_until("the demotion has ended", || {
         !elevated_threads(newcomer.pid()).is_empty()
     });
 }

@@ -16,7 +16,7 @@ use upshift_daemon::{Config, Daemon};
 use crate::attack::{MALLORY, open_config, open_daemon, start_child};
 use crate::child::{number, setting, wait_for_parent};
 use crate::client::{census, connect, processes};
-use crate::process::{MAX_WAIT, Process, until};
+use crate::process::{Process, WAIT_LIMIT, wait_until};
 use crate::scripted_client::start_scripted_client;
 use crate::{directory, permitted, serial_test, socket};
 
@@ -91,13 +91,13 @@ fn metrics_are_served_and_slow_readers_delay_no_client() {
     };
     let daemon = Daemon::start(config).unwrap();
     let client = start_scripted_client(&path);
-    until("the metrics endpoint exists", || endpoint.exists());
+    wait_until("the metrics endpoint exists", || endpoint.exists());
     let _silent = UnixStream::connect(&endpoint).unwrap();
     // A client that sends its request one byte at a time.
     let mut slow_writer = UnixStream::connect(&endpoint).unwrap();
     let slow_writer = std::thread::spawn(move || {
         let began = Instant::now();
-        while began.elapsed() < MAX_WAIT * 2 && slow_writer.write_all(b"x").is_ok() {
+        while began.elapsed() < WAIT_LIMIT * 2 && slow_writer.write_all(b"x").is_ok() {
             std::thread::sleep(Duration::from_millis(100));
         }
         began.elapsed()
@@ -109,7 +109,7 @@ fn metrics_are_served_and_slow_readers_delay_no_client() {
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     assert!(answer.contains("\nupshift_processes 1\n"), "{answer}");
     let connected_for = slow_writer.join().unwrap();
-    assert!(connected_for < MAX_WAIT, "{connected_for:?}");
+    assert!(connected_for < WAIT_LIMIT, "{connected_for:?}");
     drop((client, daemon));
     let left: Vec<_> = std::fs::read_dir(directory()).unwrap().collect();
     assert!(
@@ -127,7 +127,7 @@ fn a_flood_of_metrics_requests_causes_at_most_ten_censuses_a_second() {
         ..open_config("often")
     };
     let _daemon = Daemon::start(config).unwrap();
-    until("the metrics endpoint exists", || endpoint.exists());
+    wait_until("the metrics endpoint exists", || endpoint.exists());
     let began = Instant::now();
     let mut uptimes = std::collections::HashSet::new();
     for _ in 0..400 {
@@ -160,7 +160,7 @@ fn a_daemon_does_not_replace_the_metrics_socket_of_another() {
         ..open_config(name)
     };
     let first = Daemon::start(config("first")).unwrap();
-    until("the metrics endpoint exists", || endpoint.exists());
+    wait_until("the metrics endpoint exists", || endpoint.exists());
     let inode = || {
         std::fs::metadata(&endpoint)
             .map(|found| found.ino())
@@ -202,7 +202,7 @@ fn silent_connections_to_the_metrics_delay_no_client() {
         ..open_config("silent-connections")
     };
     let _daemon = Daemon::start(config).unwrap();
-    until("the metrics endpoint exists", || endpoint.exists());
+    wait_until("the metrics endpoint exists", || endpoint.exists());
     std::fs::set_permissions(
         &endpoint,
         std::os::unix::fs::PermissionsExt::from_mode(0o666),
@@ -228,5 +228,5 @@ fn silent_connections_to_the_metrics_delay_no_client() {
     let took = began.elapsed();
     println!("answered after {took:?}");
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    assert!(took < MAX_WAIT, "{took:?}");
+    assert!(took < WAIT_LIMIT, "{took:?}");
 }

@@ -10,7 +10,7 @@ use upshift_elevate::testing::Faulty;
 
 use crate::attack::{ALICE, MALLORY, TRUDY, deadline_after, start_child, two_cpus};
 use crate::client::census;
-use crate::process::{Process, cpu_time_of_threads, elevated_threads, monotonic, until};
+use crate::process::{Process, cpu_time_of_threads, elevated_threads, monotonic, wait_until};
 use crate::scripted_client::start_scripted_client;
 use crate::{config, permitted, serial_test, skipped, socket};
 
@@ -21,7 +21,7 @@ fn start_steady_pair(path: &std::path::Path) -> (Process, Process) {
     let mut burner = start_scripted_client(path);
     sleeper.execute("await 2");
     burner.execute("level 40");
-    until("the sleeper has a band", || {
+    wait_until("the sleeper has a band", || {
         !elevated_threads(sleeper.pid()).is_empty()
     });
     burner.send(format!("burn {}", monotonic() + 600_000_000));
@@ -113,17 +113,17 @@ fn a_cooperative_daemon_sleeps_while_clients_compete_and_notices_changes_without
     high.execute("await 2");
     high.execute("level 2");
     low.execute("level 40");
-    until("the scheduler runs", || scheduler_cpu_time() > 0);
+    wait_until("the scheduler runs", || scheduler_cpu_time() > 0);
     let before = scheduler_cpu_time();
     std::thread::sleep(Duration::from_secs(1));
     let used = scheduler_cpu_time() - before;
     assert!(used < 100_000_000, "{used} ns of a second");
-    until("the less urgent client is outranked", || {
+    wait_until("the less urgent client is outranked", || {
         low.execute("outranked 40") == "true"
     });
     // The client keeps its rank while it sleeps, so it does not ring.
     assert_eq!(high.execute("level 64"), "false");
-    until("the less urgent client is no longer outranked", || {
+    wait_until("the less urgent client is no longer outranked", || {
         low.execute("outranked 40") == "false"
     });
 }
@@ -244,11 +244,11 @@ fn no_elevated_thread_looks_up_a_file_of_another_process() {
     let mut lender = start_child("lender", &path, MALLORY, (first_cpu, 40), &extra_settings);
     lender.run_until(deadline_after(Duration::from_secs(2)));
     let program = start_child("gap-meter", &path, ALICE, (first_cpu, 0), &[]);
-    until("the program is elevated", || {
+    wait_until("the program is elevated", || {
         !elevated_threads(program.pid()).is_empty()
     });
     for file in ["/cgroup", "/schedstat", "/comm"] {
-        until(file, || read().contains(file));
+        wait_until(file, || read().contains(file));
     }
     // SAFETY: `timeout` has not been waited for, so its pid is not reused. It passes the signal on.
     unsafe { libc::kill(tracer.id() as i32, libc::SIGTERM) };

@@ -8,7 +8,7 @@ use upshift_board::{Board, NO_LEVEL, Role, ThreadSpec, VcpuSpec};
 use upshift_elevate::current_tid;
 
 use crate::child::pin;
-use crate::process::{Process, ROLE, elevated_threads, until};
+use crate::process::{Process, ROLE, elevated_threads, wait_until};
 use crate::scripted_client::start_scripted_client;
 use crate::{daemon, permitted, serial_test, skipped, socket};
 
@@ -56,7 +56,7 @@ fn start_thread() -> (i32, impl FnOnce()) {
         drop(end);
         thread.join().unwrap();
         let task = format!("/proc/self/task/{tid}");
-        until("the thread has ended", || !Path::new(&task).exists());
+        wait_until("the thread has ended", || !Path::new(&task).exists());
     };
     (tid, finish)
 }
@@ -98,7 +98,7 @@ pub(crate) fn tid_reuse() {
         let is_elevated = |tid| elevated_threads(std::process::id() as i32).contains(&tid);
         if was_elevated {
             level(2);
-            until("the thread is elevated", || is_elevated(tid));
+            wait_until("the thread is elevated", || is_elevated(tid));
             finish();
             // Longer than the time between two checks of the daemon.
             std::thread::sleep(Duration::from_millis(500));
@@ -118,7 +118,7 @@ pub(crate) fn tid_reuse() {
         other.execute("join");
         board.leave();
         other.execute("level 2");
-        until("the other process is elevated", || {
+        wait_until("the other process is elevated", || {
             !elevated_threads(other.pid()).is_empty()
         });
     }

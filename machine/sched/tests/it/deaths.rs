@@ -6,7 +6,7 @@ use upshift_elevate::Elevator;
 use upshift_elevate::testing::elevated_threads;
 use upshift_sched::policies::RoundRobin;
 
-use crate::support::{Process, scheduling_of, serial_test, start_scheduler, until};
+use crate::support::{Process, scheduling_of, serial_test, start_scheduler, wait_until};
 
 /// Number of schedulers that are killed. Most of the test's time is for starting them.
 const KILLS: u64 = 100;
@@ -31,13 +31,13 @@ fn a_scheduler_killed_at_any_moment_leaves_no_thread_elevated() {
         let is_elevated = || pids.iter().any(|&pid| !elevated_threads(pid).is_empty());
         if round % 2 == 0 {
             scheduler.wait_for("scheduling");
-            until("a thread is elevated", is_elevated);
+            wait_until("a thread is elevated", is_elevated);
         }
         std::thread::sleep(Duration::from_micros(round * 7919 % 13_000));
         elevated += u64::from(is_elevated());
         scheduler.child.kill().unwrap();
         let killed_at = Instant::now();
-        until("all threads are restored", || {
+        wait_until("all threads are restored", || {
             pids.map(scheduling_of) == before
         });
         took.push(killed_at.elapsed());
@@ -62,7 +62,7 @@ fn a_stopped_scheduler_leaves_no_thread_elevated() {
     let mut scheduler = Process::start_with("schedule", &spinner.pid().to_string());
     scheduler.wait_for("scheduling");
     let elevated = || !elevated_threads(spinner.pid()).is_empty();
-    until("the spinner is elevated", elevated);
+    wait_until("the spinner is elevated", elevated);
     let signal = |signal: i32| {
         // SAFETY: the child has not been waited for, so its pid is not reused.
         unsafe { libc::kill(scheduler.pid(), signal) };
@@ -71,14 +71,14 @@ fn a_stopped_scheduler_leaves_no_thread_elevated() {
     // The spinner is also demoted in an open piece, the time that the scheduler leaves to other
     // programs, so the demotion must last.
     let mut since = Instant::now();
-    until("the spinner stays demoted", || {
+    wait_until("the spinner stays demoted", || {
         if elevated() {
             since = Instant::now();
         }
         since.elapsed() > Duration::from_millis(100)
     });
     signal(libc::SIGCONT);
-    until("the spinner is elevated again", elevated);
+    wait_until("the spinner is elevated again", elevated);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_guardian_that_is_killed_is_replaced() {
     let guardian = elevator.guardian_pid().unwrap();
     // SAFETY: the child has not been waited for, so its pid is not reused.
     unsafe { libc::kill(guardian, libc::SIGKILL) };
-    until("the guardian is replaced", || {
+    wait_until("the guardian is replaced", || {
         elevator.guardian_pid().is_some_and(|pid| pid != guardian)
     });
     drop(scheduler);

@@ -9,7 +9,7 @@ use upshift_elevate::{Elevator, Policy};
 use upshift_sched::policies::RoundRobin;
 use upshift_sched::{SchedError, Scheduler};
 
-use crate::support::{Process, scheduling_of, serial_test, sleep, start_scheduler, until};
+use crate::support::{Process, scheduling_of, serial_test, sleep, start_scheduler, wait_until};
 
 /// Runs a scheduler of two spinning processes, whose system calls fail as `plan` sets. Asserts that
 /// all threads are restored after `end`.
@@ -50,7 +50,7 @@ fn a_lost_right_ends_the_scheduler_with_the_reason() {
     let Some(_guard) = serial_test() else { return };
     let plan = |faulty: &Faulty| faulty.fail(Call::SetScheduler, 9, 1, libc::EPERM);
     run(plan, |scheduler, _| {
-        until("the scheduler ends", || scheduler.is_finished());
+        wait_until("the scheduler ends", || scheduler.is_finished());
         let error = scheduler.wait().unwrap_err();
         assert!(matches!(error, SchedError::Refused { .. }), "{error}");
         assert!(error.to_string().contains("SCHED_FIFO"), "{error}");
@@ -73,7 +73,7 @@ fn a_cpu_that_is_taken_away_ends_the_scheduler_with_the_reason() {
     // The last CPU appears to be offline: the kernel has moved the thread, and the thread cannot be
     // moved back.
     faulty.fail(Call::SetAffinity, 0, 1, libc::EINVAL);
-    until("the scheduler ends", || scheduler.is_finished());
+    wait_until("the scheduler ends", || scheduler.is_finished());
     let error = scheduler.wait().unwrap_err();
     assert!(matches!(error, SchedError::Cpu { .. }), "{error}");
     assert!(error.to_string().contains("choose another"), "{error}");

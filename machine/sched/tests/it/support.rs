@@ -11,7 +11,7 @@ use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::testing::hides_processes;
 use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Policy, ProcessMonitor, Processes, SchedError, Scheduler};
-pub(crate) use upshift_testing::until;
+pub(crate) use upshift_testing::wait_until;
 
 /// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_SCHED_ROLE";

@@ -13,7 +13,8 @@ use upshift_sched::{
 };
 
 use crate::support::{
-    Process, cpu, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler, until,
+    Process, cpu, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler,
+    wait_until,
 };
 
 /// Starts a round-robin scheduler of the processes `pids`.
@@ -34,7 +35,7 @@ fn threads_that_start_later_join_and_are_restored() {
     // On a machine with one CPU, this thread runs only in open pieces (the time that the scheduler
     // leaves to other programs), in which no thread is elevated.
     let alone = std::thread::available_parallelism().unwrap().get() == 1;
-    until("all threads are elevated on the CPU", || {
+    wait_until("all threads are elevated on the CPU", || {
         let now = scheduling_of(starter.pid());
         let elevated = |tid| Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
         let report = scheduler.control().report();
@@ -63,7 +64,7 @@ fn a_thread_that_replaces_another_thread_joins() {
     let (replacer, spinner) = (Process::start("replace-threads"), Process::start("spin"));
     let before = scheduling_of(replacer.pid());
     let scheduler = start(&[replacer.pid(), spinner.pid()], false).unwrap();
-    until("a successor is elevated", || {
+    wait_until("a successor is elevated", || {
         let now = scheduling_of(replacer.pid());
         let new = |tid: i32| before.iter().all(|&(known, ..)| known != tid);
         let elevated = |tid| Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
@@ -79,7 +80,7 @@ fn children_share_the_turn_of_their_parent_and_are_restored() {
     let before = scheduling_of(parent.pid());
     let scheduler = start(&[parent.pid(), spinner.pid()], true).unwrap();
     let threads = before.len() + 1;
-    until("the child belongs to the task", || {
+    wait_until("the child belongs to the task", || {
         let report = scheduler.control().report();
         report.is_some_and(|report| report.tasks[0].threads == threads)
     });
@@ -104,10 +105,10 @@ fn a_process_that_execs_from_a_thread_stays_in_its_task_and_is_restored() {
     let before = scheduling_of(executor.pid());
     let scheduler = start(&[executor.pid(), spinner.pid()], false).unwrap();
     let name = format!("/proc/{}/comm", executor.pid());
-    until("the process executes another program", || {
+    wait_until("the process executes another program", || {
         std::fs::read_to_string(&name).is_ok_and(|name| name.trim() == "sleep")
     });
-    until("the task has one thread", || {
+    wait_until("the task has one thread", || {
         let report = scheduler.control().report();
         report.is_some_and(|report| report.tasks[0].threads == 1)
     });
@@ -133,17 +134,17 @@ fn a_process_whose_main_thread_has_ended_can_be_scheduled() {
     let mut parent = Process::start("end-main-thread");
     let pid = parent.number("child ");
     let killed = KilledOnDrop(pid);
-    until("the main thread has ended", || {
+    wait_until("the main thread has ended", || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         status.contains("State:\tZ") && status.contains("Threads:\t2")
     });
     let scheduler = start(&[pid], false).unwrap();
-    until("both threads are scheduled", || {
+    wait_until("both threads are scheduled", || {
         let report = scheduler.control().report();
         report.is_some_and(|report| report.tasks[0].threads == 2)
     });
     drop(killed);
-    until("the scheduler ends with the process", || {
+    wait_until("the scheduler ends with the process", || {
         scheduler.is_finished()
     });
 }
@@ -156,7 +157,7 @@ fn a_scheduler_ends_when_all_its_processes_have_ended() {
         Process::start("spin-briefly"),
     );
     let scheduler = start(&[first.pid(), second.pid()], false).unwrap();
-    until("the scheduler ends", || scheduler.is_finished());
+    wait_until("the scheduler ends", || scheduler.is_finished());
     let (report, _) = scheduler.wait().unwrap();
     assert!(report.tasks.iter().all(|task| task.threads == 0));
 }
@@ -477,7 +478,7 @@ fn thousands_of_threads_that_sleep_are_not_moved_at_each_switch() {
     let closed = |config: &mut Config| config.open_pieces.part = 0.0;
     let scheduler = start_scheduler(&elevator, &pids, policy, closed, false).unwrap();
     let threads = |report: &Report| report.tasks[0].threads;
-    until("most threads are elevated", || {
+    wait_until("most threads are elevated", || {
         scheduler.control().report().as_ref().map_or(0, threads) > 1900
     });
     let before = scheduler.control().report().unwrap();
@@ -504,7 +505,7 @@ fn threads_beyond_the_capacity_cost_little_and_are_counted() {
     let policy = Box::new(RoundRobin::new(2_000_000));
     let pids = [many_threads.pid(), spinner.pid()];
     let scheduler = start_scheduler(&elevator, &pids, policy, |_| {}, false).unwrap();
-    until("the threads have started", || {
+    wait_until("the threads have started", || {
         scheduling_of(many_threads.pid()).len() > 1500
     });
     let before = scheduler

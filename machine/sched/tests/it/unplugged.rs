@@ -8,7 +8,7 @@ use upshift_elevate::sys::CpuSet;
 use upshift_sched::policies::RoundRobin;
 
 use crate::support::{
-    Process, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler, until,
+    Process, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler, wait_until,
 };
 
 /// The CPU that is unplugged.
@@ -72,7 +72,7 @@ fn tasks_of_an_unplugged_cpu_run_on_the_other_cpu_until_it_is_back() {
             .report()
             .is_some_and(|report| report.lost == [CPU])
     };
-    until("the CPU is lost", || {
+    wait_until("the CPU is lost", || {
         assert!(
             !scheduler.is_finished(),
             "the scheduler ended although a CPU is left"
@@ -99,7 +99,7 @@ fn tasks_of_an_unplugged_cpu_run_on_the_other_cpu_until_it_is_back() {
     println!("{report:#?}");
     assert_eq!(before, pids.map(scheduling_of));
     let second = start();
-    until("both CPUs are used again", || {
+    wait_until("both CPUs are used again", || {
         let on = |cpu| {
             pids.iter().any(|&pid| {
                 scheduling_of(pid)

@@ -36,12 +36,12 @@ pub struct Config {
     /// behind it. A good value is the cost of moving work to another CPU. 0: vCPUs do not look at
     /// each other's polls, and the host does not ask
     /// [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit).
-    pub look_after: u64,
+    pub long_poll_after: u64,
     /// Ticks. A suspended coroutine queues in its level as if it had become ready this much later:
     /// coroutines that have not used their quantum go first, for this long at most. After that, one
-    /// suspended coroutine per `patience` goes before them, however many are suspended. 0: a
+    /// suspended coroutine per `suspended_delay` goes before them, however many are suspended. 0: a
     /// suspended coroutine waits its turn like any other.
-    pub patience: u64,
+    pub suspended_delay: u64,
 }
 
 /// A share of the time of each vCPU for its less urgent levels; see [`Config::floor`].

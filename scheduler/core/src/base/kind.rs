@@ -58,6 +58,7 @@ pub enum QueueEnd {
     /// not used its quantum yet.
     Head,
     /// Behind the coroutines that become ready within
-    /// [`Config::patience`](crate::Config::patience): the coroutine has used its quantum.
+    /// [`Config::suspended_delay`](crate::Config::suspended_delay): the coroutine has used its
+    /// quantum.
     Tail,
 }

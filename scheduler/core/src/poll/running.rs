@@ -32,8 +32,8 @@ pub enum Picked<'a, H: Host> {
         /// The coroutine.
         id: CoroutineId,
         /// True if coroutines of its level that have not used their quantum wait: the suspended
-        /// coroutine has waited for [`Config::patience`](crate::Config::patience) and may use a
-        /// turn.
+        /// coroutine has waited for [`Config::suspended_delay`](crate::Config::suspended_delay) and
+        /// may use a turn.
         for_a_turn: bool,
     },
 }

@@ -6,9 +6,9 @@
 //!
 //! Suspended coroutines that resume first form a stack, which is served before the other lists.
 //! These are served as one FIFO: every element has the strictly increasing stamp of its enqueueing,
-//! and suspended coroutines count as enqueued `patience` later. At most one suspended coroutine per
-//! `patience` goes before fresh ones, however many are suspended. Push, pop, unlink and the search
-//! for the most urgent level touch a constant number of words.
+//! and suspended coroutines count as enqueued `suspended_delay` later. At most one suspended
+//! coroutine per `suspended_delay` goes before fresh ones, however many are suspended. Push, pop,
+//! unlink and the search for the most urgent level touch a constant number of words.
 //!
 //! The lock of the vCPU guards its queues, except for [`Lengths`], which any thread may read.
 
@@ -79,7 +79,7 @@ fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
 
 impl<H: Host> Lists<H> {
     /// Returns the next coroutine of the level, where `fresh` is the next one that is not
-    /// suspended, and true if a suspended coroutine goes before `fresh` because its patience is
+    /// suspended, and true if a suspended coroutine goes before `fresh` because its delay is
     /// over; see [`ReadyQueues::pop`]. `may_turn`: the last such turn of a suspended coroutine is
     /// long enough ago.
     #[cold]
@@ -87,7 +87,7 @@ impl<H: Host> Lists<H> {
         &self,
         fresh: Option<NonNull<Slot<H>>>,
         newest: bool,
-        patience: u64,
+        suspended_delay: u64,
         may_turn: bool,
     ) -> Option<(NonNull<Slot<H>>, bool)> {
         if let Some(first) = NonNull::new(self.first.head) {
@@ -99,11 +99,11 @@ impl<H: Host> Lists<H> {
         let Some(fresh) = fresh else {
             return Some((suspended, false));
         };
-        let was_patient = stamp(suspended).saturating_add(patience) < stamp(fresh);
-        if (was_patient && (may_turn || newest)) == newest {
+        let was_overdue = stamp(suspended).saturating_add(suspended_delay) < stamp(fresh);
+        if (was_overdue && (may_turn || newest)) == newest {
             Some((fresh, false))
         } else {
-            Some((suspended, was_patient))
+            Some((suspended, was_overdue))
         }
     }
 }
@@ -358,14 +358,14 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Takes the coroutine that resumes first in a level, else the oldest coroutine, or with
-    /// `newest` the newest. Suspended coroutines count as enqueued `patience` ticks later, and one
-    /// suspended coroutine per `patience` goes before fresh ones, so that fresh coroutines run
-    /// however many are suspended.
+    /// `newest` the newest. Suspended coroutines count as enqueued `suspended_delay` ticks later,
+    /// and one suspended coroutine per `suspended_delay` goes before fresh ones, so that fresh
+    /// coroutines run however many are suspended.
     pub(crate) fn pop(
         &mut self,
         level: Level,
         newest: bool,
-        patience: u64,
+        suspended_delay: u64,
     ) -> Option<NonNull<Slot<H>>> {
         let lists = &self.levels[level.index()];
         let mut chosen = lists.movable.end(newest);
@@ -375,9 +375,9 @@ impl<H: Host> ReadyQueues<H> {
             chosen = Some(pinned);
         }
         if !(lists.suspended.is_empty() && lists.first.is_empty()) {
-            let may_turn = self.stamp >= self.turned.saturating_add(patience);
-            let (next, was_patient) = lists.choose(chosen, newest, patience, may_turn)?;
-            if was_patient {
+            let may_turn = self.stamp >= self.turned.saturating_add(suspended_delay);
+            let (next, was_overdue) = lists.choose(chosen, newest, suspended_delay, may_turn)?;
+            if was_overdue {
                 self.turned = self.stamp;
             }
             chosen = Some(next);

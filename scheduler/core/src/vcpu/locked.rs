@@ -354,7 +354,7 @@ impl<'a, H: Host> Locked<'a, H> {
         };
         let level = Level::from_stored(level);
         let queues = self.queues();
-        let coroutine = queues.pop(level, newest, config.patience)?;
+        let coroutine = queues.pop(level, newest, config.suspended_delay)?;
         // SAFETY: the coroutine is just out of the queue, so owned by us.
         let suspended = unsafe { coroutine.as_ref() }.is_suspended();
         let resumed = suspended.then(|| queues.has_fresh(level));

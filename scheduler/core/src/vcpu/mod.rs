@@ -79,7 +79,7 @@ use crate::tables::queue::{Lengths, ReadyQueues};
 use crate::tables::slot_cache::SlotCache;
 use crate::tables::table::id_of;
 pub(crate) use locked::Locked;
-pub(crate) use search::MAX_LOOK_AFTER;
+pub(crate) use search::MAX_LONG_POLL_AFTER;
 use search::WaitWord;
 use service::Service;
 use shared::Shared;
@@ -242,7 +242,7 @@ impl<H: Host> Vcpu<H> {
                 batch: [0; COARSE_POLLS as usize],
                 polls: 0,
                 coarse: false,
-                unserved_after: match search::SHARE * config.look_after {
+                unserved_after: match search::SHARE * config.long_poll_after {
                     0 => u64::MAX,
                     period => period,
                 },
@@ -253,7 +253,7 @@ impl<H: Host> Vcpu<H> {
                 served: [0; LEVELS],
                 picked: NONE_RUNNING,
                 used: [0; LEVELS],
-                looks: search::look_budget(config.look_after),
+                looks: search::budget(config.long_poll_after),
             }),
             slot_cache: SlotCache::new(),
         }
@@ -385,7 +385,7 @@ impl<H: Host> Vcpu<H> {
         if domain.active.load(Relaxed) > 1 {
             locked = self.look_elsewhere(locked);
             // If vCPUs look, a vCPU that parks meanwhile looks at this one again.
-            must_offer = domain.config.look_after == 0;
+            must_offer = domain.config.long_poll_after == 0;
             passes_on = must_offer && self.published.wait.begin_pick();
         }
         let Some((coroutine, resumed)) = locked.next() else {

@@ -4,12 +4,13 @@
 //! vCPUs look, and the law of *conservation* holds: while a vCPU of a domain is parked, no
 //! coroutine that may run there waits for long.
 //!
-//! A poll is **long** when it has run for [`Config::look_after`](crate::Config::look_after) ticks,
-//! the cost of moving work to another CPU: by the ski-rental argument, work behind a poll is left
-//! alone until then and moved afterwards. A look ([`Vcpu::look`]) marks long polls. Work behind a
-//! long poll is taken; work that becomes ready during a long poll is announced to a parked vCPU at
-//! once; and the host, which knows its timers and its I/O, is called with the vCPU. So a long poll
-//! is found once, and costs no further looks.
+//! A poll is **long** when it has run for
+//! [`Config::long_poll_after`](crate::Config::long_poll_after) ticks, the cost of moving work to
+//! another CPU: by the ski-rental argument, work behind a poll is left alone until then and moved
+//! afterwards. A look ([`Vcpu::look`]) marks long polls. Work behind a long poll is taken; work
+//! that becomes ready during a long poll is announced to a parked vCPU at once; and the host, which
+//! knows its timers and its I/O, is called with the vCPU. So a long poll is found once, and costs
+//! no further looks.
 //!
 //! # Work that an idle vCPU takes
 //!
@@ -29,7 +30,7 @@
 //!
 //! * It sleeps if a look would find nothing (all others are parked, or in polls known to be long),
 //!   or if a vCPU with a lower index watches.
-//! * Otherwise it watches: its next look comes after `look_after`, or when its budget allows a
+//! * Otherwise it watches: its next look comes after `long_poll_after`, or when its budget allows a
 //!   look.
 //!
 //! A vCPU that begins a poll while all parked vCPUs sleep wakes one ([`Vcpu::pick`]), and so does
@@ -44,11 +45,11 @@
 //!
 //! # Budget
 //!
-//! Each wait that ends without work is charged a *period* of `SHARE · look_after` to a
+//! Each wait that ends without work is charged a *period* of `SHARE · long_poll_after` to a
 //! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU in debt looks once a period. So
 //! fruitless looks come at most once a period on average, at any load. A stranded coroutine waits
-//! for at most 2 · `look_after` plus the cost of a wake-up where long polls are found or rare, and
-//! for a period more where looks at many short polls have used up the budget.
+//! for at most 2 · `long_poll_after` plus the cost of a wake-up where long polls are found or rare,
+//! and for a period more where looks at many short polls have used up the budget.
 //!
 //! A vCPU that is not parked also looks, once a period ([`Vcpu::is_look_due`]): work that is more
 //! urgent than its own may wait behind a long poll of another vCPU while no vCPU is parked.
@@ -63,12 +64,13 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, fence};
 
 /// Reciprocal of the share of its time that a parked vCPU spends on fruitless looks: the number of
-/// `look_after` in a period. Also the number of fruitless looks that a full budget allows at once.
+/// `long_poll_after` in a period. Also the number of fruitless looks that a full budget allows at
+/// once.
 pub(super) const SHARE: u64 = 20;
 
-/// Largest effective [`Config::look_after`](crate::Config::look_after): periods, and a budget of
-/// `SHARE` periods, fit in 64 bits.
-pub(crate) const MAX_LOOK_AFTER: u64 = u64::MAX / (SHARE * SHARE);
+/// Largest effective [`Config::long_poll_after`](crate::Config::long_poll_after): periods, and a
+/// budget of `SHARE` periods, fit in 64 bits.
+pub(crate) const MAX_LONG_POLL_AFTER: u64 = u64::MAX / (SHARE * SHARE);
 
 /// Value of `surplus`: idle vCPUs leave the work alone.
 pub(super) const NO_SURPLUS: u8 = 0;
@@ -78,8 +80,8 @@ const SURPLUS_SEEN: u8 = 1;
 pub(super) const SURPLUS: u8 = 2;
 
 /// Creates the budget of looks of a vCPU.
-pub(super) fn look_budget(look_after: u64) -> TokenBucket {
-    TokenBucket::new(1, SHARE * SHARE * look_after, 0)
+pub(super) fn budget(long_poll_after: u64) -> TokenBucket {
+    TokenBucket::new(1, SHARE * SHARE * long_poll_after, 0)
 }
 
 /// The wait of a vCPU. The thread that serves the vCPU makes all steps.
@@ -177,7 +179,7 @@ impl<H: Host> Vcpu<H> {
 
     /// Returns true if the vCPU has not picked for so long that another vCPU should take its work.
     fn is_overdue(&self, now: u64) -> bool {
-        let after = self.shared().config.look_after;
+        let after = self.shared().config.long_poll_after;
         after == 0 || self.is_long() || now.saturating_sub(self.clock()) >= after
     }
 
@@ -215,10 +217,10 @@ impl<H: Host> Vcpu<H> {
 
     /// Returns the time in ticks for which the vCPU, which is parked, may wait before it
     /// [looks](Vcpu::look) again; `None`: without limit, until a kick. Always `None` without
-    /// [`Config::look_after`](crate::Config::look_after).
+    /// [`Config::long_poll_after`](crate::Config::long_poll_after).
     pub fn sleep_limit(&self) -> Option<u64> {
         let domain = self.shared();
-        let after = domain.config.look_after;
+        let after = domain.config.long_poll_after;
         if after == 0 || domain.active.load(Relaxed) < 2 {
             return None;
         }
@@ -263,10 +265,10 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns true if the vCPU has not picked for a period: unless it is polling, no thread serves
-    /// it. Always false without [`Config::look_after`](crate::Config::look_after).
+    /// it. Always false without [`Config::long_poll_after`](crate::Config::long_poll_after).
     #[inline]
     pub(super) fn seems_unserved(&self, now: u64) -> bool {
-        let period = SHARE * self.shared().config.look_after;
+        let period = SHARE * self.shared().config.long_poll_after;
         period != 0 && now.saturating_sub(self.clock()) >= period
     }
 
@@ -306,7 +308,7 @@ impl<H: Host> Vcpu<H> {
     #[must_use]
     pub fn is_look_due(&self) -> bool {
         let domain = self.shared();
-        let period = || SHARE * domain.config.look_after;
+        let period = || SHARE * domain.config.long_poll_after;
         domain.active.load(Relaxed) > 1
             && self.clock().saturating_sub(self.looked_at.load(Relaxed)) >= period()
             && period() != 0
@@ -318,7 +320,7 @@ impl<H: Host> Vcpu<H> {
         if matches!(self.published.wait.get(), Wait::Saves | Wait::Saved) {
             return;
         }
-        let period = SHARE * self.shared().config.look_after;
+        let period = SHARE * self.shared().config.long_poll_after;
         let now = self.host_now();
         self.lock().guarded().looks.spend(period, now);
     }
@@ -331,7 +333,7 @@ impl<H: Host> Vcpu<H> {
     /// marked.
     pub fn look(&self, mut long: impl FnMut(&Vcpu<H>) -> bool) -> bool {
         let domain = self.shared();
-        let after = domain.config.look_after;
+        let after = domain.config.long_poll_after;
         if after == 0 {
             return false;
         }

@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use core::ptr::{NonNull, null_mut};
 
-use super::{MAX_LOOK_AFTER, Vcpu, release, wake};
+use super::{MAX_LONG_POLL_AFTER, Vcpu, release, wake};
 use crate::base::config::{Config, MAX_VCPUS};
 use crate::base::host::{Critical, Host};
 use crate::base::id::{CoroutineId, Dead};
@@ -54,7 +54,7 @@ impl<H: Host> Shared<H> {
             host,
             config: Config {
                 // Limited, because periods are multiples of it.
-                look_after: config.look_after.min(MAX_LOOK_AFTER),
+                long_poll_after: config.long_poll_after.min(MAX_LONG_POLL_AFTER),
                 // A poll of the floor is charged its own time, so each poll reads the clock.
                 coarse_below: config.floor.map_or(config.coarse_below, |_| 0),
                 ..config

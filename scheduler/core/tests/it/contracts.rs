@@ -177,8 +177,8 @@ fn times_of_any_length_are_accepted() {
     let longest = Config {
         coarse_below: u64::MAX,
         notify_above: u64::MAX,
-        look_after: u64::MAX,
-        patience: u64::MAX,
+        long_poll_after: u64::MAX,
+        suspended_delay: u64::MAX,
         ..Config::default()
     };
     let domain = domain(longest);

@@ -1,5 +1,5 @@
 //! Theorem 2 (d) of `docs/preemption-proofs.md`: suspended coroutines of a level go before fresh
-//! ones of that level once per patience, however many are suspended.
+//! ones of that level once per `suspended_delay`, however many are suspended.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -18,12 +18,12 @@ struct Resumptions(Vec<(u64, u64, CoroutineId)>);
 /// and the resumptions.
 fn contend(
     suspended: usize,
-    patience: u64,
+    suspended_delay: u64,
     polls: &[u64],
     turns: &[u64],
 ) -> (u64, u64, Resumptions) {
     let domain = domain(Config {
-        patience,
+        suspended_delay,
         ..Config::default()
     });
     let vcpu = domain.add_vcpu().unwrap();
@@ -88,23 +88,23 @@ proptest! {
     #[test]
     fn suspended_coroutines_share_one_turn_in_their_patience(
         suspended in 1..8_usize,
-        patience in 10..300_u64,
+        suspended_delay in 10..300_u64,
         polls in prop::collection::vec(1..100_u64, 1..200),
         turns in prop::collection::vec(1..50_u64, 1..10),
     ) {
-        let (begun, ended, Resumptions(runs)) = contend(suspended, patience, &polls, &turns);
+        let (begun, ended, Resumptions(runs)) = contend(suspended, suspended_delay, &polls, &turns);
         let poll = *polls.iter().max().unwrap();
         let turn = *turns.iter().max().unwrap();
         // Resumptions before the first fresh coroutine and after the last do not count.
         let runs: Vec<_> = runs.into_iter().filter(|go| (begun..ended).contains(&go.0)).collect();
-        // Fresh coroutines keep the rest: at most one resumption per patience.
+        // Fresh coroutines keep the rest: at most one resumption per delay.
         for pair in runs.windows(2) {
             let apart = pair[1].0 - pair[0].0;
-            prop_assert!(apart + poll + turn >= patience, "{apart} apart: {pair:?}");
+            prop_assert!(apart + poll + turn >= suspended_delay, "{apart} apart: {pair:?}");
         }
-        // A suspended coroutine waits at most until each other has had a turn, with a patience and
+        // A suspended coroutine waits at most until each other has had a turn, with a delay and
         // a fresh poll before each turn.
-        let most = suspended as u64 * (patience + poll + turn) + patience + poll;
+        let most = suspended as u64 * (suspended_delay + poll + turn) + suspended_delay + poll;
         let mut last = std::collections::HashMap::new();
         for &(when, time, id) in &runs {
             let since = last.insert(id, when + time).unwrap_or(begun);

@@ -14,7 +14,7 @@ type Host = crate::support::TestHost;
 
 fn two_vcpus() -> (Domain<Host>, Executor<Host>, Executor<Host>) {
     let domain = domain(Config {
-        look_after: AFTER,
+        long_poll_after: AFTER,
         ..Config::default()
     });
     domain.host().time.store(1_000_000, Relaxed);
@@ -207,7 +207,7 @@ fn a_vcpu_that_serves_looks_once_a_period() {
 }
 
 #[test]
-fn without_look_after_no_vcpu_looks() {
+fn without_long_polls_no_vcpu_looks() {
     let domain = domain(Config::default());
     let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     assert!(b.prepare_park());

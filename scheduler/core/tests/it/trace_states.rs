@@ -78,9 +78,9 @@ fn a_suspended_coroutine_waits_its_turn_like_any_other() {
 
 /// Runs a coroutine of level 20 that is suspended at time 0, and two that yield now and then, with
 /// `step` ticks per poll.
-fn suspended_among_yielding(patience: u64, step: u64) -> String {
+fn suspended_among_yielding(suspended_delay: u64, step: u64) -> String {
     let config = Config {
-        patience,
+        suspended_delay,
         ..Config::default()
     };
     let (domain, trace) = (domain(config), Trace::default());
@@ -507,7 +507,7 @@ fn cancel_all_ends_everything_and_returns_the_number() {
 #[test]
 fn a_poll_that_is_suspended_for_urgent_work_resumes_first() {
     let domain = domain(Config {
-        patience: 1_000,
+        suspended_delay: 1_000,
         ..Config::default()
     });
     let vcpu = domain.add_vcpu().unwrap();

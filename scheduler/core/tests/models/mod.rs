@@ -110,16 +110,16 @@ pub fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-pub fn domain(look_after: u64) -> Domain<ModelHost> {
-    domain_of(look_after, false)
+pub fn domain(long_poll_after: u64) -> Domain<ModelHost> {
+    domain_of(long_poll_after, false)
 }
 
 /// Creates a domain in which a vCPU's lock is biased as soon as its owner has taken it.
-pub fn biased_domain(look_after: u64) -> Domain<ModelHost> {
-    domain_of(look_after, true)
+pub fn biased_domain(long_poll_after: u64) -> Domain<ModelHost> {
+    domain_of(long_poll_after, true)
 }
 
-fn domain_of(look_after: u64, biases: bool) -> Domain<ModelHost> {
+fn domain_of(long_poll_after: u64, biases: bool) -> Domain<ModelHost> {
     let host = ModelHost {
         biases,
         time: AtomicU64::new(EPOCH),
@@ -127,7 +127,7 @@ fn domain_of(look_after: u64, biases: bool) -> Domain<ModelHost> {
         wakes: [Notify::new(), Notify::new(), Notify::new()],
     };
     let config = Config {
-        look_after,
+        long_poll_after,
         ..Config::default()
     };
     Domain::new(host, config)

@@ -238,7 +238,7 @@ impl Vcpu {
     }
 
     /// Picks like the queues of the core: expired polls are behind the others, except for one per
-    /// MAX_SUSPENSION whose patience is over.
+    /// MAX_SUSPENSION whose delay is over.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
@@ -246,9 +246,9 @@ impl Vcpu {
         let expired = queue.iter().position(|poll| poll.expired);
         let place = match (fresh, expired) {
             (Some(fresh), Some(expired)) => {
-                let was_patient =
+                let was_overdue =
                     queue[expired].off_since + MAX_SUSPENSION < queue[fresh].off_since;
-                if queue[fresh].suspended || !was_patient || now < self.turned + MAX_SUSPENSION {
+                if queue[fresh].suspended || !was_overdue || now < self.turned + MAX_SUSPENSION {
                     fresh
                 } else {
                     self.turned = now;

@@ -288,7 +288,7 @@ const HELP: [&str; 23] = [
     "starved   something was ready, and none of the level was picked",
     "",
     "longest   the longest poll of the coroutines spawned in a place;",
-    "          red: over the stall limit; ▶: goes on. Short polls are",
+    "          red: over the stall limit; ▶: still running. Short polls are",
     "          a sample: each is timed as often as it is long.",
     "timed     polls of this name or place that were timed",
     "routes    work with a name; active: begun and not ended;",

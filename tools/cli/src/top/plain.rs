@@ -108,7 +108,7 @@ fn polls(frame: &Frame) -> String {
     );
     for poll in &frame.longest_polls {
         let id = if poll.is_running {
-            format!("{} (goes on)", poll.id)
+            format!("{} (running)", poll.id)
         } else {
             poll.id.clone()
         };

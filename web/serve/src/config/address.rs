@@ -14,16 +14,16 @@ use serde::{Deserialize, Deserializer};
 /// use upshift_serve::{Address, BindTo};
 ///
 /// let all: Address = ":80,plain".parse()?;
-/// assert_eq!((all.place, all.plain), (BindTo::Port(80), true));
+/// assert_eq!((all.bind_to, all.plain), (BindTo::Port(80), true));
 /// let socket: Address = "unix:/run/web.sock,mode=660".parse()?;
 /// let path = "/run/web.sock".into();
-/// assert_eq!(socket.place, BindTo::Unix { path, mode: Some(0o660) });
+/// assert_eq!(socket.bind_to, BindTo::Unix { path, mode: Some(0o660) });
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The port or the socket.
-    pub place: BindTo,
+    pub bind_to: BindTo,
     /// Serves HTTP without TLS, although there is a certificate.
     pub plain: bool,
 }
@@ -47,9 +47,9 @@ pub enum BindTo {
 }
 
 impl From<BindTo> for Address {
-    fn from(place: BindTo) -> Address {
+    fn from(bind_to: BindTo) -> Address {
         Address {
-            place,
+            bind_to,
             plain: false,
         }
     }
@@ -73,11 +73,11 @@ impl FromStr for Address {
             Some(text) => (text, true),
             None => (text, false),
         };
-        let place = match text.strip_prefix("unix:") {
+        let bind_to = match text.strip_prefix("unix:") {
             Some(socket) => parse_unix(socket)?,
             None => parse_tcp(text)?,
         };
-        Ok(Address { place, plain })
+        Ok(Address { bind_to, plain })
     }
 }
 
@@ -137,7 +137,7 @@ fn parse_tcp(text: &str) -> Result<BindTo, String> {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
+        match &self.bind_to {
             BindTo::Ip(address) => address.fmt(f)?,
             BindTo::Port(port) => write!(f, ":{port}")?,
             BindTo::Unix { path, mode } => {

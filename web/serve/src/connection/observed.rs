@@ -123,7 +123,7 @@ impl Http2Reader {
             self.error_frame = later;
             return Poll::Ready(Ok(()));
         }
-        ready!(io.poll_read_on(cx));
+        ready!(io.poll_next_read(cx));
         let data = ready!(io.poll_fill(cx))?;
         let data = &data[..data.len().min(buf.remaining()).min(PIECE)];
         let mut flood = false;
@@ -157,7 +157,7 @@ impl Http1Reader {
         buf: &mut ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         if !self.eof && self.refusal.is_none() {
-            ready!(io.poll_read_on(cx));
+            ready!(io.poll_next_read(cx));
             let data = ready!(io.poll_fill(cx))?;
             let data = &data[..data.len().min(buf.remaining())];
             let count = data.len();
@@ -297,7 +297,7 @@ impl<I: Transport> ObservedIo<I> {
             self.linger = Some(Linger { timer, unsent });
         }
         loop {
-            ready!(self.io.poll_read_on(cx));
+            ready!(self.io.poll_next_read(cx));
             match ready!(self.io.poll_fill(cx)) {
                 Ok(data) if !data.is_empty() => {
                     let count = data.len();

@@ -112,14 +112,14 @@ impl Conn {
             let connection = builder.serve_connection(io, service);
             let served = self
                 .with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
-            return allowance.hold(served).await;
+            return allowance.charge(served).await;
         }
         let connection = self.http1(limits).serve_connection(io, service);
         // An upgraded connection belongs to the service.
         let connection = connection.with_upgrades();
         let served =
             self.with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
-        let end = allowance.hold(served).await;
+        let end = allowance.charge(served).await;
         self.remove_from_table();
         end
     }

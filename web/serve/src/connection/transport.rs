@@ -10,8 +10,8 @@ use upshift::hyper::Io;
 
 /// A transport that lends received bytes, and may send files.
 pub(crate) trait Transport: Read + Write + Unpin {
-    /// Waits until more may be read in this poll, like [`Io::poll_read_on`].
-    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Waits until more may be read in this poll, like [`Io::poll_next_read`].
+    fn poll_next_read(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Waits for bytes and lends them; an empty slice means the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
     /// Marks lent bytes as used.
@@ -42,8 +42,8 @@ pub(crate) trait Transport: Read + Write + Unpin {
 }
 
 impl Transport for Io {
-    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        Io::poll_read_on(self, cx)
+    fn poll_next_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        Io::poll_next_read(self, cx)
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {

@@ -77,7 +77,7 @@ impl ActiveRequest {
             0
         };
         let level = if at_receive_level {
-            RequestLevel::of_receiving(!is_http2)
+            RequestLevel::for_receiving(!is_http2)
         } else {
             RequestLevel::new(entry.level(), !is_http2)
         };

@@ -80,7 +80,7 @@ impl Listener {
     /// # Errors
     /// The message names the reason and a remedy.
     pub(crate) fn open(address: &Address) -> io::Result<Listener> {
-        let socket = match &address.place {
+        let socket = match &address.bind_to {
             BindTo::Ip(address) => Socket::from_listener(&listen(*address)?)?,
             BindTo::Port(port) => Socket::from_listener(&listen_on_all(*port)?)?,
             BindTo::Unix { path, mode } => {
@@ -105,13 +105,13 @@ impl Listener {
     pub(crate) fn adopt(socket: OwnedFd, addresses: &[Address]) -> io::Result<Listener> {
         let socket = Socket::adopt(socket)?;
         let (port, path) = (socket.ip().map(|ip| ip.port()), socket.path());
-        let matches = |place: &BindTo| match place {
+        let matches = |bind_to: &BindTo| match bind_to {
             BindTo::Ip(address) => port == Some(address.port()),
             BindTo::Port(number) => port == Some(*number),
             BindTo::Unix { path: named, .. } => path.as_ref() == Some(named),
         };
         let mut plain = addresses.iter().filter(|address| address.plain);
-        let plain = plain.any(|address| matches(&address.place));
+        let plain = plain.any(|address| matches(&address.bind_to));
         Ok(Listener { socket, plain })
     }
 

@@ -33,7 +33,7 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
         let earlier = &config.listen[..at];
         let fault = match earlier
             .iter()
-            .find(|first| overlap(&first.place, &address.place))
+            .find(|first| overlap(&first.bind_to, &address.bind_to))
         {
             Some(first) => Err(format!(
                 "cannot listen on {address}: `listen` has {first} already, keep one of the two"
@@ -64,7 +64,7 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
 }
 
 fn check_address(address: &Address) -> Result<(), String> {
-    let (ip, bound) = match &address.place {
+    let (ip, bound) = match &address.bind_to {
         BindTo::Ip(ip) => (*ip, bind(*ip)),
         BindTo::Port(port) => {
             let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port));
@@ -182,8 +182,8 @@ mod tests {
     use super::*;
 
     fn overlap_of(first: &str, second: &str) -> bool {
-        let place = |text: &str| text.parse::<Address>().unwrap().place;
-        let (first, second) = (place(first), place(second));
+        let bind_to = |text: &str| text.parse::<Address>().unwrap().bind_to;
+        let (first, second) = (bind_to(first), bind_to(second));
         assert_eq!(overlap(&first, &second), overlap(&second, &first));
         overlap(&first, &second)
     }

@@ -131,8 +131,8 @@ impl TlsIo {
 }
 
 impl Transport for TlsIo {
-    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.io.poll_read_on(cx)
+    fn poll_next_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_next_read(cx)
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {

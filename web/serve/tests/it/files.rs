@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::inotify;
 use upshift::Level;
 
-use crate::harness::{Answer, Folder, TestServer, until};
+use crate::harness::{Answer, Folder, TestServer, wait_until};
 
 /// Returns `count` bytes whose values depend on their position.
 fn bytes(count: usize) -> Vec<u8> {
@@ -531,18 +531,18 @@ fn a_folder_that_replaces_the_root_is_served_without_a_reload() {
     std::os::unix::fs::symlink("r2", &next).unwrap();
     std::fs::rename(&next, &current).unwrap();
     let is_served = |text: &str| server.get("/page.txt", "").text() == text;
-    until("the second release is served", || is_served("r2"));
+    wait_until("the second release is served", || is_served("r2"));
     // Links in the folder still cannot lead out of it.
     std::os::unix::fs::symlink("../r1/page.txt", folder.0.join("r2/out.txt")).unwrap();
     assert_eq!(server.get("/out.txt", "").status, 404);
     std::fs::remove_dir_all(folder.0.join("r2")).unwrap();
-    until("nothing is served", || {
+    wait_until("nothing is served", || {
         server.get("/page.txt", "").status == 404
     });
     folder.write("r2/page.txt", "r2 again");
-    until("the new folder is served", || is_served("r2 again"));
+    wait_until("the new folder is served", || is_served("r2 again"));
     std::fs::rename(folder.0.join("r2"), folder.0.join("away")).unwrap();
-    until("the folder that was moved away is not served", || {
+    wait_until("the folder that was moved away is not served", || {
         server.get("/page.txt", "").status == 404
     });
 }

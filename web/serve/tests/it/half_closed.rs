@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use upshift_serve::Config;
 
-use crate::harness::{Answer, Folder, TestServer, read_to_end, until};
+use crate::harness::{Answer, Folder, TestServer, read_to_end, wait_until};
 
 #[test]
 fn a_file_is_sent_to_a_client_that_has_shut_down_its_sending_half() {
@@ -71,9 +71,9 @@ fn a_handler_whose_client_has_gone_is_dropped_and_logged_as_499() {
     let logs = |config: &mut Config| config.access_log = Some(path);
     let server = TestServer::with_service(&folder, logs, app);
     let stream = server.connect_and_send("GET /long HTTP/1.1\r\nhost: x\r\n\r\n");
-    until("the handler runs", || started.load(Ordering::SeqCst));
+    wait_until("the handler runs", || started.load(Ordering::SeqCst));
     stream.shutdown(Shutdown::Write).unwrap();
-    until("the handler is dropped", || dropped.load(Ordering::SeqCst));
+    wait_until("the handler is dropped", || dropped.load(Ordering::SeqCst));
     server.wait_until_idle();
     assert_eq!(server.end(), 0);
     let log = std::fs::read_to_string(log).unwrap();

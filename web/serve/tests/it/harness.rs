@@ -166,7 +166,7 @@ impl TestServer {
 
     /// Waits until the server has no connection.
     pub(crate) fn wait_until_idle(&self) {
-        until("the server has no connection", || {
+        wait_until("the server has no connection", || {
             self.control.connections() == 0
         });
     }
@@ -174,7 +174,7 @@ impl TestServer {
     /// Waits until the server has `count` requests in progress.
     pub(crate) fn wait_for_requests(&self, count: usize) {
         let has_count = || self.control.requests().len() == count;
-        until(&format!("{count} requests are in progress"), has_count);
+        wait_until(&format!("{count} requests are in progress"), has_count);
     }
 
     /// Drains the server, and returns the number of connections that it closed before their
@@ -199,7 +199,7 @@ impl Drop for TestServer {
 }
 
 /// Waits until the condition `event` holds, at most for a minute, since a loaded machine is slow.
-pub(crate) fn until(event: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn wait_until(event: &str, mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < limit, "not within a minute: {event}");

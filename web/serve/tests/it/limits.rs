@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use upshift_serve::Config;
 
-use crate::harness::{Answer, Folder, TestServer, read_to_end, until};
+use crate::harness::{Answer, Folder, TestServer, read_to_end, wait_until};
 
 fn short_timeouts(config: &mut Config) {
     let limits = &mut config.limits;
@@ -126,11 +126,11 @@ fn idle_connections_cause_no_polls() {
     let max_files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let count = max_files.map_or(10_000, |max| 10_000.min((max as usize - 500) / 2));
     let idle: Vec<_> = (0..count).map(|_| server.connect()).collect();
-    until("all connections are accepted", || {
+    wait_until("all connections are accepted", || {
         server.control.connections() >= count
     });
     // A connection is polled when it has been accepted, so the number falls after a moment.
-    until(
+    wait_until(
         "requests take about as many polls as without idle connections",
         || polls_of_100_requests() < 3 * polls_without_idle,
     );

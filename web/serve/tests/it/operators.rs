@@ -7,7 +7,7 @@ use std::path::Path;
 
 use upshift_serve::{Config, Redirect, Server};
 
-use crate::harness::{Answer, Folder, TestServer, until};
+use crate::harness::{Answer, Folder, TestServer, wait_until};
 use crate::tls::{certificate, curl};
 
 fn redirect(from: &str, to: &str) -> Redirect {
@@ -124,7 +124,7 @@ fn a_path_without_a_file_gets_the_fallback() {
     assert_eq!(server.get("/..%2fx", "").status, 400);
     assert_eq!(server.ask("POST", "/users/7", "").status, 405);
     std::fs::remove_file(folder.0.join("app.html")).unwrap();
-    until("the fallback is gone", || {
+    wait_until("the fallback is gone", || {
         server.get("/users/7", "").status == 404
     });
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use upshift::Level;
 use upshift_serve::Config;
 
-use crate::harness::{Folder, TestServer, read_until, until};
+use crate::harness::{Folder, TestServer, read_until, wait_until};
 
 /// Returns a service that answers with the level of the request. `/work` computes until `stop` is
 /// set, and answers with its last level.
@@ -120,7 +120,7 @@ fn under_overload_only_the_least_urgent_requests_are_refused() {
     server.wait_for_requests(1);
     let refused = Arc::new(Mutex::new(Vec::new()));
     let mut background = Vec::new();
-    until("a request with u=7 is refused", || {
+    wait_until("a request with u=7 is refused", || {
         let (refused, refusals) = (refused.clone(), &refused);
         background.push(std::thread::spawn(move || {
             let answer = talk(address, "/x", "u=7");
@@ -215,7 +215,7 @@ fn each_poll_of_a_download_is_short() {
     // The socket buffers fill first. The client reads the rest below.
     std::thread::sleep(Duration::from_millis(200));
     let mut buffer = vec![0; 1 << 20];
-    until("1000 pieces are sent", || {
+    wait_until("1000 pieces are sent", || {
         assert_ne!(stream.read(&mut buffer).unwrap(), 0);
         pieces.load(Ordering::Relaxed) > 1100
     });

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use upshift_serve::Site;
 
-use crate::harness::{Answer, Folder, TestServer, read_to_end, until};
+use crate::harness::{Answer, Folder, TestServer, read_to_end, wait_until};
 use crate::http2::{PRIORITY_UPDATE, SETTINGS, connect_http2, frame, goaway_error};
 use crate::tls::{certificate, curl, tls_handshake};
 
@@ -99,7 +99,7 @@ fn a_target_that_is_neither_a_path_nor_in_absolute_form_is_refused() {
         assert!(server.is_healthy());
     }
     let mut text = String::new();
-    until("the last request is in the log", || {
+    wait_until("the last request is in the log", || {
         text = std::fs::read_to_string(&log).unwrap();
         text.contains("\"path\":\"/healthz\"")
     });

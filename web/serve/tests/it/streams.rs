@@ -11,7 +11,7 @@ use axum::http::HeaderMap;
 use axum::routing;
 use upshift::Level;
 
-use crate::harness::{Folder, TestServer, until};
+use crate::harness::{Folder, TestServer, wait_until};
 use crate::http2::{
     DATA, END_STREAM_AND_HEADERS, Frame, HEADERS, PRIORITY_UPDATE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, connect_http2, frame, get,
@@ -125,12 +125,12 @@ fn an_update_changes_the_level_of_a_running_and_of_a_later_request() {
     send_update(&mut stream, 3, "u=0, i");
     send_update(&mut stream, 9, "u=7");
     send_update(&mut stream, 101, "u=0");
-    until("the requests have their new levels", || {
+    wait_until("the requests have their new levels", || {
         levels(&server) == [52, 5, 12, 60]
     });
     // The last update replaces all earlier ones.
     send_update(&mut stream, 3, "u=0");
-    until("the request has its new level", || {
+    wait_until("the request has its new level", || {
         levels(&server) == [52, 4, 12, 60]
     });
     stop.store(true, Ordering::Relaxed);
@@ -200,7 +200,7 @@ fn a_service_may_set_the_level_of_its_response() {
     open_windows(&mut stream);
     let fields = [("priority", "u=2, i"), ("answer", "u=7")];
     send_get(&mut stream, 1, "/big", &fields);
-    until("the request has the level of the response", || {
+    wait_until("the request has the level of the response", || {
         let requests = server.control.requests();
         requests
             .iter()

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 
 use upshift_serve::{Address, BindTo, Config, Server};
 
-use crate::harness::{Answer, Folder, TestServer, until};
+use crate::harness::{Answer, Folder, TestServer, wait_until};
 
 fn ask(socket: &Path, path: &str) -> Answer {
     let mut stream = UnixStream::connect(socket).unwrap();
@@ -55,7 +55,7 @@ fn a_unix_socket_serves_the_files_of_a_port() {
     assert!(server.is_healthy());
     server.end();
     assert!(!path.exists());
-    until("the log is written", || {
+    wait_until("the log is written", || {
         let text = std::fs::read_to_string(&log).unwrap();
         text.contains("\"peer\":\"unix\"") && text.contains("\"peer\":\"127.0.0.1:")
     });

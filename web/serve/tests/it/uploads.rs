@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use upshift_serve::Config;
 
-use crate::harness::{Answer, Folder, TestServer, output_text, read_to_end, tool, until};
+use crate::harness::{Answer, Folder, TestServer, output_text, read_to_end, tool, wait_until};
 use crate::http2::{
     DATA, END_HEADERS, END_STREAM, Frame, HEADERS, RST_STREAM, connect_http2, frame, header_block,
 };
@@ -109,7 +109,7 @@ fn a_client_that_sends_the_whole_body_before_it_reads_gets_the_refusal() {
         };
         // The server closes the connection after a second: a stalled client then misses the
         // response.
-        until("a whole upload with its refusal", upload_gets_refusal);
+        wait_until("a whole upload with its refusal", upload_gets_refusal);
     }
 }
 

@@ -140,7 +140,7 @@ impl<M> ConnectionSettings<M> {
             let connection = builder.serve_connection(io, service);
             let served = connections
                 .with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
-            return allowance.hold(served).await;
+            return allowance.charge(served).await;
         }
         let mut builder = http1::Builder::new();
         if let Some(limit) = self.header_timeout {
@@ -151,7 +151,7 @@ impl<M> ConnectionSettings<M> {
         let served = connections
             .with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
         match allowance {
-            Some(allowance) => allowance.hold(served).await,
+            Some(allowance) => allowance.charge(served).await,
             None => served.await,
         }
     }

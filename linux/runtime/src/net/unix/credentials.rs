@@ -32,7 +32,7 @@ impl UCred {
 }
 
 /// Asks for the credentials of the peer (`SO_PEERCRED`).
-pub(super) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<UCred> {
+pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UCred> {
     let mut answer = libc::ucred {
         pid: 0,
         uid: 0,

@@ -48,7 +48,7 @@ impl UnixDatagram {
     /// Creates a socket and binds it to a path or an abstract name.
     ///
     /// # Errors
-    /// Those of [`bind`](UnixDatagram::bind).
+    /// The errors of [`bind`](UnixDatagram::bind).
     pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixDatagram> {
         std::os::unix::net::UnixDatagram::bind_addr(address).map(UnixDatagram::new)
     }
@@ -90,7 +90,7 @@ impl UnixDatagram {
     /// Sets the peer, by path or abstract name.
     ///
     /// # Errors
-    /// Those of [`connect`](UnixDatagram::connect).
+    /// The errors of [`connect`](UnixDatagram::connect).
     pub fn connect_addr(&self, address: &SocketAddr) -> io::Result<()> {
         SockRef::from(&self.fd).connect(&address::for_call(address)?)
     }
@@ -123,7 +123,7 @@ impl UnixDatagram {
     /// [`send_to`](UnixDatagram::send_to) a path or an abstract name.
     ///
     /// # Errors
-    /// Those of [`send_to`](UnixDatagram::send_to).
+    /// The errors of [`send_to`](UnixDatagram::send_to).
     pub async fn send_to_addr(&self, bytes: &[u8], to: &SocketAddr) -> io::Result<usize> {
         datagram::send_to_queue(&self.fd, bytes, &address::for_call(to)?).await
     }
@@ -142,7 +142,7 @@ impl UnixDatagram {
     /// [`recv`](UnixDatagram::recv) that returns the sender too.
     ///
     /// # Errors
-    /// Those of [`recv`](UnixDatagram::recv).
+    /// The errors of [`recv`](UnixDatagram::recv).
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, 0).await?;
         Ok((count, address::from_call(&from)?))

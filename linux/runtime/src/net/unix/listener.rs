@@ -49,7 +49,7 @@ impl UnixListener {
     /// Binds to a path or an abstract name and listens.
     ///
     /// # Errors
-    /// Those of [`bind`](UnixListener::bind).
+    /// The errors of [`bind`](UnixListener::bind).
     pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixListener> {
         std::os::unix::net::UnixListener::bind_addr(address).map(UnixListener::new)
     }
@@ -70,7 +70,7 @@ impl UnixListener {
     /// The future may be dropped at any time without losing a connection.
     ///
     /// # Errors
-    /// Those of [`TcpListener::accept`](crate::net::TcpListener::accept).
+    /// The errors of [`TcpListener::accept`](crate::net::TcpListener::accept).
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
         let stream = UnixStream::new(self.acceptor.accept().await?);
         let peer = stream.peer_addr()?;

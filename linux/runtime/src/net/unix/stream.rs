@@ -49,7 +49,7 @@ impl UnixStream {
     /// [`connect`](UnixStream::connect) to a path or an abstract name.
     ///
     /// # Errors
-    /// Those of [`connect`](UnixStream::connect).
+    /// The errors of [`connect`](UnixStream::connect).
     pub async fn connect_addr(address: &SocketAddr) -> io::Result<UnixStream> {
         Self::connect_to(address::for_ring(address)?).await
     }
@@ -84,7 +84,7 @@ impl UnixStream {
     /// # Errors
     /// The error of `getsockopt`.
     pub fn peer_cred(&self) -> io::Result<UCred> {
-        credentials::of_peer(self.as_fd())
+        credentials::peer_credentials(self.as_fd())
     }
 
     /// Returns the address of this end.

@@ -27,7 +27,7 @@ use upshift_core::preempt::MAX_SUSPENSION;
 use crate::preempt;
 use crate::stand_in::arrivals;
 use crate::time::clock;
-pub(crate) use spare::SLOTS as MOST_THREADS;
+pub(crate) use spare::SLOTS as MAX_THREADS;
 pub(crate) use stack::OnStack;
 
 extern "C" fn handler(_: libc::c_int) {
@@ -93,7 +93,7 @@ impl Sent {
     }
 
     /// Records that the handler has begun on the thread, or that the thread needs no signal.
-    pub(crate) fn is_answered(&self) {
+    pub(crate) fn mark_answered(&self) {
         self.0.store(0, SeqCst);
     }
 

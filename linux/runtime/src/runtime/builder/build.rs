@@ -16,7 +16,7 @@ use crate::affinity;
 use crate::blocking::pool::Pool;
 use crate::board::{Board, Membership};
 use crate::context::numbers::Number;
-use crate::context::{self, Belonging};
+use crate::context::{self, RuntimeCell};
 use crate::host::Linux;
 use crate::notice::notice;
 use crate::preempt::interrupt;
@@ -58,7 +58,7 @@ impl Builder {
             Preemption::Required => Some(self.preempt_settings()?),
             _ => self.preempt_settings().map_err(report_cooperative).ok(),
         };
-        let choice = Choice::make(self.ring.driver)?;
+        let choice = Choice::new(self.ring.driver)?;
         match self.clone().build_by(&choice, settings.clone()) {
             Err(error)
                 if settings.is_some()
@@ -93,7 +93,7 @@ impl Builder {
         driver: Choice,
         settings: Option<preempt::Settings>,
     ) -> io::Result<Runtime> {
-        let observation = Observation::of(&self)?;
+        let observation = Observation::new(&self)?;
         // CPUs of the machine, not of this thread: a waker may run elsewhere.
         let cpus = affinity::online_cpus();
         let default_spin = if cpus > 1 && self.vcpus <= cpus && settings.is_none() {
@@ -112,11 +112,11 @@ impl Builder {
             expect(unused_mut, reason = "tokio's is added")
         )]
         let mut outer_hooks = ThreadHooks::default();
-        let belonging = Belonging::default();
+        let runtime_cell = RuntimeCell::default();
         #[cfg(feature = "tokio-rt")]
         let tokio = if self.tokio {
             let threads = self.blocking_threads.max(1);
-            Some(TokioRuntime::new(&self.name, threads, &belonging)?)
+            Some(TokioRuntime::new(&self.name, threads, &runtime_cell)?)
         } else {
             None
         };
@@ -130,8 +130,8 @@ impl Builder {
             self.name.clone(),
             outer_hooks.clone(),
             {
-                let belonging = belonging.clone();
-                move || context::belong(&belonging, OUTSIDE)
+                let runtime_cell = runtime_cell.clone();
+                move || context::join_runtime(&runtime_cell, OUTSIDE)
             },
         ));
         let mut ring = self.ring;
@@ -168,7 +168,7 @@ impl Builder {
             outer_hooks,
             thread_hooks,
         });
-        let _ = belonging.set(Arc::downgrade(&shared));
+        let _ = runtime_cell.set(Arc::downgrade(&shared));
         let (engine, affinity) = first_vcpu(&shared)?;
         let mut runtime = Runtime {
             shared,
@@ -186,7 +186,7 @@ impl Builder {
         runtime.shared.running.store(true, Ordering::Relaxed);
         #[cfg(feature = "tokio-rt")]
         if let Some(tokio) = &runtime._tokio {
-            tokio.drive_when_used(&runtime.shared, &belonging)?;
+            tokio.drive_when_used(&runtime.shared, &runtime_cell)?;
         }
         join_board(&runtime.shared, self.board)?;
         observation.start(&mut runtime)?;
@@ -203,8 +203,8 @@ impl Builder {
             chaos: self.chaos,
             coarse_below: clock::to_ticks(Duration::from_nanos(300)),
             notify_above: clock::to_ticks(Duration::from_micros(20)),
-            look_after: clock::to_ticks(MIGRATION_COST),
-            patience: clock::to_ticks(preempt::PATIENCE),
+            long_poll_after: clock::to_ticks(MIGRATION_COST),
+            suspended_delay: clock::to_ticks(preempt::SUSPENDED_DELAY),
         }
     }
 
@@ -220,7 +220,7 @@ impl Builder {
         let settings = preempt::Settings::new(
             rule,
             costs.looks,
-            self.suspended.clamp(1, interrupt::MOST_THREADS) + 1,
+            self.suspended.clamp(1, interrupt::MAX_THREADS) + 1,
         );
         let was_asked = rule.interrupts && self.quantum.is_some();
         if was_asked && settings.quantum() > Duration::from_nanos(asked) {
@@ -238,7 +238,7 @@ impl Builder {
 /// that the thread had before.
 fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask>)> {
     let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
-    let pin = shared.pin_of(0);
+    let pin = shared.pinned_cpu(0);
     let mut affinity = None;
     let engine = if shared.settings.preemption.is_some() {
         // The calling thread polls pinned coroutines in `block_on`, where it may be interrupted.

@@ -24,7 +24,7 @@ pub(super) struct Observation {
 
 impl Observation {
     /// Reads the settings. Called before the building thread is pinned.
-    pub(super) fn of(builder: &Builder) -> io::Result<Observation> {
+    pub(super) fn new(builder: &Builder) -> io::Result<Observation> {
         #[cfg(feature = "observe")]
         let view = builder.observe
             || std::env::var_os("UPSHIFT_OBSERVE").is_some_and(|value| value != "0");

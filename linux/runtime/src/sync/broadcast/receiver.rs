@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use super::error::{RecvError, TryRecvError};
-use super::{DROP_BATCH, Shared, park, proceed, taken};
+use super::{DROP_BATCH, Shared, into_value, park, proceed};
 
 /// Receives every message that is sent while it lives.
 pub struct Receiver<T> {
@@ -150,7 +150,7 @@ impl<T: Clone> Receiver<T> {
     /// [`recv`](Receiver::recv) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// Those of [`recv`](Receiver::recv).
+    /// The errors of [`recv`](Receiver::recv).
     ///
     /// # Panics
     /// When called in a coroutine, whose vCPU it would stop.
@@ -219,7 +219,9 @@ impl<T> Drop for Receiver<T> {
             if no_receivers {
                 self.shared.no_receivers.notify_waiters();
             }
-            dropped.into_iter().for_each(|message| drop(taken(message)));
+            dropped
+                .into_iter()
+                .for_each(|message| drop(into_value(message)));
             if is_done {
                 return;
             }

@@ -111,7 +111,7 @@ impl<T> Sender<T> {
     /// [`send`](Sender::send) for threads: blocks the calling thread.
     ///
     /// # Errors
-    /// Those of [`send`](Sender::send).
+    /// The errors of [`send`](Sender::send).
     ///
     /// # Panics
     /// When called in a coroutine, whose vCPU it would stop.
@@ -231,7 +231,7 @@ impl<T> Sender<T> {
     /// If the future is dropped, the sender is dropped with it: clone it first to keep it.
     ///
     /// # Errors
-    /// Those of [`reserve`](Sender::reserve).
+    /// The errors of [`reserve`](Sender::reserve).
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -271,7 +271,7 @@ impl<T> Sender<T> {
     /// Reserves room for several messages if there is enough.
     ///
     /// # Errors
-    /// Those of [`try_reserve`](Sender::try_reserve).
+    /// The errors of [`try_reserve`](Sender::try_reserve).
     ///
     /// ```
     /// let (sender, _receiver) = upshift::sync::mpsc::channel::<u8>(2);
@@ -292,7 +292,7 @@ impl<T> Sender<T> {
     /// coroutine.
     ///
     /// # Errors
-    /// Those of [`try_reserve`](Sender::try_reserve), with the sender.
+    /// The errors of [`try_reserve`](Sender::try_reserve), with the sender.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);

@@ -237,7 +237,7 @@ impl<T> Chan<T> {
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
         let is_ready = match *key {
-            Some(key) => state.waiting.granted(key),
+            Some(key) => state.waiting.is_granted(key),
             None => state.closed || wanted == 0 || wanted > state.limit || state.suffices(wanted),
         };
         if is_ready && !may_proceed() {
@@ -326,7 +326,7 @@ impl<T> Chan<T> {
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
         let is_ready = match *key {
-            Some(key) => state.waiting.granted(key),
+            Some(key) => state.waiting.is_granted(key),
             None => state.closed || state.suffices(1),
         };
         if !is_ready {

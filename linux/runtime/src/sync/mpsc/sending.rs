@@ -4,7 +4,7 @@ macro_rules! sending {
     ($sender:ident, $weak:ident) => {
         impl<T> $sender<T> {
             /// Creates a sender that the caller has counted.
-            pub(super) fn of(chan: Arc<Chan<T>>) -> $sender<T> {
+            pub(super) fn from_counted(chan: Arc<Chan<T>>) -> $sender<T> {
                 $sender { chan }
             }
 

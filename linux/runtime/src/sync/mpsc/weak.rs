@@ -25,7 +25,7 @@ macro_rules! weak_sender {
             pub fn upgrade(&self) -> Option<$sender<T>> {
                 self.chan
                     .revive_sender()
-                    .then(|| $sender::of(self.chan.clone()))
+                    .then(|| $sender::from_counted(self.chan.clone()))
             }
 
             /// Returns the number of senders.

@@ -56,7 +56,7 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
         let mut waiters = mutex.waiters.lock();
         let runtime = mutex.runtime.load(Ordering::Relaxed);
         let word = match self.key {
-            Some(key) if waiters.granted(key) => {
+            Some(key) if waiters.is_granted(key) => {
                 if !may_proceed() {
                     drop(waiters);
                     cx.waker().wake_by_ref();

@@ -45,7 +45,7 @@ impl Waiting {
         let mut state = notify.state.lock();
         let is_ready = match self.stage {
             Stage::Done => true,
-            Stage::Waiting(key) => state.waiters.granted(key),
+            Stage::Waiting(key) => state.waiters.is_granted(key),
             Stage::New => {
                 state.permit || notify.broadcasts.load(Ordering::Relaxed) != self.broadcasts
             }

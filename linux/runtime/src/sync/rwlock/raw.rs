@@ -227,7 +227,7 @@ impl Future for Entering<'_> {
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = raw.state.lock();
         let is_ready = match self.key {
-            Some(key) => state.waiting.granted(key),
+            Some(key) => state.waiting.is_granted(key),
             None => state.suffices(side, waiting_level(), raw.max),
         };
         if is_ready {

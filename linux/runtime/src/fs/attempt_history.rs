@@ -21,30 +21,30 @@ const NEVER: u32 = u32::MAX;
 /// State in which the flags of the file have not been asked for.
 const UNKNOWN: u32 = u32::MAX - 1;
 
-/// Memory of recent tries on a file, or on the names that a thread opens. It is a hint: threads
+/// History of recent attempts on a file, or on the names that a thread opens. It is a hint: threads
 /// that use it at the same time may overwrite each other's results.
 ///
 /// A value below [`MISSES`] is the number of misses in a row. Above, the value is `MISSES - 1` plus
 /// the number of operations left in the pause.
 #[derive(Debug)]
-pub(super) struct Tries(AtomicU32);
+pub(super) struct AttemptHistory(AtomicU32);
 
-impl Tries {
-    /// Creates a memory without misses.
-    pub(super) const fn new() -> Tries {
-        Tries(AtomicU32::new(0))
+impl AttemptHistory {
+    /// Creates a history without misses.
+    pub(super) const fn new() -> AttemptHistory {
+        AttemptHistory(AtomicU32::new(0))
     }
 
-    /// Creates the memory of a file that was opened elsewhere.
-    pub(super) const fn unknown() -> Tries {
-        Tries(AtomicU32::new(UNKNOWN))
+    /// Creates the history of a file that was opened elsewhere.
+    pub(super) const fn unknown() -> AttemptHistory {
+        AttemptHistory(AtomicU32::new(UNKNOWN))
     }
 
-    /// Creates the memory of a file opened with these flags. Reads with `O_DIRECT` wait for the
+    /// Creates the history of a file opened with these flags. Reads with `O_DIRECT` wait for the
     /// device, and are never tried.
-    pub(super) fn with_flags(flags: i32) -> Tries {
+    pub(super) fn with_flags(flags: i32) -> AttemptHistory {
         let never = flags & (libc::O_DIRECT | libc::O_PATH) != 0;
-        Tries(AtomicU32::new(if never { NEVER } else { 0 }))
+        AttemptHistory(AtomicU32::new(if never { NEVER } else { 0 }))
     }
 
     /// Returns true if the next operation is tried; `file` is the file of the operation, if any.
@@ -73,7 +73,7 @@ impl Tries {
     fn find_out(&self, file: &Fd) -> bool {
         // SAFETY: `F_GETFL` takes no pointer.
         let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-        let known = Tries::with_flags(flags).0.into_inner();
+        let known = AttemptHistory::with_flags(flags).0.into_inner();
         self.0.store(known, Relaxed);
         known == 0
     }
@@ -87,16 +87,16 @@ impl Tries {
         }
     }
 
-    /// Records a try that succeeded.
+    /// Records an attempt that succeeded.
     #[inline]
-    pub(super) fn hit(&self) {
+    pub(super) fn record_hit(&self) {
         if self.0.load(Relaxed) != 0 {
             self.0.store(0, Relaxed);
         }
     }
 
-    /// Records a try that would have waited.
-    pub(super) fn missed(&self) {
+    /// Records an attempt that would have waited.
+    pub(super) fn record_miss(&self) {
         let misses = self.0.load(Relaxed).saturating_add(1);
         let paused = if misses < MISSES {
             misses
@@ -107,14 +107,14 @@ impl Tries {
     }
 
     /// Records that the file cannot be tried.
-    pub(super) fn never(&self) {
+    pub(super) fn disable(&self) {
         self.0.store(NEVER, Relaxed);
     }
 }
 
-impl Clone for Tries {
-    fn clone(&self) -> Tries {
-        Tries(AtomicU32::new(self.0.load(Relaxed)))
+impl Clone for AttemptHistory {
+    fn clone(&self) -> AttemptHistory {
+        AttemptHistory(AtomicU32::new(self.0.load(Relaxed)))
     }
 }
 
@@ -124,10 +124,10 @@ mod tests {
 
     #[test]
     fn operations_that_all_miss_are_tried_once_in_a_pause() {
-        let tries = Tries::new();
+        let history = AttemptHistory::new();
         let tried = |n: u32| {
-            let due = (0..n).filter(|_| tries.is_due(None));
-            due.inspect(|_| tries.missed()).count() as u32
+            let due = (0..n).filter(|_| history.is_due(None));
+            due.inspect(|_| history.record_miss()).count() as u32
         };
         assert_eq!(tried(MISSES), MISSES);
         assert_eq!(tried(PAUSE), 0);
@@ -136,17 +136,17 @@ mod tests {
 
     #[test]
     fn a_hit_ends_the_pause() {
-        let tries = Tries::new();
+        let history = AttemptHistory::new();
         for _ in 0..MISSES {
-            assert!(tries.is_due(None));
-            tries.missed();
+            assert!(history.is_due(None));
+            history.record_miss();
         }
-        let waited = (0..).take_while(|_| !tries.is_due(None)).count() as u32;
+        let waited = (0..).take_while(|_| !history.is_due(None)).count() as u32;
         assert_eq!(waited, PAUSE);
-        tries.hit();
+        history.record_hit();
         for _ in 0..MISSES - 1 {
-            tries.missed();
-            assert!(tries.is_due(None));
+            history.record_miss();
+            assert!(history.is_due(None));
         }
     }
 
@@ -154,10 +154,10 @@ mod tests {
     fn direct_io_is_never_tried() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let fd = Fd::new(file);
-        assert!(Tries::unknown().is_due(Some(&fd)));
-        assert!(!Tries::with_flags(libc::O_DIRECT).is_due(Some(&fd)));
-        let tries = Tries::new();
-        tries.never();
-        assert!((0..1000).all(|_| !tries.is_due(Some(&fd))));
+        assert!(AttemptHistory::unknown().is_due(Some(&fd)));
+        assert!(!AttemptHistory::with_flags(libc::O_DIRECT).is_due(Some(&fd)));
+        let history = AttemptHistory::new();
+        history.disable();
+        assert!((0..1000).all(|_| !history.is_due(Some(&fd))));
     }
 }

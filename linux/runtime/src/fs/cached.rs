@@ -10,7 +10,7 @@
 //!   any leaf future (`coop`); the ring would copy all of it within one system call, with the vCPU
 //!   waiting.
 //! * **Attempts stop where they fail.** After three misses in a row the next operations go through
-//!   the ring ([`Tries`](super::tries::Tries)).
+//!   the ring ([`AttemptHistory`](super::attempt_history::AttemptHistory)).
 //! * **Errors come from the ring.** The ring repeats a failed operation, and its result counts.
 //!   Pipes, terminals and files of the kernel, of networks and of FUSE do not support `RWF_NOWAIT`,
 //!   and are not tried again. Reads with `O_DIRECT` are never tried: they would wait for the
