@@ -102,6 +102,19 @@ impl fmt::Debug for Barrier {
 }
 
 /// The result of [`Barrier::wait`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use upshift::sync::Barrier;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let barrier = Arc::new(Barrier::new(2));
+/// let theirs = barrier.clone();
+/// let other = upshift::task::spawn(async move { theirs.wait().await.is_leader() });
+/// let ours = barrier.wait().await.is_leader();
+/// assert_ne!(ours, other.await.unwrap()); // One of them is the leader.
+/// # });
+/// ```
 #[derive(Clone, Debug)]
 pub struct BarrierWaitResult(bool);
 

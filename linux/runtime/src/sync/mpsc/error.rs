@@ -25,6 +25,13 @@ macro_rules! no_room {
 
         impl<T> $error<T> {
             /// Returns the value that was not sent.
+            ///
+            /// ```
+            /// let (sender, _receiver) = upshift::sync::mpsc::channel(1);
+            /// sender.try_send("first").unwrap();
+            /// let error = sender.try_send("second").unwrap_err();
+            /// assert_eq!(error.into_inner(), "second");
+            /// ```
             pub fn into_inner(self) -> T {
                 match self {
                     $error::$lack(value) | $error::Closed(value) => value,
@@ -71,6 +78,15 @@ no_room!(
 );
 
 /// The error of `try_recv`.
+///
+/// ```
+/// use upshift::sync::mpsc::{self, TryRecvError};
+///
+/// let (sender, mut receiver) = mpsc::channel::<u32>(1);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+/// drop(sender);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Disconnected));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
     /// The channel is empty, but there are senders.

@@ -21,6 +21,14 @@ macro_rules! weak_sender {
             }
 
             /// Returns a sender, or `None` if the last sender is gone.
+            ///
+            /// ```
+            /// let (sender, _receiver) = upshift::sync::mpsc::channel::<()>(1);
+            /// let weak = sender.downgrade();
+            /// assert!(weak.upgrade().is_some());
+            /// drop(sender);
+            /// assert!(weak.upgrade().is_none());
+            /// ```
             #[must_use]
             pub fn upgrade(&self) -> Option<$sender<T>> {
                 self.chan
