@@ -185,6 +185,14 @@ impl<T> LocalHandle<T> {
     }
 
     /// Cancels the coroutine; see [`JoinHandle::cancel`].
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let waits = upshift::spawn_local(std::future::pending::<()>(), upshift::Level::NORMAL);
+    /// waits.cancel();
+    /// assert!(waits.await.unwrap_err().is_cancelled());
+    /// # });
+    /// ```
     pub fn cancel(&self) {
         self.inner.cancel();
     }

@@ -90,6 +90,15 @@ pub struct Metrics {
 }
 
 /// Counters of the work of one [name](crate::named): the requests of a route, for instance.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// upshift::named("GET /", async {}).await;
+/// let metrics = upshift::Handle::current().unwrap().metrics();
+/// let work = metrics.named.iter().find(|work| work.name == "GET /").unwrap();
+/// assert_eq!((work.ended, work.under_way, work.latency.count()), (1, 0, 1));
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]

@@ -367,6 +367,16 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// Those of `write_all`.
+                    ///
+                    /// ```
+                    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+                    /// use upshift::net::UnixStream;
+                    ///
+                    /// let (mut one, mut other) = UnixStream::pair()?;
+                    /// one.write_all_vectored(vec!["head", "body"]).await.0?;
+                    /// assert_eq!(&other.recv().await?[..], b"headbody");
+                    /// # std::io::Result::Ok(()) }).unwrap();
+                    /// ```
                     pub async fn write_all_vectored<B: IoBuf>(
                         &mut self,
                         buffers: Vec<B>,

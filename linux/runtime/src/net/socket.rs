@@ -70,6 +70,20 @@ impl TcpSocket {
     ///
     /// # Errors
     /// The error of `setsockopt`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpSocket, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// let client = TcpStream::connect(address).await?;
+    /// drop((listener.accept().await?, listener, client)); // Leaves an old connection.
+    /// let socket = TcpSocket::new_v4()?;
+    /// socket.set_reuseaddr(true)?;
+    /// socket.bind(address)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn set_reuseaddr(&self, on: bool) -> io::Result<()> {
         self.socket.set_reuse_address(on)
     }

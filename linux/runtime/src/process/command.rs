@@ -118,6 +118,14 @@ impl Command {
     }
 
     /// Sets variables of the program's environment.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut shell = upshift::process::Command::new("sh");
+    /// shell.envs([("ONE", "1"), ("TWO", "2")]).args(["-c", "echo $ONE $TWO"]);
+    /// assert_eq!(shell.output().await?.stdout, b"1 2\n");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn envs(
         &mut self,
         variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
@@ -238,6 +246,15 @@ impl Command {
 
     /// Sets the process group that the program joins. Group 0 stands for a new group, which Ctrl-C
     /// does not reach.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut shell = upshift::process::Command::new("sh");
+    /// // Signal 0 only asks whether there is a group with the number of the shell.
+    /// shell.args(["-c", "kill -s 0 -- -$$"]);
+    /// assert!(shell.process_group(0).status().await?.success());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn process_group(&mut self, group: i32) -> &mut Command {
         self.lock().process_group(group);
         self

@@ -39,6 +39,13 @@ struct Round {
 
 impl Barrier {
     /// Creates a barrier for `awaited` coroutines; 0 counts as 1.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let barrier = upshift::sync::Barrier::new(1);
+    /// assert!(barrier.wait().await.is_leader()); // Nothing else is awaited.
+    /// # });
+    /// ```
     #[must_use]
     pub fn new(awaited: usize) -> Barrier {
         Barrier {

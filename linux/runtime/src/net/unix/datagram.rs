@@ -149,6 +149,16 @@ impl UnixDatagram {
     /// # Errors
     /// `NotConnected`, `ConnectionRefused` when the peer is closed, EMSGSIZE if the message is
     /// too long.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UnixDatagram;
+    ///
+    /// let (one, _other) = UnixDatagram::pair()?;
+    /// assert_eq!(one.send(b"a message").await?, 9);
+    /// assert!(UnixDatagram::unbound()?.send(b"to whom?").await.is_err());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         datagram::send(&self.fd, bytes).await
     }
@@ -195,6 +205,16 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// The error of `recv`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (one, other) = upshift::net::UnixDatagram::pair()?;
+    /// one.send(b"too long").await?;
+    /// let mut buffer = [0; 4];
+    /// assert_eq!(other.recv(&mut buffer).await?, 4);
+    /// assert_eq!(&buffer, b"too "); // The rest is lost.
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         datagram::recv(&self.fd, buffer, 0).await
     }

@@ -208,6 +208,16 @@ impl Builder {
 
     /// Sets the longest spin of a vCPU that others are waking, before it parks (default 50 µs; zero
     /// with more vCPUs than CPUs, or with one CPU). Zero disables spinning.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// // A vCPU without work sleeps at once.
+    /// let runtime = upshift::Runtime::builder().spin(Duration::ZERO).build()?;
+    /// runtime.block_on(upshift::time::sleep(Duration::from_millis(1)));
+    /// assert!(runtime.handle().metrics().vcpus.iter().all(|vcpu| vcpu.spin.is_zero()));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Builder {
         self.spin = Some(spin);
