@@ -116,7 +116,7 @@ const OWN_POSITION: u64 = u64::MAX;
 ///
 /// ```
 /// use std::io::Write;
-/// use upshift::sys::{read, read_async, read_blocking};
+/// use upshift::sys::read;
 ///
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
 /// let (reader, mut writer) = std::io::pipe()?;

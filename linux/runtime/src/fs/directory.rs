@@ -32,7 +32,7 @@ const BATCH: usize = 128;
 ///
 /// fs::create_dir(dir.join("new")).await?;
 /// assert!(fs::metadata(dir.join("new")).await?.is_dir());
-/// assert!(fs::create_dir(dir.join("new")).await.is_err()); // It exists.
+/// assert!(fs::create_dir(dir.join("new")).await.is_err()); // The directory exists.
 /// # std::fs::remove_dir_all(&dir)?;
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
@@ -53,7 +53,7 @@ pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
 ///
 /// let deep = dir.join("one/two/three");
 /// fs::create_dir_all(&deep).await?;
-/// fs::create_dir_all(&deep).await?; // No error if it exists.
+/// fs::create_dir_all(&deep).await?; // An existing directory is no error.
 /// assert!(fs::metadata(&deep).await?.is_dir());
 /// # std::fs::remove_dir_all(&dir)?;
 /// # std::io::Result::Ok(()) }).unwrap();

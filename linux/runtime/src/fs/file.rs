@@ -88,7 +88,7 @@ impl File {
     /// use upshift::fs::{self, File};
     ///
     /// fs::write(&path, "old contents").await?;
-    /// let file = File::create(&path).await?; // Truncates it.
+    /// let file = File::create(&path).await?; // Truncates the file.
     /// file.write_all_at("new", 0).await.0?;
     /// assert_eq!(fs::read(&path).await?, b"new");
     /// # std::fs::remove_file(&path)?;

@@ -176,7 +176,7 @@ pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 /// use upshift::fs;
 ///
 /// fs::write(&path, "a long text").await?;
-/// fs::write(&path, "short").await?; // Replaces it.
+/// fs::write(&path, "short").await?; // Replaces the contents.
 /// assert_eq!(fs::read(&path).await?, b"short");
 /// # std::fs::remove_file(&path)?;
 /// # std::io::Result::Ok(()) }).unwrap();

@@ -50,7 +50,7 @@ impl UdpSocket {
     /// // Port 0 stands for any free port.
     /// let socket = UdpSocket::bind("127.0.0.1:0")?;
     /// assert_ne!(socket.local_addr()?.port(), 0);
-    /// assert!(UdpSocket::bind(socket.local_addr()?).is_err()); // It is taken.
+    /// assert!(UdpSocket::bind(socket.local_addr()?).is_err()); // The address is taken.
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
     pub fn bind(addresses: impl std::net::ToSocketAddrs) -> io::Result<UdpSocket> {
@@ -135,7 +135,7 @@ impl UdpSocket {
     /// use upshift::net::UdpSocket;
     ///
     /// let (one, other) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
-    /// assert!(one.send(b"to whom?").await.is_err()); // It has no peer yet.
+    /// assert!(one.send(b"to whom?").await.is_err()); // No peer is set yet.
     /// one.connect(other.local_addr()?).await?;
     /// assert_eq!(one.send(b"ping").await?, 4);
     /// # std::io::Result::Ok(()) }).unwrap();

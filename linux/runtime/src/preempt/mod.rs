@@ -105,7 +105,7 @@ pub(crate) use watcher::PATIENCE;
 /// ```
 /// use upshift::{Preemption, Runtime};
 ///
-/// // Preemptible where the kernel can do it, and cooperative elsewhere.
+/// // Preemptible if the kernel supports preemption, cooperative otherwise.
 /// let runtime = Runtime::builder().vcpus(1).preemption(Preemption::Preferred).build()?;
 /// assert!(runtime.handle().preemption_stats().vcpus <= 1);
 /// # Ok::<(), std::io::Error>(())

@@ -228,7 +228,7 @@ impl Child {
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
     /// let mut child = upshift::process::Command::new("sleep").arg("1000").spawn().await?;
     /// child.kill().await?;
-    /// // It has ended.
+    /// // The program has ended.
     /// assert!(child.try_wait()?.is_some_and(|status| !status.success()));
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```

@@ -67,7 +67,7 @@ impl Handle {
     /// use upshift::{Level, Runtime};
     ///
     /// let runtime = Runtime::new()?;
-    /// // From outside, where `upshift::spawn` does not know the runtime.
+    /// // Outside a runtime, `upshift::spawn` would panic.
     /// let spawned = runtime.handle().spawn(async { 7 }, Level::at::<3>()).unwrap();
     /// assert_eq!(runtime.block_on(spawned)?, 7);
     /// # Ok::<(), std::io::Error>(())
@@ -214,7 +214,7 @@ impl Handle {
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
     /// let stats = upshift::Handle::current().unwrap().preemption_stats();
-    /// assert_eq!((stats.vcpus, stats.suspensions), (0, 0)); // It is off by default.
+    /// assert_eq!((stats.vcpus, stats.suspensions), (0, 0)); // Preemption is off by default.
     /// # });
     /// ```
     #[must_use]

@@ -119,7 +119,7 @@ impl fmt::Debug for Barrier {
 /// let theirs = barrier.clone();
 /// let other = upshift::task::spawn(async move { theirs.wait().await.is_leader() });
 /// let ours = barrier.wait().await.is_leader();
-/// assert_ne!(ours, other.await.unwrap()); // One of them is the leader.
+/// assert_ne!(ours, other.await.unwrap()); // One of both is the leader.
 /// # });
 /// ```
 #[derive(Clone, Debug)]

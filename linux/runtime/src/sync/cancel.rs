@@ -311,7 +311,7 @@ impl fmt::Debug for Cancelled {
 /// {
 ///     let _guard = token.clone().drop_guard();
 ///     assert!(!token.is_cancelled());
-/// } // The scope ends, also by `?` or a panic.
+/// } // A scope that ends by `?` or a panic cancels the token, too.
 /// assert!(token.is_cancelled());
 /// ```
 #[derive(Debug)]

@@ -99,7 +99,7 @@ impl<T> Ref<'_, T> {
     /// let (sender, mut receiver) = upshift::sync::watch::channel(1);
     /// sender.send(2)?;
     /// assert!(receiver.borrow_and_update().has_changed());
-    /// assert!(!receiver.borrow().has_changed()); // It has been seen now.
+    /// assert!(!receiver.borrow().has_changed()); // The value has been seen now.
     /// # Ok::<(), upshift::sync::watch::error::SendError<i32>>(())
     /// ```
     #[must_use]
@@ -416,7 +416,7 @@ impl<T> Receiver<T> {
     /// let (sender, receiver) = upshift::sync::watch::channel("old");
     /// sender.send("new")?;
     /// assert_eq!(*receiver.borrow(), "new");
-    /// assert!(receiver.has_changed().unwrap()); // `borrow` does not count as seeing it.
+    /// assert!(receiver.has_changed().unwrap()); // `borrow` does not mark the value as seen.
     /// # Ok::<(), upshift::sync::watch::error::SendError<&str>>(())
     /// ```
     pub fn borrow(&self) -> Ref<'_, T> {

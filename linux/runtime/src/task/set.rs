@@ -245,7 +245,7 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// let runtime = Runtime::builder().vcpus(1).build()?;
     /// let mut set = JoinSet::new();
-    /// // From outside the runtime, before it runs.
+    /// // The set is filled outside the runtime, before `block_on`.
     /// set.spawn_on(async { 7 }, &runtime.handle());
     /// assert_eq!(runtime.block_on(set.join_all()), [7]);
     /// # Ok::<(), std::io::Error>(())
@@ -443,7 +443,7 @@ impl<T: 'static> JoinSet<T> {
     ///     std::future::pending::<()>().await;
     /// });
     /// set.shutdown().await;
-    /// // The futures have been dropped, and with them all that they owned.
+    /// // The futures have been dropped with everything that they owned.
     /// assert!(set.is_empty() && Arc::strong_count(&shared) == 1);
     /// # });
     /// ```

@@ -94,7 +94,7 @@ impl Trace {
     /// runtime.block_on(async {});
     /// trace.stop();
     /// let recorded = trace.snapshot().events.len();
-    /// runtime.block_on(async {}); // Is not recorded.
+    /// runtime.block_on(async {}); // This call is not recorded.
     /// assert_eq!(trace.snapshot().events.len(), recorded);
     /// # Ok::<(), std::io::Error>(())
     /// ```

@@ -81,7 +81,7 @@ weak_sender! {
     /// weak.upgrade().unwrap().send(1).await.unwrap();
     /// drop(sender);
     /// assert_eq!(receiver.recv().await, Some(1));
-    /// assert_eq!(receiver.recv().await, None); // `weak` does not keep it open.
+    /// assert_eq!(receiver.recv().await, None); // `weak` does not keep the channel open.
     /// # });
     /// ```
     WeakSender, Sender, "WeakSender"
@@ -97,7 +97,7 @@ weak_sender! {
     /// let weak = sender.downgrade();
     /// weak.upgrade().unwrap().send(1).unwrap();
     /// drop(sender);
-    /// assert!(receiver.is_closed()); // `weak` does not keep it open.
+    /// assert!(receiver.is_closed()); // `weak` does not keep the channel open.
     /// ```
     WeakUnboundedSender, UnboundedSender, "WeakUnboundedSender"
 }

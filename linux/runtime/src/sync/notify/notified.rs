@@ -106,7 +106,7 @@ impl Waiting {
 ///
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
 /// let notify = Notify::new();
-/// // Created before the notification, so it is not missed.
+/// // A future created before the notification does not miss it.
 /// let notified = notify.notified();
 /// notify.notify_waiters();
 /// notified.await;
