@@ -161,6 +161,18 @@ impl Signals {
     /// # Errors
     /// For a number that is no signal or may not be caught (`SIGKILL`, `SIGSTOP`,
     /// `SIGSEGV`, …), and when no descriptor or thread is left for the first listener.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::Command;
+    /// use upshift::signal::{SIGUSR1, SIGUSR2, Signals};
+    ///
+    /// let mut signals = Signals::new([SIGUSR1, SIGUSR2])?;
+    /// Command::new("sh").args(["-c", "kill -USR2 $PPID"]).status().await?;
+    /// assert_eq!(signals.recv().await?, SIGUSR2);
+    /// assert!(Signals::new([9]).is_err()); // SIGKILL cannot be caught.
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn new(numbers: impl IntoIterator<Item = i32>) -> io::Result<Signals> {
         let mut signals = Signals {
             shared: Hub::add()?,
@@ -203,6 +215,20 @@ impl Signals {
     ///
     /// # Errors
     /// None today.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::Command;
+    /// use upshift::signal::{SIGUSR1, SIGUSR2, Signals};
+    ///
+    /// let mut signals = Signals::new([SIGUSR1, SIGUSR2])?;
+    /// let script = "kill -USR1 $PPID; kill -USR2 $PPID";
+    /// Command::new("sh").args(["-c", script]).status().await?;
+    /// let mut numbers = [signals.recv().await?, signals.recv().await?];
+    /// numbers.sort();
+    /// assert_eq!(numbers, [SIGUSR1, SIGUSR2]);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn recv(&mut self) -> io::Result<i32> {
         let shared = &*self.shared;
         std::future::poll_fn(|cx| shared.poll(cx)).await
@@ -269,6 +295,18 @@ impl Signal {
     ///
     /// # Errors
     /// The errors of [`Signals::new`].
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::Command;
+    /// use upshift::signal::{SIGUSR1, Signal};
+    ///
+    /// let mut signal = Signal::new(SIGUSR1)?;
+    /// Command::new("sh").args(["-c", "kill -USR1 $PPID"]).status().await?;
+    /// signal.recv().await?;
+    /// assert!(Signal::new(0).is_err()); // There is no signal 0.
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn new(number: i32) -> io::Result<Signal> {
         Ok(Signal {
             signals: Signals::new([number])?,
@@ -282,6 +320,19 @@ impl Signal {
     ///
     /// # Errors
     /// The errors of [`Signals::recv`].
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::Command;
+    /// use upshift::signal::{SIGHUP, Signal};
+    ///
+    /// let mut hangups = Signal::new(SIGHUP)?;
+    /// for _ in 0..2 {
+    ///     Command::new("sh").args(["-c", "kill -HUP $PPID"]).status().await?;
+    ///     hangups.recv().await?; // Does not end the process.
+    /// }
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn recv(&mut self) -> io::Result<()> {
         self.signals.recv().await.map(drop)
     }
@@ -313,6 +364,17 @@ pub async fn ctrl_c() -> io::Result<()> {
 ///
 /// # Errors
 /// The errors of [`Signal::new`].
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// use upshift::{process::Command, signal, task};
+///
+/// let terminated = task::spawn(signal::terminate());
+/// task::yield_now().await; // The coroutine begins to listen.
+/// Command::new("sh").args(["-c", "kill -TERM $PPID"]).status().await?;
+/// assert!(terminated.await?.is_ok());
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn terminate() -> io::Result<()> {
     Signal::new(SIGTERM)?.recv().await
 }

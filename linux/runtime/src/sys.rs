@@ -90,6 +90,14 @@ use crate::sync::{Lock, LockSafeWaker, register, wake};
 /// By itself, glibc keeps free memory that lies between blocks in use. The call takes about 0.1 ms
 /// per MiB returned, during which other threads may block in the allocator. Call it in
 /// [`spawn_blocking`](crate::spawn_blocking) after a large amount of memory has been freed.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let large = vec![1u8; 16 << 20];
+/// drop(large);
+/// upshift::spawn_blocking(upshift::sys::trim_heap).await.unwrap();
+/// # });
+/// ```
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `malloc_trim` may be called by any thread at any time and takes no pointer.
@@ -105,6 +113,21 @@ const OWN_POSITION: u64 = u64::MAX;
 /// byte of the buffer.
 ///
 /// The result is 0 at the end of the file.
+///
+/// ```
+/// use std::io::Write;
+/// use upshift::sys::read;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (reader, mut writer) = std::io::pipe()?;
+/// writer.write_all(b"onetwo")?;
+/// let (count, buffer) = read!(&reader, vec![0; 3]); // Blocks the thread.
+/// assert_eq!(&buffer[..count?], b"one");
+/// let cid = upshift::get_cid().expect("in a coroutine");
+/// let (count, buffer) = read!(&reader, vec![0; 3], cid).await; // Suspends the coroutine only.
+/// assert_eq!(&buffer[..count?], b"two");
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[async_fn(AsyncCall<op::ReadAt<B>, (io::Result<usize>, B)> = with_buffer(fd, buffer, |fd, buffer| {
     op::ReadAt::new(fd, buffer, OWN_POSITION)
 }))]
@@ -117,6 +140,22 @@ pub fn read_blocking<B: IoBufMut + Unpin>(fd: impl AsFd, buffer: B) -> (io::Resu
 /// Writes to a descriptor (`write(2)`) at the file's current position.
 ///
 /// May write fewer bytes than `buffer` holds.
+///
+/// ```
+/// use std::io::Read;
+/// use upshift::sys::write;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (mut reader, writer) = std::io::pipe()?;
+/// assert_eq!(write!(&writer, "one").0?, 3); // Blocks the thread.
+/// let cid = upshift::get_cid().expect("in a coroutine");
+/// assert_eq!(write!(&writer, "two", cid).await.0?, 3); // Suspends the coroutine only.
+/// drop(writer);
+/// let mut text = String::new();
+/// reader.read_to_string(&mut text)?;
+/// assert_eq!(text, "onetwo");
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[async_fn(AsyncCall<op::WriteAt<B>, (io::Result<usize>, B)> = with_buffer(fd, buffer, |fd, buffer| {
     op::WriteAt::new(fd, buffer, OWN_POSITION)
 }))]
@@ -129,6 +168,21 @@ pub fn write_blocking<B: IoBuf + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result
 /// Receives from a connected socket (`recv(2)`). The data starts at the first byte of the buffer.
 ///
 /// The result is 0 if the peer has shut down its side.
+///
+/// ```
+/// use std::{io::Write, os::unix::net::UnixStream};
+/// use upshift::sys::recv;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (mut one, other) = UnixStream::pair()?;
+/// one.write_all(b"onetwo")?;
+/// let (count, buffer) = recv!(&other, vec![0; 3]); // Blocks the thread.
+/// assert_eq!(&buffer[..count?], b"one");
+/// let cid = upshift::get_cid().expect("in a coroutine");
+/// let (count, buffer) = recv!(&other, vec![0; 3], cid).await; // Suspends the coroutine only.
+/// assert_eq!(&buffer[..count?], b"two");
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[async_fn(AsyncCall<op::Recv<B>, (io::Result<usize>, B)> = with_buffer(fd, buffer, op::Recv::new))]
 pub fn recv_blocking<B: IoBufMut + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result<usize>, B) {
     let fd = fd.as_fd().as_raw_fd();
@@ -141,6 +195,21 @@ pub fn recv_blocking<B: IoBufMut + Unpin>(fd: impl AsFd, buffer: B) -> (io::Resu
 /// Sends to a connected socket (`send(2)`), without SIGPIPE.
 ///
 /// May send fewer bytes than `buffer` holds.
+///
+/// ```
+/// use std::{io::Read, os::unix::net::UnixStream};
+/// use upshift::sys::send;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (one, mut other) = UnixStream::pair()?;
+/// assert_eq!(send!(&one, "one").0?, 3); // Blocks the thread.
+/// let cid = upshift::get_cid().expect("in a coroutine");
+/// assert_eq!(send!(&one, "two", cid).await.0?, 3); // Suspends the coroutine only.
+/// let mut buffer = [0; 6];
+/// other.read_exact(&mut buffer)?;
+/// assert_eq!(&buffer, b"onetwo");
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[async_fn(AsyncCall<op::Send<B>, (io::Result<usize>, B)> = with_buffer(fd, buffer, op::Send::new))]
 pub fn send_blocking<B: IoBuf + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result<usize>, B) {
     let fd = fd.as_fd().as_raw_fd();
@@ -182,6 +251,25 @@ pub fn accept_blocking(fd: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// Connects a socket (`connect(2)`) to an address of its own family.
+///
+/// ```
+/// use std::net::TcpListener;
+/// use std::os::fd::OwnedFd;
+/// use upshift::sys::connect;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?;
+/// # let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+/// let first: OwnedFd = socket()?.into();
+/// connect!(&first, address)?; // Blocks the thread.
+/// let second: OwnedFd = socket()?.into();
+/// let cid = upshift::get_cid().expect("in a coroutine");
+/// connect!(&second, address, cid).await?; // Suspends the coroutine only.
+/// # let second = std::net::TcpStream::from(second);
+/// assert_eq!(second.peer_addr()?, address);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[async_fn(AsyncCall<op::Connect, io::Result<()>> = without_buffer(|| {
     Ok(op::Connect::new(duplicate(fd)?, address))
 }))]
@@ -202,6 +290,22 @@ pub fn connect_blocking(fd: impl AsFd, address: impl Into<Address>) -> io::Resul
 }
 
 /// Flushes data and metadata of a file to the device (`fsync(2)`).
+///
+/// ```
+/// use std::{fs::File, io::Write};
+/// use upshift::sys::fsync;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let path = std::env::temp_dir().join(format!("upshift-fsync-{}", std::process::id()));
+/// let mut file = File::create(&path)?;
+/// file.write_all(b"must survive a crash")?;
+/// fsync!(&file)?; // Blocks the thread.
+/// let cid = upshift::get_cid().expect("in a coroutine");
+/// fsync!(&file, cid).await?; // Suspends the coroutine only.
+/// assert_eq!(file.metadata()?.len(), 20);
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[async_fn(AsyncCall<op::Fsync, io::Result<()>> = without_buffer(|| Ok(op::Fsync::new(duplicate(fd)?))))]
 pub fn fsync_blocking(fd: impl AsFd) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd();

@@ -78,6 +78,18 @@ fn keep_place() {
 
 /// Returns whether something more urgent than the current coroutine is ready on its vCPU. One load;
 /// false outside a runtime.
+///
+/// ```
+/// use upshift::Level;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// assert!(!upshift::need_preempt());
+/// let urgent = upshift::spawn(async {}, Level::at::<2>());
+/// assert!(upshift::need_preempt());
+/// upshift::yield_if_needed().await;
+/// assert!(urgent.is_finished() && !upshift::need_preempt());
+/// # });
+/// ```
 #[inline]
 #[must_use]
 pub fn need_preempt() -> bool {
@@ -227,6 +239,15 @@ pub fn yield_if_needed() -> YieldIfNeeded {
 }
 
 /// Moves the coroutine to the tail of its level, so that its equals run first.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let equal = upshift::spawn(async {}, upshift::Priority::Inherit);
+/// assert!(!equal.is_finished());
+/// upshift::yield_now().await;
+/// assert!(equal.is_finished());
+/// # });
+/// ```
 #[inline]
 pub fn yield_now() -> YieldIfNeeded {
     YieldIfNeeded {

@@ -73,6 +73,17 @@ where
 /// # Errors
 /// [`SpawnError`] if memory is short, while the runtime shuts down, or (`NoVcpu`) outside a
 /// runtime.
+///
+/// ```
+/// use upshift::{Priority, SpawnError};
+///
+/// assert_eq!(upshift::try_spawn(async {}, Priority::Inherit).err(), Some(SpawnError::NoVcpu));
+/// upshift::Runtime::new()?.block_on(async {
+///     let spawned = upshift::try_spawn(async { 7 }, Priority::Inherit).unwrap();
+///     assert_eq!(spawned.await.unwrap(), 7);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[track_caller]
 pub fn try_spawn<F>(
     future: F,
@@ -138,6 +149,18 @@ where
 }
 
 /// Handle to the result of a coroutine of [`spawn_local`].
+///
+/// ```
+/// use std::rc::Rc;
+/// use upshift::Priority;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let handle = upshift::spawn_local(async { Rc::new(7) }, Priority::Inherit);
+/// assert!(!handle.is_finished());
+/// // The result need not be `Send` either.
+/// assert_eq!(*handle.await.unwrap(), 7);
+/// # });
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct LocalHandle<T> {
@@ -162,6 +185,14 @@ impl<T> LocalHandle<T> {
     }
 
     /// Cancels the coroutine; see [`JoinHandle::cancel`].
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let waits = upshift::spawn_local(std::future::pending::<()>(), upshift::Level::NORMAL);
+    /// waits.cancel();
+    /// assert!(waits.await.unwrap_err().is_cancelled());
+    /// # });
+    /// ```
     pub fn cancel(&self) {
         self.inner.cancel();
     }
@@ -230,6 +261,13 @@ pub fn spawn_blocking<R: Send + 'static>(
 /// If there is no thread for the function and none can be started, the kernel's error with advice
 /// ([`errno_of`](crate::errno_of) is mostly `EAGAIN`). Where [`try_spawn`] fails, its
 /// [`SpawnError`] as [`io::Error::other`].
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let handle = upshift::try_spawn_blocking(|| std::fs::read_dir("/").unwrap().count())?;
+/// assert!(handle.await? > 0);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[track_caller]
 pub fn try_spawn_blocking<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
@@ -275,12 +313,35 @@ fn block_here<R: Send + 'static>(
 }
 
 /// Returns the id of the calling coroutine; `None` outside one.
+///
+/// ```
+/// use upshift::Priority;
+///
+/// assert!(upshift::get_cid().is_none());
+/// upshift::Runtime::new()?.block_on(async {
+///     let handle = upshift::spawn(async { upshift::get_cid() }, Priority::Inherit);
+///     let id = handle.id();
+///     assert_eq!(handle.await.unwrap(), Some(id));
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use]
 pub fn get_cid() -> Option<CoroutineId> {
     host::current_id()
 }
 
 /// Returns the effective level of the calling coroutine; `None` outside one.
+///
+/// ```
+/// use upshift::Level;
+///
+/// assert_eq!(upshift::current_level(), None);
+/// upshift::Runtime::new()?.block_on(async {
+///     let urgent = upshift::spawn(async { upshift::current_level() }, Level::at::<2>());
+///     assert_eq!(urgent.await.unwrap(), Some(Level::at::<2>()));
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use]
 pub fn current_level() -> Option<Level> {
     host::current_level()
@@ -289,6 +350,14 @@ pub fn current_level() -> Option<Level> {
 /// Returns the number of the vCPU that the calling thread serves, from 0 on; `None` on other
 /// threads. A coroutine may move to another vCPU at each wait: use the number to spread contended
 /// writes, not for ownership.
+///
+/// ```
+/// assert_eq!(upshift::get_vcpu(), None);
+/// upshift::Runtime::builder().vcpus(1).build()?.block_on(async {
+///     assert_eq!(upshift::get_vcpu(), Some(0));
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use]
 pub fn get_vcpu() -> Option<usize> {
     context::with(|worker| worker.executor().index())
@@ -298,6 +367,23 @@ pub fn get_vcpu() -> Option<usize> {
 ///
 /// # Errors
 /// [`Dead`] if it has exited, and outside a runtime.
+///
+/// ```
+/// use std::future::poll_fn;
+/// use std::task::Poll;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let mut polls = 0;
+/// let count = poll_fn(move |_| {
+///     polls += 1;
+///     if polls == 2 { Poll::Ready(polls) } else { Poll::Pending }
+/// });
+/// let handle = upshift::spawn(count, upshift::Priority::Inherit);
+/// upshift::yield_now().await; // The coroutine is polled and waits.
+/// upshift::wake(handle.id())?;
+/// assert_eq!(handle.await.unwrap(), 2);
+/// # Ok::<(), upshift::Dead>(()) }).unwrap();
+/// ```
 pub fn wake(id: CoroutineId) -> Result<(), Dead> {
     context::with_domain(|domain| domain.wake(id)).unwrap_or(Err(Dead))
 }
@@ -306,6 +392,18 @@ pub fn wake(id: CoroutineId) -> Result<(), Dead> {
 ///
 /// # Errors
 /// [`Dead`] if it has exited, and outside a runtime.
+///
+/// ```
+/// use upshift::Level;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let first = upshift::spawn(async {}, Level::at::<40>());
+/// let second = upshift::spawn(async {}, Level::at::<40>());
+/// upshift::reprio(second.id(), Level::at::<2>())?;
+/// upshift::yield_now().await;
+/// assert!(second.is_finished() && !first.is_finished());
+/// # Ok::<(), upshift::Dead>(()) }).unwrap();
+/// ```
 pub fn reprio(id: CoroutineId, level: Level) -> Result<(), Dead> {
     context::with_domain(|domain| domain.reprio(id, level)).unwrap_or(Err(Dead))
 }
@@ -315,6 +413,15 @@ pub fn reprio(id: CoroutineId, level: Level) -> Result<(), Dead> {
 /// # Errors
 /// The kernel's error in the start of the thread or the set-up of its ring; an error outside a
 /// runtime.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let handle = upshift::Handle::current()?;
+/// assert_eq!(handle.vcpus(), 1);
+/// assert_eq!(upshift::alloc_cpu()?, 1);
+/// assert_eq!(handle.vcpus(), 2);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub fn alloc_cpu() -> io::Result<usize> {
     let shared = context::with_shared(Arc::clone).ok_or_else(context::outside)?;
     shared.add_vcpu()
@@ -326,6 +433,14 @@ pub fn alloc_cpu() -> io::Result<usize> {
 ///
 /// # Errors
 /// `InvalidInput` if no vCPU can be released; an error outside a runtime.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let added = upshift::alloc_cpu()?;
+/// assert_eq!(upshift::release_cpu()?, added);
+/// assert!(upshift::release_cpu().is_err()); // The caller's vCPU stays.
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub fn release_cpu() -> io::Result<usize> {
     let shared = context::with_shared(Arc::clone).ok_or_else(context::outside)?;
     shared.release_vcpu()

@@ -56,6 +56,22 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u6
 ///
 /// # Errors
 /// The errors of [`copy`].
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let dir = std::env::temp_dir().join(format!("upshift-progress-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// use upshift::fs;
+///
+/// let (from, to) = (dir.join("from"), dir.join("to"));
+/// fs::write(&from, "contents").await?;
+/// let mut states = Vec::new();
+/// fs::copy_with(&from, &to, |state| states.push(state)).await?;
+/// assert_eq!((states[0].copied, states[0].total), (0, 8));
+/// assert_eq!(states.last().map(|state| state.copied), Some(8));
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn copy_with(
     from: impl AsRef<Path>,
     to: impl AsRef<Path>,

@@ -23,6 +23,19 @@ const BATCH: usize = 128;
 ///
 /// # Errors
 /// `AlreadyExists`, `NotFound`, `PermissionDenied`, …; and outside a runtime.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let dir = std::env::temp_dir().join(format!("upshift-mkdir-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// use upshift::fs;
+///
+/// fs::create_dir(dir.join("new")).await?;
+/// assert!(fs::metadata(dir.join("new")).await?.is_dir());
+/// assert!(fs::create_dir(dir.join("new")).await.is_err()); // The directory exists.
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     start(op::MkDirAt::new(None, path, 0o777)?)?.await
 }
@@ -31,6 +44,20 @@ pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
 ///
 /// # Errors
 /// `PermissionDenied`, `NotADirectory`, …; and outside a runtime.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let dir = std::env::temp_dir().join(format!("upshift-mkdirs-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// use upshift::fs;
+///
+/// let deep = dir.join("one/two/three");
+/// fs::create_dir_all(&deep).await?;
+/// fs::create_dir_all(&deep).await?; // An existing directory is no error.
+/// assert!(fs::metadata(&deep).await?.is_dir());
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     blocking::run(move || std::fs::create_dir_all(path)).await
@@ -40,6 +67,20 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 ///
 /// # Errors
 /// `NotFound`, `DirectoryNotEmpty`, …; and outside a runtime.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let dir = std::env::temp_dir().join(format!("upshift-rmdir-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// use upshift::fs;
+///
+/// let empty = dir.join("empty");
+/// fs::create_dir(&empty).await?;
+/// fs::remove_dir(&empty).await?;
+/// assert!(!fs::try_exists(&empty).await?);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
     start(op::UnlinkAt::directory(None, path)?)?.await
 }
@@ -48,6 +89,21 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 ///
 /// # Errors
 /// `NotFound`, `PermissionDenied`, …: a part may have been removed; and outside a runtime.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let dir = std::env::temp_dir().join(format!("upshift-rmdirs-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// use upshift::fs;
+///
+/// let full = dir.join("full");
+/// fs::create_dir(&full).await?;
+/// fs::write(full.join("file"), "contents").await?;
+/// fs::remove_dir_all(&full).await?;
+/// assert!(!fs::try_exists(&full).await?);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     blocking::run(move || std::fs::remove_dir_all(path)).await
@@ -111,6 +167,26 @@ impl ReadDir {
     ///
     /// # Errors
     /// Errors of reading the directory; the next call continues.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let dir = std::env::temp_dir().join(format!("upshift-list-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// use upshift::fs;
+    ///
+    /// for name in ["b", "a"] {
+    ///     fs::write(dir.join(name), "").await?;
+    /// }
+    /// let mut names = Vec::new();
+    /// let mut entries = fs::read_dir(&dir).await?;
+    /// while let Some(entry) = entries.next_entry().await? {
+    ///     names.push(entry.file_name());
+    /// }
+    /// names.sort();
+    /// assert_eq!(names, ["a", "b"]);
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
         if self.batch.is_empty()
             && let Some(listing) = self.listing.take()
@@ -133,6 +209,22 @@ impl fmt::Debug for ReadDir {
 }
 
 /// An entry of a directory.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let dir = std::env::temp_dir().join(format!("upshift-entry-{}", std::process::id()));
+/// # std::fs::create_dir(&dir)?;
+/// use upshift::fs;
+///
+/// fs::write(dir.join("name"), "contents").await?;
+/// let entry = fs::read_dir(&dir).await?.next_entry().await?.expect("one file");
+/// assert_eq!(entry.file_name(), "name");
+/// assert_eq!(entry.path(), dir.join("name"));
+/// assert!(entry.file_type().await?.is_file());
+/// assert_eq!(entry.metadata().await?.len(), 8);
+/// # std::fs::remove_dir_all(&dir)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct DirEntry {
     path: PathBuf,

@@ -58,6 +58,18 @@ impl File {
     ///
     /// # Errors
     /// The errors of [`OpenOptions::open`].
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-open-{}", std::process::id()));
+    /// use upshift::fs::{self, File};
+    ///
+    /// assert_eq!(File::open(&path).await.unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    /// fs::write(&path, "hello").await?;
+    /// assert_eq!(File::open(&path).await?.len().await?, 5);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new().read(true).open(path).await
     }
@@ -69,6 +81,19 @@ impl File {
     ///
     /// # Errors
     /// The errors of [`OpenOptions::open`].
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-create-{}", std::process::id()));
+    /// use upshift::fs::{self, File};
+    ///
+    /// fs::write(&path, "old contents").await?;
+    /// let file = File::create(&path).await?; // Truncates the file.
+    /// file.write_all_at("new", 0).await.0?;
+    /// assert_eq!(fs::read(&path).await?, b"new");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new()
             .write(true)
@@ -79,6 +104,15 @@ impl File {
     }
 
     /// Converts a file of the standard library.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::fs::File;
+    ///
+    /// let file = File::from_std(std::fs::File::open("/usr")?);
+    /// assert!(file.metadata().await?.is_dir());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn from_std(file: std::fs::File) -> File {
         File {
@@ -97,6 +131,21 @@ impl File {
     ///
     /// # Errors
     /// The error of `pread`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-readat-{}", std::process::id()));
+    /// use upshift::fs::{self, File};
+    ///
+    /// fs::write(&path, "hello").await?;
+    /// let file = File::open(&path).await?;
+    /// let (count, buffer) = file.read_at(vec![0; 16], 3).await;
+    /// assert_eq!(&buffer[..count?], b"lo");
+    /// let (count, _) = file.read_at(buffer, 5).await; // The buffer is used again.
+    /// assert_eq!(count?, 0);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn read_at<B: IoBufMut>(
         &self,
         buffer: B,
@@ -168,6 +217,18 @@ impl File {
     ///
     /// # Errors
     /// The error of `pwrite`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-writeat-{}", std::process::id()));
+    /// use upshift::fs::{self, File};
+    ///
+    /// let file = File::create(&path).await?;
+    /// let (written, buffer) = file.write_at(b"hello".to_vec(), 0).await;
+    /// assert!(written? <= buffer.len()); // Perhaps a part only: see `write_all_at`.
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn write_at<B: IoBuf>(&self, buffer: B, offset: u64) -> (io::Result<usize>, B) {
         transfer!(
             op::WriteAt::new(self.fd.clone(), buffer, offset)
@@ -181,6 +242,20 @@ impl File {
     ///
     /// # Errors
     /// The errors of [`read_at`](File::read_at).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-readv-{}", std::process::id()));
+    /// use upshift::fs::{self, File};
+    ///
+    /// fs::write(&path, "headbody").await?;
+    /// let buffers = vec![vec![0; 4], vec![0; 16]];
+    /// let (count, buffers) = File::open(&path).await?.read_vectored_at(buffers, 0).await;
+    /// assert_eq!(count?, 8);
+    /// assert_eq!((&buffers[0][..], &buffers[1][..4]), (&b"head"[..], &b"body"[..]));
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn read_vectored_at<B: IoBufMut>(
         &self,
         buffers: Vec<B>,
@@ -196,6 +271,19 @@ impl File {
     ///
     /// # Errors
     /// The errors of [`write_at`](File::write_at).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-writev-{}", std::process::id()));
+    /// use upshift::fs::{self, File};
+    ///
+    /// let file = File::create(&path).await?;
+    /// let (count, _) = file.write_vectored_at(vec!["head", "body"], 0).await;
+    /// assert_eq!(count?, 8);
+    /// assert_eq!(fs::read(&path).await?, b"headbody");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn write_vectored_at<B: IoBuf>(
         &self,
         buffers: Vec<B>,
@@ -216,6 +304,19 @@ impl File {
     ///
     /// # Errors
     /// The errors of [`write_at`](File::write_at); an unknown part may have been written.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-writeall-{}", std::process::id()));
+    /// use upshift::fs::{self, File};
+    ///
+    /// let file = File::create(&path).await?;
+    /// file.write_all_at("hello world", 0).await.0?;
+    /// file.write_all_at("W", 6).await.0?;
+    /// assert_eq!(fs::read(&path).await?, b"hello World");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn write_all_at<B: IoBuf>(&self, buffer: B, offset: u64) -> (io::Result<()>, B) {
         let length = buffer.io_len();
         let (result, buffer) = self.write_at(buffer, offset).await;
@@ -260,6 +361,19 @@ impl File {
     ///
     /// # Errors
     /// The error of `fsync`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-sync-{}", std::process::id()));
+    /// use upshift::fs::File;
+    ///
+    /// let file = File::create(&path).await?;
+    /// file.write_all_at("must survive a crash", 0).await.0?;
+    /// file.sync_all().await?;
+    /// assert_eq!(file.len().await?, 20);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn sync_all(&self) -> io::Result<()> {
         sync::sync(&self.fd, true).await
     }
@@ -268,6 +382,21 @@ impl File {
     ///
     /// # Errors
     /// The error of `fdatasync`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-datasync-{}", std::process::id()));
+    /// use upshift::fs::File;
+    ///
+    /// let log = File::create(&path).await?;
+    /// for record in 0..3 {
+    ///     log.write_all_at("a record\n", record * 9).await.0?;
+    ///     log.sync_data().await?; // Only now may the record be acknowledged.
+    /// }
+    /// assert_eq!(log.len().await?, 27);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn sync_data(&self) -> io::Result<()> {
         sync::sync(&self.fd, false).await
     }
@@ -276,6 +405,13 @@ impl File {
     ///
     /// # Errors
     /// The error of `statx`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let root = upshift::fs::File::open("/").await?;
+    /// assert!(root.metadata().await?.is_dir());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn metadata(&self) -> io::Result<Metadata> {
         Ok(Metadata::new(
             *start(op::Statx::from_fd(self.fd.clone()))?.await?,
@@ -286,6 +422,21 @@ impl File {
     ///
     /// # Errors
     /// The error of `ftruncate`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-setlen-{}", std::process::id()));
+    /// use upshift::fs::{self, File};
+    ///
+    /// let file = File::create(&path).await?;
+    /// file.write_all_at("hello", 0).await.0?;
+    /// file.set_len(2).await?;
+    /// assert_eq!(fs::read(&path).await?, b"he");
+    /// file.set_len(4).await?;
+    /// assert_eq!(fs::read(&path).await?, b"he\0\0");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn set_len(&self, length: u64) -> io::Result<()> {
         match start(op::Ftruncate::new(self.fd.clone(), length))?.await {
             // Linux before 6.9 has no such operation on the ring.
@@ -301,6 +452,19 @@ impl File {
     ///
     /// # Errors
     /// `PermissionDenied`, …
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-fchmod-{}", std::process::id()));
+    /// use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+    /// use upshift::fs::File;
+    ///
+    /// let file = File::create(&path).await?;
+    /// file.set_permissions(Permissions::from_mode(0o640)).await?;
+    /// assert_eq!(file.metadata().await?.mode() & 0o777, 0o640);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn set_permissions(&self, permissions: Permissions) -> io::Result<()> {
         let file = std::fs::File::from(self.fd.as_fd().try_clone_to_owned()?);
         blocking::run(move || file.set_permissions(permissions)).await
@@ -308,6 +472,21 @@ impl File {
 
     /// Converts the file into a stream, read and written from front to back, with a position of
     /// its own that starts at 0.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-stream2-{}", std::process::id()));
+    /// use upshift::fs::{self, File};
+    /// use upshift::io::AsyncReadExt;
+    ///
+    /// fs::write(&path, "from front to back").await?;
+    /// let mut stream = File::open(&path).await?.into_stream();
+    /// let mut text = String::new();
+    /// stream.read_to_string(&mut text).await?;
+    /// assert_eq!((text.as_str(), stream.position()), ("from front to back", 18));
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn into_stream(self) -> FileStream {
         FileStream::new(self)
@@ -346,6 +525,17 @@ impl File {
     ///
     /// # Errors
     /// The error of `statx`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-len-{}", std::process::id()));
+    /// let file = upshift::fs::File::create(&path).await?;
+    /// assert_eq!(file.len().await?, 0);
+    /// file.write_all_at("hello", 0).await.0?;
+    /// assert_eq!(file.len().await?, 5);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn len(&self) -> io::Result<u64> {
         Ok(start(op::Statx::from_fd(self.fd.clone()))?.await?.stx_size)
     }

@@ -7,6 +7,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
 /// The kind of a file.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// use upshift::fs;
+///
+/// let root = fs::metadata("/").await?.file_type();
+/// assert!(root.is_dir() && !root.is_file());
+/// assert!(fs::metadata("/dev/null").await?.file_type().is_device());
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileType {
     format: u32,
@@ -123,6 +133,17 @@ impl Metadata {
     }
 
     /// Returns the length in bytes.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-size-{}", std::process::id()));
+    /// use upshift::fs;
+    ///
+    /// fs::write(&path, "hello").await?;
+    /// assert_eq!(fs::metadata(&path).await?.len(), 5);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[expect(clippy::len_without_is_empty, reason = "as in the standard library")]
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -154,12 +175,37 @@ impl Metadata {
     }
 
     /// Returns the permissions.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-perms-{}", std::process::id()));
+    /// use upshift::fs;
+    ///
+    /// fs::write(&path, "hello").await?;
+    /// let mut permissions = fs::metadata(&path).await?.permissions();
+    /// permissions.set_readonly(true);
+    /// fs::set_permissions(&path, permissions).await?;
+    /// assert!(fs::metadata(&path).await?.permissions().readonly());
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn permissions(&self) -> Permissions {
         Permissions::from_mode(self.mode())
     }
 
     /// Returns kind and permissions, packed like in `stat(2)`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-mode-{}", std::process::id()));
+    /// use upshift::fs::{self, OpenOptions};
+    ///
+    /// OpenOptions::new().write(true).create(true).mode(0o600).open(&path).await?;
+    /// assert_eq!(fs::metadata(&path).await?.mode() & 0o777, 0o600);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn mode(&self) -> u32 {
         u32::from(self.stat.stx_mode)
@@ -169,6 +215,19 @@ impl Metadata {
     ///
     /// # Errors
     /// None on Linux; a `Result` like that of the standard library.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-mtime-{}", std::process::id()));
+    /// use upshift::fs;
+    ///
+    /// fs::write(&path, "first").await?;
+    /// let before = fs::metadata(&path).await?.modified()?;
+    /// fs::write(&path, "second").await?;
+    /// assert!(fs::metadata(&path).await?.modified()? >= before);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn modified(&self) -> io::Result<SystemTime> {
         Ok(time(&self.stat.stx_mtime))
     }
@@ -220,6 +279,19 @@ impl Metadata {
     }
 
     /// Returns the number of names (hard links).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let dir = std::env::temp_dir().join(format!("upshift-nlink-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// use upshift::fs;
+    ///
+    /// fs::write(dir.join("one"), "contents").await?;
+    /// fs::hard_link(dir.join("one"), dir.join("other")).await?;
+    /// assert_eq!(fs::metadata(dir.join("one")).await?.nlink(), 2);
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn nlink(&self) -> u64 {
         u64::from(self.stat.stx_nlink)

@@ -112,6 +112,17 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// Creates options that allow nothing yet.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::fs::OpenOptions;
+    ///
+    /// // Neither reading nor writing is allowed yet.
+    /// let error = OpenOptions::new().open("/dev/null").await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    /// assert!(OpenOptions::new().read(true).open("/dev/null").await.is_ok());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn new() -> OpenOptions {
         OpenOptions::default()
@@ -124,30 +135,95 @@ impl OpenOptions {
     }
 
     /// Allows writing.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-write-{}", std::process::id()));
+    /// use upshift::fs::{self, OpenOptions};
+    ///
+    /// fs::write(&path, "hello").await?;
+    /// // The file is neither created nor truncated.
+    /// let file = OpenOptions::new().write(true).open(&path).await?;
+    /// file.write_all_at("J", 0).await.0?;
+    /// assert_eq!(fs::read(&path).await?, b"Jello");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn write(&mut self, write: bool) -> &mut OpenOptions {
         self.write = write;
         self
     }
 
     /// Appends: all writes go to the end of the file, and their positions are ignored.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-append-{}", std::process::id()));
+    /// use upshift::fs::{self, OpenOptions};
+    ///
+    /// let log = OpenOptions::new().append(true).create(true).open(&path).await?;
+    /// log.write_all_at("one ", 0).await.0?;
+    /// log.write_all_at("two", 0).await.0?;
+    /// assert_eq!(fs::read(&path).await?, b"one two");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn append(&mut self, append: bool) -> &mut OpenOptions {
         self.append = append;
         self
     }
 
     /// Truncates the file.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-truncate-{}", std::process::id()));
+    /// use upshift::fs::{self, OpenOptions};
+    ///
+    /// fs::write(&path, "old contents").await?;
+    /// let file = OpenOptions::new().write(true).truncate(true).open(&path).await?;
+    /// assert_eq!(file.len().await?, 0);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
         self.truncate = truncate;
         self
     }
 
     /// Creates the file if it does not exist.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-creat-{}", std::process::id()));
+    /// use upshift::fs::OpenOptions;
+    ///
+    /// let mut options = OpenOptions::new();
+    /// assert!(options.write(true).open(&path).await.is_err());
+    /// assert!(options.create(true).open(&path).await.is_ok());
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn create(&mut self, create: bool) -> &mut OpenOptions {
         self.create = create;
         self
     }
 
     /// Creates the file, which must not exist.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-excl-{}", std::process::id()));
+    /// use upshift::fs::OpenOptions;
+    ///
+    /// let mut options = OpenOptions::new();
+    /// options.write(true).create_new(true);
+    /// assert!(options.open(&path).await.is_ok());
+    /// let error = options.open(&path).await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn create_new(&mut self, create_new: bool) -> &mut OpenOptions {
         self.create_new = create_new;
         self
@@ -160,6 +236,18 @@ impl OpenOptions {
     }
 
     /// Sets the permissions of a file that is created (default 0o666, less the umask).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-private-{}", std::process::id()));
+    /// use upshift::fs::OpenOptions;
+    ///
+    /// let mut options = OpenOptions::new();
+    /// let file = options.write(true).create_new(true).mode(0o600).open(&path).await?;
+    /// assert_eq!(file.metadata().await?.mode() & 0o777, 0o600);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
         self.mode = Some(mode);
         self
@@ -173,6 +261,20 @@ impl OpenOptions {
     /// # Errors
     /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination of options without
     /// meaning; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-opts-{}", std::process::id()));
+    /// use upshift::fs::OpenOptions;
+    ///
+    /// let mut options = OpenOptions::new();
+    /// let file = options.read(true).write(true).create(true).open(&path).await?;
+    /// file.write_all_at("hello", 0).await.0?;
+    /// let (count, buffer) = file.read_at(vec![0; 16], 0).await;
+    /// assert_eq!(&buffer[..count?], b"hello");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let opened = self.open_marked(path.as_ref()).await?;
         let history = AttemptHistory::with_flags(opened.flags);

@@ -128,12 +128,40 @@ impl SliceFrom for Vec<u8> {
 
 impl FileStream {
     /// Creates a stream that starts at the beginning of the file.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-stream3-{}", std::process::id()));
+    /// use upshift::fs::{self, File, FileStream};
+    /// use upshift::io::{AsyncBufReadExt, StreamExt};
+    ///
+    /// fs::write(&path, "one\ntwo\n").await?;
+    /// let mut lines = FileStream::new(File::open(&path).await?).lines();
+    /// assert_eq!(lines.next().await.transpose()?.as_deref(), Some("one"));
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn new(file: File) -> FileStream {
         FileStream::at(file, 0)
     }
 
     /// Creates a stream that starts at a position, in bytes.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-streamat-{}", std::process::id()));
+    /// use upshift::fs::{self, File, FileStream};
+    /// use upshift::io::AsyncReadExt;
+    ///
+    /// fs::write(&path, "header, body").await?;
+    /// let mut stream = FileStream::at(File::open(&path).await?, 8);
+    /// let mut body = String::new();
+    /// stream.read_to_string(&mut body).await?;
+    /// assert_eq!(body, "body");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn at(file: File, position: u64) -> FileStream {
         FileStream {

@@ -84,6 +84,17 @@ fn read_beginning(fd: impl AsFd, bytes: &mut Vec<u8>, history: &AttemptHistory) 
 ///
 /// # Errors
 /// The errors of [`File::open`] and [`File::read_at`]; `OutOfMemory` if the contents do not fit.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let path = std::env::temp_dir().join(format!("upshift-read-{}", std::process::id()));
+/// use upshift::fs;
+///
+/// fs::write(&path, [1, 2, 3]).await?;
+/// assert_eq!(fs::read(&path).await?, [1, 2, 3]);
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).open_marked(path.as_ref()).await?;
@@ -158,6 +169,18 @@ pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 ///
 /// # Errors
 /// The errors of [`File::create`] and [`File::write_at`].
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let path = std::env::temp_dir().join(format!("upshift-whole-{}", std::process::id()));
+/// use upshift::fs;
+///
+/// fs::write(&path, "a long text").await?;
+/// fs::write(&path, "short").await?; // Replaces the contents.
+/// assert_eq!(fs::read(&path).await?, b"short");
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> io::Result<()> {
     File::create(path).await?.write_all_at(contents, 0).await.0
 }

@@ -43,6 +43,17 @@ pub struct AsyncFd {
 
 impl AsyncFd {
     /// Takes ownership of a descriptor.
+    ///
+    /// ```
+    /// use std::os::fd::{AsFd, AsRawFd};
+    /// use upshift::io::AsyncFd;
+    ///
+    /// let (reader, _writer) = std::io::pipe()?;
+    /// let number = reader.as_raw_fd();
+    /// let descriptor = AsyncFd::new(reader);
+    /// assert_eq!(descriptor.as_fd().as_raw_fd(), number);
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn new(fd: impl Into<OwnedFd>) -> AsyncFd {
         AsyncFd {
             fd: Descriptor::new(fd),
@@ -60,6 +71,20 @@ impl AsyncFd {
     ///
     /// # Errors
     /// The kernel's answer to the poll; and outside a runtime.
+    ///
+    /// ```
+    /// use std::io::Write;
+    /// use std::time::Duration;
+    /// use upshift::{io::AsyncFd, time::timeout};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (reader, mut writer) = std::io::pipe()?;
+    /// let reader = AsyncFd::new(reader);
+    /// assert!(timeout(Duration::from_millis(1), reader.readable()).await.is_err());
+    /// writer.write_all(b"hello")?;
+    /// reader.readable().await?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn readable(&self) -> io::Result<()> {
         let mut readiness = Readiness::readable();
         poll_fn(|cx| readiness.poll_ready(cx, &self.fd)).await
@@ -72,6 +97,19 @@ impl AsyncFd {
     ///
     /// # Errors
     /// The errors of [`readable`](AsyncFd::readable).
+    ///
+    /// ```
+    /// use std::io::Read;
+    /// use upshift::io::AsyncFd;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (mut reader, writer) = std::io::pipe()?;
+    /// let writer = AsyncFd::new(writer);
+    /// writer.writable().await?; // There is room.
+    /// drop(writer);
+    /// assert_eq!(reader.read(&mut [0; 8])?, 0);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn writable(&self) -> io::Result<()> {
         let mut readiness = Readiness::writable();
         poll_fn(|cx| readiness.poll_ready(cx, &self.fd)).await
@@ -99,6 +137,24 @@ impl AsyncFd {
     ///
     /// # Errors
     /// The errors of `write`, and of [`readable`](AsyncFd::readable).
+    ///
+    /// ```
+    /// use std::fs::File;
+    /// use std::io::{Read, Write};
+    /// use upshift::io::AsyncFd;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (mut reader, writer) = std::io::pipe()?;
+    /// let writer = AsyncFd::new(writer);
+    /// let write = |fd: std::os::fd::BorrowedFd<'_>| {
+    ///     File::from(fd.try_clone_to_owned()?).write(b"hello")
+    /// };
+    /// assert_eq!(writer.write_with(write).await?, 5);
+    /// let mut buffer = [0; 5];
+    /// reader.read_exact(&mut buffer)?;
+    /// assert_eq!(&buffer, b"hello");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn write_with<R>(
         &self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,

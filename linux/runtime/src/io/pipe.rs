@@ -63,6 +63,19 @@ pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
 }
 
 /// The read end of a pipe.
+///
+/// ```
+/// use upshift::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (mut reader, mut writer) = upshift::io::pipe()?;
+/// writer.write_all(b"hello").await?;
+/// drop(writer);
+/// let mut text = String::new();
+/// reader.read_to_string(&mut text).await?; // Up to the end.
+/// assert_eq!(text, "hello");
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct PipeReader {
     // Dropped in this order: first the operation, then the descriptor.
@@ -79,6 +92,20 @@ impl PipeReader {
     ///
     /// # Errors
     /// The error of `fcntl`.
+    ///
+    /// ```
+    /// use std::io::Write;
+    /// use upshift::io::{AsyncReadExt, PipeReader};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (reader, mut writer) = std::io::pipe()?;
+    /// let mut reader = PipeReader::from_owned_fd(reader.into())?;
+    /// writer.write_all(b"hello")?;
+    /// let mut buffer = [0; 5];
+    /// reader.read_exact(&mut buffer).await?;
+    /// assert_eq!(&buffer, b"hello");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn from_owned_fd(fd: OwnedFd) -> io::Result<PipeReader> {
         set_nonblocking(fd.as_fd(), true)?;
         Ok(PipeReader {
@@ -106,6 +133,21 @@ impl PipeReader {
 
 /// The write end of a pipe. When it is dropped ([closing](crate::net#closing)) the reader reads
 /// the end of the file.
+///
+/// ```
+/// use upshift::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (mut reader, mut writer) = upshift::io::pipe()?;
+/// let writing = upshift::task::spawn(async move {
+///     writer.write_all(&[7; 100_000]).await // More than a pipe holds.
+/// });
+/// let mut all = Vec::new();
+/// reader.read_to_end(&mut all).await?;
+/// writing.await??;
+/// assert_eq!(all.len(), 100_000);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct PipeWriter {
     // Dropped in this order: first the operation, then the descriptor.

@@ -14,6 +14,21 @@ use serde::{Deserialize, Serialize};
 /// the same bounds.
 ///
 /// A serialised histogram is a list of `[from_ns, to_ns, count]`.
+///
+/// ```
+/// use upshift::{Handle, Level};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let level = Level::at::<3>();
+/// for _ in 0..10 {
+///     upshift::spawn(async {}, level).await.unwrap();
+/// }
+/// let metrics = Handle::current().unwrap().metrics();
+/// let wait = &metrics.level(level).unwrap().wait;
+/// assert_eq!(wait.count(), 10);
+/// assert!(wait.quantile(0.5) <= wait.quantile(0.99));
+/// # });
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Histogram {
@@ -90,6 +105,21 @@ impl Histogram {
 
     /// Returns the duration that a share `q` (0.0 to 1.0) of all durations did not exceed, rounded
     /// down to its bucket: at most a fifth too short. Zero if the histogram is empty.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::metrics::Histogram;
+    ///
+    /// assert_eq!(Histogram::default().quantile(0.99), Duration::ZERO);
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// upshift::yield_now().await;
+    /// let metrics = upshift::Handle::current().unwrap().metrics();
+    /// for level in &metrics.levels {
+    ///     let [median, p99] = [0.5, 0.99].map(|q| level.wait.quantile(q));
+    ///     assert!(median <= p99);
+    /// }
+    /// # });
+    /// ```
     #[must_use]
     pub fn quantile(&self, q: f64) -> Duration {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64).ceil() as u64;
@@ -115,6 +145,20 @@ impl Histogram {
     }
 
     /// Adds the counts of another histogram.
+    ///
+    /// ```
+    /// use upshift::metrics::Histogram;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// upshift::spawn(async {}, upshift::Level::at::<3>()).await.unwrap();
+    /// upshift::spawn(async {}, upshift::Level::at::<4>()).await.unwrap();
+    /// let mut all = Histogram::default();
+    /// for level in &upshift::Handle::current().unwrap().metrics().levels {
+    ///     all.merge(&level.wait);
+    /// }
+    /// assert!(all.count() >= 2);
+    /// # });
+    /// ```
     pub fn merge(&mut self, other: &Histogram) {
         self.combine(other, u64::wrapping_add);
     }

@@ -49,6 +49,17 @@ pub use prometheus::Prometheus;
 use serde::{Deserialize, Serialize};
 
 /// Counters of a runtime; from [`Handle::metrics`](crate::Handle::metrics).
+///
+/// ```
+/// use upshift::{Handle, Level};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let before = Handle::current().unwrap().metrics();
+/// upshift::spawn(async {}, Level::at::<3>()).await.unwrap();
+/// let interval = Handle::current().unwrap().metrics().since(&before);
+/// assert_eq!((interval.coroutines.spawned, interval.coroutines.exited), (1, 1));
+/// # });
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
@@ -79,6 +90,15 @@ pub struct Metrics {
 }
 
 /// Counters of the work of one [name](crate::named): the requests of a route, for instance.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// upshift::named("GET /", async {}).await;
+/// let metrics = upshift::Handle::current().unwrap().metrics();
+/// let work = metrics.named.iter().find(|work| work.name == "GET /").unwrap();
+/// assert_eq!((work.ended, work.under_way, work.latency.count()), (1, 0, 1));
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
@@ -105,6 +125,16 @@ pub struct NamedMetrics {
 }
 
 /// Numbers of coroutines. `live` is the sum of the four states below it.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let _waits = upshift::task::spawn(std::future::pending::<()>());
+/// upshift::yield_now().await;
+/// let now = upshift::Handle::current().unwrap().metrics().coroutines;
+/// assert_eq!(now.running, 1);
+/// assert_eq!(now.live, now.ready + now.running + now.blocked + now.suspended);
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
@@ -129,6 +159,17 @@ pub struct CoroutineMetrics {
 }
 
 /// Counters of one level, over all vCPUs.
+///
+/// ```
+/// use upshift::{Handle, Level};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let _ready = upshift::spawn(async {}, Level::at::<40>());
+/// let metrics = Handle::current().unwrap().metrics();
+/// let level = metrics.level(Level::at::<40>()).unwrap();
+/// assert_eq!((level.ready, level.polls), (1, 0));
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
@@ -158,6 +199,15 @@ pub struct LevelMetrics {
 ///
 /// `in_service` = `busy` + `parked` + `spin`, and `busy` = `polling` + the time of scheduling and
 /// the ring.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let metrics = upshift::Handle::current().unwrap().metrics();
+/// let vcpu = &metrics.vcpus[0];
+/// assert!(vcpu.active && !vcpu.is_parked);
+/// assert_eq!(vcpu.running, upshift::current_level());
+/// # });
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
@@ -212,6 +262,16 @@ pub struct VcpuMetrics {
 
 impl VcpuMetrics {
     /// Returns the share of its time in service in which the vCPU was busy, 0.0 to 1.0.
+    ///
+    /// ```
+    /// use upshift::metrics::VcpuMetrics;
+    ///
+    /// let mut vcpu = VcpuMetrics::default();
+    /// assert_eq!(vcpu.utilisation(), 0.0);
+    /// vcpu.in_service = std::time::Duration::from_secs(4);
+    /// vcpu.busy = std::time::Duration::from_secs(1);
+    /// assert_eq!(vcpu.utilisation(), 0.25);
+    /// ```
     #[must_use]
     pub fn utilisation(&self) -> f64 {
         if self.in_service.is_zero() {
@@ -289,6 +349,15 @@ pub struct LongPoll {
 }
 
 /// The threads of [`spawn_blocking`](crate::spawn_blocking).
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// upshift::spawn_blocking(|| ()).await.unwrap();
+/// let blocking = upshift::Handle::current().unwrap().metrics().blocking;
+/// assert_eq!(blocking.queued, 0);
+/// assert!(blocking.idle <= blocking.threads);
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
@@ -303,6 +372,17 @@ pub struct BlockingMetrics {
 
 impl Metrics {
     /// Returns the counters of a level; `None` if it was never used.
+    ///
+    /// ```
+    /// use upshift::{Handle, Level};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// upshift::spawn(async {}, Level::at::<3>()).await.unwrap();
+    /// let metrics = Handle::current().unwrap().metrics();
+    /// assert_eq!(metrics.level(Level::at::<3>()).map(|level| level.polls), Some(1));
+    /// assert!(metrics.level(Level::at::<50>()).is_none()); // Never used.
+    /// # });
+    /// ```
     #[must_use]
     pub fn level(&self, level: Level) -> Option<&LevelMetrics> {
         self.levels.iter().find(|metrics| metrics.level == level)
@@ -310,6 +390,17 @@ impl Metrics {
 
     /// Returns a bitmap: bit L is set iff level L has a coroutine that is ready, suspended or
     /// running.
+    ///
+    /// ```
+    /// use upshift::{Handle, Level};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let _ready = upshift::spawn(async {}, Level::at::<40>());
+    /// let occupied = Handle::current().unwrap().metrics().occupied();
+    /// assert_ne!(occupied & (1 << 40), 0);
+    /// assert_eq!(occupied & (1 << 50), 0);
+    /// # });
+    /// ```
     #[must_use]
     pub fn occupied(&self) -> u64 {
         self.levels

@@ -38,6 +38,19 @@ macro_rules! connection {
             }
 
             /// Splits the connection into two halves that borrow it.
+            ///
+            /// ```
+            /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+            /// use upshift::net::UnixStream;
+            ///
+            /// let (mut one, mut other) = UnixStream::pair()?;
+            /// let (mut reader, mut writer) = one.split();
+            /// writer.write_all("question").await.0?;
+            /// assert_eq!(&other.recv().await?[..], b"question");
+            /// other.write_all("answer").await.0?;
+            /// assert_eq!(&reader.recv().await?[..], b"answer");
+            /// # std::io::Result::Ok(()) }).unwrap();
+            /// ```
             pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
                 (
                     ReadHalf {
@@ -51,6 +64,21 @@ macro_rules! connection {
 
             /// Splits the connection into two halves for two coroutines. The connection closes
             /// when both are dropped; the write half ends its direction when it is dropped.
+            ///
+            /// ```
+            /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+            /// use upshift::net::UnixStream;
+            ///
+            /// let (one, mut other) = UnixStream::pair()?;
+            /// let (mut reader, mut writer) = one.into_split();
+            /// let write = async move { writer.write_all("question").await.0 };
+            /// let sender = upshift::task::spawn(write);
+            /// assert_eq!(&other.recv().await?[..], b"question");
+            /// sender.await??;
+            /// other.write_all("answer").await.0?;
+            /// assert_eq!(&reader.recv().await?[..], b"answer");
+            /// # std::io::Result::Ok(()) }).unwrap();
+            /// ```
             #[must_use]
             pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
                 (
@@ -106,6 +134,19 @@ macro_rules! connection {
             ///
             /// # Errors
             /// Both halves, if they are of different connections.
+            ///
+            /// ```
+            /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+            /// use upshift::net::UnixStream;
+            ///
+            /// let (one, other) = UnixStream::pair()?;
+            /// let (reader, writer) = one.into_split();
+            /// let one = reader.reunite(writer).expect("halves of one connection");
+            /// let (reader, _) = one.into_split();
+            /// let (_, writer) = other.into_split();
+            /// assert!(reader.reunite(writer).is_err()); // Halves of two ends.
+            /// # std::io::Result::Ok(()) }).unwrap();
+            /// ```
             #[expect(clippy::result_large_err, reason = "the halves are given back")]
             pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<$stream, ReuniteError> {
                 match other.writer.take() {
@@ -186,6 +227,18 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// `ConnectionReset` and the like; and outside a runtime.
+                    ///
+                    /// ```
+                    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+                    /// use upshift::net::UnixStream;
+                    ///
+                    /// let (mut one, mut other) = UnixStream::pair()?;
+                    /// one.write_all("hello").await.0?;
+                    /// drop(one);
+                    /// assert_eq!(&other.recv().await?[..], b"hello");
+                    /// assert!(other.recv().await?.is_empty()); // The end.
+                    /// # std::io::Result::Ok(()) }).unwrap();
+                    /// ```
                     pub fn recv(&mut self) -> impl Future<Output = io::Result<RecvBuf>> + Send {
                         self.source().recv()
                     }
@@ -199,6 +252,18 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// `ConnectionReset` and the like; and outside a runtime.
+                    ///
+                    /// ```
+                    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+                    /// use upshift::net::UnixStream;
+                    ///
+                    /// let (mut one, mut other) = UnixStream::pair()?;
+                    /// one.write_all("hello").await.0?;
+                    /// // The buffer comes back with the number of bytes.
+                    /// let (count, buffer) = other.read(vec![0; 64]).await;
+                    /// assert_eq!(&buffer[..count?], b"hello");
+                    /// # std::io::Result::Ok(()) }).unwrap();
+                    /// ```
                     pub fn read<B: IoBufMut>(
                         &mut self,
                         buffer: B,
@@ -263,6 +328,17 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// The errors of `write`; an unknown part may have been sent.
+                    ///
+                    /// ```
+                    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+                    /// use upshift::net::UnixStream;
+                    ///
+                    /// let (mut one, mut other) = UnixStream::pair()?;
+                    /// let (result, buffer) = one.write_all(vec![7; 10]).await;
+                    /// result?;
+                    /// assert_eq!(&other.recv().await?[..], &buffer[..]);
+                    /// # std::io::Result::Ok(()) }).unwrap();
+                    /// ```
                     pub fn write_all<B: IoBuf>(
                         &mut self,
                         buffer: B,
@@ -291,6 +367,16 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// The errors of `write_all`.
+                    ///
+                    /// ```
+                    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+                    /// use upshift::net::UnixStream;
+                    ///
+                    /// let (mut one, mut other) = UnixStream::pair()?;
+                    /// one.write_all_vectored(vec!["head", "body"]).await.0?;
+                    /// assert_eq!(&other.recv().await?[..], b"headbody");
+                    /// # std::io::Result::Ok(()) }).unwrap();
+                    /// ```
                     pub async fn write_all_vectored<B: IoBuf>(
                         &mut self,
                         buffers: Vec<B>,
@@ -338,6 +424,19 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// `NotConnected` when the peer has closed the connection.
+                    ///
+                    /// ```
+                    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+                    /// use upshift::net::UnixStream;
+                    ///
+                    /// let (one, mut other) = UnixStream::pair()?;
+                    /// let (mut reader, writer) = one.into_split();
+                    /// writer.shutdown()?;
+                    /// assert!(other.recv().await?.is_empty()); // The end of one direction.
+                    /// other.write_all("an answer").await.0?;
+                    /// assert_eq!(&reader.recv().await?[..], b"an answer");
+                    /// # std::io::Result::Ok(()) }).unwrap();
+                    /// ```
                     pub fn shutdown(&self) -> io::Result<()> {
                         self.sender().shutdown()
                     }

@@ -49,6 +49,18 @@ impl TcpListener {
     ///
     /// # Errors
     /// The error of the last address tried: `AddrInUse`, `PermissionDenied`, …
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::TcpListener;
+    ///
+    /// // Port 0 stands for any free port.
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// let error = TcpListener::bind(address).unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn bind(addresses: impl ToSocketAddrs) -> io::Result<TcpListener> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
         for address in addresses.to_socket_addrs()? {
@@ -69,6 +81,16 @@ impl TcpListener {
     ///
     /// # Errors
     /// If the socket cannot be put into blocking mode, which the ring needs.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::TcpListener;
+    ///
+    /// let std = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let address = std.local_addr()?;
+    /// assert_eq!(TcpListener::from_std(std)?.local_addr()?, address);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         listener.set_nonblocking(false)?;
         Ok(TcpListener::new(listener))

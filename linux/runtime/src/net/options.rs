@@ -34,6 +34,18 @@ impl TcpStream {
     ///
     /// # Errors
     /// `NotConnected` when the peer has closed the connection.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let client = TcpStream::connect(listener.local_addr()?).await?;
+    /// let (server, _) = listener.accept().await?;
+    /// assert_eq!(server.peer_addr()?, client.local_addr()?);
+    /// assert_eq!(client.peer_addr()?, server.local_addr()?);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         address(self.socket().peer_addr()?)
     }
@@ -69,6 +81,19 @@ impl TcpStream {
     ///
     /// # Errors
     /// The error of the system call.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// assert_eq!(stream.linger()?, None);
+    /// stream.set_linger(Some(Duration::from_secs(2)))?;
+    /// assert_eq!(stream.linger()?, Some(Duration::from_secs(2)));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.socket().set_linger(linger)
     }
@@ -93,6 +118,17 @@ impl TcpStream {
     ///
     /// # Errors
     /// The error of the system call.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// stream.set_ttl(1)?; // Packets do not leave the network.
+    /// assert_eq!(stream.ttl()?, 1);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn set_ttl(&self, hops: u32) -> io::Result<()> {
         self.socket().set_ttl_v4(hops)
     }
@@ -101,6 +137,18 @@ impl TcpStream {
     ///
     /// # Errors
     /// The error of the system call.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// stream.set_keepalive(Some(Duration::from_secs(60)))?;
+    /// stream.set_keepalive(None)?; // The peer may be silent for ever.
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn set_keepalive(&self, idle: Option<Duration>) -> io::Result<()> {
         match idle {
             Some(idle) => self
@@ -115,6 +163,19 @@ impl TcpStream {
     ///
     /// # Errors
     /// The error of the system call.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// // The connection of a peer that is gone ends after 60 s + 3 · 10 s.
+    /// let (idle, interval) = (Duration::from_secs(60), Duration::from_secs(10));
+    /// stream.set_keepalive_probes(idle, Some(interval), Some(3))?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn set_keepalive_probes(
         &self,
         idle: Duration,
@@ -177,6 +238,17 @@ impl TcpStream {
     ///
     /// # Errors
     /// The error of the system call.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let stream = TcpStream::connect(listener.local_addr()?).await?;
+    /// stream.set_recv_buffer_size(32 << 10)?;
+    /// assert!(stream.recv_buffer_size()? >= 32 << 10); // The kernel adds its own share.
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
         self.socket().set_recv_buffer_size(bytes)
     }
@@ -220,6 +292,21 @@ impl TcpStream {
     ///
     /// # Errors
     /// `NotConnected`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::net::Shutdown;
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut client = TcpStream::connect(listener.local_addr()?).await?;
+    /// let (mut server, _) = listener.accept().await?;
+    /// client.shutdown(Shutdown::Write)?;
+    /// assert!(server.recv().await?.is_empty()); // The end of one direction.
+    /// server.write_all("an answer").await.0?;
+    /// assert_eq!(&client.recv().await?[..], b"an answer");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.socket().shutdown(how)
     }

@@ -44,6 +44,16 @@ impl TcpSocket {
     ///
     /// # Errors
     /// When no descriptor is left, or the machine has no IPv4.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::net::Ipv4Addr;
+    /// use upshift::net::TcpSocket;
+    ///
+    /// let socket = TcpSocket::new_v4()?;
+    /// assert_eq!(socket.local_addr()?.ip(), Ipv4Addr::UNSPECIFIED); // Not bound yet.
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn new_v4() -> io::Result<TcpSocket> {
         TcpSocket::new(Domain::IPV4)
     }
@@ -60,6 +70,20 @@ impl TcpSocket {
     ///
     /// # Errors
     /// The error of `setsockopt`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpSocket, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// let client = TcpStream::connect(address).await?;
+    /// drop((listener.accept().await?, listener, client)); // Leaves an old connection.
+    /// let socket = TcpSocket::new_v4()?;
+    /// socket.set_reuseaddr(true)?;
+    /// socket.bind(address)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn set_reuseaddr(&self, on: bool) -> io::Result<()> {
         self.socket.set_reuse_address(on)
     }
@@ -68,6 +92,19 @@ impl TcpSocket {
     ///
     /// # Errors
     /// The error of `setsockopt`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::TcpSocket;
+    ///
+    /// let (first, second) = (TcpSocket::new_v4()?, TcpSocket::new_v4()?);
+    /// first.set_reuseport(true)?;
+    /// second.set_reuseport(true)?;
+    /// first.bind("127.0.0.1:0".parse().unwrap())?;
+    /// second.bind(first.local_addr()?)?;
+    /// assert_eq!(first.local_addr()?, second.local_addr()?);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn set_reuseport(&self, on: bool) -> io::Result<()> {
         self.socket.set_reuse_port(on)
     }
@@ -100,6 +137,17 @@ impl TcpSocket {
     ///
     /// # Errors
     /// The error of `setsockopt`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpSocket};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let socket = TcpSocket::new_v4()?;
+    /// socket.set_nodelay(true)?;
+    /// assert!(socket.connect(listener.local_addr()?).await?.nodelay()?);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         self.socket.set_tcp_nodelay(on)
     }
@@ -132,6 +180,17 @@ impl TcpSocket {
     ///
     /// # Errors
     /// `AddrInUse`, `PermissionDenied`, `AddrNotAvailable`, …
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::net::{Ipv4Addr, SocketAddr};
+    /// use upshift::net::TcpSocket;
+    ///
+    /// let socket = TcpSocket::new_v4()?;
+    /// socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    /// assert_ne!(socket.local_addr()?.port(), 0); // The kernel has chosen a port.
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn bind(&self, address: SocketAddr) -> io::Result<()> {
         self.socket.bind(&SockAddr::from(address))
     }
@@ -140,6 +199,18 @@ impl TcpSocket {
     ///
     /// # Errors
     /// The error of `listen`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpSocket, TcpStream};
+    ///
+    /// let socket = TcpSocket::new_v4()?;
+    /// socket.bind("127.0.0.1:0".parse().unwrap())?;
+    /// let listener = socket.listen(128)?;
+    /// let client = TcpStream::connect(listener.local_addr()?).await?;
+    /// assert_eq!(listener.accept().await?.1, client.local_addr()?);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
         self.socket
             .listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
@@ -153,6 +224,19 @@ impl TcpSocket {
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, …; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpSocket};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let socket = TcpSocket::new_v4()?;
+    /// socket.bind("127.0.0.1:0".parse().unwrap())?; // Chooses the address of this end.
+    /// let own = socket.local_addr()?;
+    /// let stream = socket.connect(listener.local_addr()?).await?;
+    /// assert_eq!(stream.local_addr()?, own);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn connect(self, address: SocketAddr) -> io::Result<TcpStream> {
         let fd = Descriptor::new(self.socket);
         start(op::Connect::new(fd.clone(), address))?.await?;

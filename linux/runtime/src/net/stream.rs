@@ -54,6 +54,17 @@ impl TcpStream {
     ///
     /// # Errors
     /// The error of the last address tried, or of the lookup; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// let stream = TcpStream::connect(address).await?;
+    /// assert_eq!(stream.peer_addr()?, address);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn connect(addresses: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
         for address in super::resolve::resolve(addresses).await? {
@@ -74,6 +85,19 @@ impl TcpStream {
     ///
     /// # Errors
     /// If the socket cannot be put into blocking mode, which the ring needs.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let std = std::net::TcpStream::connect(listener.local_addr()?)?;
+    /// let mut stream = TcpStream::from_std(std)?;
+    /// let (mut server, _) = listener.accept().await?;
+    /// stream.write_all("hello").await.0?;
+    /// assert_eq!(&server.recv().await?[..], b"hello");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
         stream.set_nonblocking(false)?;
         Ok(TcpStream::from(OwnedFd::from(stream)))

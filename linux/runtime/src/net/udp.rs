@@ -42,6 +42,17 @@ impl UdpSocket {
     ///
     /// # Errors
     /// The error of the last address tried: `AddrInUse`, `PermissionDenied`, …
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// // Port 0 stands for any free port.
+    /// let socket = UdpSocket::bind("127.0.0.1:0")?;
+    /// assert_ne!(socket.local_addr()?.port(), 0);
+    /// assert!(UdpSocket::bind(socket.local_addr()?).is_err()); // The address is taken.
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn bind(addresses: impl std::net::ToSocketAddrs) -> io::Result<UdpSocket> {
         std::net::UdpSocket::bind(addresses).map(|socket| UdpSocket {
             fd: Descriptor::new(socket),
@@ -53,6 +64,16 @@ impl UdpSocket {
     ///
     /// # Errors
     /// If the socket cannot be put into blocking mode, which the ring needs.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// let std = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// let address = std.local_addr()?;
+    /// assert_eq!(UdpSocket::from_std(std)?.local_addr()?, address);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         socket.set_nonblocking(false)?;
         Ok(UdpSocket {
@@ -108,6 +129,17 @@ impl UdpSocket {
     /// # Errors
     /// `NotConnected`; `ConnectionRefused` if an earlier datagram found no socket; EMSGSIZE if
     /// `bytes` is too long.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// let (one, other) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// assert!(one.send(b"to whom?").await.is_err()); // No peer is set yet.
+    /// one.connect(other.local_addr()?).await?;
+    /// assert_eq!(one.send(b"ping").await?, 4);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         datagram::send(&self.fd, bytes).await
     }
@@ -119,6 +151,17 @@ impl UdpSocket {
     ///
     /// # Errors
     /// EMSGSIZE if `bytes` is too long; other errors of `sendto`; the error of the lookup.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// let (one, other) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// assert_eq!(one.send_to(b"ping", other.local_addr()?).await?, 4);
+    /// let mut buffer = [0; 16];
+    /// assert_eq!(other.recv(&mut buffer).await?, 4);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn send_to(&self, bytes: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let Some(to) = resolve(to).await?.first().copied() else {
             return Err(io::Error::new(
@@ -136,6 +179,21 @@ impl UdpSocket {
     ///
     /// # Errors
     /// `ConnectionRefused` if an earlier datagram found no socket; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// let (one, other) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// one.send_to(b"too long", other.local_addr()?).await?;
+    /// one.send_to(b"next", other.local_addr()?).await?;
+    /// let mut buffer = [0; 4];
+    /// assert_eq!(other.recv(&mut buffer).await?, 4);
+    /// assert_eq!(&buffer, b"too "); // The rest is lost.
+    /// other.recv(&mut buffer).await?;
+    /// assert_eq!(&buffer, b"next");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         datagram::recv(&self.fd, buffer, 0).await
     }
@@ -148,6 +206,19 @@ impl UdpSocket {
     ///
     /// # Errors
     /// The errors of [`recv`](UdpSocket::recv).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// let (server, client) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// client.send_to(b"ping", server.local_addr()?).await?;
+    /// let mut buffer = [0; 16];
+    /// let (count, from) = server.recv_from(&mut buffer).await?;
+    /// server.send_to(&buffer[..count], from).await?; // An echo.
+    /// assert_eq!(client.recv(&mut buffer).await?, 4);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, 0).await?;
         Ok((count, address(from)?))
@@ -157,6 +228,18 @@ impl UdpSocket {
     ///
     /// # Errors
     /// The errors of [`recv`](UdpSocket::recv).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// let (one, other) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// one.send_to(b"ping", other.local_addr()?).await?;
+    /// let mut buffer = [0; 16];
+    /// let peeked = other.peek_from(&mut buffer).await?;
+    /// assert_eq!(other.recv_from(&mut buffer).await?, peeked);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, libc::MSG_PEEK).await?;
         Ok((count, address(from)?))
@@ -201,6 +284,17 @@ impl UdpSocket {
     ///
     /// # Errors
     /// `NotConnected`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UdpSocket;
+    ///
+    /// let (one, other) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// assert_eq!(one.peer_addr().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
+    /// one.connect(other.local_addr()?).await?;
+    /// assert_eq!(one.peer_addr()?, other.local_addr()?);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         address(self.socket().peer_addr()?)
     }

@@ -101,6 +101,15 @@ pub(crate) use vcpu::{Preemptible, Settings};
 pub(crate) use watcher::SUSPENDED_DELAY;
 
 /// Whether a vCPU may interrupt a poll that overruns.
+///
+/// ```
+/// use upshift::{Preemption, Runtime};
+///
+/// // Preemptible if the kernel supports preemption, cooperative otherwise.
+/// let runtime = Runtime::builder().vcpus(1).preemption(Preemption::Preferred).build()?;
+/// assert!(runtime.handle().preemption_stats().vcpus <= 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preemption {
     /// vCPUs are cooperative.

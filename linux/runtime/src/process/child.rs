@@ -141,6 +141,18 @@ impl Child {
 
     /// Returns the process id, or `None` once the child has been waited for: the id may then
     /// belong to another process.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::{Command, Stdio};
+    ///
+    /// let mut shell = Command::new("sh");
+    /// let child = shell.args(["-c", "echo $$"]).stdout(Stdio::piped()).spawn().await?;
+    /// let id = child.id().expect("it has not been waited for").to_string();
+    /// let output = child.wait_with_output().await?;
+    /// assert_eq!(output.stdout.trim_ascii(), id.as_bytes());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         let process = self.process.as_ref()?;
@@ -158,6 +170,18 @@ impl Child {
     ///
     /// # Errors
     /// ESRCH if the program has ended; `PermissionDenied`; `InvalidInput` if `number` is no signal.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::os::unix::process::ExitStatusExt;
+    /// use upshift::process::Command;
+    /// use upshift::signal::SIGTERM;
+    ///
+    /// let mut child = Command::new("sleep").arg("1000").spawn().await?;
+    /// child.send_signal(SIGTERM)?;
+    /// assert_eq!(child.wait().await?.signal(), Some(SIGTERM));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn send_signal(&mut self, number: i32) -> io::Result<()> {
         let pidfd = self.pidfd().as_raw_fd();
         // SAFETY: the only pointer is null, which the call allows.
@@ -180,6 +204,14 @@ impl Child {
     ///
     /// # Errors
     /// `PermissionDenied`, if it now runs as another user.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut child = upshift::process::Command::new("sleep").arg("1000").spawn().await?;
+    /// child.start_kill()?;
+    /// assert!(!child.wait().await?.success());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn start_kill(&mut self) -> io::Result<()> {
         self.process().child.kill()
     }
@@ -191,6 +223,15 @@ impl Child {
     ///
     /// # Errors
     /// The errors of [`start_kill`](Child::start_kill) and [`wait`](Child::wait).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut child = upshift::process::Command::new("sleep").arg("1000").spawn().await?;
+    /// child.kill().await?;
+    /// // The program has ended.
+    /// assert!(child.try_wait()?.is_some_and(|status| !status.success()));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn kill(&mut self) -> io::Result<()> {
         self.start_kill()?;
         self.wait().await.map(drop)
@@ -200,6 +241,18 @@ impl Child {
     ///
     /// # Errors
     /// The error of `waitpid`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::{Command, Stdio};
+    ///
+    /// let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().await?;
+    /// assert!(child.try_wait()?.is_none()); // The program waits for input.
+    /// drop(child.stdin.take());
+    /// let status = child.wait().await?;
+    /// assert_eq!(child.try_wait()?, Some(status));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.process().try_wait()
     }
@@ -212,6 +265,16 @@ impl Child {
     ///
     /// # Errors
     /// The error of `waitpid`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::Command;
+    ///
+    /// let mut child = Command::new("sh").args(["-c", "exit 3"]).spawn().await?;
+    /// assert_eq!(child.wait().await?.code(), Some(3));
+    /// assert_eq!(child.wait().await?.code(), Some(3));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         // The program might wait for input that will never be written.
         drop(self.stdin.take());
@@ -227,6 +290,18 @@ impl Child {
     ///
     /// # Errors
     /// The errors of [`wait`](Child::wait), and errors of reading.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::{Command, Stdio};
+    ///
+    /// let mut echo = Command::new("echo");
+    /// let child = echo.arg("hello").stdout(Stdio::piped()).spawn().await?;
+    /// let output = child.wait_with_output().await?;
+    /// assert!(output.status.success());
+    /// assert_eq!(output.stdout, b"hello\n");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn wait_with_output(mut self) -> io::Result<Output> {
         async fn collect(stream: Option<PipeReader>) -> io::Result<Vec<u8>> {
             let mut all = Vec::new();

@@ -42,6 +42,16 @@ pub struct Command {
 
 impl Command {
     /// Creates a command for the program at a path, or with a name found in `PATH`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::Command;
+    ///
+    /// assert!(Command::new("true").status().await?.success());
+    /// let missing = Command::new("no-such-program").status().await;
+    /// assert_eq!(missing.unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn new(program: impl AsRef<OsStr>) -> Command {
         Command::from(std::process::Command::new(program))
     }
@@ -66,24 +76,56 @@ impl Command {
     }
 
     /// Adds an argument.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut echo = upshift::process::Command::new("echo");
+    /// let output = echo.arg("one argument").arg("another").output().await?;
+    /// assert_eq!(output.stdout, b"one argument another\n");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut Command {
         self.lock().arg(argument);
         self
     }
 
     /// Adds arguments.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut shell = upshift::process::Command::new("sh");
+    /// let status = shell.args(["-c", "exit 3"]).status().await?;
+    /// assert_eq!(status.code(), Some(3));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn args(&mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> &mut Command {
         self.lock().args(arguments);
         self
     }
 
     /// Sets a variable of the program's environment.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut shell = upshift::process::Command::new("sh");
+    /// shell.env("GREETING", "hello").args(["-c", "echo $GREETING"]);
+    /// assert_eq!(shell.output().await?.stdout, b"hello\n");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Command {
         self.lock().env(name, value);
         self
     }
 
     /// Sets variables of the program's environment.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut shell = upshift::process::Command::new("sh");
+    /// shell.envs([("ONE", "1"), ("TWO", "2")]).args(["-c", "echo $ONE $TWO"]);
+    /// assert_eq!(shell.output().await?.stdout, b"1 2\n");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn envs(
         &mut self,
         variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
@@ -93,36 +135,98 @@ impl Command {
     }
 
     /// Removes a variable from the program's environment.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut shell = upshift::process::Command::new("sh");
+    /// shell.env("GREETING", "hello").env_remove("GREETING");
+    /// shell.args(["-c", "echo ${GREETING-unset}"]);
+    /// assert_eq!(shell.output().await?.stdout, b"unset\n");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Command {
         self.lock().env_remove(name);
         self
     }
 
     /// Starts the program with an empty environment.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut env = upshift::process::Command::new("/usr/bin/env");
+    /// env.env_clear().env("ONLY", "this");
+    /// assert_eq!(env.output().await?.stdout, b"ONLY=this\n");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn env_clear(&mut self) -> &mut Command {
         self.lock().env_clear();
         self
     }
 
     /// Sets the working directory.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut pwd = upshift::process::Command::new("pwd");
+    /// assert_eq!(pwd.current_dir("/").output().await?.stdout, b"/\n");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn current_dir(&mut self, directory: impl AsRef<Path>) -> &mut Command {
         self.lock().current_dir(directory);
         self
     }
 
     /// Sets the standard input; inherited by default.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::io::AsyncWriteExt;
+    /// use upshift::process::{Command, Stdio};
+    ///
+    /// let mut wc = Command::new("wc");
+    /// let mut child = wc.arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().await?;
+    /// child.stdin.as_mut().expect("it is piped").write_all(b"12345").await?;
+    /// // Closes the standard input, so that the program ends.
+    /// let output = child.wait_with_output().await?;
+    /// assert_eq!(output.stdout.trim_ascii(), b"5");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn stdin(&mut self, stream: impl Into<Stdio>) -> &mut Command {
         self.lock().stdin(stream);
         self
     }
 
     /// Sets the standard output; inherited by default.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::io::AsyncReadExt;
+    /// use upshift::process::{Command, Stdio};
+    ///
+    /// let mut echo = Command::new("echo");
+    /// let mut child = echo.arg("hello").stdout(Stdio::piped()).spawn().await?;
+    /// let mut text = String::new();
+    /// child.stdout.take().expect("it is piped").read_to_string(&mut text).await?;
+    /// assert_eq!(text, "hello\n");
+    /// # child.wait().await?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn stdout(&mut self, stream: impl Into<Stdio>) -> &mut Command {
         self.lock().stdout(stream);
         self
     }
 
     /// Sets the standard error; inherited by default.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::{Command, Stdio};
+    ///
+    /// let mut shell = Command::new("sh");
+    /// shell.args(["-c", "echo hidden >&2; exit 1"]).stderr(Stdio::null());
+    /// assert!(!shell.status().await?.success());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn stderr(&mut self, stream: impl Into<Stdio>) -> &mut Command {
         self.lock().stderr(stream);
         self
@@ -142,6 +246,15 @@ impl Command {
 
     /// Sets the process group that the program joins. Group 0 stands for a new group, which Ctrl-C
     /// does not reach.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut shell = upshift::process::Command::new("sh");
+    /// // Signal 0 only asks whether there is a group with the number of the shell.
+    /// shell.args(["-c", "kill -s 0 -- -$$"]);
+    /// assert!(shell.process_group(0).status().await?.success());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn process_group(&mut self, group: i32) -> &mut Command {
         self.lock().process_group(group);
         self
@@ -149,6 +262,21 @@ impl Command {
 
     /// Sets whether the program is killed (SIGKILL) when its [`Child`] is dropped before it has
     /// ended. By default it continues to run.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::io::AsyncReadExt;
+    /// use upshift::process::{Command, Stdio};
+    ///
+    /// let mut sleep = Command::new("sleep");
+    /// sleep.arg("1000").stdout(Stdio::piped()).kill_on_drop(true);
+    /// let mut child = sleep.spawn().await?;
+    /// let mut stdout = child.stdout.take().expect("it is piped");
+    /// drop(child);
+    /// // The program has been killed, so its output ends.
+    /// assert_eq!(stdout.read_to_end(&mut Vec::new()).await?, 0);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Command {
         self.kill_on_drop = kill;
         self
@@ -162,6 +290,16 @@ impl Command {
     /// # Errors
     /// `NotFound`, `PermissionDenied`, …; when no process or descriptor is left; and
     /// outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::Command;
+    ///
+    /// let mut child = Command::new("true").spawn().await?;
+    /// // … the program runs beside the coroutine …
+    /// assert!(child.wait().await?.success());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn spawn(&mut self) -> io::Result<Child> {
         let command = self.inner.clone();
         let kill_on_drop = self.kill_on_drop;
@@ -184,6 +322,15 @@ impl Command {
     ///
     /// # Errors
     /// The errors of [`spawn`](Command::spawn).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::Command;
+    ///
+    /// assert!(Command::new("true").status().await?.success());
+    /// assert_eq!(Command::new("false").status().await?.code(), Some(1));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn status(&mut self) -> io::Result<ExitStatus> {
         let mut child = self.spawn().await?;
         // Nobody reads the piped streams.
@@ -198,6 +345,17 @@ impl Command {
     ///
     /// # Errors
     /// The errors of [`spawn`](Command::spawn), and errors of reading.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::process::Command;
+    ///
+    /// let script = "echo result; echo problem >&2";
+    /// let output = Command::new("sh").args(["-c", script]).output().await?;
+    /// assert!(output.status.success());
+    /// assert_eq!((&*output.stdout, &*output.stderr), (&b"result\n"[..], &b"problem\n"[..]));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn output(&mut self) -> io::Result<Output> {
         self.stdout(Stdio::piped()).stderr(Stdio::piped());
         self.spawn().await?.wait_with_output().await

@@ -45,6 +45,18 @@ use crate::worker::{ENDING_WAIT, Until, Worker};
 /// [crate].
 ///
 /// Dropping it cancels all coroutines and waits until they have exited.
+///
+/// ```
+/// use upshift::{Level, Runtime};
+///
+/// let runtime = Runtime::new()?;
+/// let answer = runtime.block_on(async {
+///     let urgent = upshift::spawn(async { 42 }, Level::at::<2>());
+///     urgent.await
+/// })?;
+/// assert_eq!(answer, 42);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
     pub(crate) engine: Engine,
@@ -81,17 +93,38 @@ impl Runtime {
     ///
     /// # Errors
     /// The errors of [`Builder::build`].
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::new()?;
+    /// assert_eq!(runtime.handle().vcpus(), std::thread::available_parallelism()?.get());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn new() -> io::Result<Runtime> {
         Runtime::builder().build()
     }
 
     /// Returns the settings of a runtime to be built.
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::builder().vcpus(2).name("example").build()?;
+    /// assert_eq!(runtime.handle().vcpus(), 2);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn builder() -> Builder {
         Builder::new()
     }
 
     /// Returns a handle to spawn, wake and inspect from any thread.
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
+    /// let handle = runtime.handle();
+    /// let thread = std::thread::spawn(move || handle.spawn(async { 7 }, upshift::Level::NORMAL));
+    /// let spawned = thread.join().unwrap().unwrap();
+    /// assert_eq!(runtime.block_on(spawned)?, 7);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle {
@@ -112,6 +145,14 @@ impl Runtime {
     /// If the future panics, with its payload; if the main coroutine is cancelled by its id; if
     /// called inside a coroutine; or, with preemption, at the end of its thread, when the
     /// destructors of thread-locals run.
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::new()?;
+    /// let mut count = 0;
+    /// runtime.block_on(async { count += 1 }); // The future may borrow.
+    /// assert_eq!(runtime.block_on(async { count + 1 }), 2);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         match self.run_main(future, Location::caller()) {
@@ -128,6 +169,17 @@ impl Runtime {
     ///
     /// # Panics
     /// If the future panics, with its payload; or if called inside a coroutine.
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
+    /// let handle = runtime.handle();
+    /// let result = runtime.try_block_on(async {
+    ///     handle.cancel(upshift::task::id()).unwrap();
+    ///     std::future::pending::<()>().await;
+    /// });
+    /// assert!(result.unwrap_err().is_cancelled());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[track_caller]
     pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, JoinError> {
         self.run_main(future, Location::caller())

@@ -8,6 +8,20 @@ use crate::host::Linux;
 use crate::time::clock;
 
 /// Counters of one level since the runtime was built, over all vCPUs.
+///
+/// ```
+/// use upshift::{Handle, Level};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let level = Level::at::<3>();
+/// for _ in 0..5 {
+///     upshift::spawn(async {}, level).await.unwrap();
+/// }
+/// let stats = Handle::current().unwrap().level_stats(level);
+/// assert_eq!((stats.polls(), stats.suspensions()), (5, 0));
+/// println!("p99 of the wait: {:?}", stats.wait_quantile(0.99));
+/// # });
+/// ```
 #[derive(Clone, Debug)]
 pub struct LevelStats {
     inner: upshift_core::LevelStats,

@@ -39,6 +39,13 @@ struct Round {
 
 impl Barrier {
     /// Creates a barrier for `awaited` coroutines; 0 counts as 1.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let barrier = upshift::sync::Barrier::new(1);
+    /// assert!(barrier.wait().await.is_leader()); // Nothing else is awaited.
+    /// # });
+    /// ```
     #[must_use]
     pub fn new(awaited: usize) -> Barrier {
         Barrier {
@@ -102,6 +109,19 @@ impl fmt::Debug for Barrier {
 }
 
 /// The result of [`Barrier::wait`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use upshift::sync::Barrier;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let barrier = Arc::new(Barrier::new(2));
+/// let theirs = barrier.clone();
+/// let other = upshift::task::spawn(async move { theirs.wait().await.is_leader() });
+/// let ours = barrier.wait().await.is_leader();
+/// assert_ne!(ours, other.await.unwrap()); // One of both is the leader.
+/// # });
+/// ```
 #[derive(Clone, Debug)]
 pub struct BarrierWaitResult(bool);
 

@@ -123,6 +123,12 @@ impl<T> Sender<T> {
     ///
     /// # Panics
     /// If `capacity` is 0 or above `usize::MAX / 2`.
+    ///
+    /// ```
+    /// let sender = upshift::sync::broadcast::Sender::<u32>::new(4);
+    /// assert_eq!(sender.receiver_count(), 0);
+    /// assert!(sender.send(1).is_err());
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn new(capacity: usize) -> Sender<T> {
@@ -234,6 +240,15 @@ impl<T> Sender<T> {
     }
 
     /// Returns true if every receiver has received every message.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::broadcast::channel(2);
+    /// assert!(sender.is_empty());
+    /// sender.send(1).unwrap();
+    /// assert!(!sender.is_empty());
+    /// receiver.try_recv().unwrap();
+    /// assert!(sender.is_empty());
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -275,12 +290,28 @@ impl<T> Sender<T> {
     }
 
     /// Returns true if both are senders of one channel.
+    ///
+    /// ```
+    /// use upshift::sync::broadcast::Sender;
+    ///
+    /// let sender = Sender::<u32>::new(1);
+    /// assert!(sender.same_channel(&sender.clone()));
+    /// assert!(!sender.same_channel(&Sender::new(1)));
+    /// ```
     #[must_use]
     pub fn same_channel(&self, other: &Sender<T>) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Returns the number of senders.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::broadcast::channel::<u32>(1);
+    /// let _second = sender.clone();
+    /// let _weak = sender.downgrade();
+    /// assert_eq!((sender.strong_count(), sender.weak_count()), (2, 1));
+    /// assert_eq!(receiver.sender_strong_count(), 2);
+    /// ```
     #[must_use]
     pub fn strong_count(&self) -> usize {
         self.shared.state.lock().senders

@@ -62,6 +62,13 @@ impl Drop for Node {
 
 impl CancellationToken {
     /// Creates a token that is not cancelled and has no parent.
+    ///
+    /// ```
+    /// let token = upshift::sync::CancellationToken::new();
+    /// assert!(!token.is_cancelled());
+    /// token.clone().cancel(); // Clones are the same token.
+    /// assert!(token.is_cancelled());
+    /// ```
     #[must_use]
     pub fn new() -> CancellationToken {
         CancellationToken::with_parent(None, false)
@@ -146,6 +153,21 @@ impl CancellationToken {
     }
 
     /// Returns true if the token has been cancelled.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let token = upshift::sync::CancellationToken::new();
+    /// let theirs = token.clone();
+    /// let worker = upshift::task::spawn(async move {
+    ///     while !theirs.is_cancelled() {
+    ///         upshift::yield_now().await;
+    ///     }
+    ///     "cleaned up"
+    /// });
+    /// token.cancel();
+    /// assert_eq!(worker.await.unwrap(), "cleaned up");
+    /// # });
+    /// ```
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.node.state.lock().cancelled
@@ -281,6 +303,17 @@ impl fmt::Debug for Cancelled {
 }
 
 /// Cancels its token when it is dropped; created by [`CancellationToken::drop_guard`].
+///
+/// ```
+/// use upshift::sync::CancellationToken;
+///
+/// let token = CancellationToken::new();
+/// {
+///     let _guard = token.clone().drop_guard();
+///     assert!(!token.is_cancelled());
+/// } // A scope that ends by `?` or a panic cancels the token, too.
+/// assert!(token.is_cancelled());
+/// ```
 #[derive(Debug)]
 #[must_use = "the token is cancelled when this is dropped"]
 pub struct DropGuard {
@@ -289,6 +322,12 @@ pub struct DropGuard {
 
 impl DropGuard {
     /// Returns the token without cancelling it.
+    ///
+    /// ```
+    /// let guard = upshift::sync::CancellationToken::new().drop_guard();
+    /// let token = guard.disarm();
+    /// assert!(!token.is_cancelled());
+    /// ```
     #[must_use]
     pub fn disarm(mut self) -> CancellationToken {
         self.token.take().expect("only `disarm` takes the token")

@@ -88,6 +88,16 @@ impl Notify {
     const_fn! {
         /// Creates a `Notify` without a permit: the same as [`new`](Notify::new), under
         /// tokio's name.
+        ///
+        /// ```
+        /// use upshift::sync::Notify;
+        ///
+        /// static CHANGED: Notify = Notify::const_new();
+        /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+        /// CHANGED.notify_one();
+        /// CHANGED.notified().await;
+        /// # });
+        /// ```
         #[must_use]
         pub const fn const_new() -> Notify {
             Notify::new()

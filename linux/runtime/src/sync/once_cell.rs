@@ -85,12 +85,27 @@ impl<T> OnceCell<T> {
     }
 
     /// Creates an empty cell.
+    ///
+    /// ```
+    /// let cell = upshift::sync::OnceCell::new();
+    /// assert!(!cell.initialized());
+    /// cell.set(1)?;
+    /// assert!(cell.initialized());
+    /// # Ok::<(), upshift::sync::SetError<i32>>(())
+    /// ```
     #[must_use]
     pub fn new() -> OnceCell<T> {
         OnceCell::const_new()
     }
 
     /// Creates a cell with this value, or an empty cell.
+    ///
+    /// ```
+    /// use upshift::sync::OnceCell;
+    ///
+    /// assert_eq!(OnceCell::new_with(Some(1)).get(), Some(&1));
+    /// assert_eq!(OnceCell::<i32>::new_with(None).get(), None);
+    /// ```
     #[must_use]
     pub fn new_with(value: Option<T>) -> OnceCell<T> {
         value.map_or_else(OnceCell::new, OnceCell::const_new_with)
@@ -289,6 +304,20 @@ pub(super) use cell_traits;
 cell_traits!(OnceCell);
 
 /// The error of [`OnceCell::set`], with the rejected value.
+///
+/// ```
+/// use upshift::sync::{OnceCell, SetError};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let cell = OnceCell::new();
+/// let make = async || {
+///     assert_eq!(cell.set(1), Err(SetError::InitializingError(1)));
+///     2
+/// };
+/// assert_eq!(*cell.get_or_init(make).await, 2);
+/// assert_eq!(cell.set(3), Err(SetError::AlreadyInitializedError(3)));
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetError<T> {
     /// The cell has a value.

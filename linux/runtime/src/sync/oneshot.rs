@@ -69,6 +69,20 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 /// Sends the value. If the sender is dropped first, the receiver gets [`RecvError`].
+///
+/// ```
+/// use upshift::sync::oneshot;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, receiver) = oneshot::channel();
+/// sender.send("answer").unwrap();
+/// assert_eq!(receiver.await, Ok("answer"));
+///
+/// let (sender, receiver) = oneshot::channel::<u32>();
+/// drop(sender);
+/// assert!(receiver.await.is_err());
+/// # });
+/// ```
 pub struct Sender<T> {
     /// `None` once the value has been sent.
     shared: Option<Shared<T>>,

@@ -132,6 +132,15 @@ impl Semaphore {
         ///
         /// # Panics
         /// If `permits` is above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
+        ///
+        /// ```
+        /// use upshift::sync::Semaphore;
+        ///
+        /// static CONNECTIONS: Semaphore = Semaphore::const_new(100);
+        /// let _permit = CONNECTIONS.try_acquire()?;
+        /// assert_eq!(CONNECTIONS.available_permits(), 99);
+        /// # Ok::<(), upshift::sync::TryAcquireError>(())
+        /// ```
         #[must_use]
         #[track_caller]
         pub const fn const_new(permits: usize) -> Semaphore {

@@ -46,6 +46,13 @@ impl<T> SetOnce<T> {
 
     const_fn! {
         /// Creates a cell with this value; in a `static` too.
+        ///
+        /// ```
+        /// use upshift::sync::SetOnce;
+        ///
+        /// static PORT: SetOnce<u16> = SetOnce::const_new_with(8080);
+        /// assert_eq!(PORT.get(), Some(&8080));
+        /// ```
         #[must_use]
         pub const fn const_new_with(value: T) -> SetOnce<T> {
             SetOnce { cell: OnceCell::const_new_with(value), set: Notify::new() }
@@ -53,12 +60,27 @@ impl<T> SetOnce<T> {
     }
 
     /// Creates an empty cell.
+    ///
+    /// ```
+    /// let cell = upshift::sync::SetOnce::new();
+    /// assert!(!cell.initialized());
+    /// cell.set(1)?;
+    /// assert!(cell.initialized());
+    /// # Ok::<(), upshift::sync::SetOnceError<i32>>(())
+    /// ```
     #[must_use]
     pub fn new() -> SetOnce<T> {
         SetOnce::const_new()
     }
 
     /// Creates a cell with this value, or an empty cell.
+    ///
+    /// ```
+    /// use upshift::sync::SetOnce;
+    ///
+    /// assert_eq!(SetOnce::new_with(Some(1)).get(), Some(&1));
+    /// assert_eq!(SetOnce::<i32>::new_with(None).get(), None);
+    /// ```
     #[must_use]
     pub fn new_with(value: Option<T>) -> SetOnce<T> {
         value.map_or_else(SetOnce::new, SetOnce::const_new_with)
@@ -71,6 +93,14 @@ impl<T> SetOnce<T> {
     }
 
     /// Returns the value, if the cell has one.
+    ///
+    /// ```
+    /// let cell = upshift::sync::SetOnce::new();
+    /// assert_eq!(cell.get(), None);
+    /// cell.set(1)?;
+    /// assert_eq!(cell.get(), Some(&1));
+    /// # Ok::<(), upshift::sync::SetOnceError<i32>>(())
+    /// ```
     #[must_use]
     pub fn get(&self) -> Option<&T> {
         self.cell.get()
@@ -102,6 +132,11 @@ impl<T> SetOnce<T> {
     }
 
     /// Consumes the cell and returns the value.
+    ///
+    /// ```
+    /// let cell = upshift::sync::SetOnce::new_with(Some("value"));
+    /// assert_eq!(cell.into_inner(), Some("value"));
+    /// ```
     #[must_use]
     pub fn into_inner(self) -> Option<T> {
         self.cell.into_inner()
@@ -133,6 +168,14 @@ impl<T> SetOnce<T> {
 cell_traits!(SetOnce);
 
 /// The error of [`SetOnce::set`]: the cell has a value. Contains the rejected value.
+///
+/// ```
+/// use upshift::sync::{SetOnce, SetOnceError};
+///
+/// let cell = SetOnce::new_with(Some(1));
+/// let SetOnceError(rejected) = cell.set(2).unwrap_err();
+/// assert_eq!((rejected, cell.get()), (2, Some(&1)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetOnceError<T>(pub T);
 

@@ -94,6 +94,14 @@ pub struct Ref<'a, T> {
 
 impl<T> Ref<'_, T> {
     /// Returns true if the receiver had not seen this value before.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::watch::channel(1);
+    /// sender.send(2)?;
+    /// assert!(receiver.borrow_and_update().has_changed());
+    /// assert!(!receiver.borrow().has_changed()); // The value has been seen now.
+    /// # Ok::<(), upshift::sync::watch::error::SendError<i32>>(())
+    /// ```
     #[must_use]
     pub fn has_changed(&self) -> bool {
         self.changed
@@ -117,6 +125,18 @@ impl<T: fmt::Debug> fmt::Debug for Ref<'_, T> {
 }
 
 /// Changes the value. Clone it for more senders.
+///
+/// ```
+/// use upshift::sync::watch;
+///
+/// let (sender, receiver) = watch::channel("starting");
+/// let second = sender.clone();
+/// second.send("ready")?;
+/// assert_eq!(*receiver.borrow(), "ready");
+/// drop((sender, second));
+/// assert!(receiver.is_closed());
+/// # Ok::<(), watch::error::SendError<&str>>(())
+/// ```
 pub struct Sender<T> {
     shared: Arc<Shared<T>>,
 }
@@ -314,6 +334,14 @@ impl<T> Sender<T> {
     }
 
     /// Returns true if both are senders of one channel.
+    ///
+    /// ```
+    /// use upshift::sync::watch::Sender;
+    ///
+    /// let sender = Sender::new(1);
+    /// assert!(sender.same_channel(&sender.clone()));
+    /// assert!(!sender.same_channel(&Sender::new(1)));
+    /// ```
     #[must_use]
     pub fn same_channel(&self, other: &Sender<T>) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -351,6 +379,22 @@ impl<T: fmt::Debug> fmt::Debug for Sender<T> {
 }
 
 /// Reads the value, and waits for new values. Clone it for more receivers.
+///
+/// ```
+/// use upshift::sync::watch;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut receiver) = watch::channel(1);
+/// let mut late = receiver.clone();
+/// sender.send(2).unwrap();
+/// sender.send(3).unwrap();
+/// // Both see the latest value only.
+/// for receiver in [&mut receiver, &mut late] {
+///     receiver.changed().await.unwrap();
+///     assert_eq!(*receiver.borrow(), 3);
+/// }
+/// # });
+/// ```
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
     /// Newest version that this receiver has seen.
@@ -367,6 +411,14 @@ impl<T> Receiver<T> {
     }
 
     /// Borrows the value, without marking it as seen.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::watch::channel("old");
+    /// sender.send("new")?;
+    /// assert_eq!(*receiver.borrow(), "new");
+    /// assert!(receiver.has_changed().unwrap()); // `borrow` does not mark the value as seen.
+    /// # Ok::<(), upshift::sync::watch::error::SendError<&str>>(())
+    /// ```
     pub fn borrow(&self) -> Ref<'_, T> {
         let value = self.shared.read();
         let changed = self.version != self.shared.version();
@@ -410,6 +462,14 @@ impl<T> Receiver<T> {
     }
 
     /// Returns true if all senders are gone.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::watch::channel(1);
+    /// assert!(!receiver.is_closed());
+    /// drop(sender);
+    /// assert!(receiver.is_closed());
+    /// assert_eq!(*receiver.borrow(), 1); // The value stays.
+    /// ```
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.is_closed()
@@ -515,6 +575,15 @@ impl<T> Receiver<T> {
     }
 
     /// Returns true if both are receivers of one channel.
+    ///
+    /// ```
+    /// use upshift::sync::watch;
+    ///
+    /// let (sender, receiver) = watch::channel(1);
+    /// let (_other_sender, other) = watch::channel(1);
+    /// assert!(receiver.same_channel(&sender.subscribe()));
+    /// assert!(!receiver.same_channel(&other));
+    /// ```
     #[must_use]
     pub fn same_channel(&self, other: &Receiver<T>) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)

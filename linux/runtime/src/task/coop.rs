@@ -9,11 +9,40 @@ use crate::coroutine::coop;
 
 /// Counts as one leaf future. Gives way if the budget of this poll is used up, or if something more
 /// urgent waits.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+/// use upshift::task;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let ran = Arc::new(AtomicBool::new(false));
+/// let theirs = ran.clone();
+/// task::spawn(async move { theirs.store(true, Relaxed) }).detach();
+/// while !ran.load(Relaxed) {
+///     task::consume_budget().await; // Gives way after some rounds.
+/// }
+/// # });
+/// ```
 pub async fn consume_budget() {
     poll_fn(coop::poll_proceed).await;
 }
 
 /// Returns whether another leaf future may complete in this poll.
+///
+/// ```
+/// use upshift::task::coop;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let equal = upshift::task::spawn(async {});
+/// while coop::has_budget_remaining() {
+///     coop::consume_budget().await;
+/// }
+/// assert!(!equal.is_finished());
+/// coop::consume_budget().await; // Gives way, and begins with a new budget.
+/// assert!(equal.is_finished() && coop::has_budget_remaining());
+/// # });
+/// ```
 #[must_use]
 pub fn has_budget_remaining() -> bool {
     budget::remaining() > 0
@@ -21,6 +50,21 @@ pub fn has_budget_remaining() -> bool {
 
 /// Creates a future within which leaf futures do not use up the budget of the poll. They still give
 /// way to more urgent coroutines.
+///
+/// ```
+/// use upshift::task::coop;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let equal = upshift::task::spawn(async {});
+/// let long = async {
+///     for _ in 0..10_000 {
+///         coop::consume_budget().await;
+///     }
+/// };
+/// coop::unconstrained(long).await;
+/// assert!(!equal.is_finished());
+/// # });
+/// ```
 pub fn unconstrained<F>(inner: F) -> Unconstrained<F> {
     Unconstrained { inner }
 }

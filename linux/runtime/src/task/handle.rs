@@ -19,6 +19,16 @@ pub type Id = CoroutineId;
 ///
 /// # Panics
 /// Outside a coroutine.
+///
+/// ```
+/// use upshift::task;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let handle = task::spawn(async { task::id() });
+/// let id = handle.id();
+/// assert_eq!(handle.await.unwrap(), id);
+/// # });
+/// ```
 #[must_use]
 #[track_caller]
 pub fn id() -> Id {
@@ -26,6 +36,16 @@ pub fn id() -> Id {
 }
 
 /// Returns the id of the calling coroutine; `None` outside one.
+///
+/// ```
+/// use upshift::task;
+///
+/// assert_eq!(task::try_id(), None);
+/// upshift::Runtime::new()?.block_on(async {
+///     assert_eq!(task::try_id(), Some(task::id()));
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use]
 pub fn try_id() -> Option<Id> {
     host::current_id()
@@ -65,9 +85,28 @@ impl<T> JoinHandle<T> {
 
     /// Detaches the coroutine, which continues. A panic in it is reported by the panic hook, and in
     /// a line on standard error ([`Builder::warnings`](crate::Builder::warnings)).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, receiver) = upshift::sync::oneshot::channel();
+    /// upshift::task::spawn(async move { sender.send(7) }).detach();
+    /// assert_eq!(receiver.await, Ok(7));
+    /// # });
+    /// ```
     pub fn detach(self) {}
 
     /// Returns whether the coroutine has exited.
+    ///
+    /// ```
+    /// use upshift::task;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let handle = task::spawn(async {});
+    /// assert!(!handle.is_finished());
+    /// task::yield_now().await;
+    /// assert!(handle.is_finished());
+    /// # });
+    /// ```
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.inner.is_finished()
@@ -76,16 +115,41 @@ impl<T> JoinHandle<T> {
     /// Cancels the coroutine: its future is dropped instead of being polled again. A poll that is
     /// under way is finished first; [`yield_if_needed`](crate::yield_if_needed) in it gives way.
     /// The handle then reports the cancellation, unless the coroutine has completed first.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let handle = upshift::task::spawn(std::future::pending::<()>());
+    /// handle.cancel();
+    /// assert!(handle.await.unwrap_err().is_cancelled());
+    /// # });
+    /// ```
     pub fn cancel(&self) {
         self.inner.cancel();
     }
 
     /// Does the same as [`cancel`](JoinHandle::cancel).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let handle = upshift::task::spawn(std::future::pending::<()>());
+    /// handle.abort();
+    /// assert!(handle.await.unwrap_err().is_cancelled());
+    /// # });
+    /// ```
     pub fn abort(&self) {
         self.cancel();
     }
 
     /// Returns a handle that only cancels the coroutine.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let handle = upshift::task::spawn(std::future::pending::<()>());
+    /// let abort = handle.abort_handle();
+    /// upshift::task::spawn(async move { abort.abort() }).detach();
+    /// assert!(handle.await.unwrap_err().is_cancelled());
+    /// # });
+    /// ```
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle {
@@ -120,6 +184,20 @@ impl<T> fmt::Debug for JoinHandle<T> {
 }
 
 /// Handle that cancels a coroutine. Keeps its control block alive.
+///
+/// ```
+/// use upshift::task::{self, AbortHandle};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let handles = [task::spawn(std::future::pending::<()>()), task::spawn(async {})];
+/// let [stuck, quick] = handles.each_ref().map(|handle| handle.abort_handle());
+/// task::yield_now().await;
+/// assert!(quick.is_finished() && !stuck.is_finished());
+/// stuck.abort();
+/// task::yield_now().await;
+/// assert!(stuck.is_finished());
+/// # });
+/// ```
 #[derive(Clone)]
 pub struct AbortHandle {
     /// `None` if the result has been taken.
@@ -156,6 +234,15 @@ impl fmt::Debug for AbortHandle {
 
 /// Reason why a coroutine has no result: it was cancelled (or its runtime has shut down), or it
 /// panicked.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let failed = upshift::task::spawn(async { panic!("out of range") }).await;
+/// let error = failed.map(|()| "a result").unwrap_err();
+/// assert!(error.is_panic() && !error.is_cancelled());
+/// assert!(error.to_string().ends_with("panicked with message \"out of range\""));
+/// # });
+/// ```
 pub struct JoinError {
     id: Id,
     error: upshift_core::JoinError,
@@ -168,12 +255,29 @@ impl JoinError {
     }
 
     /// Returns whether the coroutine was cancelled.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let handle = upshift::task::spawn(std::future::pending::<()>());
+    /// handle.cancel();
+    /// let error = handle.await.unwrap_err();
+    /// assert!(error.is_cancelled() && !error.is_panic());
+    /// # });
+    /// ```
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.error.is_cancelled()
     }
 
     /// Returns whether the coroutine panicked.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let handle = upshift::task::spawn(async { assert_eq!(1, 2) });
+    /// let error = handle.await.unwrap_err();
+    /// assert!(error.is_panic() && !error.is_cancelled());
+    /// # });
+    /// ```
     #[must_use]
     pub fn is_panic(&self) -> bool {
         self.error.is_panic()
@@ -183,6 +287,16 @@ impl JoinError {
     ///
     /// # Panics
     /// If the coroutine was cancelled.
+    ///
+    /// ```
+    /// use std::panic;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let handle = upshift::task::spawn(async { panic::panic_any(7) });
+    /// let error = handle.await.map(drop::<()>).unwrap_err();
+    /// assert_eq!(error.into_panic().downcast_ref(), Some(&7));
+    /// # });
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn into_panic(self) -> Box<dyn Any + Send + 'static> {
@@ -196,6 +310,15 @@ impl JoinError {
     ///
     /// # Errors
     /// The error itself, if the coroutine was cancelled.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let handle = upshift::task::spawn(std::future::pending::<()>());
+    /// handle.cancel();
+    /// let cancelled = handle.await.unwrap_err().try_into_panic().unwrap_err();
+    /// assert!(cancelled.is_cancelled());
+    /// # });
+    /// ```
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send + 'static>, JoinError> {
         if self.is_cancelled() {
             return Err(self);

@@ -16,6 +16,19 @@ use crate::sync::wake;
 ///
 /// # Panics
 /// Where [`crate::spawn_local`] does.
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let count = Rc::new(Cell::new(1));
+/// let shared = count.clone();
+/// let local = upshift::task::spawn_local(async move { shared.set(shared.get() + 1) });
+/// local.await.unwrap();
+/// assert_eq!(count.get(), 2);
+/// # });
+/// ```
 #[track_caller]
 pub fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -30,6 +43,22 @@ where
 /// A coroutine spawned on the set runs with all others of the vCPU from then on, whether the set is
 /// awaited or not: the vCPU keeps it on one thread, not the set. Awaiting the set waits until all
 /// have exited; dropping it leaves them running.
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+/// use upshift::task::LocalSet;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (set, count) = (LocalSet::new(), Rc::new(Cell::new(0)));
+/// for _ in 0..3 {
+///     let count = count.clone();
+///     set.spawn_local(async move { count.set(count.get() + 1) }).detach();
+/// }
+/// set.await;
+/// assert_eq!(count.get(), 3);
+/// # });
+/// ```
 pub struct LocalSet {
     running: Rc<Running>,
 }
@@ -67,6 +96,14 @@ impl LocalSet {
     ///
     /// # Panics
     /// Where [`crate::spawn_local`] does.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let set = upshift::task::LocalSet::new();
+    /// let handle = set.spawn_local(async { 7 });
+    /// assert_eq!(handle.await.unwrap(), 7);
+    /// # });
+    /// ```
     #[track_caller]
     pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -82,6 +119,15 @@ impl LocalSet {
     }
 
     /// Awaits a future, in which [`spawn_local`] works.
+    ///
+    /// ```
+    /// use upshift::task::{LocalSet, spawn_local};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let inner = async { spawn_local(async { 7 }).await.unwrap() };
+    /// assert_eq!(LocalSet::new().run_until(inner).await, 7);
+    /// # });
+    /// ```
     pub async fn run_until<F: Future>(&self, future: F) -> F::Output {
         future.await
     }

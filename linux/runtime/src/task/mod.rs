@@ -43,6 +43,13 @@ pub use set::JoinSet;
 ///
 /// # Panics
 /// Where [`crate::spawn`] does.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let handle = upshift::task::spawn(async { upshift::current_level() });
+/// assert_eq!(handle.await.unwrap(), upshift::current_level());
+/// # });
+/// ```
 #[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -53,6 +60,16 @@ where
 }
 
 /// Moves the coroutine to the tail of its level, as [`crate::yield_now`] does.
+///
+/// ```
+/// use upshift::task;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let equal = task::spawn(async {});
+/// task::yield_now().await;
+/// assert!(equal.is_finished());
+/// # });
+/// ```
 pub async fn yield_now() {
     crate::yield_now().await;
 }
@@ -60,6 +77,13 @@ pub async fn yield_now() {
 /// Runs a blocking function in the middle of the poll. With
 /// [preemption](crate::Builder::preemption) another thread continues the vCPU meanwhile; without,
 /// the vCPU waits: use [`spawn_blocking`].
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let entries = upshift::task::block_in_place(|| std::fs::read_dir("/"))?;
+/// assert!(entries.count() > 0);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
 pub fn block_in_place<R>(function: impl FnOnce() -> R) -> R {
     function()
 }

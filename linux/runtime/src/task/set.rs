@@ -89,6 +89,11 @@ impl Wake for EntryWaker {
 
 impl<T> JoinSet<T> {
     /// Creates a set without coroutines.
+    ///
+    /// ```
+    /// let set = upshift::task::JoinSet::<u32>::new();
+    /// assert!(set.is_empty());
+    /// ```
     #[must_use]
     pub fn new() -> JoinSet<T> {
         JoinSet {
@@ -104,6 +109,16 @@ impl<T> JoinSet<T> {
     }
 
     /// Returns the number of coroutines whose results have not been taken.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut set = upshift::task::JoinSet::new();
+    /// set.spawn(async {});
+    /// assert_eq!(set.len(), 1);
+    /// set.join_next().await;
+    /// assert_eq!(set.len(), 0);
+    /// # });
+    /// ```
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
@@ -120,11 +135,32 @@ impl<T> JoinSet<T> {
     }
 
     /// Cancels all coroutines; their results can still be taken.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut set = upshift::task::JoinSet::new();
+    /// set.spawn(std::future::pending::<()>());
+    /// set.abort_all();
+    /// let result = set.join_next().await.unwrap();
+    /// assert!(result.unwrap_err().is_cancelled());
+    /// # });
+    /// ```
     pub fn abort_all(&mut self) {
         self.handles().for_each(JoinHandle::abort);
     }
 
     /// Detaches all coroutines, which continue.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, receiver) = upshift::sync::oneshot::channel();
+    /// let mut set = upshift::task::JoinSet::new();
+    /// set.spawn(async move { sender.send(7) });
+    /// set.detach_all();
+    /// assert!(set.is_empty());
+    /// assert_eq!(receiver.await, Ok(7));
+    /// # });
+    /// ```
     pub fn detach_all(&mut self) {
         self.entries.clear();
         self.free.clear();
@@ -155,6 +191,17 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Panics
     /// Where [`crate::spawn`] does.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut set = upshift::task::JoinSet::new();
+    /// let stuck = set.spawn(std::future::pending());
+    /// set.spawn(async { 7 });
+    /// assert_eq!(set.join_next().await.unwrap().unwrap(), 7);
+    /// stuck.abort();
+    /// assert!(set.join_next().await.unwrap().is_err());
+    /// # });
+    /// ```
     #[track_caller]
     pub fn spawn<F>(&mut self, future: F) -> AbortHandle
     where
@@ -168,6 +215,17 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Panics
     /// Where [`crate::spawn`] does.
+    ///
+    /// ```
+    /// use upshift::{Level, task::JoinSet};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut set = JoinSet::new();
+    /// set.spawn_at(async { "batch" }, Level::at::<40>());
+    /// set.spawn_at(async { "urgent" }, Level::at::<2>());
+    /// assert_eq!(set.join_all().await, ["urgent", "batch"]);
+    /// # });
+    /// ```
     #[track_caller]
     pub fn spawn_at<F>(&mut self, future: F, priority: impl Into<Priority>) -> AbortHandle
     where
@@ -181,6 +239,17 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Panics
     /// While that runtime shuts down; if memory is short.
+    ///
+    /// ```
+    /// use upshift::{Runtime, task::JoinSet};
+    ///
+    /// let runtime = Runtime::builder().vcpus(1).build()?;
+    /// let mut set = JoinSet::new();
+    /// // The set is filled outside the runtime, before `block_on`.
+    /// set.spawn_on(async { 7 }, &runtime.handle());
+    /// assert_eq!(runtime.block_on(set.join_all()), [7]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[track_caller]
     pub fn spawn_on<F>(&mut self, future: F, handle: &Handle) -> AbortHandle
     where
@@ -197,6 +266,21 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Panics
     /// Where [`crate::spawn_local`] does.
+    ///
+    /// ```
+    /// use std::{cell::Cell, rc::Rc};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut set = upshift::task::JoinSet::new();
+    /// let count = Rc::new(Cell::new(0));
+    /// for _ in 0..3 {
+    ///     let count = count.clone();
+    ///     set.spawn_local(async move { count.set(count.get() + 1) });
+    /// }
+    /// set.join_all().await;
+    /// assert_eq!(count.get(), 3);
+    /// # });
+    /// ```
     #[track_caller]
     pub fn spawn_local<F>(&mut self, future: F) -> AbortHandle
     where
@@ -223,6 +307,16 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Panics
     /// Where [`crate::spawn`] does.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut set = upshift::task::JoinSet::new();
+    /// for path in ["/", "/usr"] {
+    ///     set.spawn_blocking(move || std::fs::metadata(path).is_ok_and(|it| it.is_dir()));
+    /// }
+    /// assert_eq!(set.join_all().await, [true, true]);
+    /// # });
+    /// ```
     #[track_caller]
     pub fn spawn_blocking<F>(&mut self, function: F) -> AbortHandle
     where
@@ -236,16 +330,43 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time without losing a result.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut set = upshift::task::JoinSet::new();
+    /// set.spawn(async { 7 });
+    /// assert_eq!(set.join_next().await.unwrap().unwrap(), 7);
+    /// assert!(set.join_next().await.is_none());
+    /// # });
+    /// ```
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
         poll_fn(|cx| self.poll_join_next(cx)).await
     }
 
     /// Does the same as [`join_next`](JoinSet::join_next), with the coroutine's id.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut set = upshift::task::JoinSet::new();
+    /// let id = set.spawn(async { 7 }).id();
+    /// assert_eq!(set.join_next_with_id().await.unwrap().unwrap(), (id, 7));
+    /// # });
+    /// ```
     pub async fn join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
         poll_fn(|cx| self.poll_join_next_with_id(cx)).await
     }
 
     /// Returns the result of a coroutine that has exited, if there is one.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut set = upshift::task::JoinSet::new();
+    /// set.spawn(async { 7 });
+    /// assert!(set.try_join_next().is_none());
+    /// upshift::task::yield_now().await;
+    /// assert_eq!(set.try_join_next().unwrap().unwrap(), 7);
+    /// # });
+    /// ```
     pub fn try_join_next(&mut self) -> Option<Result<T, JoinError>> {
         self.try_join_next_with_id()
             .map(|result| result.map(|(_, value)| value))
@@ -309,6 +430,23 @@ impl<T: 'static> JoinSet<T> {
     }
 
     /// Cancels all coroutines, and waits until they have exited.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let shared = Arc::new(());
+    /// let theirs = shared.clone();
+    /// let mut set = upshift::task::JoinSet::new();
+    /// set.spawn(async move {
+    ///     let _keep = theirs;
+    ///     std::future::pending::<()>().await;
+    /// });
+    /// set.shutdown().await;
+    /// // The futures have been dropped with everything that they owned.
+    /// assert!(set.is_empty() && Arc::strong_count(&shared) == 1);
+    /// # });
+    /// ```
     pub async fn shutdown(&mut self) {
         self.abort_all();
         while self.join_next().await.is_some() {}
@@ -318,6 +456,15 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Panics
     /// If a coroutine panicked or was cancelled; the others are cancelled then.
+    ///
+    /// ```
+    /// use upshift::task::JoinSet;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let squares: JoinSet<u32> = (1..=3).map(|n| async move { n * n }).collect();
+    /// assert_eq!(squares.join_all().await, [1, 4, 9]);
+    /// # });
+    /// ```
     pub async fn join_all(mut self) -> Vec<T> {
         let mut results = Vec::with_capacity(self.len());
         while let Some(result) = self.join_next().await {

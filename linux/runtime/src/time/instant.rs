@@ -52,6 +52,12 @@ impl Instant {
     }
 
     /// Converts into a [`std::time::Instant`].
+    ///
+    /// ```
+    /// let now = upshift::time::Instant::now();
+    /// let std: std::time::Instant = now.into_std();
+    /// assert_eq!(upshift::time::Instant::from_std(std), now);
+    /// ```
     #[must_use]
     pub fn into_std(self) -> time::Instant {
         self.0
@@ -91,6 +97,15 @@ impl Instant {
 
     /// Returns the time since an earlier moment, or zero if that moment is later: the same as
     /// [`duration_since`](Instant::duration_since).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::Instant;
+    ///
+    /// let first = Instant::now();
+    /// let second = first + Duration::from_millis(5);
+    /// assert_eq!(first.saturating_duration_since(second), Duration::ZERO);
+    /// ```
     #[must_use]
     pub fn saturating_duration_since(&self, earlier: Instant) -> Duration {
         self.duration_since(earlier)

@@ -88,6 +88,20 @@ pub enum MissedTickBehavior {
 }
 
 /// Ticks at a regular period; created by [`interval`] and [`interval_at`].
+///
+/// ```
+/// use std::time::Duration;
+/// use upshift::time;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let period = Duration::from_millis(1);
+/// let mut interval = time::interval(period);
+/// let start = interval.tick().await; // The first tick comes at once.
+/// for n in 1..=3 {
+///     assert_eq!(interval.tick().await - start, n * period);
+/// }
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct Interval {
     period: u64,
@@ -131,6 +145,19 @@ impl Interval {
     }
 
     /// Polls for the next tick: [`tick`](Interval::tick) for hand-written futures.
+    ///
+    /// ```
+    /// use std::future::poll_fn;
+    /// use std::time::Duration;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let period = Duration::from_millis(1);
+    /// let mut interval = upshift::time::interval(period);
+    /// let first = poll_fn(|cx| interval.poll_tick(cx)).await;
+    /// let second = poll_fn(|cx| interval.poll_tick(cx)).await;
+    /// assert_eq!(second - first, period);
+    /// # });
+    /// ```
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
         let due = self.sleep.nanos();
         if self.sleep.is_new() && now() >= due {
@@ -246,6 +273,21 @@ impl Interval {
     }
 
     /// Sets the handling of missed ticks.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::{self, MissedTickBehavior};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut interval = time::interval(Duration::from_millis(1));
+    /// interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    /// let first = interval.tick().await;
+    /// time::sleep(Duration::from_millis(5)).await;
+    /// interval.tick().await; // Due long ago, comes at once.
+    /// let next = interval.tick().await; // The ticks in between are left out.
+    /// assert!(next - first >= Duration::from_millis(5));
+    /// # });
+    /// ```
     pub fn set_missed_tick_behavior(&mut self, behavior: MissedTickBehavior) {
         self.behavior = behavior;
     }

@@ -143,6 +143,17 @@ impl Sleep {
 
     /// Returns true if the deadline has passed. False until the future is polled for the first
     /// time.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let mut sleep = upshift::time::sleep(Duration::from_millis(1));
+    /// assert!(!sleep.is_elapsed());
+    /// (&mut sleep).await;
+    /// assert!(sleep.is_elapsed());
+    /// # });
+    /// ```
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
         match self.stage {

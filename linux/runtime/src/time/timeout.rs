@@ -95,6 +95,16 @@ impl<F> Timeout<F> {
     }
 
     /// Returns the future inside, without its deadline.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::timeout;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let limited = timeout(Duration::from_secs(1), async { 7 });
+    /// assert_eq!(limited.into_inner().await, 7); // Without the deadline.
+    /// # });
+    /// ```
     pub fn into_inner(self) -> F {
         self.future
     }

@@ -42,6 +42,17 @@ pub use upshift_trace::spans::Spans;
 pub use upshift_trace::{Coroutine, Event, EventKind, Timeline};
 
 /// The recording of a runtime: there is one, shared by all handles. See [the module](self).
+///
+/// ```
+/// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
+/// let trace = runtime.handle().trace();
+/// trace.start(1_000)?;
+/// runtime.block_on(upshift::named("request", async {}));
+/// let timeline = trace.snapshot();
+/// assert!(trace.is_on() && !timeline.events.is_empty());
+/// trace.stop();
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Trace {
     shared: Arc<Shared>,
@@ -60,12 +71,33 @@ impl Trace {
     ///
     /// # Errors
     /// `OutOfMemory`; nothing is recorded then.
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
+    /// let trace = runtime.handle().trace();
+    /// assert!(!trace.is_on());
+    /// trace.start(1_000)?; // The last 1000 events of each vCPU, 40 bytes each.
+    /// assert!(trace.is_on());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn start(&self, events: usize) -> io::Result<()> {
         let domain = &self.shared.domain;
         domain.host().recorder().start(domain, events)
     }
 
     /// Ends the recording, which can be read until the next one begins.
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
+    /// let trace = runtime.handle().trace();
+    /// trace.start(1_000)?;
+    /// runtime.block_on(async {});
+    /// trace.stop();
+    /// let recorded = trace.snapshot().events.len();
+    /// runtime.block_on(async {}); // This call is not recorded.
+    /// assert_eq!(trace.snapshot().events.len(), recorded);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn stop(&self) {
         self.shared.domain.host().recorder().stop();
     }
@@ -78,6 +110,18 @@ impl Trace {
 
     /// Returns the recorded timeline. It begins at the time from which the records of all vCPUs are
     /// complete. Callable at any time, also during the recording; stops no vCPU.
+    ///
+    /// ```
+    /// use upshift::{Level, Runtime};
+    ///
+    /// let runtime = Runtime::builder().vcpus(1).build()?;
+    /// let trace = runtime.handle().trace();
+    /// trace.start(1_000)?;
+    /// runtime.block_on(async { upshift::spawn(async {}, Level::at::<3>()).await })?;
+    /// let timeline = trace.snapshot();
+    /// assert!(timeline.events.windows(2).all(|pair| pair[0].at <= pair[1].at));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn snapshot(&self) -> Timeline {
         let recorder = self.shared.domain.host().recorder();

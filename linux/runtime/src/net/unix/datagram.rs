@@ -41,6 +41,19 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// `AddrInUse` if there is a file, `PermissionDenied`, …
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-udgram-{}", std::process::id()));
+    /// use upshift::net::UnixDatagram;
+    ///
+    /// let server = UnixDatagram::bind(&path)?;
+    /// UnixDatagram::unbound()?.send_to(b"a message", &path).await?;
+    /// let mut buffer = [0; 64];
+    /// assert_eq!(server.recv(&mut buffer).await?, 9);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         std::os::unix::net::UnixDatagram::bind(path).map(UnixDatagram::new)
     }
@@ -57,6 +70,13 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// When no descriptor is left.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let socket = upshift::net::UnixDatagram::unbound()?;
+    /// assert!(socket.local_addr()?.is_unnamed());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn unbound() -> io::Result<UnixDatagram> {
         std::os::unix::net::UnixDatagram::unbound().map(UnixDatagram::new)
     }
@@ -65,6 +85,17 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// When no descriptor is left.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (one, other) = upshift::net::UnixDatagram::pair()?;
+    /// one.send(b"first").await?;
+    /// one.send(b"second").await?;
+    /// let mut buffer = [0; 64];
+    /// assert_eq!(other.recv(&mut buffer).await?, 5);
+    /// assert_eq!(other.recv(&mut buffer).await?, 6);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
         let (one, other) = std::os::unix::net::UnixDatagram::pair()?;
         Ok((UnixDatagram::new(one), UnixDatagram::new(other)))
@@ -83,6 +114,21 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// `NotFound`, `ConnectionRefused`, …
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-dconnect-{}", std::process::id()));
+    /// use upshift::net::UnixDatagram;
+    ///
+    /// let server = UnixDatagram::bind(&path)?;
+    /// let client = UnixDatagram::unbound()?;
+    /// client.connect(&path)?;
+    /// client.send(b"a message").await?;
+    /// let mut buffer = [0; 64];
+    /// assert_eq!(server.recv(&mut buffer).await?, 9);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.connect_addr(&SocketAddr::from_pathname(path)?)
     }
@@ -103,6 +149,16 @@ impl UnixDatagram {
     /// # Errors
     /// `NotConnected`, `ConnectionRefused` when the peer is closed, EMSGSIZE if the message is
     /// too long.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UnixDatagram;
+    ///
+    /// let (one, _other) = UnixDatagram::pair()?;
+    /// assert_eq!(one.send(b"a message").await?, 9);
+    /// assert!(UnixDatagram::unbound()?.send(b"to whom?").await.is_err());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         datagram::send(&self.fd, bytes).await
     }
@@ -115,6 +171,20 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// `NotFound`, `ConnectionRefused`, EMSGSIZE, …
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-sendto-{}", std::process::id()));
+    /// use upshift::net::UnixDatagram;
+    ///
+    /// let server = UnixDatagram::bind(&path)?;
+    /// let client = UnixDatagram::unbound()?;
+    /// assert_eq!(client.send_to(b"a message", &path).await?, 9);
+    /// let mut buffer = [0; 64];
+    /// assert_eq!(server.recv(&mut buffer).await?, 9);
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn send_to(&self, bytes: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         let to = SocketAddr::from_pathname(path)?;
         self.send_to_addr(bytes, &to).await
@@ -135,6 +205,16 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// The error of `recv`; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (one, other) = upshift::net::UnixDatagram::pair()?;
+    /// one.send(b"too long").await?;
+    /// let mut buffer = [0; 4];
+    /// assert_eq!(other.recv(&mut buffer).await?, 4);
+    /// assert_eq!(&buffer, b"too "); // The rest is lost.
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         datagram::recv(&self.fd, buffer, 0).await
     }
@@ -143,6 +223,23 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// The errors of [`recv`](UnixDatagram::recv).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let dir = std::env::temp_dir().join(format!("upshift-recvfrom-{}", std::process::id()));
+    /// # std::fs::create_dir(&dir)?;
+    /// use upshift::net::UnixDatagram;
+    ///
+    /// let server = UnixDatagram::bind(dir.join("server"))?;
+    /// let client = UnixDatagram::bind(dir.join("client"))?;
+    /// client.send_to(b"ping", dir.join("server")).await?;
+    /// let mut buffer = [0; 64];
+    /// let (count, from) = server.recv_from(&mut buffer).await?;
+    /// server.send_to_addr(&buffer[..count], &from).await?; // An echo.
+    /// assert_eq!(client.recv(&mut buffer).await?, 4);
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, 0).await?;
         Ok((count, address::from_call(&from)?))

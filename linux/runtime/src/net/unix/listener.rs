@@ -42,6 +42,21 @@ impl UnixListener {
     ///
     /// # Errors
     /// `AddrInUse` if there is a file, `PermissionDenied`, …
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-ubind-{}", std::process::id()));
+    /// use upshift::net::UnixListener;
+    ///
+    /// let listener = UnixListener::bind(&path)?;
+    /// assert_eq!(listener.local_addr()?.as_pathname(), Some(path.as_path()));
+    /// drop(listener);
+    /// assert!(UnixListener::bind(&path).is_err()); // The file is still there.
+    /// std::fs::remove_file(&path)?;
+    /// let _listener = UnixListener::bind(&path)?;
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         std::os::unix::net::UnixListener::bind(path).map(UnixListener::new)
     }
@@ -50,6 +65,19 @@ impl UnixListener {
     ///
     /// # Errors
     /// The errors of [`bind`](UnixListener::bind).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::os::linux::net::SocketAddrExt;
+    /// use upshift::net::{UnixListener, unix::SocketAddr};
+    ///
+    /// // An abstract name has no file, and is free again when the listener is dropped.
+    /// let name = format!("upshift-bind-{}", std::process::id());
+    /// let address = SocketAddr::from_abstract_name(&name)?;
+    /// let listener = UnixListener::bind_addr(&address)?;
+    /// assert_eq!(listener.local_addr()?.as_abstract_name(), Some(name.as_bytes()));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixListener> {
         std::os::unix::net::UnixListener::bind_addr(address).map(UnixListener::new)
     }
@@ -71,6 +99,20 @@ impl UnixListener {
     ///
     /// # Errors
     /// The errors of [`TcpListener::accept`](crate::net::TcpListener::accept).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-uaccept-{}", std::process::id()));
+    /// use upshift::net::{UnixListener, UnixStream};
+    ///
+    /// let listener = UnixListener::bind(&path)?;
+    /// let _client = UnixStream::connect(&path).await?;
+    /// let (server, from) = listener.accept().await?;
+    /// assert!(from.is_unnamed()); // Clients mostly have no name, but credentials.
+    /// assert_eq!(server.peer_cred()?.pid(), Some(std::process::id() as i32));
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
         let stream = UnixStream::new(self.acceptor.accept().await?);
         let peer = stream.peer_addr()?;

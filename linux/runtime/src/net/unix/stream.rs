@@ -42,6 +42,20 @@ impl UnixStream {
     ///
     /// # Errors
     /// `NotFound`, `ConnectionRefused` when no process listens, …; and outside a runtime.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// # let path = std::env::temp_dir().join(format!("upshift-usock-{}", std::process::id()));
+    /// use upshift::net::{UnixListener, UnixStream};
+    ///
+    /// let listener = UnixListener::bind(&path)?;
+    /// let mut client = UnixStream::connect(&path).await?;
+    /// let (mut server, _) = listener.accept().await?;
+    /// client.write_all("hello").await.0?;
+    /// assert_eq!(&server.recv().await?[..], b"hello");
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         Self::connect_to(upshift_ring::Address::unix(path.as_ref())?).await
     }
@@ -50,6 +64,20 @@ impl UnixStream {
     ///
     /// # Errors
     /// The errors of [`connect`](UnixStream::connect).
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::os::linux::net::SocketAddrExt;
+    /// use upshift::net::{UnixListener, UnixStream, unix::SocketAddr};
+    ///
+    /// // An abstract name has no file.
+    /// let name = format!("upshift-connect-{}", std::process::id());
+    /// let address = SocketAddr::from_abstract_name(&name)?;
+    /// let _listener = UnixListener::bind_addr(&address)?;
+    /// let client = UnixStream::connect_addr(&address).await?;
+    /// assert_eq!(client.peer_addr()?.as_abstract_name(), Some(name.as_bytes()));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub async fn connect_addr(address: &SocketAddr) -> io::Result<UnixStream> {
         Self::connect_to(address::for_ring(address)?).await
     }
@@ -64,6 +92,19 @@ impl UnixStream {
     ///
     /// # Errors
     /// When no descriptor is left.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (mut one, mut other) = upshift::net::UnixStream::pair()?;
+    /// let echo = upshift::task::spawn(async move {
+    ///     let data = other.recv().await?;
+    ///     other.write_all(data.to_vec()).await.0
+    /// });
+    /// one.write_all("ping").await.0?;
+    /// assert_eq!(&one.recv().await?[..], b"ping");
+    /// # echo.await??;
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM, None)?;
         let stream = |socket: Socket| UnixStream::from(OwnedFd::from(socket));
@@ -74,6 +115,17 @@ impl UnixStream {
     ///
     /// # Errors
     /// If the socket cannot be put into blocking mode, which the ring needs.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::net::UnixStream;
+    ///
+    /// let (one, other) = std::os::unix::net::UnixStream::pair()?;
+    /// let (mut one, mut other) = (UnixStream::from_std(one)?, UnixStream::from_std(other)?);
+    /// one.write_all("hello").await.0?;
+    /// assert_eq!(&other.recv().await?[..], b"hello");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<UnixStream> {
         stream.set_nonblocking(false)?;
         Ok(UnixStream::from(OwnedFd::from(stream)))
@@ -83,6 +135,13 @@ impl UnixStream {
     ///
     /// # Errors
     /// The error of `getsockopt`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (one, _other) = upshift::net::UnixStream::pair()?;
+    /// assert_eq!(one.peer_cred()?.pid(), Some(std::process::id() as i32));
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn peer_cred(&self) -> io::Result<UCred> {
         credentials::peer_credentials(self.as_fd())
     }
@@ -115,6 +174,18 @@ impl UnixStream {
     ///
     /// # Errors
     /// `NotConnected`.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use std::net::Shutdown;
+    ///
+    /// let (mut one, mut other) = upshift::net::UnixStream::pair()?;
+    /// one.shutdown(Shutdown::Write)?;
+    /// assert!(other.recv().await?.is_empty()); // The end of one direction.
+    /// other.write_all("an answer").await.0?;
+    /// assert_eq!(&one.recv().await?[..], b"an answer");
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         SockRef::from(self.fd()).shutdown(how)
     }

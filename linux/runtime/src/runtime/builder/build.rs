@@ -50,6 +50,16 @@ impl Builder {
     ///   grant it;
     /// * `NotFound` with [`Board::Required`] if there is no daemon, and otherwise the daemon's
     ///   answer.
+    ///
+    /// ```
+    /// use upshift::Runtime;
+    ///
+    /// let runtime = Runtime::builder().vcpus(1).build()?;
+    /// assert_eq!(runtime.block_on(async { 7 }), 7);
+    /// let error = Runtime::builder().vcpus(0).build().err().unwrap();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn build(mut self) -> io::Result<Runtime> {
         self.check()
             .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;

@@ -85,6 +85,12 @@ impl Builder {
     }
 
     /// Sets the number of vCPUs, 1 to 256 (default: one per CPU that the process may use).
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::builder().vcpus(2).build()?;
+    /// assert_eq!(runtime.handle().vcpus(), 2);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn vcpus(mut self, vcpus: usize) -> Builder {
         self.vcpus = vcpus;
@@ -92,6 +98,16 @@ impl Builder {
     }
 
     /// Pins vCPU k to the k-th of these CPUs. Further vCPUs are not pinned.
+    ///
+    /// ```
+    /// use upshift::Runtime;
+    ///
+    /// // vCPU 0 on CPU 2, vCPU 1 on CPU 3.
+    /// let builder = Runtime::builder().vcpus(2).pin([2, 3]);
+    /// # drop(builder);
+    /// let missing = Runtime::builder().vcpus(1).pin([1_000_000]).build();
+    /// assert_eq!(missing.err().unwrap().kind(), std::io::ErrorKind::InvalidInput);
+    /// ```
     #[must_use]
     pub fn pin(mut self, cpus: impl IntoIterator<Item = usize>) -> Builder {
         self.pins = cpus.into_iter().collect();
@@ -110,6 +126,20 @@ impl Builder {
     /// [`recv`](crate::net::TcpStream::recv). Each vCPU has this number for each level that
     /// receives (default 1024 of 4 KiB): data that waits for less urgent coroutines does not take
     /// buffers from more urgent ones.
+    ///
+    /// ```
+    /// use upshift::net::UnixStream;
+    ///
+    /// // For many connections with short messages: less memory per message.
+    /// let runtime = upshift::Runtime::builder().vcpus(1).buffers(4096, 512).build()?;
+    /// runtime.block_on(async {
+    ///     let (mut one, mut other) = UnixStream::pair()?;
+    ///     one.write_all("hello").await.0?;
+    ///     assert_eq!(&other.recv().await?[..], b"hello");
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn buffers(mut self, count: u16, size: u32) -> Builder {
         self.ring.buffers = count;
@@ -178,6 +208,16 @@ impl Builder {
 
     /// Sets the longest spin of a vCPU that others are waking, before it parks (default 50 µs; zero
     /// with more vCPUs than CPUs, or with one CPU). Zero disables spinning.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// // A vCPU without work sleeps at once.
+    /// let runtime = upshift::Runtime::builder().spin(Duration::ZERO).build()?;
+    /// runtime.block_on(upshift::time::sleep(Duration::from_millis(1)));
+    /// assert!(runtime.handle().metrics().vcpus.iter().all(|vcpu| vcpu.spin.is_zero()));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Builder {
         self.spin = Some(spin);
@@ -202,6 +242,19 @@ impl Builder {
     /// [preemption](Builder::preemption) the poll is suspended. Polls that gave way to something
     /// more urgent count together. With preemption the quantum is at least four times the cost of a
     /// suspension on this machine; a smaller quantum is raised, with a warning on standard error.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let builder = upshift::Runtime::builder().vcpus(1);
+    /// builder.quantum(Duration::from_micros(100)).build()?.block_on(async {
+    ///     let equal = upshift::spawn(async {}, upshift::Priority::Inherit);
+    ///     while !equal.is_finished() {
+    ///         upshift::yield_if_needed().await; // Gives way to its equal after 100 µs.
+    ///     }
+    /// });
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn quantum(mut self, quantum: Duration) -> Builder {
         self.quantum = Some(quantum);
@@ -227,6 +280,26 @@ impl Builder {
     /// Preemption takes a real-time signal, whose handler stops threads: system calls in a poll
     /// that `SA_RESTART` does not restart (`poll`, `epoll_wait`) may return EINTR.
     /// [`no_suspend`](crate::no_suspend) protects sections that must not be interrupted.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    /// use upshift::{Level, Preemption, Runtime};
+    ///
+    /// let runtime = Runtime::builder().vcpus(1).preemption(Preemption::Preferred).build()?;
+    /// # if runtime.handle().preemption_stats().vcpus == 0 { return Ok(()); }
+    /// runtime.block_on(async {
+    ///     let done = Arc::new(AtomicBool::new(false));
+    ///     let theirs = done.clone();
+    ///     let spin = async move { while !theirs.load(Relaxed) {} };
+    ///     let batch = upshift::spawn(spin, Level::at::<40>());
+    ///     // Suspends the poll that never gives way.
+    ///     upshift::time::sleep(std::time::Duration::from_millis(1)).await;
+    ///     done.store(true, Relaxed);
+    ///     batch.await
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn preemption(mut self, preemption: Preemption) -> Builder {
         self.preemption = preemption;
@@ -300,6 +373,18 @@ impl Builder {
     /// With the feature `tokio-rt`, tokio's blocking functions and files may take as many threads
     /// again. Functions that wait for each other need a thread each; the first function that finds
     /// all threads taken is reported on standard error.
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::builder().vcpus(1).blocking_threads(1).build()?;
+    /// runtime.block_on(async {
+    ///     for n in 0..3 {
+    ///         assert_eq!(upshift::spawn_blocking(move || n).await?, n);
+    ///     }
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// assert!(runtime.handle().metrics().blocking.threads <= 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn blocking_threads(mut self, threads: usize) -> Builder {
         self.blocking_threads = threads;
@@ -307,6 +392,15 @@ impl Builder {
     }
 
     /// Sets the level of the main coroutine (default 32), which its children inherit.
+    ///
+    /// ```
+    /// use upshift::{Level, Runtime};
+    ///
+    /// let runtime = Runtime::builder().vcpus(1).main_level(Level::at::<5>()).build()?;
+    /// let level = runtime.block_on(async { upshift::current_level() });
+    /// assert_eq!(level, Some(Level::at::<5>()));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn main_level(mut self, level: Level) -> Builder {
         self.main_level = level;
@@ -314,6 +408,14 @@ impl Builder {
     }
 
     /// Sets the prefix of the names of the threads (default `upshift`).
+    ///
+    /// ```
+    /// let runtime = upshift::Runtime::builder().vcpus(1).name("web").build()?;
+    /// let name = || std::thread::current().name().map(str::to_owned);
+    /// let name = runtime.block_on(async { upshift::spawn_blocking(name).await })?;
+    /// assert!(name.unwrap().starts_with("web"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.name = name.into();
@@ -328,6 +430,20 @@ impl Builder {
     /// location where its coroutine was spawned; [`on_stall`](Builder::on_stall) sets a further
     /// reaction. A thread looks every half of the limit (at most 5 ms) while something is polled,
     /// and sleeps otherwise.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let limit = Duration::from_millis(10);
+    /// let runtime = upshift::Runtime::builder().vcpus(1).stall_limit(limit).build()?;
+    /// // … run the program, then look for polls that took longer:
+    /// let stalls = runtime.handle().metrics().stalls;
+    /// assert_eq!((stalls.limit, stalls.count), (limit, 0));
+    /// for poll in stalls.longest {
+    ///     println!("{:?} in a coroutine spawned at {}", poll.longest, poll.location);
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Builder {
         self.stall_limit = Some(limit);
@@ -396,6 +512,18 @@ impl Builder {
     /// spare thread begins each time that it continues the vCPU. `tell` must not block, and may
     /// start coroutines with [`spawn`](crate::spawn). A panic in it is reported, and the thread
     /// continues.
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    ///
+    /// thread_local!(static IS_VCPU: Cell<bool> = const { Cell::new(false) });
+    ///
+    /// let builder = upshift::Runtime::builder().on_vcpu_start(|| IS_VCPU.set(true));
+    /// let runtime = builder.build()?;
+    /// assert!(!IS_VCPU.get());
+    /// runtime.block_on(async { assert!(IS_VCPU.get()) });
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
         self.thread_hooks.add(Arc::new(OnStart(tell)));
@@ -405,6 +533,20 @@ impl Builder {
     /// Runs `tell` on every thread that stops polling for a vCPU, once for each call of
     /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more: a
     /// [`Handle`](crate::Handle) starts coroutines from there.
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    ///
+    /// thread_local!(static POLLS: Cell<bool> = const { Cell::new(false) });
+    ///
+    /// let runtime = upshift::Runtime::builder()
+    ///     .on_vcpu_start(|| POLLS.set(true))
+    ///     .on_vcpu_stop(|| POLLS.set(false))
+    ///     .build()?;
+    /// runtime.block_on(async { assert!(POLLS.get()) });
+    /// assert!(!POLLS.get());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn on_vcpu_stop(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
         self.thread_hooks.add(Arc::new(OnStop(tell)));

@@ -11,6 +11,27 @@ send_error!(
 );
 
 /// The error of [`Receiver::recv`](super::Receiver::recv).
+///
+/// ```
+/// use upshift::sync::broadcast::{self, error::RecvError};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut receiver) = broadcast::channel(2);
+/// for n in 0..5 {
+///     sender.send(n).unwrap();
+/// }
+/// drop(sender);
+/// let mut received = Vec::new();
+/// loop {
+///     match receiver.recv().await {
+///         Ok(n) => received.push(n),
+///         Err(RecvError::Lagged(missed)) => assert_eq!(missed, 3),
+///         Err(RecvError::Closed) => break,
+///     }
+/// }
+/// assert_eq!(received, [3, 4]);
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecvError {
     /// All senders are gone and every message has been received.
@@ -21,6 +42,15 @@ pub enum RecvError {
 }
 
 /// The error of [`Receiver::try_recv`](super::Receiver::try_recv).
+///
+/// ```
+/// use upshift::sync::broadcast::{self, error::TryRecvError};
+///
+/// let (sender, mut receiver) = broadcast::channel::<u32>(2);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+/// drop(sender);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Closed));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
     /// There is no message now, but there are senders.

@@ -7,6 +7,20 @@ use super::error::{RecvError, TryRecvError};
 use super::{DROP_BATCH, Shared, into_value, park, proceed};
 
 /// Receives every message that is sent while it lives.
+///
+/// ```
+/// use upshift::sync::broadcast;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut first) = broadcast::channel(4);
+/// sender.send("one").unwrap();
+/// let mut late = sender.subscribe();
+/// sender.send("two").unwrap();
+/// assert_eq!(first.recv().await, Ok("one"));
+/// assert_eq!(first.recv().await, Ok("two"));
+/// assert_eq!(late.recv().await, Ok("two"));
+/// # });
+/// ```
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
     /// Position of the next message to receive.
@@ -39,18 +53,39 @@ impl<T> Receiver<T> {
     }
 
     /// Returns true if every message has been received.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::broadcast::channel(2);
+    /// sender.send(1).unwrap();
+    /// assert!(!receiver.is_empty());
+    /// receiver.try_recv().unwrap();
+    /// assert!(receiver.is_empty());
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns true if both are receivers of one channel.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::broadcast::channel::<u32>(1);
+    /// assert!(receiver.same_channel(&sender.subscribe()));
+    /// ```
     #[must_use]
     pub fn same_channel(&self, other: &Receiver<T>) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Returns true if all senders are gone.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::broadcast::channel(1);
+    /// sender.send(1).unwrap();
+    /// drop(sender);
+    /// assert!(receiver.is_closed());
+    /// assert_eq!(receiver.try_recv(), Ok(1)); // Messages inside can still be received.
+    /// ```
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.sender_strong_count() == 0

@@ -6,6 +6,19 @@ use std::sync::Arc;
 use super::{Sender, Shared};
 
 /// A [`Sender`] that does not keep the channel open; created by [`Sender::downgrade`].
+///
+/// ```
+/// use upshift::sync::broadcast::{self, error::RecvError};
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut receiver) = broadcast::channel(4);
+/// let weak = sender.downgrade();
+/// weak.upgrade().unwrap().send(1).unwrap();
+/// drop(sender);
+/// assert_eq!(receiver.recv().await, Ok(1));
+/// assert_eq!(receiver.recv().await, Err(RecvError::Closed));
+/// # });
+/// ```
 pub struct WeakSender<T> {
     shared: Arc<Shared<T>>,
 }
@@ -19,6 +32,14 @@ impl<T> WeakSender<T> {
     }
 
     /// Returns a sender, or `None` if the last sender is gone.
+    ///
+    /// ```
+    /// let sender = upshift::sync::broadcast::Sender::<u32>::new(1);
+    /// let weak = sender.downgrade();
+    /// assert!(weak.upgrade().is_some());
+    /// drop(sender);
+    /// assert!(weak.upgrade().is_none());
+    /// ```
     #[must_use]
     pub fn upgrade(&self) -> Option<Sender<T>> {
         let mut state = self.shared.state.lock();

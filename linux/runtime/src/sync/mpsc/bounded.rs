@@ -323,6 +323,13 @@ impl<T> Sender<T> {
     }
 
     /// Returns the number of messages for which there is room in all.
+    ///
+    /// ```
+    /// let (sender, _receiver) = upshift::sync::mpsc::channel(5);
+    /// sender.try_send(1)?;
+    /// assert_eq!((sender.max_capacity(), sender.capacity()), (5, 4));
+    /// # Ok::<(), upshift::sync::mpsc::TrySendError<i32>>(())
+    /// ```
     #[must_use]
     pub fn max_capacity(&self) -> usize {
         self.chan.limit()
@@ -367,6 +374,25 @@ impl<T> fmt::Debug for SendFuture<'_, T> {
 /// Receives messages from a [`channel`].
 ///
 /// When it is dropped the channel is closed, and the messages inside are dropped.
+///
+/// ```
+/// use upshift::sync::mpsc;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut receiver) = mpsc::channel(2);
+/// upshift::task::spawn(async move {
+///     for n in 1..=3 {
+///         sender.send(n).await.unwrap(); // Waits while the channel is full.
+///     }
+/// })
+/// .detach();
+/// let mut sum = 0;
+/// while let Some(n) = receiver.recv().await {
+///     sum += n;
+/// }
+/// assert_eq!(sum, 6);
+/// # });
+/// ```
 pub struct Receiver<T> {
     chan: Arc<Chan<T>>,
 }
@@ -408,6 +434,13 @@ impl<T> Receiver<T> {
     }
 
     /// Returns the number of messages for which there is room now.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::mpsc::channel(5);
+    /// sender.try_send(1)?;
+    /// assert_eq!((receiver.capacity(), receiver.max_capacity()), (4, 5));
+    /// # Ok::<(), upshift::sync::mpsc::TrySendError<i32>>(())
+    /// ```
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.chan.room()

@@ -25,6 +25,13 @@ macro_rules! no_room {
 
         impl<T> $error<T> {
             /// Returns the value that was not sent.
+            ///
+            /// ```
+            /// let (sender, _receiver) = upshift::sync::mpsc::channel(1);
+            /// sender.try_send("first").unwrap();
+            /// let error = sender.try_send("second").unwrap_err();
+            /// assert_eq!(error.into_inner(), "second");
+            /// ```
             pub fn into_inner(self) -> T {
                 match self {
                     $error::$lack(value) | $error::Closed(value) => value,
@@ -50,6 +57,19 @@ macro_rules! no_room {
 
 no_room!(
     /// The error of `try_send`, with the value.
+    ///
+    /// ```
+    /// use upshift::sync::mpsc::{self, TrySendError};
+    ///
+    /// let (sender, receiver) = mpsc::channel(1);
+    /// sender.try_send("first").unwrap();
+    /// match sender.try_send("second") {
+    ///     Err(TrySendError::Full(message)) => assert_eq!(message, "second"),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// drop(receiver);
+    /// assert_eq!(sender.try_send("third"), Err(TrySendError::Closed("third")));
+    /// ```
     TrySendError {
         /// The channel is full.
         Full => "the channel is full: try again later, or wait with `send().await`"
@@ -64,6 +84,18 @@ impl<T> From<SendError<T>> for TrySendError<T> {
 
 no_room!(
     /// The error of `send_timeout`, with the value.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::sync::mpsc::{self, SendTimeoutError};
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, _receiver) = mpsc::channel(1);
+    /// sender.send("first").await.unwrap();
+    /// let error = sender.send_timeout("second", Duration::from_millis(1)).await.unwrap_err();
+    /// assert_eq!(error, SendTimeoutError::Timeout("second"));
+    /// # });
+    /// ```
     SendTimeoutError {
         /// The channel was full until the timeout.
         Timeout => "the channel stayed full: try again later"
@@ -71,6 +103,15 @@ no_room!(
 );
 
 /// The error of `try_recv`.
+///
+/// ```
+/// use upshift::sync::mpsc::{self, TryRecvError};
+///
+/// let (sender, mut receiver) = mpsc::channel::<u32>(1);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+/// drop(sender);
+/// assert_eq!(receiver.try_recv(), Err(TryRecvError::Disconnected));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
     /// The channel is empty, but there are senders.

@@ -78,6 +78,15 @@ impl<'a, T> Permit<'a, T> {
     }
 
     /// Sends the message. If the receiver is gone the message is dropped.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+    /// let permit = sender.reserve().await.unwrap();
+    /// permit.send("the room was reserved");
+    /// assert_eq!(receiver.recv().await, Some("the room was reserved"));
+    /// # });
+    /// ```
     pub fn send(self, value: T) {
         let chan = self.chan;
         // The room is used even if the wake of the receiver panics.
@@ -157,6 +166,18 @@ impl<T> fmt::Debug for PermitIterator<'_, T> {
 }
 
 /// [`Permit`] that owns a [`Sender`] and can be moved into another coroutine.
+///
+/// ```
+/// use upshift::sync::mpsc;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut receiver) = mpsc::channel(1);
+/// let permit = sender.clone().reserve_owned().await.unwrap();
+/// assert_eq!(sender.capacity(), 0);
+/// upshift::task::spawn(async move { permit.send("from a coroutine") }).detach();
+/// assert_eq!(receiver.recv().await, Some("from a coroutine"));
+/// # });
+/// ```
 #[must_use = "the room is given back when this is dropped"]
 pub struct OwnedPermit<T> {
     /// `None` once the permit has been used.
@@ -203,6 +224,13 @@ impl<T> OwnedPermit<T> {
     }
 
     /// Returns true if both are permits of one channel.
+    ///
+    /// ```
+    /// let (sender, _receiver) = upshift::sync::mpsc::channel::<u32>(2);
+    /// let first = sender.clone().try_reserve_owned().unwrap();
+    /// let second = sender.try_reserve_owned().unwrap();
+    /// assert!(first.same_channel(&second));
+    /// ```
     #[must_use]
     pub fn same_channel(&self, other: &Self) -> bool {
         match &other.sender {
@@ -212,6 +240,12 @@ impl<T> OwnedPermit<T> {
     }
 
     /// Returns true if `sender` belongs to the channel of this permit.
+    ///
+    /// ```
+    /// let (sender, _receiver) = upshift::sync::mpsc::channel::<u32>(1);
+    /// let permit = sender.clone().try_reserve_owned().unwrap();
+    /// assert!(permit.same_channel_as_sender(&sender));
+    /// ```
     #[must_use]
     pub fn same_channel_as_sender(&self, sender: &Sender<T>) -> bool {
         self.sender

@@ -7,6 +7,16 @@ macro_rules! receiving {
         impl<T> $receiver<T> {
             /// Polls for the next message: [`recv`](Self::recv) for hand-written futures. Only
             /// the waker of the last call is woken.
+            ///
+            /// ```
+            /// use std::future::poll_fn;
+            ///
+            /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+            /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+            /// sender.try_send(7).unwrap();
+            /// assert_eq!(poll_fn(|cx| receiver.poll_recv(cx)).await, Some(7));
+            /// # });
+            /// ```
             pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
                 self.chan.poll_recv(cx)
             }
@@ -111,6 +121,13 @@ macro_rules! receiving {
             }
 
             /// Returns the number of senders.
+            ///
+            /// ```
+            /// let (sender, receiver) = upshift::sync::mpsc::unbounded_channel::<()>();
+            /// let (_second, _weak) = (sender.clone(), sender.downgrade());
+            /// assert_eq!(receiver.sender_strong_count(), 2);
+            /// assert_eq!(receiver.sender_weak_count(), 1);
+            /// ```
             #[must_use]
             pub fn sender_strong_count(&self) -> usize {
                 self.chan.counts().0

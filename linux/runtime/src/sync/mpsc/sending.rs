@@ -27,6 +27,13 @@ macro_rules! sending {
             }
 
             /// Returns true if the receiver is closed or dropped.
+            ///
+            /// ```
+            /// let (sender, mut receiver) = upshift::sync::mpsc::channel::<()>(1);
+            /// assert!(!sender.is_closed());
+            /// receiver.close();
+            /// assert!(sender.is_closed());
+            /// ```
             #[must_use]
             pub fn is_closed(&self) -> bool {
                 self.chan.is_closed()
@@ -62,6 +69,12 @@ macro_rules! sending {
             }
 
             /// Returns the number of senders.
+            ///
+            /// ```
+            /// let (sender, _receiver) = upshift::sync::mpsc::channel::<()>(1);
+            /// let (_second, _weak) = (sender.clone(), sender.downgrade());
+            /// assert_eq!((sender.strong_count(), sender.weak_count()), (2, 1));
+            /// ```
             #[must_use]
             pub fn strong_count(&self) -> usize {
                 self.chan.counts().0

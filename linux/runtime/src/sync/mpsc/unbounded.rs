@@ -35,6 +35,15 @@ pub fn unbounded_channel<T>() -> (UnboundedSender<T>, UnboundedReceiver<T>) {
 
 /// Sends messages into an [`unbounded_channel`], from coroutines and threads. Clone it for more
 /// senders.
+///
+/// ```
+/// use upshift::sync::mpsc;
+///
+/// let (sender, mut receiver) = mpsc::unbounded_channel();
+/// let second = sender.clone();
+/// std::thread::spawn(move || second.send("from a thread")).join().unwrap().unwrap();
+/// assert_eq!(receiver.try_recv(), Ok("from a thread"));
+/// ```
 pub struct UnboundedSender<T> {
     chan: Arc<Chan<T>>,
 }
@@ -64,6 +73,23 @@ sending!(UnboundedSender, WeakUnboundedSender);
 /// Receives messages from an [`unbounded_channel`].
 ///
 /// When it is dropped the channel is closed, and the messages inside are dropped.
+///
+/// ```
+/// use upshift::sync::mpsc;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut receiver) = mpsc::unbounded_channel();
+/// for n in 1..=3 {
+///     sender.send(n).unwrap(); // Never waits.
+/// }
+/// drop(sender);
+/// let mut sum = 0;
+/// while let Some(n) = receiver.recv().await {
+///     sum += n;
+/// }
+/// assert_eq!(sum, 6);
+/// # });
+/// ```
 pub struct UnboundedReceiver<T> {
     chan: Arc<Chan<T>>,
 }
@@ -89,6 +115,14 @@ impl<T> UnboundedReceiver<T> {
     }
 
     /// Closes the channel: senders fail from now on; messages inside can still be received.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
+    /// sender.send(1).unwrap();
+    /// receiver.close();
+    /// assert!(sender.send(2).is_err());
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// ```
     pub fn close(&mut self) {
         self.chan.close(false);
     }

@@ -21,6 +21,14 @@ macro_rules! weak_sender {
             }
 
             /// Returns a sender, or `None` if the last sender is gone.
+            ///
+            /// ```
+            /// let (sender, _receiver) = upshift::sync::mpsc::channel::<()>(1);
+            /// let weak = sender.downgrade();
+            /// assert!(weak.upgrade().is_some());
+            /// drop(sender);
+            /// assert!(weak.upgrade().is_none());
+            /// ```
             #[must_use]
             pub fn upgrade(&self) -> Option<$sender<T>> {
                 self.chan
@@ -63,10 +71,33 @@ macro_rules! weak_sender {
 
 weak_sender! {
     /// A [`Sender`] that does not keep the channel open; created by [`Sender::downgrade`].
+    ///
+    /// ```
+    /// use upshift::sync::mpsc;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, mut receiver) = mpsc::channel(4);
+    /// let weak = sender.downgrade();
+    /// weak.upgrade().unwrap().send(1).await.unwrap();
+    /// drop(sender);
+    /// assert_eq!(receiver.recv().await, Some(1));
+    /// assert_eq!(receiver.recv().await, None); // `weak` does not keep the channel open.
+    /// # });
+    /// ```
     WeakSender, Sender, "WeakSender"
 }
 weak_sender! {
     /// An [`UnboundedSender`] that does not keep the channel open; created by
     /// [`UnboundedSender::downgrade`].
+    ///
+    /// ```
+    /// use upshift::sync::mpsc;
+    ///
+    /// let (sender, receiver) = mpsc::unbounded_channel();
+    /// let weak = sender.downgrade();
+    /// weak.upgrade().unwrap().send(1).unwrap();
+    /// drop(sender);
+    /// assert!(receiver.is_closed()); // `weak` does not keep the channel open.
+    /// ```
     WeakUnboundedSender, UnboundedSender, "WeakUnboundedSender"
 }

@@ -88,6 +88,21 @@ impl<T: ?Sized + fmt::Display> fmt::Display for MutexGuard<'_, T> {
 
 /// The error of [`Mutex::try_lock`], and of the `try_` methods of
 /// [`RwLock`](super::super::RwLock): the caller would have to wait.
+///
+/// ```
+/// use upshift::sync::{Mutex, TryLockError};
+///
+/// fn increment(mutex: &Mutex<u32>) -> Result<u32, TryLockError> {
+///     let mut count = mutex.try_lock()?;
+///     *count += 1;
+///     Ok(*count)
+/// }
+/// let mutex = Mutex::new(1);
+/// assert_eq!(increment(&mutex), Ok(2));
+/// let _guard = mutex.try_lock()?;
+/// assert!(increment(&mutex).is_err());
+/// # Ok::<(), TryLockError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TryLockError(());
 

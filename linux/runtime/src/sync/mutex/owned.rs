@@ -30,6 +30,16 @@ unsafe impl<T: ?Sized + Send + Sync> Sync for OwnedMutexGuard<T> {}
 
 impl<T: ?Sized> OwnedMutexGuard<T> {
     /// Returns the mutex of a guard.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::{Mutex, OwnedMutexGuard};
+    ///
+    /// let mutex = Arc::new(Mutex::new(1));
+    /// let guard = mutex.clone().try_lock_owned()?;
+    /// assert!(Arc::ptr_eq(OwnedMutexGuard::mutex(&guard), &mutex));
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn mutex(this: &Self) -> &Arc<Mutex<T>> {
         &this.mutex
     }

@@ -100,6 +100,18 @@ impl Waiting {
 ///
 /// When it is dropped after `notify_one` chose it, the next waiter is woken (or the permit stored)
 /// instead.
+///
+/// ```
+/// use upshift::sync::Notify;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let notify = Notify::new();
+/// // A future created before the notification does not miss it.
+/// let notified = notify.notified();
+/// notify.notify_waiters();
+/// notified.await;
+/// # });
+/// ```
 #[must_use = "futures do nothing unless awaited"]
 pub struct Notified<'a> {
     notify: &'a Notify,
@@ -152,6 +164,18 @@ impl fmt::Debug for Notified<'_> {
 }
 
 /// The future of [`Notify::notified_owned`]; otherwise like [`Notified`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use upshift::sync::Notify;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let notify = Arc::new(Notify::new());
+/// let waiter = upshift::task::spawn(notify.clone().notified_owned());
+/// notify.notify_waiters();
+/// waiter.await.unwrap();
+/// # });
+/// ```
 #[must_use = "futures do nothing unless awaited"]
 pub struct OwnedNotified {
     notify: Arc<Notify>,

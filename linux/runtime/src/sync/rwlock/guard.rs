@@ -115,6 +115,16 @@ macro_rules! impl_fmt {
 }
 
 /// Shared access to the value of an [`RwLock`], or to a part of it; unlocks when dropped.
+///
+/// ```
+/// let lock = upshift::sync::RwLock::new(1);
+/// let (first, second) = (lock.try_read()?, lock.try_read()?);
+/// assert_eq!(*first + *second, 2);
+/// assert!(lock.try_write().is_err());
+/// drop((first, second));
+/// assert!(lock.try_write().is_ok());
+/// # Ok::<(), upshift::sync::TryLockError>(())
+/// ```
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     held: Held<&'a Raw, false>,
@@ -189,6 +199,19 @@ unsafe impl<T: ?Sized + Sync> Send for RwLockReadGuard<'_, T> {}
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLockReadGuard<'_, T> {}
 
 /// Exclusive access to a part of the value of an [`RwLock`]; unlocks when dropped.
+///
+/// ```
+/// use upshift::sync::{RwLock, RwLockMappedWriteGuard, RwLockWriteGuard};
+///
+/// let lock = RwLock::new((1, "one"));
+/// let mut number: RwLockMappedWriteGuard<i32> =
+///     RwLockWriteGuard::map(lock.try_write()?, |pair| &mut pair.0);
+/// *number += 1;
+/// assert!(lock.try_read().is_err()); // The whole lock is held.
+/// drop(number);
+/// assert_eq!(*lock.try_read()?, (2, "one"));
+/// # Ok::<(), upshift::sync::TryLockError>(())
+/// ```
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct RwLockMappedWriteGuard<'a, T: ?Sized> {
     held: Held<&'a Raw, true>,
@@ -198,6 +221,16 @@ pub struct RwLockMappedWriteGuard<'a, T: ?Sized> {
 
 impl<'a, T: ?Sized> RwLockMappedWriteGuard<'a, T> {
     /// Narrows the guard to a part of its part.
+    ///
+    /// ```
+    /// use upshift::sync::{RwLock, RwLockMappedWriteGuard, RwLockWriteGuard};
+    ///
+    /// let lock = RwLock::new(([1, 2], "pair"));
+    /// let list = RwLockWriteGuard::map(lock.try_write()?, |pair| &mut pair.0);
+    /// *RwLockMappedWriteGuard::map(list, |list| &mut list[1]) += 5;
+    /// assert_eq!(lock.into_inner().0, [1, 7]);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn map<U: ?Sized>(
         mut this: Self,
         part: impl FnOnce(&mut T) -> &mut U,
@@ -214,6 +247,17 @@ impl<'a, T: ?Sized> RwLockMappedWriteGuard<'a, T> {
     ///
     /// # Errors
     /// The guard as it was, if `part` returns `None`.
+    ///
+    /// ```
+    /// use upshift::sync::{RwLock, RwLockMappedWriteGuard, RwLockWriteGuard};
+    ///
+    /// let lock = RwLock::new((vec![1], "list"));
+    /// let list = RwLockWriteGuard::map(lock.try_write()?, |pair| &mut pair.0);
+    /// let list = RwLockMappedWriteGuard::try_map(list, |list| list.get_mut(9)).unwrap_err();
+    /// *RwLockMappedWriteGuard::try_map(list, |list| list.first_mut()).unwrap() = 2;
+    /// assert_eq!(lock.into_inner().0, [2]);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_map<U: ?Sized>(
         mut this: Self,
         part: impl FnOnce(&mut T) -> Option<&mut U>,
@@ -237,6 +281,16 @@ unsafe impl<T: ?Sized + Send + Sync> Send for RwLockMappedWriteGuard<'_, T> {}
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLockMappedWriteGuard<'_, T> {}
 
 /// Exclusive access to the value of an [`RwLock`]; unlocks when dropped.
+///
+/// ```
+/// let lock = upshift::sync::RwLock::new(1);
+/// let mut value = lock.try_write()?;
+/// *value += 1;
+/// assert!(lock.try_read().is_err());
+/// drop(value);
+/// assert_eq!(*lock.try_read()?, 2);
+/// # Ok::<(), upshift::sync::TryLockError>(())
+/// ```
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct RwLockWriteGuard<'a, T: ?Sized>(RwLockMappedWriteGuard<'a, T>);
 
@@ -271,6 +325,17 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     ///
     /// # Errors
     /// The guard as it was, if `part` returns `None`.
+    ///
+    /// ```
+    /// use upshift::sync::{RwLock, RwLockWriteGuard};
+    ///
+    /// let lock = RwLock::new(vec![1, 2]);
+    /// let list = lock.try_write()?;
+    /// let list = RwLockWriteGuard::try_map(list, |list| list.get_mut(9)).unwrap_err();
+    /// *RwLockWriteGuard::try_map(list, |list| list.first_mut()).unwrap() = 5;
+    /// assert_eq!(lock.into_inner(), [5, 2]);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&mut T) -> Option<&mut U>,
@@ -279,6 +344,19 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     }
 
     /// Converts the guard into the type of a guard of a part, which is the whole value.
+    ///
+    /// ```
+    /// use upshift::sync::{RwLock, RwLockMappedWriteGuard, RwLockWriteGuard};
+    ///
+    /// // Takes the guard of a whole lock and of a part alike.
+    /// fn increment(mut number: RwLockMappedWriteGuard<i32>) {
+    ///     *number += 1;
+    /// }
+    /// let lock = RwLock::new(1);
+    /// increment(RwLockWriteGuard::into_mapped(lock.try_write()?));
+    /// assert_eq!(lock.into_inner(), 2);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn into_mapped(this: Self) -> RwLockMappedWriteGuard<'a, T> {
         this.0
     }
@@ -327,6 +405,17 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     ///
     /// # Errors
     /// The guard as it was, if `part` returns `None`.
+    ///
+    /// ```
+    /// use upshift::sync::{RwLock, RwLockWriteGuard};
+    ///
+    /// let lock = RwLock::new(vec![1, 2]);
+    /// let list = lock.try_write()?;
+    /// let last = RwLockWriteGuard::try_downgrade_map(list, |list| list.last()).unwrap();
+    /// assert_eq!(*last, 2);
+    /// assert!(lock.try_read().is_ok());
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_downgrade_map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&T) -> Option<&U>,
@@ -345,6 +434,19 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
 impl_deref_inner!([T: ?Sized] RwLockWriteGuard<'_, T>, T);
 
 /// [`RwLockReadGuard`] that keeps its [`RwLock`] alive.
+///
+/// ```
+/// use std::sync::Arc;
+/// use upshift::sync::RwLock;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let lock = Arc::new(RwLock::new("shared"));
+/// let guard = lock.clone().read_owned().await;
+/// // The guard can be moved into another coroutine.
+/// let length = upshift::task::spawn(async move { guard.len() });
+/// assert_eq!(length.await.unwrap(), 6);
+/// # });
+/// ```
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct OwnedRwLockReadGuard<T, U: ?Sized = T> {
     held: Held<Arc<RwLock<T>>, false>,
@@ -366,6 +468,16 @@ impl<T> OwnedRwLockReadGuard<T> {
 
 impl<T, U: ?Sized> OwnedRwLockReadGuard<T, U> {
     /// Narrows the guard to a part of the value.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::{OwnedRwLockReadGuard, RwLock};
+    ///
+    /// let lock = Arc::new(RwLock::new((1, "one")));
+    /// let name = OwnedRwLockReadGuard::map(lock.try_read_owned()?, |pair| &pair.1);
+    /// assert_eq!(*name, "one");
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn map<V: ?Sized>(this: Self, part: impl FnOnce(&U) -> &V) -> OwnedRwLockReadGuard<T, V> {
         let value: *const V = part(&*this);
         OwnedRwLockReadGuard {
@@ -379,6 +491,17 @@ impl<T, U: ?Sized> OwnedRwLockReadGuard<T, U> {
     ///
     /// # Errors
     /// The guard as it was, if `part` returns `None`.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::{OwnedRwLockReadGuard, RwLock};
+    ///
+    /// let list = Arc::new(RwLock::new(vec![1, 2])).try_read_owned()?;
+    /// let list = OwnedRwLockReadGuard::try_map(list, |list| list.get(9)).unwrap_err();
+    /// let first = OwnedRwLockReadGuard::try_map(list, |list| list.first()).unwrap();
+    /// assert_eq!(*first, 1);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_map<V: ?Sized>(
         this: Self,
         part: impl FnOnce(&U) -> Option<&V>,
@@ -402,6 +525,19 @@ unsafe impl<T: Send + Sync, U: ?Sized + Sync> Send for OwnedRwLockReadGuard<T, U
 unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Sync for OwnedRwLockReadGuard<T, U> {}
 
 /// [`RwLockMappedWriteGuard`] that keeps its [`RwLock`] alive.
+///
+/// ```
+/// use std::sync::Arc;
+/// use upshift::sync::{OwnedRwLockWriteGuard, RwLock};
+///
+/// let lock = Arc::new(RwLock::new((1, "one")));
+/// let pair = lock.clone().try_write_owned()?;
+/// let mut number = OwnedRwLockWriteGuard::map(pair, |pair| &mut pair.0);
+/// *number += 1;
+/// drop(number);
+/// assert_eq!(*lock.try_read()?, (2, "one"));
+/// # Ok::<(), upshift::sync::TryLockError>(())
+/// ```
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct OwnedRwLockMappedWriteGuard<T, U: ?Sized = T> {
     held: Held<Arc<RwLock<T>>, true>,
@@ -450,6 +586,19 @@ unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Send for OwnedRwLockMappedW
 unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Sync for OwnedRwLockMappedWriteGuard<T, U> {}
 
 /// [`RwLockWriteGuard`] that keeps its [`RwLock`] alive.
+///
+/// ```
+/// use std::sync::Arc;
+/// use upshift::sync::RwLock;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let lock = Arc::new(RwLock::new(1));
+/// let mut guard = lock.clone().write_owned().await;
+/// // The guard can be moved into another coroutine.
+/// upshift::task::spawn(async move { *guard += 1 }).detach();
+/// assert_eq!(*lock.read().await, 2);
+/// # });
+/// ```
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct OwnedRwLockWriteGuard<T>(OwnedRwLockMappedWriteGuard<T>);
 
@@ -465,6 +614,17 @@ impl<T> OwnedRwLockWriteGuard<T> {
     }
 
     /// Narrows the guard to a part of the value.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::{OwnedRwLockWriteGuard, RwLock};
+    ///
+    /// let lock = Arc::new(RwLock::new((1, "one")));
+    /// let pair = lock.clone().try_write_owned()?;
+    /// *OwnedRwLockWriteGuard::map(pair, |pair| &mut pair.0) += 1;
+    /// assert_eq!(*lock.try_read()?, (2, "one"));
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&mut T) -> &mut U,
@@ -476,6 +636,17 @@ impl<T> OwnedRwLockWriteGuard<T> {
     ///
     /// # Errors
     /// The guard as it was, if `part` returns `None`.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::{OwnedRwLockWriteGuard, RwLock};
+    ///
+    /// let lock = Arc::new(RwLock::new(vec![1, 2]));
+    /// let list = lock.clone().try_write_owned()?;
+    /// *OwnedRwLockWriteGuard::try_map(list, |list| list.first_mut()).unwrap() = 5;
+    /// assert_eq!(*lock.try_read()?, [5, 2]);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&mut T) -> Option<&mut U>,
@@ -484,6 +655,18 @@ impl<T> OwnedRwLockWriteGuard<T> {
     }
 
     /// Turns the write lock into a read lock, with no other writer in between.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::RwLock;
+    ///
+    /// let lock = Arc::new(RwLock::new(1));
+    /// let mut writer = lock.clone().try_write_owned()?;
+    /// *writer += 1;
+    /// let reader = writer.downgrade();
+    /// assert_eq!(*reader + *lock.try_read()?, 4);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn downgrade(self) -> OwnedRwLockReadGuard<T> {
         OwnedRwLockReadGuard {
             held: self.0.held.downgrade(),

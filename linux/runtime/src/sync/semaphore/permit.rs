@@ -26,6 +26,20 @@ pub struct SemaphorePermit<'a> {
 }
 
 /// [`SemaphorePermit`] that keeps its [`Semaphore`] alive and can be moved into another coroutine.
+///
+/// ```
+/// use std::sync::Arc;
+/// use upshift::sync::Semaphore;
+///
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let semaphore = Arc::new(Semaphore::new(1));
+/// let permit = semaphore.clone().acquire_owned().await.unwrap();
+/// let worker = upshift::task::spawn(async move { permit.num_permits() });
+/// // The permit is given back when the coroutine drops it.
+/// assert!(semaphore.acquire().await.is_ok());
+/// assert_eq!(worker.await.unwrap(), 1);
+/// # });
+/// ```
 #[derive(Debug)]
 #[must_use = "the permits are given back when this is dropped"]
 pub struct OwnedSemaphorePermit {
@@ -39,6 +53,13 @@ impl<'a> SemaphorePermit<'a> {
     }
 
     /// Removes the permits from the semaphore: they are not given back.
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(2);
+    /// semaphore.try_acquire()?.forget();
+    /// assert_eq!(semaphore.available_permits(), 1);
+    /// # Ok::<(), upshift::sync::TryAcquireError>(())
+    /// ```
     pub fn forget(mut self) {
         self.permits = 0;
     }
@@ -47,6 +68,14 @@ impl<'a> SemaphorePermit<'a> {
     ///
     /// # Panics
     /// If `other` belongs to another semaphore.
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(3);
+    /// let mut permit = semaphore.try_acquire()?;
+    /// permit.merge(semaphore.try_acquire_many(2)?);
+    /// assert_eq!(permit.num_permits(), 3);
+    /// # Ok::<(), upshift::sync::TryAcquireError>(())
+    /// ```
     #[track_caller]
     pub fn merge(&mut self, mut other: Self) {
         assert!(
@@ -57,6 +86,15 @@ impl<'a> SemaphorePermit<'a> {
     }
 
     /// Splits off `permits` of the permits. Returns `None` if there are fewer.
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(3);
+    /// let mut permits = semaphore.try_acquire_many(3)?;
+    /// drop(permits.split(2));
+    /// assert_eq!(semaphore.available_permits(), 2);
+    /// assert!(permits.split(2).is_none());
+    /// # Ok::<(), upshift::sync::TryAcquireError>(())
+    /// ```
     pub fn split(&mut self, permits: usize) -> Option<Self> {
         self.permits = self.permits.checked_sub(permits)?;
         Some(SemaphorePermit::new(self.semaphore, permits))
@@ -81,6 +119,16 @@ impl OwnedSemaphorePermit {
     }
 
     /// Removes the permits from the semaphore: they are not given back.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(2));
+    /// semaphore.clone().try_acquire_owned()?.forget();
+    /// assert_eq!(semaphore.available_permits(), 1);
+    /// # Ok::<(), upshift::sync::TryAcquireError>(())
+    /// ```
     pub fn forget(mut self) {
         self.permits = 0;
     }
@@ -89,6 +137,17 @@ impl OwnedSemaphorePermit {
     ///
     /// # Panics
     /// If `other` belongs to another semaphore.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(3));
+    /// let mut permit = semaphore.clone().try_acquire_owned()?;
+    /// permit.merge(semaphore.try_acquire_many_owned(2)?);
+    /// assert_eq!(permit.num_permits(), 3);
+    /// # Ok::<(), upshift::sync::TryAcquireError>(())
+    /// ```
     #[track_caller]
     pub fn merge(&mut self, mut other: Self) {
         assert!(
@@ -99,6 +158,17 @@ impl OwnedSemaphorePermit {
     }
 
     /// Splits off `permits` of the permits. Returns `None` if there are fewer.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(3));
+    /// let mut permits = semaphore.clone().try_acquire_many_owned(3)?;
+    /// drop(permits.split(2));
+    /// assert_eq!(semaphore.available_permits(), 2);
+    /// # Ok::<(), upshift::sync::TryAcquireError>(())
+    /// ```
     pub fn split(&mut self, permits: usize) -> Option<Self> {
         self.permits = self.permits.checked_sub(permits)?;
         Some(OwnedSemaphorePermit::new(self.semaphore.clone(), permits))

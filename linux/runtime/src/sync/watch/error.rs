@@ -8,6 +8,15 @@ send_error!(
 );
 
 /// The error of a wait for a new value: all senders are gone, so the value stays as it is.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (sender, mut receiver) = upshift::sync::watch::channel(1);
+/// drop(sender);
+/// let error = receiver.changed().await.unwrap_err();
+/// assert!(error.to_string().contains("the value stays as it is"));
+/// # });
+/// ```
 #[derive(Clone, Debug)]
 pub struct RecvError(pub(super) ());
 
