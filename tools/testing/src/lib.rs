@@ -1,6 +1,10 @@
-//! Bounded waits for tests.
+//! What tests of several crates share: bounded waits, and a CPU that is unplugged.
 
 #![forbid(unsafe_code)]
+
+mod unplug;
+
+pub use unplug::{UnpluggedCpu, can_unplug};
 
 use std::time::{Duration, Instant};
 

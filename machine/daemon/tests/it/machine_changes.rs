@@ -2,11 +2,11 @@
 //! affect all programs of the machine, so only `cargo xtask soak` runs these tests
 //! (`UPSHIFT_DAEMON_UPHEAVAL` is the number of rounds).
 
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use upshift_daemon::Daemon;
 use upshift_elevate::{Elevator, Priority};
+use upshift_testing::{UnpluggedCpu, can_unplug};
 
 use crate::attack::{
     ALICE, MALLORY, TRUDY, deadline_after, open_config, open_daemon, start_child, uses_at_most,
@@ -30,39 +30,6 @@ fn rounds() -> Option<u64> {
 /// The CPU that is unplugged.
 const CPU: usize = 1;
 
-/// File that unplugs and plugs in the CPU.
-const ONLINE_FILE: &str = "/sys/devices/system/cpu/cpu1/online";
-
-/// Unplugs the CPU until this value is dropped, and for at most 15 s: a shell plugs it in again
-/// when the shell's input ends, that is, also when this process is killed.
-struct Unplugged(Child);
-
-impl Unplugged {
-    fn new() -> std::io::Result<Unplugged> {
-        let plug_in = format!("timeout 15 cat > /dev/null; echo 1 > {ONLINE_FILE}");
-        let shell = Command::new("setsid")
-            .args(["sh", "-c", &plug_in])
-            .stdin(Stdio::piped())
-            .spawn()?;
-        let unplugged = Unplugged(shell);
-        std::fs::write(ONLINE_FILE, "0")?;
-        Ok(unplugged)
-    }
-}
-
-impl Drop for Unplugged {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
-        let online = std::fs::read_to_string(ONLINE_FILE).unwrap_or_default();
-        assert_eq!(
-            online.trim(),
-            "1",
-            "CPU {CPU} is still offline: echo 1 > {ONLINE_FILE}"
-        );
-    }
-}
-
 /// Returns whether a thread of the process is elevated.
 fn is_elevated(process: &Process) -> bool {
     !elevated_threads(process.pid()).is_empty()
@@ -72,7 +39,7 @@ fn is_elevated(process: &Process) -> bool {
 fn a_process_on_an_unplugged_cpu_is_not_elevated_until_the_cpu_is_back() {
     let _guard = serial_test();
     let Some(rounds) = rounds() else { return };
-    if !std::path::Path::new(ONLINE_FILE).exists() {
+    if !can_unplug(CPU) {
         return skipped("CPU 1 cannot be unplugged here");
     }
     let (path, _daemon) = open_daemon("unplugged");
@@ -96,7 +63,7 @@ fn a_process_on_an_unplugged_cpu_is_not_elevated_until_the_cpu_is_back() {
             });
         }
         let began = Instant::now();
-        let offline = match Unplugged::new() {
+        let offline = match UnpluggedCpu::new(CPU) {
             Ok(offline) => offline,
             Err(error) => return skipped(format!("CPU 1 cannot be unplugged: {error}")),
         };

@@ -1,11 +1,10 @@
 //! A CPU of a scheduler is unplugged and plugged in again. That affects all programs of the
 //! machine, so only `cargo xtask soak` runs the test (`UPSHIFT_SCHED_UNPLUG`).
 
-use std::process::{Child, Command, Stdio};
-
 use upshift_elevate::Elevator;
 use upshift_elevate::sys::CpuSet;
 use upshift_sched::policies::RoundRobin;
+use upshift_testing::{UnpluggedCpu, can_unplug};
 
 use crate::support::{
     Process, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler, wait_until,
@@ -14,42 +13,13 @@ use crate::support::{
 /// The CPU that is unplugged.
 const CPU: usize = 1;
 
-/// File that unplugs and plugs in the CPU.
-const ONLINE_FILE: &str = "/sys/devices/system/cpu/cpu1/online";
-
-/// Unplugs the CPU until this value is dropped, and for at most 15 s: a shell plugs it in again
-/// when the shell's input ends, that is, also when this process is killed.
-struct Unplugged(Child);
-
-impl Unplugged {
-    fn new() -> std::io::Result<Unplugged> {
-        let plug_in = format!("timeout 15 cat > /dev/null; echo 1 > {ONLINE_FILE}");
-        let mut shell = Command::new("setsid");
-        shell.args(["sh", "-c", &plug_in]).stdin(Stdio::piped());
-        let unplugged = Unplugged(shell.spawn()?);
-        std::fs::write(ONLINE_FILE, "0")?;
-        Ok(unplugged)
-    }
-}
-
-impl Drop for Unplugged {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn tasks_of_an_unplugged_cpu_run_on_the_other_cpu_until_it_is_back() {
     let Some(_guard) = serial_test() else { return };
     if std::env::var("UPSHIFT_SCHED_UNPLUG").is_err() {
         return skipped("this test disturbs the whole machine: `cargo xtask soak` runs it");
     }
-    if std::fs::OpenOptions::new()
-        .write(true)
-        .open(ONLINE_FILE)
-        .is_err()
-    {
+    if !can_unplug(CPU) {
         return skipped("CPU 1 cannot be unplugged here");
     }
     let spinners = [(); 3].map(|()| Process::start("spin"));
@@ -62,7 +32,7 @@ fn tasks_of_an_unplugged_cpu_run_on_the_other_cpu_until_it_is_back() {
     let before = pids.map(scheduling_of);
     let scheduler = start();
     sleep(300);
-    let offline = match Unplugged::new() {
+    let offline = match UnpluggedCpu::new(CPU) {
         Ok(offline) => offline,
         Err(error) => return skipped(format!("CPU 1 cannot be unplugged: {error}")),
     };
