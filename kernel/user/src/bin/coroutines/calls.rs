@@ -53,7 +53,7 @@ pub(crate) async fn dropped_read_keeps_its_buffer() -> Outcome {
     let pipe = new_pipe()?;
     drop(read!(pipe.reader, vec![0; 64], current()));
     // The allocator would reuse the buffer here if the drop had freed it.
-    let other = Box::<[u8]>::source([7; 64]);
+    let other = Box::<[u8]>::from([7; 64]);
     write!(pipe.writer, b"late").map_err(message)?;
     sleep(1_000).await;
     ensure!(
