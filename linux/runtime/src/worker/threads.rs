@@ -30,6 +30,26 @@ impl Shared {
         pin: Option<usize>,
     ) -> io::Result<(Box<Worker>, Option<Arc<Preemptible>>)> {
         let index = executor.index();
+        let result = self.create_worker(executor, pin);
+        match &result {
+            Ok((worker, _)) => {
+                worker.meter.enter_service();
+                self.domain.host().recorder().add_vcpu(index);
+            }
+            Err(_) => {
+                self.access.set(index, None);
+                self.domain.host().set_remote(index, None);
+            }
+        }
+        result
+    }
+
+    fn create_worker(
+        self: &Arc<Shared>,
+        executor: Executor<Linux>,
+        pin: Option<usize>,
+    ) -> io::Result<(Box<Worker>, Option<Arc<Preemptible>>)> {
+        let index = executor.index();
         if let Some(cpu) = pin {
             affinity::pin(cpu)?;
         }
@@ -52,8 +72,6 @@ impl Shared {
             _ => None,
         };
         let meter = self.meter(index);
-        meter.enter_service();
-        self.domain.host().recorder().add_vcpu(index);
         let worker = Box::new(Worker {
             executor,
             ring,
