@@ -14,8 +14,8 @@
 //! 2. *This crate does no input or output.* [`Volume`] names the next block to be read or written;
 //!    the caller transfers it without holding a lock. So no function in this crate waits, and the
 //!    same source runs in the kernel and under tests.
-//! 3. *Memory is bounded.* A volume keeps 8 bytes for each block of the disk that belongs to a file,
-//!    [`CACHE`] blocks, of which [`DIRTY`] may wait to be written, and a record for each of
+//! 3. *Memory is bounded.* A volume keeps 8 bytes for each block of the disk that belongs to a
+//!    file, [`CACHE`] blocks, of which [`DIRTY`] may wait to be written, and a record for each of
 //!    [`FILES`] files. A step copies and sums at most one block.
 //! 4. *The disk is not trusted.* The pointer to each block except the heads contains the block's
 //!    checksum, and every pointer is checked when the disk is mounted: a damaged disk is an error,
