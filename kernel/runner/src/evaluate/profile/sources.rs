@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_of_the_function_before_it() {
+    fn a_line_belongs_to_the_last_function_that_begins_before_it() {
         let text = "fn first() {\n    x();\n}\n\nasync fn second<T>(one: T) {\n    one\n}\n";
         assert_eq!(within(text, 2), "first");
         assert_eq!(within(text, 6), "second");
