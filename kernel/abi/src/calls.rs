@@ -89,7 +89,7 @@ macro_rules! system_calls {
             /// have; for `call` and `token` see `cancel`.
             28 now reprio_call(call, token, level);
             /// Applies the levels that another thread has added to the line of a thread
-            /// ([`LOCAL_BITMAP`](crate::thread::LOCAL_BITMAP)). Without this call they would apply
+            /// (`LOCAL_BITMAP`, see [`thread`](crate::thread)). Without this call they would apply
             /// only when the thread runs next.
             29 now follow(line);
             /// Ends an asynchronous call early: its completion arrives soon, with

@@ -209,7 +209,7 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             unsafe { write_volatile(to.add(n), read_volatile(from.add(n))) };
         }
     };
-    // The head ends where `to` is aligned; `from` is then a constant number of bytes behind an
+    // The head ends where `to` is aligned; `from` is then a constant number of bytes past an
     // aligned address.
     let head = (to.addr().wrapping_neg() % WORD).min(len);
     bytes(0..head);

@@ -149,7 +149,10 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
             answers == [Err(Error::BadAddress); 2],
             "{start}: {answers:?}"
         );
-        ensure!(sys::list(0, start, 8) == Err(Error::BadAddress), "{start}");
+        ensure!(
+            sys::list(0, start, 8) == Err(Error::BadAddress),
+            "list to {start}"
+        );
     }
     // Only the first half of the buffer is mapped.
     let end = sys::map(1).map_err(message)? as usize + BLOCK;
