@@ -148,7 +148,7 @@ impl Drawing<'_> {
             let _ = write!(title, "; {} older changes are lost (--records)", trace.lost);
         }
         if left_out > 0 {
-            let _ = write!(title, "; the {left_out} rows that change least are left out");
+            let _ = write!(title, "; the {left_out} rows that change least are omitted");
         }
         self.text((NAMES, 18.0), "start", DARK, &title);
         let activities = ACTIVITIES.map(|(_, name, colour)| (name, colour));
@@ -280,7 +280,7 @@ mod tests {
         }
         output += "trace: end 0\n";
         let drawing = draw("many", &parse(&output).expect("the output is a trace"));
-        assert!(drawing.contains("the 39 rows that change least are left out"));
+        assert!(drawing.contains("the 39 rows that change least are omitted"));
         assert!(drawing.contains("thread 99.0") && !drawing.contains("thread 1.0"));
     }
 }
