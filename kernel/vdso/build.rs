@@ -1,5 +1,5 @@
 //! Makes the linker write a shared object with separate segments for text, constants and data. Its
-//! dynamic symbols are the functions of the table.
+//! dynamic symbols are the functions of `os_abi::vdso_functions!`.
 
 fn main() {
     let arguments = [

@@ -48,8 +48,8 @@ macro_rules! system_calls {
             /// Starts a thread of the process at an address, with a stack pointer and a word in a0;
             /// returns its number.
             12 now thread_create(entry, stack, argument);
-            /// Ends the current `park` of a thread, or its next one; the thread becomes at least as
-            /// urgent as `level`.
+            /// Ends the current `park` of the thread with index `line`, or its next one; the thread
+            /// becomes at least as urgent as `level`.
             13 now unpark(line, level);
             /// Wakes at most `count` waiters at an address, oldest first; returns their number.
             14 now futex_wake(address, count);
@@ -80,16 +80,17 @@ macro_rules! system_calls {
             /// Replaces the program by another program of the archive, or else of the disk, with an
             /// argument; descriptors stay open. Returns only on failure.
             25 thread exec(name, name_len, argument, argument_len);
-            /// Acquires the lock at an address (see [`thread`](crate::thread)), and waits until it
-            /// is free: meanwhile its holder is at least as urgent as the calling thread.
+            /// Waits until the lock at an address (see [`thread`](crate::thread)) is free, and
+            /// acquires it. Meanwhile its holder is at least as urgent as the calling thread.
             26 thread futex_lock(address);
             /// Passes the lock at an address to the most urgent thread that waits for it.
             27 now futex_unlock(address);
             /// Sets the level of an asynchronous call, or the nearest level that the process may
             /// have; for `call` and `token` see `cancel`.
             28 now reprio_call(call, token, level);
-            /// Applies the levels in the line of a thread, which another thread has made more
-            /// urgent. Otherwise they would apply only when the thread runs next.
+            /// Applies the levels that another thread has added to the line of a thread
+            /// (`LOCAL_BITMAP`, see [`thread`](crate::thread)). Without this call they would apply
+            /// only when the thread runs next.
             29 now follow(line);
             /// Ends an asynchronous call early: its completion arrives soon, with
             /// [`Cancelled`](crate::Error::Cancelled) unless the call has a result. `call` is the

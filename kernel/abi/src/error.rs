@@ -32,11 +32,11 @@ macro_rules! errors {
 
 errors! {
     /// There is no such system call.
-    NoSuchCall = -1, "no such system call: the program is for another kernel";
-    /// The memory is not the program's, or not for this purpose.
+    NoSuchCall = -1, "no such system call: the program was built for another kernel";
+    /// The memory is not the program's, or the program may not use it in this way.
     BadAddress = -2, "the memory is not the program's";
     /// The file descriptor does not exist, or does not allow this operation.
-    BadFile = -3, "no such file descriptor, or not for this";
+    BadFile = -3, "no such file descriptor, or it does not allow this operation";
     /// There is no memory, or the process has used up its share.
     OutOfMemory = -4, "no memory left for this process";
     /// A limit of the process is reached: descriptors, calls in flight, threads, processes.
@@ -57,7 +57,7 @@ errors! {
     /// The process has no such thread, or the thread cannot be waited for.
     NoThread = -12, "no such thread of the process";
     /// Other threads of the process do not leave their critical sections.
-    Busy = -13, "other threads of the process are in the middle of something; try again";
+    Busy = -13, "other threads of the process are in critical sections; try again";
     /// The parent made the call before `fork`, and receives its result.
     NotInherited = -14, "the call belongs to the parent of this process";
     /// The call was cancelled.

@@ -8,7 +8,7 @@
 //!  0x30_0002_0000  GLOBAL: the global bitmap; read-only
 //!  0x30_0001_0000  SHARED: state of the completion ring
 //!  0x30_0000_0000  INFO: start parameters of the program; read-only
-//!  0x20_0000_0000  STACK_TOP: the stack, downwards, above a hole
+//!  0x20_0000_0000  STACK_TOP: the stack, downwards, above unmapped pages
 //!  0x10_0000_0000  HEAP: memory that the program has mapped, upwards
 //!  0x1_0000        IMAGE: the program
 //! ```

@@ -1,8 +1,8 @@
 //! Pages that kernel and program share, word by word.
 //!
 //! [`SHARED`](crate::layout::SHARED) is private to a process, which can write to it. The kernel
-//! does not trust its contents: a wrong word harms only the process. The kernel never relies on the
-//! words that it wrote itself.
+//! does not trust its contents, not even the words that it wrote itself, which the program may have
+//! overwritten: a wrong word harms only the process.
 //!
 //! [`GLOBAL`](crate::layout::GLOBAL) is the same page in every process, and read-only: its first
 //! word is the *global bitmap*, bit L set if work of level L waits for a hart, in the kernel or in
@@ -46,7 +46,7 @@ pub const INHERIT: u8 = u8::MAX;
 /// Placeholder for "no coroutine runs" or "no level is lent".
 pub const NO_LEVEL: u64 = INHERIT as u64;
 
-/// Result of a call of `upshift_turn`.
+/// Result of `upshift_turn`, which polls at most one coroutine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum PollOutcome {
@@ -55,7 +55,7 @@ pub enum PollOutcome {
     /// A coroutine was polled.
     Polled = 1,
     /// A coroutine was polled, and work that is more urgent than all work of this thread waits for
-    /// a hart: the thread yields its hart.
+    /// a hart: the thread should yield its hart.
     Overtaken = 2,
 }
 

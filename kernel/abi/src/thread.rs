@@ -6,8 +6,9 @@
 //! program uses [`SERVER`] and [`IN_INTERRUPT`].
 //!
 //! *Grace:* while [`CRITICAL`] is not 0 the thread holds a lock for which other threads of its
-//! process may spin. The kernel then lets the thread continue for a little longer, once, and sets
-//! [`YIELD_REQUESTED`]: the thread must yield when it leaves the critical section.
+//! process may spin. If the kernel is about to preempt such a thread, it lets the thread continue
+//! for a little longer, once, and sets [`YIELD_REQUESTED`]: the thread must yield when it leaves
+//! the critical section.
 //!
 //! *Locks:* the word of a lending lock is 0 while the lock is free, otherwise the low-order bits of
 //! the number of its holder ([`HOLDER`]), and [`CONTENDED`] while others wait for it. A program

@@ -1,13 +1,13 @@
-//! Traces of user coroutines: a page that the vDSO writes to and the kernel empties whenever a
-//! thread of the process enters it.
+//! Traces of user coroutines: the vDSO writes them to a page, which the kernel empties whenever a
+//! thread of the process enters the kernel.
 //!
 //! The page [`TRACE`](crate::layout::TRACE) exists only while the kernel traces, and
 //! [`TRACING`](crate::shared::TRACING) is set. A thread claims an entry by incrementing [`NEXT`],
 //! and fills its words in order; the kernel reads the entries in order and resets the last word to
-//! 0. A program that finds the page full makes any system call. The kernel does not trust the
-//! entries.
+//! 0. A thread that finds the page full makes any system call, so that the kernel empties the page.
+//! The kernel does not trust the entries.
 
-/// Number of all entries that were begun (program → kernel).
+/// Number of all entries that have been claimed (program → kernel).
 pub const NEXT: usize = 0;
 /// Number of entries for which the page had no space (program → kernel).
 pub const LOST: usize = 1;

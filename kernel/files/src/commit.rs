@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The volume does not change during a commit, so the commit contains the state of one moment.
-//! After a failure of the disk, the volume is still readable from memory while it is mounted, and
-//! the disk is in the state of the last commit.
+//! After a failed write, the volume can still be read while it is mounted, and the disk is in the
+//! state of the last commit.
 
 use alloc::vec::Vec;
 use core::mem::replace;
@@ -78,7 +78,8 @@ impl Volume {
     /// Executes the next step of the commit in progress. `buffer` receives the block to be written.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::OutOfMemory`]: the volume has [failed](Volume::fail).
+    /// [`Error::NoSpace`], [`Error::OutOfMemory`]; after either, the volume has
+    /// [failed](Volume::fail).
     pub fn commit(&mut self, buffer: &mut Block) -> Result<Step, Error> {
         loop {
             let Some(stage) = self.stage.take() else {
@@ -99,7 +100,7 @@ impl Volume {
         }
     }
 
-    /// Marks the volume as failed, because the disk does not write.
+    /// Marks the volume as failed, because a write to the disk has failed.
     pub fn fail(&mut self) {
         self.has_failed = true;
         self.stage = None;

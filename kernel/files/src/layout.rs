@@ -40,7 +40,7 @@ const SUMMED: usize = 40;
 /// Number of a block, and the sum of its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pointer {
-    /// Number of the block, or 0 if it has none.
+    /// Number of the block, or 0 if there is none.
     pub(crate) block: u32,
     pub(crate) sum: u32,
 }

@@ -1,7 +1,7 @@
 //! A file system with atomic commits: copy-on-write, checksummed, small.
 //!
 //! ```text
-//!  heads (blocks 0 and 1, in turns) ─► directory ─► files
+//!  heads (blocks 0, 1 alternately)  ─► directory ─► files
 //!   generation, sum                     map blocks: 512 pointers each, (block, sum)
 //! ```
 //!
@@ -14,10 +14,10 @@
 //! 2. *This crate does no input or output.* [`Volume`] names the next block to be read or written;
 //!    the caller transfers it without holding a lock. So no function in this crate waits, and the
 //!    same source runs in the kernel and under tests.
-//! 3. *Memory is bounded.* It contains 8 bytes for each block of the disk that belongs to a file,
-//!    [`CACHE`] blocks, of which [`DIRTY`] may wait to be written, and a record for each of
+//! 3. *Memory is bounded.* A volume keeps 8 bytes for each block of the disk that belongs to a
+//!    file, [`CACHE`] blocks, of which [`DIRTY`] may wait to be written, and a record for each of
 //!    [`FILES`] files. A step copies and sums at most one block.
-//! 4. *The disk is an allegation.* The pointer to each block except the heads contains the block's
+//! 4. *The disk is not trusted.* The pointer to each block except the heads contains the block's
 //!    checksum, and every pointer is checked when the disk is mounted: a damaged disk is an error,
 //!    never a panic.
 //!
@@ -37,7 +37,7 @@
 //! | `commit` | writes changes from memory to the disk |
 //! | `mount` | reads the disk into memory |
 //! | [`direct`] | a volume on a synchronous disk |
-//! | [`load`] | a sequence of changes by a seed, for tests with power cuts |
+//! | [`load`] | a sequence of changes determined by a seed, for tests with power cuts |
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -73,7 +73,7 @@ pub enum Error {
     NotDirectory,
     /// The path is a directory.
     IsDirectory,
-    /// The write would begin behind the end of the file.
+    /// The write would begin beyond the end of the file.
     BadOffset,
     /// The disk is full, or there are too many files.
     NoSpace,
@@ -91,15 +91,15 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Error::NoFile => "no such file",
-            Error::BadName => "not the name of a file",
+            Error::BadName => "not a valid file name",
             Error::NotDirectory => "a part of the path is a file",
             Error::IsDirectory => "the path is a directory",
-            Error::BadOffset => "behind the end of the file",
+            Error::BadOffset => "the offset is beyond the end of the file",
             Error::NoSpace => "no space left on the disk",
-            Error::OutOfMemory => "no memory",
+            Error::OutOfMemory => "out of memory",
             Error::Damaged => "the disk is damaged",
             Error::Blank => "the disk is blank",
-            Error::Failed => "the disk does not write any more",
+            Error::Failed => "a write to the disk has failed, so it can only be read",
         })
     }
 }

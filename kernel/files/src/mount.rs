@@ -25,7 +25,8 @@ pub struct Mount {
     claimed: u64,
 }
 
-/// A block of a tree. `slot` is that of a file, or `None` for the directory.
+/// A block of a tree that must still be read. `slot` is that of a file, or `None` for the
+/// directory.
 #[derive(Clone, Copy)]
 struct Work {
     slot: Option<u32>,
@@ -230,7 +231,7 @@ mod tests {
     /// Random contents with valid sums: heads, directories and map blocks of random pointers and
     /// sizes. Mounting ends, with an error or with a volume whose files can be listed.
     #[test]
-    fn random_blocks_with_valid_sums_end_mounting() {
+    fn mounting_random_blocks_with_valid_sums_ends() {
         const BLOCKS: u64 = 1_200;
         let mut state = 1u64;
         let mut random = move |below: u64| {

@@ -48,7 +48,8 @@ impl Space {
         self.free
     }
 
-    /// Claims the block of a pointer on the disk. Fails if another pointer leads to it.
+    /// Claims the block of a pointer on the disk. Fails if there is no such block, or if another
+    /// pointer leads to it.
     pub(crate) fn claim(&mut self, block: u32) -> Result<(), Error> {
         if block < FIRST || block >= self.blocks || has(&self.current, block) {
             return Err(Error::Damaged);

@@ -268,7 +268,8 @@ impl Volume {
         self.sweep(slot);
     }
 
-    /// Removes an unlinked file that is not open, unless a commit is in progress, whose end sweeps.
+    /// Removes an unlinked file that is not open. While a commit is in progress this does nothing;
+    /// the end of the commit removes such files.
     pub(crate) fn sweep(&mut self, slot: u32) {
         let is_unused = |file: &mut FileRecord| file.is_unlinked && file.open_count == 0;
         if self.stage.is_none() && self.stored(slot).is_some_and(is_unused) {
@@ -482,7 +483,8 @@ impl Volume {
         self.step_before_write(Key { slot, index })
     }
 
-    /// Returns the block that must be fetched before a read at this offset of a file.
+    /// Returns the block that must be fetched before a read at this offset of a file; `None` if the
+    /// read can proceed.
     pub fn missing_for_read(&mut self, file: &File, offset: u64) -> Option<Fetch> {
         let slot = file.0;
         let (index, _) = split_offset(offset);

@@ -1,5 +1,5 @@
-//! Arbitrary contents of the disk give an error or files, but never a panic, and never need more
-//! memory than the size of the disk.
+//! A disk with arbitrary contents either fails with an error or can be used; it never causes a
+//! panic.
 
 use std::sync::LazyLock;
 
@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn damaged_images_are_errors(
+    fn damaged_images_cause_no_panic(
         damage in prop::collection::vec((0..700 * BLOCK, any::<u8>()), 1..8),
         heads in prop::collection::vec((0..2 * BLOCK, any::<u8>()), 0..3),
     ) {

@@ -1,6 +1,6 @@
-//! The power fails after each single write: any subset of the sectors that were not flushed is on
-//! the disk. All synced changes survive, and the files equal the state after some number of
-//! changes.
+//! Tests in which the power fails, once after each single write of a run. Any subset of the sectors
+//! that were not flushed is then on the disk. All synced changes survive, and the files equal the
+//! state after some number of changes.
 
 use os_files::direct::{Disk, Mounted};
 use os_files::load::{self, Change, Model};
@@ -109,8 +109,8 @@ fn apply(mounted: &mut Mounted<FailingDisk>, name: &str, change: &Change) -> Res
     }
 }
 
-/// Runs a seed until the power fails. Returns the disk, the number of synced changes, and the
-/// number of changes that have begun.
+/// Applies the changes of a seed until the power fails. Returns the disk, the number of synced
+/// changes, and the number of changes that have begun.
 fn run(disk: FailingDisk, seed: u64, changes: u64) -> (FailingDisk, u64, u64) {
     let mut mounted = Mounted::mount(disk).unwrap();
     let mut synced = 0;
@@ -151,7 +151,7 @@ fn check(found: &Model, seed: u64, synced: u64, begun: u64) -> Result<(), String
         model.apply(&name, &change);
     }
     Err(format!(
-        "seed {seed}: not as after any number from {synced} to {begun}"
+        "seed {seed}: the files equal no state after {synced} to {begun} changes"
     ))
 }
 

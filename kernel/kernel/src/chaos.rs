@@ -3,8 +3,8 @@
 //! With `chaos=SEED` on the command line the kernel occasionally takes an action that it may take
 //! at any time: it ends a quantum early, preempts a thread on the way to user mode, delays,
 //! interrupts a hart without a reason, wakes a hart that is not the nearest, creates a coroutine
-//! for a call that need not wait, or fails an allocation where this is an error value. Programs do
-//! the same (`vdso/src/chaos.rs`). Results must stay correct.
+//! for a call that need not wait, or fails an allocation whose failure the caller handles. The
+//! scheduler of programs does the like (`vdso/src/chaos.rs`). Results must stay correct.
 //!
 //! When chaos is off, each use costs a load. When it is on, each hart has its own sequence, so a
 //! seed repeats a run exactly where the machine is deterministic (`-icount`), and approximately
@@ -139,8 +139,8 @@ pub(crate) fn delay() {
     }
 }
 
-/// Possibly disturbs at a kernel entry of a thread, or at the choice of a hart's next coroutine: a
-/// hart is interrupted without a reason, or this hart is delayed.
+/// Sometimes interrupts a hart without a reason, or delays this hart. Called before a hart chooses
+/// its next coroutine, and before it enters user mode.
 #[inline]
 pub(crate) fn disturb() {
     if one_in(32) {

@@ -37,7 +37,7 @@ impl Machine {
         let mut words = self.arguments.split_whitespace();
         if let Some(word) = words.find(|word| !is_known(split(word).0)) {
             refuse(format_args!(
-                "`{word}` on the command line is not known: say {}",
+                "`{word}` on the command line is not known; the known words are {}",
                 KnownNames
             ));
         }

@@ -30,7 +30,7 @@ pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 const COROUTINES: usize = 8192;
 
 /// While polls are shorter than this, in microseconds, the scheduler reads the clock only at every
-/// fourth poll: the kernel does not use its CPU times.
+/// fourth poll: the kernel does not use the scheduler's CPU times.
 const COARSE_BELOW_MICROS: u64 = 20;
 
 static DOMAIN: Once<Domain<KernelHost>> = Once::new();
@@ -100,8 +100,9 @@ pub(crate) fn level() -> Level {
     domain().current_level().unwrap_or(LEAST_URGENT_WORK)
 }
 
-/// Allocates everything that hart `index` needs to serve its vCPU, before the hart is started: on a
-/// busy host it may start late, and must not allocate memory then that a program would miss.
+/// Allocates everything that hart `index` needs to serve its vCPU, before the hart is started. On a
+/// busy host the hart may start late, when programs already use the memory; an allocation at that
+/// time would take memory from them.
 ///
 /// # Panics
 /// If there is no memory, at boot time.
@@ -126,7 +127,9 @@ pub(crate) fn take() -> Executor<KernelHost> {
     let hart = hart::this();
     hart.vcpu.store(executor.vcpu().as_ptr(), Relaxed);
     let switching = CoroutineId::from_u64(hart.switching.load(Relaxed));
-    domain().wake(switching).expect("switching never ends");
+    domain()
+        .wake(switching)
+        .expect("the switching coroutine never ends");
     hart::set_online(index);
     executor
 }
@@ -200,10 +203,10 @@ pub(crate) fn interrupt_overtaken() {
 /// Shares waiting coroutines before the calling hart, `index`, enters user mode, perhaps for ever:
 /// a sleeping hart takes coroutines that wait here, or behind the programs of other harts.
 ///
-/// A hart that has become idle checks all queues before it sleeps. A hart that is woken here takes
-/// only coroutines that are more urgent than its own, and checks the rest here when it turns to a
-/// program itself. So while a hart sleeps, no coroutine waits behind a program. Costs two loads
-/// while no hart sleeps, else O(harts in user mode).
+/// A hart that has become idle checks all queues before it sleeps. A hart that is woken by this
+/// call takes only coroutines that are more urgent than its own, and calls this function itself
+/// before it runs a program. So while a hart sleeps, no coroutine waits behind a program. Costs two
+/// loads while no hart sleeps, else O(harts in user mode).
 pub(crate) fn announce_waiting(index: usize) {
     fence(SeqCst);
     if domain().idle_vcpus() == 0 {

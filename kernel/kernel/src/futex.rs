@@ -53,7 +53,7 @@ fn bucket(process: usize, address: usize) -> &'static IrqLock<VecDeque<Waiter>> 
     &WAITING[hash as usize]
 }
 
-/// Waits at an address while the word there is `value`, at most until `deadline`.
+/// Waits for a wake at an address if the word there is `value`, at most until `deadline`.
 ///
 /// # Errors
 /// [`Error::BadAddress`], [`Error::NoProcess`], [`Error::OutOfMemory`].

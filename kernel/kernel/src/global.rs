@@ -1,10 +1,10 @@
 //! The global bitmap, a word that every process can read.
 //!
 //! Bit L is set if work of level L waits for a hart: a ready user thread, or a ready kernel
-//! coroutine. The bitmap is rebuilt whenever a hart is about to return to user mode (so on each
-//! tick and each kernel entry) and whenever a thread becomes ready; O(harts). The bitmap does not
-//! include running work, so a process that sees a more urgent level than its own has a reason to
-//! give up its hart (SharedScheduler, section 3.4).
+//! coroutine. The bitmap is rebuilt whenever a hart is about to return to user mode (so after each
+//! interrupt and each call) and whenever a thread becomes ready; O(harts). It does not include
+//! running work, so a process that sees a more urgent level than its own has a reason to give up
+//! its hart (SharedScheduler, section 3.4).
 
 use crate::memory::shared;
 use crate::{executor, run_queue};

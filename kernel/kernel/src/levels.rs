@@ -5,7 +5,7 @@ use upshift_core::{CoroutineId, LEVELS, Level};
 
 use crate::executor;
 
-/// Number of waiters at each level, and the set of levels with waiters. O(1).
+/// Number of waiters at each level, and the set of levels with waiters. Each operation is O(1).
 pub(crate) struct WaiterLevels {
     count: [u16; LEVELS],
     bits: u64,

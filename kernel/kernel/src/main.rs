@@ -4,13 +4,13 @@
 //!
 //! 1. *The unit of scheduling is the coroutine.* The kernel is a domain of `upshift-core`, each
 //!    hart one of its vCPUs. There are no kernel threads.
-//! 2. *User memory is an allegation.* The kernel never follows a user's pointer: it checks the
-//!    range against the page table and copies through its own mapping. A bad pointer harms only its
+//! 2. *User memory is not trusted.* The kernel never follows a user's pointer: it checks the range
+//!    against the page table and copies through its own mapping. A bad pointer harms only its
 //!    process.
 //! 3. *No wake is lost.* Every queue is bounded by memory that is reserved in advance; wakes are
 //!    bits or links, never records that could be dropped.
-//! 4. *`unsafe` is confined to `arch` and `memory`*, and each block states its reason. The compiler
-//!    enforces this elsewhere.
+//! 4. *`unsafe` is confined to `arch`, `memory` and the virtio drivers*, and each block states its
+//!    reason. The compiler rejects it elsewhere.
 //! 5. *There is one kind of lock.* It masks interrupts, and is never held across an `await`.
 //!
 //! Locks are taken in this order, from the outside in. A lock that is not listed is never held
@@ -96,7 +96,7 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     let alternate = match machine.argument("harts") {
         None => false,
         Some("alternate") => true,
-        Some(other) => refuse(format_args!("harts={other}: say alternate, or nothing")),
+        Some(other) => refuse(format_args!("harts={other}: the only value is alternate")),
     };
     machine.use_harts(hart_id, alternate);
     let sstc = machine.harts.iter().all(|hart| hart.sstc);

@@ -340,8 +340,8 @@ pub(crate) fn update_running_level(index: usize, thread: &mut Thread) {
 
 /// Applies a change of level of the thread that has this slot, on behalf of `update_loan`
 /// (`process/lending.rs`): moves the thread in the queue, or raises it on its hart to `level`; a
-/// hart whose thread may have become less urgent is interrupted. Otherwise the thread is about to
-/// enter the queue, where its level is updated.
+/// hart whose thread may have become less urgent is interrupted. A thread that is neither in the
+/// queue nor on a hart is about to enter the queue, where its level is updated.
 pub(crate) fn requeue(
     process: &Process,
     slot: u16,

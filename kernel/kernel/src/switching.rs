@@ -242,7 +242,7 @@ impl ThreadRunner<'_> {
             }
             Trap::Fault(fault) => {
                 println!(
-                    "process {}: exception {} at {:#x}, about {:#x}",
+                    "process {}: exception {} at {:#x}, stval {:#x}",
                     thread.process.number(),
                     fault.cause,
                     fault.pc,

@@ -14,7 +14,7 @@ use core::task::Waker;
 use crate::chaos;
 use crate::memory::OutOfMemory;
 
-/// Capacity that is kept without timers; memory beyond it is freed.
+/// Capacity that is kept when no timer is left; memory beyond it is freed.
 const MIN_CAPACITY: usize = 64;
 
 /// A timer in the heap.

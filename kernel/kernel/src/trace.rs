@@ -280,8 +280,8 @@ pub(crate) fn stop() {
     ON.store(false, Relaxed);
 }
 
-/// Writes all records to the console, the records of a hart about in their order, and stops
-/// recording. Prints nothing if there are no records. Called before the machine ends.
+/// Writes all records to the console, those of a hart roughly in the order of their times, and
+/// stops recording. Prints nothing if there are no records. Called before the machine ends.
 ///
 /// ```text
 /// trace: begin TICKS_PER_SECOND HARTS

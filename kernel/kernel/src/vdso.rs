@@ -74,7 +74,7 @@ impl fmt::Display for VdsoError {
 /// # Errors
 /// [`VdsoError`].
 pub(crate) fn init(file: &[u8]) -> Result<(), VdsoError> {
-    let elf = Elf::object(file).map_err(|_| VdsoError::Malformed("no RISC-V shared object"))?;
+    let elf = Elf::object(file).map_err(|_| VdsoError::Malformed("not a RISC-V shared object"))?;
     let mut segments = Vec::new();
     let mut bytes = Vec::new();
     for segment in elf.segments() {
@@ -92,7 +92,7 @@ pub(crate) fn init(file: &[u8]) -> Result<(), VdsoError> {
     }
     let tables = Tables::new(&bytes, elf.dynamic());
     let tables = tables.ok_or(VdsoError::Malformed(
-        "its dynamic section is incomplete, or asks for binding",
+        "its dynamic section is incomplete, or requires symbols to be bound",
     ))?;
     let mut functions = [0; VDSO_NAMES.len()];
     for (address, name) in functions.iter_mut().zip(VDSO_NAMES) {
@@ -138,8 +138,8 @@ impl Tables {
                 (double(bytes, at)? == wanted).then_some(value as usize)
             })
         };
-        // Calls through a table that would have to be filled in occur if an exported function calls
-        // another by its name.
+        // If an exported function calls another by its name, the call goes through a table that the
+        // kernel would have to fill in.
         if value(CALLS_SIZE).is_some_and(|size| size != 0) {
             return None;
         }

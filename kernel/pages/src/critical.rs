@@ -1,8 +1,9 @@
 //! Critical sections of a thread, for which other threads may have to spin.
 //!
 //! Between [`enter`] and [`leave`] the kernel delays the preemption of the thread for a short time
-//! (`os_abi::thread`). Sections nest. A surplus `leave` makes a false claim, as any program may:
-//! the kernel lets such a thread finish for 100 µs of its own quantum, and no longer.
+//! (`os_abi::thread`). Sections nest. After a surplus `leave` the thread seems to be in a critical
+//! section for ever. Any program may make such a false claim: the kernel lets the thread continue
+//! for at most 100 µs.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 

@@ -64,7 +64,7 @@ fn request(image: &Image, connections: u32, n: u32) -> Result<u64, String> {
     let mut lines = output.lines();
     let nanos = lines.find_map(|line| line.strip_prefix("matrix: ")?.split(' ').nth(NANOS));
     let nanos = nanos.and_then(|nanos| nanos.parse().ok());
-    nanos.ok_or_else(|| format!("{output}\nthe server says no cost of a request"))
+    nanos.ok_or_else(|| format!("{output}\nthe server reports no cost of a request"))
 }
 
 /// Measures one round of the ring of 3,600 coroutines.
@@ -94,7 +94,7 @@ fn ticks_of_round(output: &str) -> Result<u64, String> {
     let ticks = words.next().and_then(|line| line.split(' ').next());
     ticks
         .and_then(|ticks| ticks.parse().ok())
-        .ok_or_else(|| format!("{output}\nthe ring has not come round"))
+        .ok_or_else(|| format!("{output}\nthe ring has completed no round"))
 }
 
 fn boot(image: &Image, icount: bool, arguments: &str) -> Result<String, String> {

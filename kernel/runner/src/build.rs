@@ -79,7 +79,7 @@ pub(crate) fn with_kernel_threads() -> Result<Image, String> {
     with_feature("kernel-threads")
 }
 
-/// Builds the image of a kernel that is mapped in no page table of a program.
+/// Builds the image of a kernel that the page tables of programs do not map.
 pub(crate) fn isolated() -> Result<Image, String> {
     with_feature("isolated")
 }

@@ -107,7 +107,7 @@ pub(crate) fn put(image: &Path, files: &[(String, Vec<u8>)]) -> Result<(), Strin
     let bytes = fs::read(image).map_err(io)?;
     let message = |error: Error| match error {
         Error::Damaged | Error::Failed => format!(
-            "{}: not a disk of this kernel, or damaged; take another file",
+            "{}: not a disk of this kernel, or damaged; use another file",
             image.display()
         ),
         error => format!("{}: {error}", image.display()),

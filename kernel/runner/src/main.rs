@@ -44,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Builds the images of the tests, without a test
+    /// Builds the images of the tests, without running a test
     Build(Build),
     /// Boots to a shell, with the console on the terminal
     Run(Run),
@@ -52,17 +52,17 @@ enum Task {
     Disk(DiskArgs),
     /// Runs the test matrix
     Test(Test),
-    /// Runs all tests repeatedly, then more seeds
+    /// Runs all tests repeatedly, then with more seeds of chaos
     Soak(Soak),
     /// Kills a machine with a disk in the middle of its writes
     PowerCut {
-        /// How many times [default: as in soak]
+        /// Number of kills [default: as in soak]
         #[arg(long, value_name = "N")]
         seeds: Option<u64>,
     },
     /// Counts the instructions of operations
     Bench {
-        /// Boots a kernel that is in no page table of a program
+        /// Boots a kernel that the page tables of programs do not map
         #[arg(long)]
         isolated: bool,
     },
@@ -89,13 +89,13 @@ struct Run {
     /// The image of a disk, created if the file does not exist
     #[arg(long, value_name = "FILE")]
     disk: Option<PathBuf>,
-    /// Adds a network card; the first port, of 127.0.0.1, leads to the second, of the machine
+    /// Adds a network card; port HOST of 127.0.0.1 leads to port MACHINE of the machine
     #[arg(long, value_name = "HOST:MACHINE", value_parser = forward)]
     network: Option<qemu::Network>,
     /// Builds and boots for a processor without Zba, Zbb and Zbs
     #[arg(long)]
     rv64gc: bool,
-    /// Builds a kernel that is in no page table of a program
+    /// Builds a kernel that the page tables of programs do not map
     #[arg(long, conflicts_with = "rv64gc")]
     isolated: bool,
     /// The command line of the kernel; without init=PROGRAM the shell starts
@@ -166,13 +166,13 @@ struct Part {
     /// A few points
     #[arg(long)]
     quick: bool,
-    /// The papers' figures, by clocks so slow that connections ask for more than harts do
+    /// The papers' figures, with clocks so slow that the harts cannot answer all requests
     #[arg(long)]
     saturation: bool,
     /// Profiles the instructions of a request
     #[arg(long)]
     profile: bool,
-    /// Draws without a measurement
+    /// Draws the existing points, without a measurement
     #[arg(long)]
     draw: bool,
 }

@@ -90,9 +90,9 @@ pub(crate) fn draw(program: &str, trace: &Trace) -> String {
     drawing.out
 }
 
-/// Returns the changes of each thread and coroutine, except of the coroutines that switch threads.
-/// The order is that of appearance; if there are more than [`MAX_ROWS`], the rows with the most
-/// changes come first.
+/// Returns the changes of each thread and coroutine, except those of the coroutines that switch
+/// threads. The order is that of appearance; if there are more than [`MAX_ROWS`], the rows with the
+/// most changes come first.
 fn rows(trace: &Trace) -> Vec<Vec<&Record>> {
     let mut known = HashMap::new();
     let mut rows: Vec<Vec<&Record>> = Vec::new();
@@ -148,7 +148,7 @@ impl Drawing<'_> {
             let _ = write!(title, "; {} older changes are lost (--records)", trace.lost);
         }
         if left_out > 0 {
-            let _ = write!(title, "; {left_out} that change least are left out");
+            let _ = write!(title, "; the {left_out} rows that change least are omitted");
         }
         self.text((NAMES, 18.0), "start", DARK, &title);
         let activities = ACTIVITIES.map(|(_, name, colour)| (name, colour));
@@ -280,7 +280,7 @@ mod tests {
         }
         output += "trace: end 0\n";
         let drawing = draw("many", &parse(&output).expect("the output is a trace"));
-        assert!(drawing.contains("39 that change least are left out"));
+        assert!(drawing.contains("the 39 rows that change least are omitted"));
         assert!(drawing.contains("thread 99.0") && !drawing.contains("thread 1.0"));
     }
 }

@@ -15,8 +15,8 @@
 //!
 //! The synchronous form borrows its buffer. The asynchronous form owns it as a `Vec<u8>`, which is
 //! returned with the result, `(Result<usize, Error>, Vec<u8>)`, and stays in place if the future is
-//! dropped. When the call returns, the kernel has read all names, arguments and lists of
-//! descriptors. kernel when the call returns.
+//! dropped. Names, arguments and lists of descriptors need not be owned: the kernel has read them
+//! when the call returns.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
@@ -147,9 +147,9 @@ pub fn receive_from(socket: usize, #[buffer] buffer: &mut [u8]) -> Result<usize,
 /// `flags` are [`CREATE`](os_abi::number::CREATE) and [`TRUNCATE`](os_abi::number::TRUNCATE).
 ///
 /// # Errors
-/// [`Error::NoFile`], [`Error::NoSpace`], [`Error::BadArgument`]: no path.
-/// [`Error::IsDirectory`], [`Error::NotDirectory`]: a part of the path is a file.
-/// [`Error::DiskFailed`].
+/// [`Error::NoFile`], [`Error::NoSpace`], [`Error::DiskFailed`]; [`Error::BadArgument`] if the name
+/// is not a path, [`Error::IsDirectory`] if it is a directory, [`Error::NotDirectory`] if a part of
+/// the path is a file.
 #[async_fn(AsyncCall<usize> = later::open(name.as_ptr() as usize, name.len(), flags))]
 pub fn open(name: &str, flags: usize) -> Result<usize, Error>;
 

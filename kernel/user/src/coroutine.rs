@@ -17,7 +17,7 @@ use os_abi::shared::{INHERIT, NO_LEVEL};
 use crate::lock::SpinLock;
 use crate::vdso;
 
-/// Id of a coroutine of this program. The id of a coroutine that has ended stays invalid.
+/// Id of a coroutine of this program. The id of a coroutine that has ended is never reused.
 pub type Cid = u64;
 
 /// State that a coroutine and its handle share.
@@ -159,7 +159,7 @@ impl<T> Future for JoinHandle<T> {
         if shared.ended {
             let result = shared.result.take();
             drop(shared);
-            // The loan ends with the id.
+            // The loan has ended with the coroutine.
             self.lent = NO_LEVEL;
             return Poll::Ready(result);
         }

@@ -1,7 +1,7 @@
 //! Additional vCPUs for the coroutines of a program: `alloc_cpu` of the SharedScheduler papers.
 //!
-//! A separate thread serves each vCPU. An idle vCPU takes work from the others, the most urgent
-//! first, from the coroutines that were started with [`coroutine::spawn`](crate::coroutine::spawn).
+//! A separate thread serves each vCPU. An idle vCPU takes coroutines from the others, the most
+//! urgent first, if they were started with [`coroutine::spawn`](crate::coroutine::spawn).
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicBool;

@@ -1,6 +1,6 @@
 //! Threads that compute on all harts, for tests of more and less urgent work. They end when a test
-//! stops them, or when their time limit has passed, which is a failure on a machine of any number
-//! of harts and any speed.
+//! stops them, or when their time limit has passed. The limit is long enough that, for any number
+//! of harts and any speed of the machine, reaching it is a failure.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -18,9 +18,9 @@ pub struct Hogs {
     over: Arc<AtomicBool>,
 }
 
-/// Number of hogs: more than the harts of a machine.
+/// Number of these threads: more than a machine has harts.
 pub const COUNT: usize = 9;
-/// Time limit of hogs, in seconds.
+/// Time limit of these threads, in seconds.
 pub const LIMIT_SECONDS: u64 = 20;
 
 /// Longest time that counts between two checks, in milliseconds. Otherwise a host that is stopped

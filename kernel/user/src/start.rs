@@ -37,7 +37,7 @@ macro_rules! coroutine_entry {
 pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
     let (allocate, release) = (heap::allocate as *const (), heap::release as *const ());
     if info().vdso[0] == 0 || vdso::upshift_init(allocate as u64, release as u64) == 0 {
-        println!("no scheduler: the machine was booted without a vDSO, or memory is out");
+        println!("no scheduler: the machine was booted without a vDSO, or is out of memory");
         return 2;
     }
     asynchronous::enable_interrupts();
@@ -53,7 +53,7 @@ pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
 #[doc(hidden)]
 pub fn run(main: fn() -> isize) -> ! {
     if info().version != VERSION {
-        println!("this program is for another kernel: build both again");
+        println!("this program was built for another kernel: rebuild both");
         exit(2);
     }
     exit(main())

@@ -1,10 +1,10 @@
 //! [`Mutex`] and [`Condvar`] for threads, on `futex_wait` and `futex_wake`.
 //!
-//! An uncontended mutex costs a compare-exchange to lock and another to unlock, no system call. For
-//! a contended mutex the waiter makes a call, which parks its thread and lends its level to the
+//! An uncontended mutex costs a compare-exchange to lock and another to unlock, and no system call.
+//! For a contended mutex the waiter makes a call, which parks its thread and lends its level to the
 //! holder, and the holder makes a call that hands the lock to the most urgent waiter. A condition
-//! variable without waiters costs two atomic steps per notification. A wait blocks the thread and
-//! its vCPU, so coroutines should not hold a mutex for long.
+//! variable without waiters costs two atomic operations per notification. A wait blocks the thread
+//! and its vCPU, so coroutines should not hold a mutex for long.
 //!
 //! No wake is lost: the kernel compares the word while it holds the lock under which wakers look
 //! for waiters.
@@ -90,7 +90,7 @@ impl<T> Mutex<T> {
         while let Err(error) = sys::futex_lock(self.address()) {
             assert!(
                 error == Error::OutOfMemory,
-                "the lock is a word of this program"
+                "`futex_lock` failed for another reason than memory: {error}"
             );
             // Retry until there is memory for the waiter.
             lock::relax(tries);

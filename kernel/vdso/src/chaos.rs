@@ -1,9 +1,9 @@
 //! Chaos in a program: see `kernel/src/chaos.rs`.
 //!
 //! The scheduler's chaos mode shuffles the ready coroutines of a level, and requests preemption at
-//! every other pick. A program that honoured every request would yield its hart after each poll,
-//! and a program that calls [`honours_preemption`] until the answer is false would never advance.
-//! Therefore a quarter of the requests are honoured. request in four is honoured.
+//! every other pick. A program that honoured every request would keep yielding, and a program that
+//! yields until `upshift_need_preempt` returns 0 might never advance. Therefore only one request in
+//! four, at random, is reported to the program.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -46,7 +46,7 @@ pub(crate) fn honours_preemption() -> bool {
     random(4).is_none_or(|number| number == 0)
 }
 
-/// Returns whether the thread yields its hart after this poll without a reason.
+/// Returns whether the thread yields its hart after this poll although no work is more urgent.
 #[inline]
 pub(crate) fn forces_yield() -> bool {
     random(8) == Some(0)

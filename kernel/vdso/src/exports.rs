@@ -19,12 +19,12 @@ use crate::host::{self, Server, VdsoHost, domain, server};
 use crate::{chaos, memory};
 
 /// Length of polls, in ticks, below which the scheduler reads the clock only at every fourth poll.
-/// Programs do not see its CPU times, and the kernel enforces the quanta.
+/// Programs do not see the scheduler's CPU times, and the kernel enforces the quanta.
 const COARSE_BELOW: u64 = 200;
 
 /// Creates the scheduler; the calling thread serves its first vCPU. `allocate(size, align)` and
-/// `release(address, size, align)` are functions of the program. Returns 1, or 0 if there is no
-/// memory or a scheduler exists.
+/// `release(address, size, align)` are functions of the program that fulfil the contract of an
+/// allocator. Returns 1, or 0 if there is no memory or a scheduler exists.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
     if domain().is_some() || !memory::set(allocate, release) {
@@ -76,12 +76,12 @@ fn serve() -> u64 {
 extern "C" fn upshift_release() -> u64 {
     let Some(server) = server() else { return 0 };
     drop(server.yielded.take());
-    // The vCPU retires while the line still names it.
+    // The vCPU retires while the line still contains the address of its server.
     server.executor.retire();
     let server = core::ptr::from_ref(server).cast_mut();
     host::stop_serving();
-    // SAFETY: `upshift_serve` has boxed the server, and no reference is left: the line of the
-    // thread no longer names the server, and other threads know only the vCPU.
+    // SAFETY: `serve` has boxed the server, and no reference is left: the line of the thread no
+    // longer contains the address of the server, and other threads know only the vCPU.
     drop(unsafe { Box::from_raw(server) });
     1
 }
@@ -213,7 +213,7 @@ extern "C" fn upshift_need_preempt() -> u64 {
     u64::from(local && chaos::honours_preemption() || host::is_overtaken())
 }
 
-/// Polls the most urgent ready coroutine once, and returns the next step.
+/// Polls the most urgent ready coroutine once, if there is one. Returns a [`Turn`].
 #[unsafe(no_mangle)]
 extern "C" fn upshift_turn() -> u64 {
     let Some(server) = server() else {
@@ -279,7 +279,7 @@ extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
         return before;
     };
     let id = CoroutineId::from_u64(id);
-    // Only more urgent levels are added to existing loans.
+    // An existing loan can only become more urgent: to lend a less urgent level, begin a new one.
     if level > before || before == NO_LEVEL {
         if before != NO_LEVEL {
             end_loan(domain, id);

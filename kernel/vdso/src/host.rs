@@ -18,8 +18,8 @@ use crate::trace;
 /// The host of the scheduler in a process.
 pub(crate) struct VdsoHost;
 
-/// Number of spins before a thread yields its hart to other threads of its level, and number before
-/// it sleeps, which lets less urgent threads run.
+/// Number of spins after which a thread yields its hart to other threads of its level, and number
+/// after which it sleeps, which lets less urgent threads run.
 const YIELD_AFTER: u32 = 50;
 const SLEEP_AFTER: u32 = 100;
 /// Duration of a sleep, in ticks.
@@ -61,7 +61,7 @@ unsafe impl Host for VdsoHost {
     }
 
     /// Unparks the thread of a vCPU, which waits in the kernel. The thread gets the level of the
-    /// most urgent work, which costs only loads.
+    /// domain's most urgent work, which is found by loads alone.
     fn kick(&self, index: usize) {
         let Some(domain) = domain() else { return };
         let level = domain.bitmap().trailing_zeros().min(62);
@@ -71,8 +71,9 @@ unsafe impl Host for VdsoHost {
         }
     }
 
-    /// Spins, then yields, then sleeps. The kernel has stopped the holder of the lock in spite of
-    /// its grace, so the holder should get the hart.
+    /// Spins, then yields, then sleeps. If spinning does not suffice, the kernel has stopped the
+    /// holder of the lock in spite of its grace (`os_abi::thread`), so the holder should get the
+    /// hart.
     fn relax(&self, spins: u32) {
         match spins {
             0..YIELD_AFTER => core::hint::spin_loop(),

@@ -23,7 +23,7 @@ pub(crate) fn record_state(id: CoroutineId, level: Level, state: State) {
     let thread = os_pages::line_index();
     let hart = word(HARTS + thread).load(Relaxed);
     let Some(entry) = claim_entry().or_else(|| {
-        // The kernel empties the page whenever a thread enters it.
+        // The kernel empties the page whenever a thread enters the kernel.
         host::call(number::clock, 0, 0);
         claim_entry()
     }) else {

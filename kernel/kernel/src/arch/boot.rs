@@ -138,7 +138,7 @@ no_bits:
     li      t1, 0x23333
     sw      t1, (t0)
     j       5b
-8:  .asciz  "upshift: this processor lacks Zba, Zbb or Zbs: take an RVA22 one, or QEMU's -cpu rv64, or build with --rv64gc\n"
+8:  .asciz  "upshift: this processor lacks Zba, Zbb or Zbs: use an RVA22 processor, or QEMU's -cpu rv64, or build with --rv64gc\n"
     .balign 4
     "#,
     r#"

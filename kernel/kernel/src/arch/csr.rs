@@ -73,12 +73,12 @@ pub(crate) fn interrupts_off() -> bool {
     before & SIE != 0
 }
 
-/// Enables interrupts if `before`, the result of [`interrupts_off`], had them enabled.
+/// Enables interrupts if `before`, the result of [`interrupts_off`], is true.
 #[inline]
 pub(crate) fn interrupts_restore(before: bool) {
     if before {
-        // SAFETY: handlers may run at any point of kernel code that has not
-        // masked them; they only use interrupt-safe locks.
+        // SAFETY: interrupt handlers may run at any point of kernel code that has not masked
+        // interrupts; they use only locks that mask interrupts.
         unsafe { asm!("csrs sstatus, {}", in(reg) SIE, options(nostack)) };
     }
 }

@@ -1,7 +1,7 @@
 //! RISC-V: registers, traps, firmware, and the devices of every machine.
 //!
-//! This module and `memory` are the only places of `unsafe`, and each block states its reason. All
-//! exported items may be called safely. The module contains no policy.
+//! This module, `memory` and the virtio drivers are the only places of `unsafe`, and each block
+//! states its reason. The module contains no policy.
 
 pub(crate) mod boot;
 pub(crate) mod csr;

@@ -11,8 +11,8 @@
 //! of the kernel.
 //!
 //! In an isolated kernel the transition passes through the gate (`gate.rs`): the text from
-//! `enter_user` to `user_trap` is in every table, and changes the table where it has the fewest
-//! registers in use.
+//! `enter_user` to `user_trap` is in every page table, and switches to the other table at the point
+//! at which the fewest registers are in use.
 //!
 //! Floating point is off in the kernel, and at the start of a program. The first floating-point
 //! instruction of a program traps; from then on its registers are saved if they were changed, and
@@ -217,7 +217,7 @@ extern "C" fn handle() {
         interrupts::handle(cause & !csr::INTERRUPT);
     } else {
         panic!(
-            "exception {cause} in the kernel at {:#x}, about {:#x}",
+            "exception {cause} in the kernel at {:#x}, stval {:#x}",
             csr::sepc(),
             csr::stval()
         );

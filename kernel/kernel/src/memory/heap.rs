@@ -1,7 +1,7 @@
 //! The kernel heap: size classes over frames.
 //!
 //! Allocations of 16 to 1024 bytes come from pages of cells of one size; larger allocations are
-//! blocks of the frame allocator. Each page has a list of its free cells, behind a header; each
+//! blocks of the frame allocator. Each page begins with a header and lists its free cells; each
 //! class has a list of the pages with free cells. A page without used cells returns to the frame
 //! allocator, except the last page of its class, so memory that the kernel has allocated for
 //! programs becomes available to programs again. Each operation is O(1), except for the creation of
@@ -105,7 +105,7 @@ impl Heap {
         let first = page + size_of::<Header>().next_multiple_of(size);
         let mut free = NONE;
         for cell in (first..page + PAGE).step_by(size).rev() {
-            // SAFETY: the cell is within the page, behind the header, and only the heap uses the
+            // SAFETY: the cell is within the page, after the header, and only the heap uses the
             // page.
             unsafe { *(cell as *mut usize) = free };
             free = cell;

@@ -6,7 +6,7 @@
 //!  DIRECT + end of RAM   ┤
 //!                        │ all RAM, at its physical address + DIRECT: readable and
 //!                        │ writable, but the image in it is W^X: text RX,
-//!                        │ constants R, data RW, a hole below each stack
+//!                        │ constants R, data RW, an unmapped page below each stack
 //!  DIRECT + 2 GiB        ┤
 //!                        │ devices, readable and writable
 //!  DIRECT                ┘ 0xffff_ffc0_0000_0000
@@ -20,8 +20,8 @@
 //! isolated kernel empty except for a gate (`isolated.rs`). The kernel is mapped once, so no memory
 //! is writable under one address and executable under another.
 //!
-//! This module and `arch` are the only places of `unsafe`. User memory is an *allegation*: see
-//! [`user`].
+//! This module, `arch` and the virtio drivers are the only places of `unsafe`. User memory is not
+//! trusted: see [`user`].
 
 pub(crate) mod dma;
 pub(crate) mod frames;
@@ -101,7 +101,7 @@ fn image() -> Range<usize> {
 /// after [`init`], in any memory.
 pub(crate) fn boot_bytes(start: PhysAddr, len: usize) -> Option<&'static [u8]> {
     let first_gib = DEVICE_END..DEVICE_END + (1 << 30);
-    let mapped = KERNEL_TABLE.try_get().map_or(first_gib, |_| memory_end());
+    let mapped = KERNEL_TABLE.try_get().map_or(first_gib, |_| ram_range());
     let end = start.get().checked_add(len)?;
     if start.get() < mapped.start || end > mapped.end || end > isize::MAX as usize {
         return None;
@@ -114,15 +114,15 @@ pub(crate) fn boot_bytes(start: PhysAddr, len: usize) -> Option<&'static [u8]> {
 static KERNEL_TABLE: Once<PageTable> = Once::new();
 static RAM: Once<Range<usize>> = Once::new();
 
-fn memory_end() -> Range<usize> {
+fn ram_range() -> Range<usize> {
     RAM.get().clone()
 }
 
 /// Number of frames that requests of programs never use: 4 MiB.
 pub(crate) const KERNEL_RESERVE: usize = 1024;
 
-/// Returns whether memory is so short that the kernel must keep it. Then every request of a program
-/// that needs kernel memory is refused.
+/// Returns whether the kernel must keep the rest of the memory for itself. While this is so, every
+/// request of a program that needs kernel memory is refused.
 pub(crate) fn is_short() -> bool {
     frames::free_frames() < KERNEL_RESERVE
 }

@@ -1,7 +1,7 @@
 //! The only access to user memory.
 //!
-//! A [`UserSlice`] is an *allegation*: a program claims that the range belongs to it. At the moment
-//! of use, and under the lock of the page table, each page is checked for the intended access and
+//! A [`UserSlice`] is only a claim: a program states that the range belongs to it. At the moment of
+//! use, and under the lock of the page table, each page is checked for the intended access and
 //! copied through the kernel's mapping. The kernel never dereferences a user's address, so no
 //! address makes it fault.
 
@@ -209,7 +209,7 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             unsafe { write_volatile(to.add(n), read_volatile(from.add(n))) };
         }
     };
-    // The head ends where `to` is aligned; `from` is then a constant number of bytes behind an
+    // The head ends where `to` is aligned; `from` is then a constant number of bytes past an
     // aligned address.
     let head = (to.addr().wrapping_neg() % WORD).min(len);
     bytes(0..head);

@@ -1,6 +1,6 @@
 //! Deadlines of slots: a binary heap that knows the position of each slot. It allocates no memory
-//! after boot. Setting and removing a deadline cost O(log slots), or nothing if the slot already
-//! has an earlier deadline. earlier deadline.
+//! after boot. Setting and removing a deadline cost O(log slots);
+//! [`Deadlines::set_no_later_than`] costs nothing if the slot already has an earlier deadline.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -62,8 +62,9 @@ impl Deadlines {
         }
     }
 
-    /// Sets the deadline of a slot unless it has an earlier one. A slot that is served too early
-    /// gets its real deadline then. So a deadline that moves with each frame costs nothing.
+    /// Sets the deadline of a slot unless the slot has an earlier one. When a slot is served before
+    /// its real deadline, the caller sets the real one. So a deadline that each frame postpones
+    /// costs nothing.
     pub(super) fn set_no_later_than(&mut self, slot: Index, deadline: Instant) {
         match self.positions[usize::from(slot)] {
             NONE => self.set(slot, Some(deadline)),

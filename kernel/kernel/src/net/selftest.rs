@@ -296,7 +296,7 @@ pub(crate) async fn checksums_are_right() -> Outcome {
                 frame[at] ^= 0x10;
                 ensure!(
                     !checksum::is_valid(frame),
-                    "{at} of {frame:?} is reported as valid"
+                    "changed byte {at} of {frame:?} is reported as valid"
                 );
                 frame[at] ^= 0x10;
             }

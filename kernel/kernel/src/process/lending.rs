@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The effective level of a thread is its own, set by its program, or the most urgent level that is
-//! lent to it. Loans are recomputed from the waiting calls whenever a call begins or ends to wait,
+//! lent to it. Loans are recomputed from the waiting calls whenever a call begins or stops waiting,
 //! or changes its level. So a loan ends with its wait, whatever the reason, and no thread stays
 //! raised. A loan is passed on immediately along chains of waiting threads, and in a cycle until no
 //! level changes any more.

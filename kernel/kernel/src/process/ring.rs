@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  call: reserve ─► coroutine … ─► complete: entry, tail
-//!                                    ├─ a thread takes them out: it is as urgent
+//!                                    ├─ a thread takes them out: it becomes as urgent
 //!                                    ├─ a thread is parked: it resumes
 //!                                    └─ else: a user interrupt
 //! ```

@@ -1,4 +1,4 @@
-//! The table of processes: names, children, spawning, waiting, killing.
+//! The table of processes: numbers, children, spawning, waiting, killing.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -12,7 +12,7 @@
 //!
 //! A thread has a *line*, its index here and in the page of `os_abi::thread`, and a number: the
 //! line plus a generation, so that no number is used twice. An ended thread keeps its line until it
-//! is joined, so lines bound both running and ended threads.
+//! is joined, so the number of lines limits running and ended threads together.
 //!
 //! All operations are O(1) except joining, which is O(threads that wait to join).
 

@@ -16,7 +16,7 @@ pub(super) async fn frames_come_back() -> Outcome {
     for _ in 0..256 {
         frames.push(Frame::zeroed().map_err(|_| "no frame")?);
     }
-    ensure!(free_frames() == with_list - 256, "256 frames taken");
+    ensure!(free_frames() == with_list - 256, "256 frames not taken");
     let mut addresses: Vec<_> = frames.iter().map(Frame::address).collect();
     addresses.sort_unstable();
     addresses.dedup();

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  call ── lock ─► Volume: done, or ─► a block is missing: read it, supply it, try again
-//!                                  └─► wait for a commit ◄── Committer: a step at a time, locked;
-//!                                                             the disk without it
+//!                                  └─► wait for a commit ◄── Committer: each step under the lock,
+//!                                                             each transfer without it
 //! ```
 //!
 //! All files share one lock, which is never held while the disk works. The *committer* writes

@@ -62,7 +62,7 @@ pub(crate) async fn unmount() {
         return;
     }
     if let Err(error) = sync().await {
-        println!("upshift: the disk has not all that was written: {error}");
+        println!("upshift: the disk lacks some of the changes: {error}");
     }
     let volume = STORAGE.lock().volume.take();
     drop(volume);

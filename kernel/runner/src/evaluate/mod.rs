@@ -34,7 +34,7 @@ use point::{Load, MODELS, Point};
 /// Time limit of a machine whose time counts instructions, on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Number of threads of all programs: enough for three per connection at 500 connections, although
-/// a server gets a share of a share.
+/// the server's share is only a fraction of the machine's.
 const THREADS: u32 = 4096;
 /// Names of the files of profiles and of spin loops.
 const PROFILE: &str = "profile.csv";
@@ -160,7 +160,7 @@ fn measure_all(plan: &[Load], file: &Path) -> Result<usize, String> {
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..PARALLEL_MACHINES).map(|_| scope.spawn(work)).collect();
         let mut ended = workers.into_iter().map(|worker| worker.join());
-        ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
+        ended.try_for_each(|end| end.unwrap_or(Err("a worker panicked".to_owned())))
     })?;
     Ok(output.into_inner().map_or(0, |(_, failed)| failed))
 }

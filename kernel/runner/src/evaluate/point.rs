@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_lines_have_no_figures() {
+    fn only_lines_of_the_program_have_figures() {
         let line = "matrix: threads 16 8 1 0 all 1011 1011718 1561 1538 1902 123 951 1500 1600 1700 1950 97000";
         let parsed = parse_program_line(line, 2);
         assert!(parsed.is_some_and(|figures| {

@@ -45,7 +45,7 @@ pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
         let limit = Instant::now() + TIMEOUT;
         while !wire.answers(len, RETRY_TIMEOUT)? {
             if Instant::now() > limit {
-                return Err(format!("{len} bytes are not answered"));
+                return Err(format!("a frame of {len} bytes is not answered"));
             }
         }
     }
@@ -54,12 +54,12 @@ pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
         let mut request = wire.request(98);
         request[at] ^= 1;
         if wire.is_answered(&request, SILENCE)? {
-            return Err(format!("a frame with a wrong checksum is answered: {at}"));
+            return Err(format!("a frame is answered although byte {at} is wrong"));
         }
     }
     for len in TOO_LONG {
         if wire.answers(len, SILENCE)? {
-            return Err(format!("{len} bytes are answered"));
+            return Err(format!("a frame of {len} bytes is answered"));
         }
         wire.wait_for_answer(&format!("after {len} bytes"))?;
     }
@@ -141,7 +141,7 @@ impl Wire {
                 return if frame.get(42..request.len()) == request.get(42..) {
                     Ok(true)
                 } else {
-                    Err(format!("the answer to {} bytes differs", request.len()))
+                    Err(format!("the echo of {} bytes is wrong", request.len()))
                 };
             }
         }

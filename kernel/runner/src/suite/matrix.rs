@@ -110,7 +110,7 @@ pub(super) fn rv64gc() -> Result<Run, String> {
 /// Common part of the names of the machines whose kernel is isolated.
 pub(super) const ISOLATED: &str = "isolated";
 
-/// Returns tests of kernel and programs, on a kernel that is mapped in no page table of a program.
+/// Returns tests of kernel and programs, on a kernel that the page tables of programs do not map.
 pub(super) fn isolated() -> Result<Vec<Run>, String> {
     let image = build::isolated()?;
     let runs = [
@@ -282,7 +282,7 @@ fn late() -> Run {
         if outcome.output.contains(" is not online") {
             Ok(())
         } else {
-            Err("the other hart was in time".to_owned())
+            Err("the other hart was not late".to_owned())
         }
     };
     run
@@ -380,8 +380,9 @@ fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
     Ok([coroutines, threads, on_kernel_threads(kernel_threads, last)])
 }
 
-/// Checks the law of the closed loop: a request of the most urgent class takes as long as a request
-/// of each connection of that class.
+/// Checks the law of the closed loop: while a connection of the most urgent class waits for a
+/// reply, the server answers one request of each connection of that class. So the latency is the
+/// cost of a request times the number of these connections.
 fn latency_matches_cost(outcome: &Outcome) -> Result<(), String> {
     const CONNECTIONS: u64 = 16 / 4;
     let lines = outcome.output.lines();
@@ -396,7 +397,7 @@ fn latency_matches_cost(outcome: &Outcome) -> Result<(), String> {
             Ok(())
         }
         (latency, cost) => Err(format!(
-            "a request takes {latency:?} µs, and one of {CONNECTIONS} connections costs {cost:?} ns"
+            "the latency is {latency:?} µs, not {CONNECTIONS} times the cost of {cost:?} ns"
         )),
     }
 }

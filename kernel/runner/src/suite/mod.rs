@@ -209,10 +209,10 @@ fn run_some(
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
         let mut ended = workers.into_iter().map(|worker| worker.join());
-        ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
+        ended.try_for_each(|end| end.unwrap_or(Err("a worker panicked".to_owned())))
     })?;
     let ended = ended.into_inner();
-    let (Counts { passed, failed }, failures) = ended.map_err(|_| "a runner panicked")?;
+    let (Counts { passed, failed }, failures) = ended.map_err(|_| "a worker panicked")?;
     println!("{passed} passed, {failed} failed");
     Ok(failures)
 }

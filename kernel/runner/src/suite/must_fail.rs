@@ -74,7 +74,7 @@ pub(super) fn refusals() -> Result<Vec<Run>, String> {
         )?,
         refused(
             "that is no ELF file",
-            "upshift: the vDSO is malformed: no RISC-V shared object",
+            "upshift: the vDSO is malformed: not a RISC-V shared object",
             |_| b"nonsense".to_vec(),
         )?,
     ])

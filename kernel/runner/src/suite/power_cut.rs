@@ -68,8 +68,8 @@ pub(super) fn run(image: &Image, seeds: u64) -> Result<bool, String> {
     Ok(lost == 0)
 }
 
-/// Returns the number of syncs, and the delay after them, of a cut. Half of the cuts are within the
-/// first formatting or the first syncs.
+/// Returns the number of syncs after which the power is cut, and the delay after the last of them.
+/// With 0 syncs, the delay starts when the program begins its changes.
 fn cut_time(seed: u64) -> (u64, Duration) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = |below: u64| {
@@ -202,7 +202,7 @@ fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, Strin
         model.apply(&name, &change);
     }
     Err(format!(
-        "the files are not as after any number of changes from {synced} on"
+        "the files equal no state after {synced} or a few more changes"
     ))
 }
 

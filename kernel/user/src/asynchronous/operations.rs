@@ -113,7 +113,7 @@ pub(super) struct ClaimedOperation {
     operation: &'static Operation,
 }
 
-/// Claims a free operation. The search begins behind the operation that was claimed last, and
+/// Claims a free operation. The search begins after the operation that was claimed last, and
 /// allocates a batch if none is free. Returns `None` if the table is full.
 #[inline]
 pub(super) fn take() -> Option<ClaimedOperation> {

@@ -39,7 +39,8 @@ fn max_delay() -> u64 {
     250 * MICROS * HARTS.load(Relaxed)
 }
 
-/// Time for which a program computes without delaying other programs, in microseconds.
+/// Time for which a program computes, in microseconds. Meanwhile other programs must not be
+/// delayed.
 const LONG: u64 = 12_000;
 
 async fn main() -> isize {

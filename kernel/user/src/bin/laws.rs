@@ -79,7 +79,8 @@ fn overlap(a: Span, b: Span) -> u64 {
     a.1.min(b.1).saturating_sub(a.0.max(b.0))
 }
 
-/// An activation of a thread, from the end of a sleep on, as the thread has recorded it.
+/// An activation of a thread, from the end of a sleep on, as the thread has recorded it. It has
+/// nothing to do with the turn of a hart.
 struct Turn {
     level: u8,
     /// Time at which the thread became ready.

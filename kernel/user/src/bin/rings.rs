@@ -67,7 +67,7 @@ fn start_ring(ring: &[Pipe], messages: u64) -> Result<Links, Error> {
         .collect()
 }
 
-/// Returns the ticks for `turns` turns of `messages` messages in each ring.
+/// Returns the ticks for `turns` rounds of `messages` messages in each ring.
 async fn measure(rings: &[Vec<Pipe>], messages: u64, turns: u64) -> Result<u64, Error> {
     let mut links = Vec::new();
     for ring in rings {

@@ -28,7 +28,7 @@ tests! {
     threads_return_their_results,
     threads_are_limited_and_come_back,
     thread_numbers_are_not_used_twice,
-    threads_have_stacks_with_an_end,
+    thread_can_use_most_of_its_stack,
     futex_waits_only_for_the_value,
     futex_wait_ends_in_time,
     futex_wakes_in_order,
@@ -162,7 +162,7 @@ async fn thread_numbers_are_not_used_twice() -> Outcome {
     second.join().map_err(message)
 }
 
-async fn threads_have_stacks_with_an_end() -> Outcome {
+async fn thread_can_use_most_of_its_stack() -> Outcome {
     let used = thread::spawn(|| {
         let block = core::hint::black_box([7u8; 40_000]);
         block.iter().map(|byte| u64::from(*byte)).sum::<u64>()

@@ -66,6 +66,7 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
 
 /// Bounded queue between coroutines.
 struct Channel {
+    /// The items, and the coroutines that wait until the items change.
     items: Mutex<(VecDeque<u64>, VecDeque<u64>)>,
 }
 

@@ -47,6 +47,7 @@ impl Counter {
         }
     }
 
+    /// Returns the block that represents all blocks of the same process.
     pub(super) fn root(&mut self, mut block: usize) -> usize {
         while self.blocks[block].parent != block {
             let parent = self.blocks[block].parent;

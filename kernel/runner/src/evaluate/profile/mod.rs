@@ -143,7 +143,7 @@ pub(crate) fn run(file: &Path, spinning_file: &Path, is_verbose: bool) -> Result
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..PARALLEL_MACHINES).map(|_| scope.spawn(work)).collect();
         let mut ended = workers.into_iter().map(|worker| worker.join());
-        ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
+        ended.try_for_each(|end| end.unwrap_or(Err("a worker panicked".to_owned())))
     })?;
     let mut profiles = profiles.into_inner().unwrap_or_default();
     profiles.sort_by_key(|profile| {

@@ -63,8 +63,8 @@ pub(crate) async fn dropped_read_keeps_its_buffer() -> Outcome {
     close(pipe)
 }
 
-/// Coroutines pass tokens around a ring of pipes. A process may have only a few pipes, so each pipe
-/// carries the tokens of many coroutines.
+/// Coroutines pass tokens around a ring of four pipes, each of which carries the tokens of many
+/// coroutines.
 pub(crate) async fn pipe_ring_of_coroutines() -> Outcome {
     const COROUTINES: usize = 60;
     let pipes = [new_pipe()?, new_pipe()?, new_pipe()?, new_pipe()?];
@@ -227,7 +227,7 @@ pub(crate) async fn dropped_calls_free_their_slots() -> Outcome {
         drop(reads);
         yield_now().await;
     }
-    // Soon as many calls fit in as before.
+    // After a while, as many calls fit in as before.
     let limit = now() + 100 * ticks_per_second();
     loop {
         let (reads, _) = as_many_as_possible(&pipe).await;

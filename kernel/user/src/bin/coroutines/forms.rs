@@ -16,13 +16,13 @@ use crate::{close, new_pipe};
 
 pub(crate) async fn both_forms_of_read_and_write() -> Outcome {
     let pipe = new_pipe()?;
-    ensure!(write!(pipe.writer, b"one") == Ok(3), "the thread writes");
+    ensure!(write!(pipe.writer, b"one") == Ok(3), "no blocking write");
     let (count, bytes) = read!(pipe.reader, vec![0; 8], current()).await;
     ensure!(count == Ok(3) && bytes == b"one\0\0\0\0\0", "{count:?}");
     let (count, bytes) = write!(pipe.writer, b"two".to_vec(), current()).await;
     ensure!(count == Ok(3) && bytes == b"two", "{count:?}");
     let mut bytes = [0; 8];
-    ensure!(read!(pipe.reader, &mut bytes) == Ok(3), "the thread reads");
+    ensure!(read!(pipe.reader, &mut bytes) == Ok(3), "no blocking read");
     ensure!(bytes.starts_with(b"two"), "{bytes:?}");
     sys::close(pipe.reader).map_err(message)?;
     let blocking = write!(pipe.writer, b"late");

@@ -148,7 +148,7 @@ async fn reprio_moves_a_ready_coroutine() -> Outcome {
     spawn(note(&order, 0), Some(50)).map_err(message)?;
     let second = spawn(note(&order, 1), Some(50)).map_err(message)?;
     ensure!(reprio(second.cid(), 40), "the coroutine has ended");
-    ensure!(!reprio(second.cid(), 64), "64 is not a level");
+    ensure!(!reprio(second.cid(), 64), "level 64 is accepted");
     until_noted(&order, 2).await;
     let order = order.take();
     ensure!(order == [1, 0], "ran in the order {order:?}");

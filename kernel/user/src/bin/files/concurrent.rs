@@ -102,7 +102,7 @@ pub(crate) async fn writers_of_all_levels_make_progress() -> Outcome {
         let file = open(&name, 0).map_err(message)?;
         ensure!(
             read_to_end(file) == Ok(pattern(number, 6 * BLOCK)),
-            "{name}"
+            "{name} has other bytes"
         );
         close(file);
         unlink(&name).map_err(message)?;

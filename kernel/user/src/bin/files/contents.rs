@@ -139,7 +139,7 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
     seek(file, 1).map_err(message)?;
     ensure!(
         write(file, b"x") == Err(Error::BadArgument),
-        "a write behind the end succeeded"
+        "a write beyond the end succeeded"
     );
     ensure!(size(file) == Ok(0), "the file has grown");
     seek(file, 0).map_err(message)?;
@@ -149,7 +149,10 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
             answers == [Err(Error::BadAddress); 2],
             "{start}: {answers:?}"
         );
-        ensure!(sys::list(0, start, 8) == Err(Error::BadAddress), "{start}");
+        ensure!(
+            sys::list(0, start, 8) == Err(Error::BadAddress),
+            "list to {start}"
+        );
     }
     // Only the first half of the buffer is mapped.
     let end = sys::map(1).map_err(message)? as usize + BLOCK;
@@ -203,7 +206,7 @@ pub(crate) async fn a_full_disk_is_an_error() -> Outcome {
         ensure!(written < 1_000, "the disk is never full");
     };
     ensure!(error == Error::NoSpace, "{error}");
-    ensure!(written > 15, "full after {written}");
+    ensure!(written > 15, "full after {written} writes");
     ensure!(
         open("another", 1) == Err(Error::NoSpace),
         "the full disk has room for another file"

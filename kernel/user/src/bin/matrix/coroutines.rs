@@ -106,7 +106,7 @@ pub(crate) async fn serve(
     }
     sys::close(listener)?;
     // This coroutine only joins; it is less urgent than the coroutines that it joins, unless a
-    // client has requested a still lower level.
+    // client has requested a level that is as little urgent.
     reprio(current(), 62);
     for worker in workers {
         worker.await.unwrap_or(Ok(()))?;

@@ -94,7 +94,7 @@ fn report(child: usize, program: &str, status: Result<isize, Error>, in_backgrou
         Ok(0) if !in_background => {}
         Ok(0) => println!("{child} has ended: {program}"),
         Ok(KILLED) => println!("{child} was killed: {program}"),
-        Ok(FAULTED) => println!("{child} did what it may not, see above: {program}"),
+        Ok(FAULTED) => println!("{child} was ended by a fault, see above: {program}"),
         Ok(status) => println!("{child} has ended with status {status}: {program}"),
         Err(error) => println!("{program}: {error}"),
     }

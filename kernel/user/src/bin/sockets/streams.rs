@@ -144,15 +144,15 @@ pub(crate) async fn waiting_for_a_connection_can_be_cancelled() -> Outcome {
 
 pub(crate) async fn both_forms_of_accept_and_connect() -> Outcome {
     let listener = listen(3005, 2).map_err(message)?;
-    for is_awaited in [false, true] {
+    for awaits_accept in [false, true] {
         let socket = sys::socket().map_err(message)? as usize;
-        let connected = if is_awaited {
+        let connected = if awaits_accept {
             calls::connect!(socket, SELF, 3005)
         } else {
             calls::connect!(socket, SELF, 3005, current()).await
         };
         connected.map_err(message)?;
-        let accepted = if is_awaited {
+        let accepted = if awaits_accept {
             accept!(listener, current()).await
         } else {
             accept!(listener)
