@@ -148,7 +148,7 @@ fn sighup_reopens_the_log_and_names_settings_that_need_a_restart() {
     std::fs::rename(folder.0.join("access.jsonl"), folder.0.join("old.jsonl")).unwrap();
     folder.write("serve.toml", "receive-level = 1\ncontrol = \"x\"\n");
     server.signal("HUP");
-    let stderr_part = "a restart makes it so: receive-level, control";
+    let stderr_part = "after a restart: receive-level, control";
     wait_until("the reload", || folder.read("stderr").contains(stderr_part));
     server.get("/b", "");
     wait_until("a line of the new log", || logged(&folder).len() == 1);

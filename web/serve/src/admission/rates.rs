@@ -1,7 +1,7 @@
 //! Request rates, limited by a token bucket for each address.
 //!
-//! A full bucket carries no information and is removed, so the table contains the addresses of the
-//! last second.
+//! A full bucket is the same as a new one, so it is removed: the table contains only addresses that
+//! have sent requests recently.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
