@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut go = Command::new("go");
     go.args(["build", "-buildmode=c-archive", "-o"])
         .arg(folder.join("libwork.a"))
         .arg("work.go");
-    let status = go.status().expect("Go is installed");
+    let status = go.status().expect("cannot run `go`: is Go installed?");
     assert!(status.success(), "{go:?}: {status}");
     println!("cargo:rustc-link-search=native={}", folder.display());
     println!("cargo:rustc-link-lib=static=work");

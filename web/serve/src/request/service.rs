@@ -89,8 +89,8 @@ impl Service<Request<Incoming>> for HttpService {
             }
         };
         let entry = Entry::new(facts, stream, (urgency, default_level), level, now);
-        // A refusal is sent at the level of receiving, where it does not wait behind other requests
-        // of its level.
+        // A refusal is sent at the level of receiving, so it does not queue among the requests of
+        // its own level.
         let at_receive_level = site.is_err() || class == AdmissionClass::Always;
         let is_ruled = rule.is_some();
         let mut active = ActiveRequest::new(
