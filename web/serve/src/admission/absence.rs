@@ -16,8 +16,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
-/// Minimum time between two checks, in ns. As much of each interval counts in any case; the
-/// kernel's time slices are longer.
+/// Minimum time between two checks, in ns. This much of the time between two checks always counts;
+/// the kernel's time slices are longer.
 const CHECK_INTERVAL: u64 = 1_000_000;
 /// Largest budget for absences, in ns; clients notice a longer stop in any case.
 const MAX_ABSENCE: u64 = 1_000_000_000;

@@ -284,7 +284,7 @@ impl Clocks {
     }
 
     /// Restarts the clocks of writing while the client takes bytes. `unsent` is the length of the
-    /// send queue. That a write is still pending does not show that the client takes nothing: the
+    /// send queue. A pending write alone does not show that the client takes nothing, since the
     /// write waits until a third of the socket's buffer is free.
     pub(super) fn note_progress(&self, unsent: usize, now: u64) {
         let client_takes = self.last_unsent.swap(unsent, Relaxed) != unsent;

@@ -31,8 +31,7 @@ const FRAME_SIZE_ERROR: &[u8] = b"\xff\xff\xff\x06\0\0\0\0\0";
 /// Longest payload of a `PRIORITY_UPDATE` that is read, in bytes: a stream number and 64 bytes of
 /// the field. Longer updates are ignored.
 const MAX_UPDATE_BYTES: usize = 4 + 64;
-/// The number of cancelled requests of a client may exceed the number of its other requests by this
-/// number.
+/// Number by which the cancelled requests of a client may exceed its other requests.
 const MAX_EXCESS_RESETS: u64 = 200;
 
 /// An event in the stream of frames.

@@ -263,7 +263,7 @@ pub(super) fn explain(address: SocketAddr, error: &io::Error) -> String {
             let port_holder = match port_holder(address) {
                 None => "a process that cannot be seen from here (of another user or container)".to_owned(),
                 Some((pid, _)) if pid == std::process::id() => {
-                    return format!("this process ({pid}) listens there already; each --listen needs its own");
+                    return format!("this process ({pid}) listens there already; give --listen another address");
                 }
                 Some((pid, command_line)) => format!("process {pid} (`{command_line}`)"),
             };
