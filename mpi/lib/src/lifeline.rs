@@ -99,7 +99,8 @@ impl Lifeline {
         let hello = Hello::new(&invitation, me, node.ranks.len() == 1);
         let reached = (me == first && me != 0).then(|| hello.connect(&invitation));
         // After this barrier, every host that can reach rank 0 is in the queue of rank 0's
-        // listener. SAFETY: guaranteed by the caller.
+        // listener.
+        // SAFETY: guaranteed by the caller.
         check(unsafe { sys::MPI_Barrier(sys::RSMPI_COMM_WORLD) })?;
         if let Some(listener) = listener {
             return Ok(hello.accept_all(&listener, others));
