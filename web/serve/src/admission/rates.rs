@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_then_the_rate() {
+    fn a_burst_is_followed_by_the_rate() {
         let rates = RateLimiter::default();
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let burst = (0..100).filter(|_| rates.take(one, 10, SECOND)).count();

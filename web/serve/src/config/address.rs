@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_parsed_and_formatted() {
+    fn valid_addresses_are_parsed_and_formatted_and_others_refused() {
         for (text, expected) in [
             ("10.0.0.1:80", "10.0.0.1:80"),
             ("[::1]:80", "[::1]:80"),

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_both_families() {
+    fn networks_of_both_families_contain_their_addresses() {
         let contains = |network: &str, address: &str| {
             network
                 .parse::<Network>()

@@ -51,7 +51,7 @@ pub(crate) fn curl(
 }
 
 #[test]
-fn the_client_chooses_the_version_of_http() {
+fn the_client_chooses_the_version_of_http_and_plain_http_is_refused() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["first.test"]);
     let body: Vec<u8> = (0..3_000_000u32).map(|n| (n * 13 % 251) as u8).collect();
