@@ -1,4 +1,4 @@
-//! Runs *parties*, coroutines that repeat a step, whose polls call Go. The runtime of Go has
+//! Runs *parties*: coroutines that repeat a step, in which they call Go. The runtime of Go has
 //! threads, signals and small stacks of its own. All parties must make progress.
 //!
 //! Each case runs for half a second, or for `UPSHIFT_TORTURE_SECONDS`, and prints the numbers of
@@ -59,7 +59,8 @@ fn long_polls(runtime: &Runtime, parties: &mut Parties) {
     parties.resting_party(runtime, URGENT, work(100));
 }
 
-/// Adds parties that serve connections whose data arrives while their vCPU may be in a long poll.
+/// Adds parties that serve connections. Data arrives while a vCPU may be in a long poll of another
+/// party.
 fn sockets(runtime: &Runtime, parties: &mut Parties) {
     const CONNECTIONS: usize = 8;
     parties.party(runtime, BACKGROUND, work(5_000), || {

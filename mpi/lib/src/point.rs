@@ -305,7 +305,7 @@ impl Message {
     }
 }
 
-/// Returns all items of a message, whose number the probe has determined.
+/// Returns all items of a message. The probe has determined their number.
 fn finish_message<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Received<T>> {
     let outcome = completion.outcome?;
     let data = *completion

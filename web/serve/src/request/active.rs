@@ -115,7 +115,8 @@ impl ActiveRequest {
         }
     }
 
-    /// Waits for the turn of the request at its level, then begins it. Ready from then on.
+    /// Waits for the turn of the request at its level, then begins it. Returns ready from then
+    /// on.
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.stage == Stage::Received {
             // From now on the operator can move the request to another level.

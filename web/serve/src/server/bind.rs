@@ -203,8 +203,8 @@ fn keep_alive(listener: impl AsFd) {
 }
 
 /// Listens on an address. Waits up to [`PORT_RELEASE_TIMEOUT`] for the port of a killed process:
-/// the port is free only when the kernel has released the ring of this process, which is no longer
-/// visible as the port's holder.
+/// the kernel frees the port only when it has released the ring of the process, and until then no
+/// process is visible as the holder of the port.
 ///
 /// # Errors
 /// The message names the reason and a remedy.
