@@ -10,7 +10,7 @@ fn main() {
     go.args(["build", "-buildmode=c-archive", "-o"])
         .arg(folder.join("libwork.a"))
         .arg("work.go");
-    let status = go.status().expect("Go is installed");
+    let status = go.status().expect("cannot run `go`: is Go installed?");
     assert!(status.success(), "{go:?}: {status}");
     println!("cargo:rustc-link-search=native={}", folder.display());
     println!("cargo:rustc-link-lib=static=work");

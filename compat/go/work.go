@@ -1,12 +1,12 @@
-// Package main is a library of C that computes.
+// Package main is a C library that computes.
 package main
 
 import "C"
 
 import "time"
 
-// Work computes for so many microseconds, in calls that are deep enough for the stack of a
-// goroutine to grow, and makes garbage.
+// Work computes for the given number of microseconds. Its calls are nested deeply enough for the
+// stack of a goroutine to grow, and it makes garbage.
 //
 //export Work
 func Work(micros C.longlong) C.longlong {
@@ -19,7 +19,7 @@ func Work(micros C.longlong) C.longlong {
 	return C.longlong(n)
 }
 
-// Keeps what Work allocates from being left out.
+// The compiler cannot remove the allocations of Work, because they are assigned to this variable.
 var garbage []int64
 
 //go:noinline

@@ -1,10 +1,10 @@
-//! Runs parties whose polls call Go, whose runtime has threads, signals and small stacks. All
-//! parties must make progress.
+//! Runs *parties*: coroutines that repeat a step, in which they call Go. The runtime of Go has
+//! threads, signals and small stacks of its own. All parties must make progress.
 //!
-//! Each case runs for half a second, or for `UPSHIFT_TORTURE_SECONDS`, and prints the steps of its
-//! parties. A party without progress ends the process.
+//! Each case runs for half a second, or for `UPSHIFT_TORTURE_SECONDS`, and prints the numbers of
+//! steps of its parties. A party without progress ends the process.
 
-// The program uses fewer functions than the tests.
+// This program uses fewer functions of the module than the tests of the runtime.
 #[allow(dead_code)]
 #[path = "../../../linux/runtime/tests/torture/parties.rs"]
 mod parties;
@@ -24,7 +24,7 @@ unsafe extern "C" {
     safe fn Work(micros: i64) -> i64;
 }
 
-/// Returns the step of a party.
+/// Returns the step of a party, which computes in Go for `micros` microseconds.
 fn work(micros: i64) -> impl FnMut() + Send + 'static {
     move || _ = std::hint::black_box(Work(micros))
 }
@@ -59,7 +59,8 @@ fn long_polls(runtime: &Runtime, parties: &mut Parties) {
     parties.resting_party(runtime, URGENT, work(100));
 }
 
-/// Adds parties that serve connections whose data arrives while their vCPU may be in a long poll.
+/// Adds parties that serve connections. Data arrives while a vCPU may be in a long poll of another
+/// party.
 fn sockets(runtime: &Runtime, parties: &mut Parties) {
     const CONNECTIONS: usize = 8;
     parties.party(runtime, BACKGROUND, work(5_000), || {

@@ -1,10 +1,11 @@
 //! Measures crates that need a tokio runtime, on Upshift with `tokio-rt`, against real servers.
 //!
 //! `compat-programs NAME` runs the operation of that name 300 times alone, and 300 times at level 8
-//! beside four busy coroutines of level 40, which must not end first. A third series of 300 runs in
-//! a `current_thread` runtime of tokio. The output is a line of the table: medians in microseconds.
-//! The servers are in `COMPAT_POSTGRES` (a connection string), `COMPAT_POSTGRES_URL`,
-//! `COMPAT_REDIS` and `COMPAT_RABBITMQ` (URLs); HTTP servers are part of the program.
+//! beside four busy coroutines of level 40, which must still run when the series ends. A third
+//! series of 300 runs in a `current_thread` runtime of tokio. The output is a line of a table with
+//! the medians in microseconds. The servers are in `COMPAT_POSTGRES` (a connection string),
+//! `COMPAT_POSTGRES_URL`, `COMPAT_REDIS` and `COMPAT_RABBITMQ` (URLs); HTTP servers are part of the
+//! program.
 
 mod operations;
 

@@ -1,4 +1,4 @@
-//! The operations, of which each is one round trip.
+//! The operations. A run of an operation is one round trip.
 
 mod grpc;
 mod queue;

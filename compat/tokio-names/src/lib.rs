@@ -2,8 +2,8 @@
 //! `upshift::{sync, time, task}` are source-compatible.
 //!
 //! `cargo xtask compat tokio` creates a package of this library and of the tests in the registry's
-//! copy of tokio, and compares the failing tests with `differences.txt`. `select!` and `io` are
-//! those of tokio; every runtime is a runtime of Upshift.
+//! copy of tokio, and compares the failing tests with `differences.txt`. `io` and the macros are
+//! tokio's own; every runtime is a runtime of Upshift.
 
 pub mod runtime;
 

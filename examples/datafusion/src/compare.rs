@@ -60,7 +60,7 @@ pub(crate) fn run(rounds: u64, length: Duration) -> Result<(), Box<dyn Error>> {
             let mut connection = TcpStream::connect(server.address)?;
             let body = load::get(&mut connection, "/reports")?;
             if *report.get_or_insert_with(|| body.clone()) != body {
-                return Err(format!("{}: another report", mode.name()).into());
+                return Err(format!("{}: the report differs", mode.name()).into());
             }
             seen.push(load::run(server.address, length)?);
         }

@@ -1,5 +1,5 @@
 //! The clients. Two of them request one report after the other, and eight request prices at times
-//! fixed in advance, so that a late answer also counts for the requests behind it.
+//! fixed in advance, so that a late answer also counts for the requests that wait behind it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -31,7 +31,7 @@ impl Measurements {
     }
 }
 
-/// Puts load on a server for this time.
+/// Runs the clients against a server for the time `length`.
 pub(crate) fn run(server: SocketAddr, length: Duration) -> io::Result<Measurements> {
     let until = Instant::now() + length;
     let (prices, reports) = thread::scope(|scope| {
@@ -68,7 +68,7 @@ fn ask_prices(server: SocketAddr, client: u32, until: Instant) -> io::Result<Vec
     Ok(latencies)
 }
 
-/// Returns the rate of reports that one client got.
+/// Returns the number of reports per second that one client got.
 fn ask_reports(server: SocketAddr, until: Instant) -> io::Result<f64> {
     let mut connection = connect(server)?;
     let began = Instant::now();

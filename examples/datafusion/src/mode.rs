@@ -1,4 +1,4 @@
-//! Modes of serving prices and reports: the runtimes and threads in use.
+//! The modes of serving prices and reports, which differ in their runtimes and threads.
 
 use std::error::Error;
 use std::str::FromStr;

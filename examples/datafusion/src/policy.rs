@@ -5,8 +5,8 @@ pub(crate) fn run_when_idle() {
     set(libc::SCHED_IDLE, 0);
 }
 
-/// Puts the calling thread, which stands for another machine, above the threads of the server, if
-/// the process has the right to.
+/// Puts the calling thread, which represents a client on another machine, above the threads of the
+/// server, if the process is permitted to do so.
 pub(crate) fn run_first() {
     set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
 }

@@ -25,7 +25,7 @@ impl IntoResponse for Error {
                 tracing::error!(%error, "a request failed");
                 (
                     StatusCode::BAD_GATEWAY,
-                    "something behind this service failed",
+                    "a server that this service needs has failed",
                 )
             }
         };

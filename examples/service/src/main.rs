@@ -15,7 +15,7 @@
 //! | `POST /orders` | 8 | inserts an order, sends it to the web sockets |
 //! | `GET /quotes/{item}` | 16 | asks the partner, over https |
 //! | `GET /events` | 16 | the web socket |
-//! | `POST`, `GET`, `DELETE /report` | 24 | starts, shows, stops the background job of level 48 |
+//! | `POST`, `GET`, `DELETE /report` | 24 | starts a job of level 48, shows its report, stops it |
 //! | `GET /files/…` | 56 | a file of `FILES` |
 //!
 //! `LISTEN` (default 127.0.0.1:8080) is the address; `PARTNER_CA` names a file of certificates to

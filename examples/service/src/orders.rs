@@ -50,7 +50,7 @@ pub async fn create(
     Json(new): Json<NewOrder>,
 ) -> Result<(StatusCode, Json<Order>), Error> {
     if new.quantity < 1 {
-        return Err(Error::Invalid("an order is of one piece at least"));
+        return Err(Error::Invalid("the quantity must be at least 1"));
     }
     let order: Order = sqlx::query_as(
         "INSERT INTO orders (item, quantity) VALUES ($1, $2) RETURNING id, item, quantity",

@@ -70,12 +70,12 @@ async fn compute(shop: &Shop, round: u64) -> Result<(), Box<dyn std::error::Erro
     let mut by_item: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let mut hasher = DefaultHasher::new();
     while let Some(order) = rows.try_next().await? {
-        // Stands for the computation of a report per order: about 80 µs.
+        // Represents the computation that a report needs for each order: about 80 µs.
         for step in 0..8_000 {
             (order.id, order.quantity, step).hash(&mut hasher);
         }
         // Yields the CPU to the databases, for which an urgent request may wait. Otherwise they
-        // would get the CPU at the kernel's tick only, up to 4 ms later.
+        // would get the CPU only at the kernel's next tick, up to 4 ms later.
         std::thread::yield_now();
         let sum = by_item.entry(order.item).or_default();
         sum.0 += 1;

@@ -1,12 +1,12 @@
 //! An axum service whose spans go to OpenTelemetry, each request with its route and level.
 //!
 //! ```text
-//! cargo run                          # asks itself for two routes, prints the spans, and ends
-//! cargo run 127.0.0.1:8080           # serves until Ctrl-C
+//! cargo run                          # requests two routes from itself, prints the spans, and ends
+//! cargo run 127.0.0.1:8080           # serves until SIGTERM
 //! ```
 //!
-//! The spans are printed. For a collector, put `opentelemetry-otlp` in the place of
-//! `opentelemetry-stdout`: [`exported_by`] takes a processor for any exporter. The batch processor
+//! The spans are printed. To send them to a collector, replace `opentelemetry-stdout` with
+//! `opentelemetry-otlp`: [`exported_by`] takes a processor for any exporter. The batch processor
 //! has a thread of its own, so no vCPU waits for the exporter, and no runtime of tokio is needed.
 
 use std::io::{Read, Write};
@@ -39,7 +39,8 @@ fn exported_by(
         .build();
     let spans = tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("shop"))
-        // Coroutines have spans at DEBUG: a connection would be the parent of its requests.
+        // Coroutines have spans at DEBUG. Without this filter, the span of a connection would
+        // be the parent of the spans of its requests.
         .with_filter(LevelFilter::INFO);
     (provider, tracing_subscriber::registry().with(spans))
 }
@@ -96,7 +97,8 @@ fn ask_for_all(address: SocketAddr) -> std::io::Result<Vec<String>> {
         .collect()
 }
 
-/// Serves the address; without one, asks its own server for each route and returns the answers.
+/// Serves on `address`. Without an address, requests each route from its own server and returns the
+/// answers.
 fn run(address: Option<&str>) -> std::io::Result<Vec<String>> {
     let runtime = upshift::Runtime::builder().vcpus(1).build()?;
     runtime.block_on(async {

@@ -48,7 +48,7 @@ async fn reduce(world: World, runs: bool, seconds: f64) -> Result<()> {
         items = comm.allreduce(items, Op::Sum).await?;
         taken.push(before.elapsed());
         if items[1] != world.size() as f64 {
-            return Err(Error::System("a wrong sum".into()));
+            return Err(Error::System("allreduce gave a wrong sum".into()));
         }
         if items[0] > 0.0 {
             break;

@@ -1,10 +1,11 @@
 //! `cargo xtask mpi bench`: the effect of overlap, levels and serving on 1, 2 and 4 ranks, and a
 //! model of 64 and 1,024 ranks from the measured costs.
 //!
-//! The driver starts this program by `mpirun` once for each way of each measurement, in interleaved
-//! rounds, prints medians with their spread, and writes them into `mpi/bench/FIGURES.md` (not with
-//! `--quick`, and only if the tree is that of a commit). The ways do the same work on the same
-//! ranks. All ranks share one machine: no network is measured.
+//! A measurement does the same work on the same ranks in several *ways*, which are compared. The
+//! driver starts this program by `mpirun` once for each way of each measurement, in interleaved
+//! rounds. It prints medians with their spread, and writes them into `mpi/bench/FIGURES.md` (not
+//! with `--quick`, and only if the sources are those of a commit). All ranks share one machine: no
+//! network is measured.
 
 mod collective;
 mod costs;
@@ -24,16 +25,16 @@ use clap::Parser;
 /// Measures upshift-mpi.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Show in about a minute that it works: the figures mean nothing
+    /// Only show that the program works, in about a minute: the figures mean nothing
     #[arg(long)]
     quick: bool,
     /// Numbers of ranks
     #[arg(long, value_delimiter = ',', default_value = "1,2,4")]
     ranks: Vec<usize>,
-    /// Measure this only, and write nothing
+    /// Run only this measurement, and write no file
     #[arg(long)]
     only: Option<String>,
-    /// Run as a rank: the name of the measurement and how it is done
+    /// Run as a rank: the name of the measurement, and the way
     #[arg(long, hide = true, num_args = 2)]
     rank: Option<Vec<String>>,
 }
@@ -50,6 +51,7 @@ const MEASUREMENTS: [(&str, &[&str]); 5] = [
     ("collective", &["alone", "serving", "both"]),
 ];
 
+/// Explanations of the measurements, for the page.
 const EXPLAINED: [(&str, &str); 5] = [
     (
         "costs",
@@ -57,11 +59,11 @@ const EXPLAINED: [(&str, &str); 5] = [
     ),
     (
         "sizes",
-        "one operation at a time, ms, from a barrier to a barrier; the size is the longest buffer of any rank. Blocking calls copy from process to process; in pieces, as `Launch` asks for: the same without that; thread: one that starts the operation and calls `MPI_Wait`, also in pieces",
+        "one operation at a time, ms, from a barrier to a barrier; the size is the longest buffer of any rank. blocking: MPI copies directly from process to process; in pieces: MPI sends pieces instead, as by default with `Launch`; thread: a thread starts the operation and calls `MPI_Wait`, also in pieces",
     ),
     (
         "overlap",
-        "1 MiB each way between pairs of ranks, and as much computing as that takes: alone, and both; hidden: the share of the shorter one that is hidden",
+        "1 MiB each way between pairs of ranks, and computing that takes as long: each alone, and both at once; hidden: the share of the shorter one that overlaps the other",
     ),
     (
         "urgent",
@@ -135,7 +137,7 @@ fn drive(arguments: &Arguments) -> Result<(), String> {
     match page::commit() {
         _ if arguments.quick || arguments.only.is_some() => Ok(()),
         None => Err(
-            "the tree differs from its commit: nothing is written to mpi/bench/FIGURES.md".into(),
+            "the sources differ from their commit: mpi/bench/FIGURES.md is not written".into(),
         ),
         Some(commit) => page::write(&format!(
             "At {commit}, {rounds} interleaved rounds, {seconds:.0} s; {}. Medians with (smallest–largest).\n{tables}",

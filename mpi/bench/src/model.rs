@@ -36,7 +36,7 @@ pub(crate) fn table(figures: &Figures) -> Result<String, String> {
         let mut values = figures.get(&key).cloned().unwrap_or_default();
         values.sort_by(f64::total_cmp);
         let middle = values.get(values.len() / 2).copied();
-        middle.ok_or_else(|| format!("no figure {figure:?}"))
+        middle.ok_or_else(|| format!("the costs lack {figure:?}"))
     };
     let message = median(SHORT)? * 1e-6;
     let costs = Costs {
@@ -82,9 +82,9 @@ pub(crate) fn table(figures: &Figures) -> Result<String, String> {
     Ok(format!(
         "\n### on paper: 4, 64 and 1,024 ranks\n\nFrom the costs of two ranks above: not measured.\n\n\
          α = {:.2} µs a message, β = {:.3} ns a byte, γ = {:.3} ns a multiplication, a call {:.2} µs\n\n{}{}\
-         The product scales where n³/P·γ outweighs the rest: not for small orders, and the 2·n² numbers through rank 0 do not shrink with P: \
-         a job that keeps its matrices spread does without them. An urgent request costs two messages whatever P is; one front is \
-         the limit on how many there can be.\n",
+         The product scales while n³/P·γ outweighs the rest, which it does not for small orders. The 2·n² numbers that pass through \
+         rank 0 do not become fewer with P: a job that keeps its matrices spread does without them. An urgent request costs two \
+         messages, whatever P is; how many there can be is limited by the one front.\n",
         costs.message * 1e6,
         costs.byte * 1e9,
         costs.multiplication * 1e9,

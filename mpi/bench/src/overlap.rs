@@ -162,7 +162,7 @@ async fn coroutines(world: &World, times: usize) -> Result<()> {
         let began = Instant::now();
         let computing = spawn(compute_cooperatively(pieces), Level::at::<60>());
         (out, into) = exchange(out, into).await?;
-        // Awaited only now, because awaiting lends the level.
+        // Awaited only now, because awaiting it lends it the level of this coroutine.
         let _ = computing.await;
         taken[2].push(began.elapsed());
     }

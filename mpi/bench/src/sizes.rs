@@ -150,7 +150,7 @@ impl Requests {
     /// # Safety
     /// As for `start`.
     unsafe fn wait(mut self) {
-        // SAFETY: active requests; the null pointer requests no status.
+        // SAFETY: the requests are active, and the last argument asks MPI for no status.
         unsafe {
             sys::MPI_Waitall(
                 self.count,
@@ -236,7 +236,8 @@ fn blocking(quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// An operation for the communication thread: its buffers and the count.
+/// An operation for the communication thread, with the buffers to send and to receive, and the
+/// count.
 struct Job(Operation, *mut c_void, *mut c_void, usize);
 
 // SAFETY: the sender keeps the buffers alive until the job has ended.

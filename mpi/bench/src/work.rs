@@ -9,7 +9,7 @@ use mpi_sys as sys;
 use upshift::{time, yield_if_needed};
 use upshift_mpi::{Error, Result};
 
-/// Number of steps of computing between two preemption points, about 100 ns.
+/// Number of steps of computing between two points at which a coroutine may yield: about 100 ns.
 const STEPS: u64 = 128;
 
 fn piece(seed: u64) -> u64 {
@@ -33,8 +33,8 @@ pub(crate) async fn compute_cooperatively(pieces: u64) {
 pub(crate) fn pieces_in(time: Duration) -> u64 {
     let began = Instant::now();
     compute(20_000);
-    let cases = began.elapsed().as_secs_f64() / 20_000.0;
-    (time.as_secs_f64() / cases) as u64 + 1
+    let per_piece = began.elapsed().as_secs_f64() / 20_000.0;
+    (time.as_secs_f64() / per_piece) as u64 + 1
 }
 
 pub(crate) fn print_figure(name: &str, value: f64) {
@@ -50,7 +50,8 @@ pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Creates a histogram of latencies in nanoseconds, which are measured from the intended moment.
+/// Creates a histogram of latencies in nanoseconds. A latency begins when the request is due, even
+/// if the request is sent late.
 pub(crate) fn histogram() -> Histogram<u64> {
     // The upper bound is a minute.
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("these bounds are allowed")
@@ -81,7 +82,7 @@ impl Schedule {
         }
     }
 
-    /// Waits for the next intended moment.
+    /// Waits until the next request is due, and returns this moment; `None` after the end.
     pub(crate) async fn next(&mut self) -> Option<Instant> {
         let after = self.period * self.number;
         self.number += 1;
@@ -116,7 +117,7 @@ impl Plain {
                 &mut provided,
             );
             if provided < threads {
-                return Err(Error::System("the library lacks this thread level".into()));
+                return Err(Error::System("the MPI library lacks thread support".into()));
             }
             sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut rank);
             sys::MPI_Comm_size(sys::RSMPI_COMM_WORLD, &mut size);
@@ -126,8 +127,8 @@ impl Plain {
 
     /// Sends to a rank and receives from it at the same time, and waits for both.
     pub(crate) fn exchange(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
-        // SAFETY: MPI is initialised while a `Plain` lives, and both sides exchange buffers of one
-        // length.
+        // SAFETY: MPI is initialised while a `Plain` lives, and both sides exchange buffers of the
+        // same length.
         unsafe {
             let mut status: sys::MPI_Status = std::mem::zeroed();
             sys::MPI_Sendrecv(
@@ -165,7 +166,7 @@ impl Plain {
         if self.rank == 0 {
             send();
         }
-        // SAFETY: as above; both sides have buffers of one length.
+        // SAFETY: as above; both sides have buffers of the same length.
         unsafe {
             let mut status: sys::MPI_Status = std::mem::zeroed();
             sys::MPI_Recv(

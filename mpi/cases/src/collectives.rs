@@ -1,4 +1,4 @@
-//! Every collective, in both forms, compared with the expected result.
+//! Every collective, in its one-shot and in its persistent form, compared with the expected result.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use upshift_mpi::{Error, Op, Result, World};
 
 pub(crate) async fn run_all(world: World) -> Result<()> {
     for length in [1, 100, 30_000] {
-        once(&world, length).await?;
-        again(&world, length).await?;
+        one_shot_forms(&world, length).await?;
+        persistent_forms(&world, length).await?;
     }
     refused(&world).await?;
     beside_work(&world).await
@@ -18,7 +18,7 @@ fn sum(world: &World) -> u64 {
     (0..world.size() as u64).sum()
 }
 
-async fn once(world: &World, length: usize) -> Result<()> {
+async fn one_shot_forms(world: &World, length: usize) -> Result<()> {
     let (comm, rank, size) = (world.comm(), world.rank() as u64, world.size());
     let (root, last) = (0, size - 1);
     comm.barrier().await?;
@@ -46,7 +46,7 @@ async fn once(world: &World, length: usize) -> Result<()> {
     Ok(())
 }
 
-async fn again(world: &World, length: usize) -> Result<()> {
+async fn persistent_forms(world: &World, length: usize) -> Result<()> {
     let (comm, rank, size) = (world.comm(), world.rank() as u64, world.size());
     let mut barrier = comm.barrier_init()?;
     let mut broadcast = comm.broadcast_init(vec![0u64; length], 0)?;
@@ -101,7 +101,7 @@ async fn refused(world: &World) -> Result<()> {
         let uneven = comm.scatter(vec![0u8; 1], 7, 0).await;
         assert_eq!(uneven, Err(Error::Uneven(1, size)));
     }
-    // An operation on bits with floats.
+    // MPI has no operations on the bits of floats.
     let bits = comm.allreduce(vec![1.0f32], Op::Xor).await;
     assert!(matches!(bits, Err(Error::Mpi(..))), "{bits:?}");
     Ok(())

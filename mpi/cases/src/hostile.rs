@@ -84,11 +84,11 @@ async fn dropped(world: &World) -> Result<()> {
         // A collective continues in the background.
         drop(comm.allreduce(vec![1u32; length], Op::Sum));
         drop(comm.improbe(Source::Any, 3));
-        // A probed message is never received.
+        // A message that was probed is dropped instead of being received.
         let sent = comm.issend(vec![7u32; length], peer, 4);
         drop(comm.improbe(Source::Any, 4).await?);
         sent.await?;
-        // A receive is never dropped: its buffer stays.
+        // The buffer of a receive that is never dropped stays.
         std::mem::forget(comm.irecv(vec![0u32; length], Source::Any, 5));
     }
     Ok(())

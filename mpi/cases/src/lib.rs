@@ -20,14 +20,14 @@ pub fn serialise_jobs() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a command that runs `mpirun`, as root and with more ranks than CPUs, up to the name of
-/// the program. `timeout` kills the job after [`JOB_TIMEOUT_S`].
+/// Returns a command that runs `mpirun`, if need be as root and with more ranks than CPUs. The
+/// caller appends the program and its arguments. `timeout` kills the job after [`JOB_TIMEOUT_S`].
 #[must_use]
 pub fn mpirun(ranks: usize) -> Command {
     mpirun_for(JOB_TIMEOUT_S, ranks)
 }
 
-/// Returns the command of [`mpirun`] with a time limit in seconds.
+/// Returns the command of [`mpirun`], but with the time limit `limit`, in seconds.
 #[must_use]
 pub fn mpirun_for(limit: u32, ranks: usize) -> Command {
     let mut command = Command::new("timeout");

@@ -65,7 +65,7 @@ async fn always_ready(world: &World) -> Result<()> {
     batch.await.unwrap()
 }
 
-/// Sends more concurrent requests than there are permits.
+/// Sends more concurrent requests than may have a handler.
 async fn many(world: &World) -> Result<()> {
     let calls: Vec<_> = (0..1000usize)
         .map(|number| {
@@ -202,7 +202,8 @@ pub(crate) async fn beside_a_daemon(world: World) -> Result<()> {
     busy(world).await
 }
 
-/// Runs ranks that spin and compute. There may be more ranks than CPUs: each makes progress.
+/// Runs ranks that spin and compute. Each must make progress, even if there are more ranks than
+/// CPUs.
 pub(crate) async fn busy(world: World) -> Result<()> {
     world.serve(async |request| request.body);
     world.comm().barrier().await?;

@@ -120,7 +120,7 @@ fn operations_of_all_sizes_give_the_expected_results() {
 }
 
 #[test]
-fn a_long_collective_takes_no_longer_than_its_parts() {
+fn a_long_collective_takes_about_as_long_as_its_parts() {
     for ranks in [2, 3, 4] {
         let output = run_job(ranks, &["long"]);
         assert!(output.status.success(), "{ranks}\n{}", text(&output));

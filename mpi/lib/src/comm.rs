@@ -35,7 +35,8 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Comm {
-    /// Takes ownership of a communicator. The caller may call MPI, and the handle is valid.
+    /// Wraps a communicator, which is freed with the last clone if `owned` is set. The handle must
+    /// be valid, and this thread must have the right to call MPI.
     pub(crate) fn adopt(job: &Arc<Job>, handle: sys::MPI_Comm, owned: bool) -> Result<Comm> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: the communicator is valid; the out-parameters are locals, and both arrays have
@@ -74,7 +75,7 @@ impl Comm {
         })
     }
 
-    /// Returns the number of this rank, from 0 on.
+    /// Returns the number of this rank; ranks are counted from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.inner.rank

@@ -13,7 +13,8 @@ use crate::peers::Peers;
 use crate::table::{Completion, Kind};
 
 impl Comm {
-    /// Creates a communicator of the same ranks with its own messages and collectives. Collective.
+    /// Creates a communicator of the same ranks with its own messages and collectives. All ranks
+    /// must call this method.
     pub fn dup(&self) -> Operation<Comm> {
         let mut handle_box = Box::new(NewHandle(self.handle()));
         let target = &raw mut handle_box.0;
@@ -38,14 +39,15 @@ impl Comm {
     }
 
     /// Creates a communicator of all ranks that pass the same `colour`, in the order of their
-    /// `key`s. A rank that passes `None` takes part but gets no communicator. Collective.
+    /// `key`s. All ranks must call this method; a rank that passes `None` gets no communicator.
     ///
     /// MPI has no non-blocking form of `MPI_Comm_split`. Therefore all ranks first meet in a
-    /// barrier that does not block; then each rank blocks in MPI until the last rank is polled.
+    /// barrier that does not block. Then each rank blocks in MPI until the call of the last rank is
+    /// polled.
     ///
     /// # Errors
     /// [`Error::Colour`] or [`Error::Key`] if the value exceeds 2147483647; errors of MPI. A rank
-    /// with such an error does not take part, and the other ranks wait for it.
+    /// with such an error does not take part, so the other ranks wait for it in vain.
     pub async fn split(&self, colour: Option<u32>, key: usize) -> Result<Option<Comm>> {
         // SAFETY: reads two constants that the C library defines.
         let (none, undefined) = unsafe { (sys::RSMPI_COMM_NULL, sys::RSMPI_UNDEFINED) };
@@ -71,8 +73,8 @@ impl Comm {
 
 struct NewHandle(sys::MPI_Comm);
 
-/// Box that MPI writes a handle to. The pointer is raw, because the pointer that MPI holds must
-/// stay valid.
+/// Box that MPI writes a handle to. It is held by a raw pointer, because moving a `Box` would
+/// invalidate the pointer that MPI has.
 struct PinnedHandle(*mut NewHandle);
 
 // SAFETY: the value owns the box, and the handle in it may be used by any thread.

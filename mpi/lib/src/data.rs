@@ -1,9 +1,9 @@
 //! Data that can be sent: item types, and buffers that an operation owns while it runs.
 //!
 //! An item is any type that implements bytemuck's `Pod`, which has no padding and no invalid bit
-//! pattern: any bytes from another rank are a value. Numbers are sent as MPI's own types, which
-//! reductions need; other items are sent as blocks of bytes, so all ranks must have the same byte
-//! order.
+//! pattern: any bytes from another rank are a valid value. Numbers are sent as MPI's own types,
+//! which reductions need; other items are sent as blocks of bytes, so all ranks must have the same
+//! byte order.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -68,7 +68,8 @@ const _: () = assert!(size_of::<usize>() == 8, "ranks are 64-bit programs");
 pub(crate) struct Types(HashMap<TypeId, sys::MPI_Datatype>);
 
 impl Types {
-    /// Returns MPI's type for `T`, which is created on first use. The caller may call MPI.
+    /// Returns MPI's type for `T`, which is created on first use. This thread must have the right
+    /// to call MPI.
     pub(crate) fn of<T: Datatype>(&mut self) -> Result<sys::MPI_Datatype> {
         const { assert!(size_of::<T>() > 0, "an item has at least one byte") };
         let id = TypeId::of::<T>();
@@ -100,8 +101,8 @@ pub(crate) fn count(items: usize) -> Result<c_int> {
 /// A buffer that can be sent without a copy; it is returned when the operation is complete.
 ///
 /// # Safety
-/// `items` returns the same memory even if the owner is moved, and no code writes to it while the
-/// owner is not accessed.
+/// `items` must return the same memory even after the owner has been moved. Nothing may write to
+/// this memory while an operation holds the owner without accessing it.
 pub unsafe trait SendBuf: Send + 'static {
     /// The type of its items.
     type Item: Datatype;
@@ -117,7 +118,8 @@ unsafe impl<T: Datatype> SendBuf for Vec<T> {
     }
 }
 
-// SAFETY: the items are shared and immutable while a count is held.
+// SAFETY: the items are immutable while several owners share them, and keep their address while the
+// operation holds a reference.
 unsafe impl<T: Datatype> SendBuf for Arc<[T]> {
     type Item = T;
     fn items(&self) -> &[T] {
@@ -125,7 +127,8 @@ unsafe impl<T: Datatype> SendBuf for Arc<[T]> {
     }
 }
 
-// SAFETY: as above: `Arc::get_mut` needs the only count, but the operation holds one.
+// SAFETY: as above: `Arc::get_mut` succeeds only for the sole reference, but the operation holds
+// one.
 unsafe impl<T: Datatype> SendBuf for Arc<Vec<T>> {
     type Item = T;
     fn items(&self) -> &[T] {

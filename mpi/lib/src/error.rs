@@ -1,4 +1,4 @@
-//! The errors of this crate. Each message contains advice.
+//! The errors of this crate. Where the user can act, the message contains advice.
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
@@ -64,7 +64,7 @@ impl fmt::Display for Error {
             ),
             Error::WrongThread => write!(
                 f,
-                "MPI was initialised for one thread and this is another: start operations in coroutines, or launch with several vCPUs"
+                "MPI was initialised for one thread, and this is another thread: start operations in coroutines, or launch with several vCPUs"
             ),
             Error::TooLong(items) => write!(
                 f,
@@ -76,16 +76,16 @@ impl fmt::Display for Error {
             ),
             Error::Rank(rank, ranks) => write!(
                 f,
-                "there is no rank {rank}: the communicator's are 0 to {}",
+                "there is no rank {rank}: the ranks of the communicator are 0 to {}",
                 ranks.saturating_sub(1)
             ),
             Error::Colour(colour) => write!(
                 f,
-                "colour {colour} is greater than MPI's greatest (2147483647): number the colours from 0 on"
+                "colour {colour} exceeds MPI's maximum (2147483647): number the colours from 0 on"
             ),
             Error::Key(key) => write!(
                 f,
-                "key {key} is greater than MPI's greatest (2147483647): give ranks or other small numbers as keys"
+                "key {key} exceeds MPI's maximum (2147483647): use ranks or other small numbers as keys"
             ),
             Error::PartialItem => write!(
                 f,
@@ -129,7 +129,7 @@ pub struct Death {
 }
 
 impl Death {
-    /// The death of a rank that was alone on its host.
+    /// Describes the death of a rank that was alone on its host.
     pub(crate) fn alone(rank: u32, pid: u32) -> Death {
         Death {
             rank: rank as usize,
@@ -191,8 +191,8 @@ impl Threads {
     }
 }
 
-/// Converts the return value of an MPI function into a result. The caller may call MPI, which
-/// provides the text.
+/// Converts the return value of an MPI function into a result. This thread must have the right to
+/// call MPI, which provides the text.
 pub(crate) fn check(code: c_int) -> Result<()> {
     if code == mpi_sys::MPI_SUCCESS as c_int {
         return Ok(());

@@ -114,7 +114,8 @@ impl Job {
         drop(payload);
     }
 
-    /// Begins a look: does the work that destructors left, and probes for messages.
+    /// Begins a look: does the work that destructors left, and probes for messages. Returns the
+    /// number of requests, which is the end of the first window.
     pub(crate) fn begin_look(&self, found: &mut Found) -> usize {
         self.with(|table| {
             table.look_requested = false;
@@ -124,7 +125,8 @@ impl Job {
         })
     }
 
-    /// Continues a look with one window of the requests.
+    /// Continues a look with the window of requests that ends at `end`. Returns the end of the next
+    /// window; 0 ends the look.
     pub(crate) fn look_at_window(&self, end: usize, found: &mut Found) -> usize {
         let mut dropped: Vec<Payload> = Vec::new();
         self.with(|table| table.test(end, found, &mut dropped))

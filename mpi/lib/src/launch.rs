@@ -119,7 +119,8 @@ impl Launch {
     /// Lets Open MPI copy long messages directly from one process to another (its *get* and *put*),
     /// which is about twice as fast within a node.
     ///
-    /// No message is longer than the buffer that it is received into, and all ranks give a
+    /// # Safety
+    /// No message may be longer than the buffer that it is received into, and all ranks must give a
     /// collective the lengths that it requires. With direct copies, Open MPI 4.1 copies the whole
     /// message regardless of the length of the buffer; without them it returns an error.
     #[must_use]

@@ -26,7 +26,7 @@
 //! | `launch` | start and end: MPI, runtime, watchdog |
 //! | `table` | the requests and their buffers |
 //! | `job` | the lock under which MPI is called |
-//! | `progress` | the coroutine that asks for completions |
+//! | `progress` | the coroutine that asks MPI for completions |
 //! | `operation` | the future of a request |
 //! | `comm`, `constructors`, `point`, `collective`, `persistent` | the functions of MPI |
 //! | `serve` | requests with a level between ranks |
@@ -36,7 +36,7 @@
 //!
 //! An operation runs from the call that creates it. Dropping a receive cancels it, and loses a
 //! message that it has already received ([`Operation::cancel`] loses no message). A dropped send or
-//! collective completes in the background. MPI frees a buffer only after it has finished with it,
+//! collective completes in the background. A buffer is freed only after MPI has finished with it,
 //! whether the future is alive or not.
 //!
 //! # Bindings

@@ -2,9 +2,9 @@
 //!
 //! A pidfd only reports processes of its own host. If a job spans several hosts, the first rank of
 //! each host has a TCP connection to rank 0. The kernel closes the connection when the process
-//! dies, for whatever reason; a rank that leaves the job normally sends [`LEAVING`] first. Here
-//! only the end of a rank that is alone on its host counts as a death: other ranks have neighbours,
-//! which also know the last request.
+//! dies, for whatever reason; a rank that leaves the job normally sends [`LEAVING`] first. A
+//! lifeline reports only the death of a rank that is alone on its host. Other ranks have neighbours
+//! on their host, which report the death and also know the last request.
 //!
 //! A job on one host has no lifelines. A host that cannot reach rank 0 by IPv4 has no lifeline
 //! either, and prints a warning when the job starts.
@@ -98,7 +98,8 @@ impl Lifeline {
         }
         let hello = Hello::new(&invitation, me, node.ranks.len() == 1);
         let reached = (me == first && me != 0).then(|| hello.connect(&invitation));
-        // Every host that can reach rank 0 is in the queue of its listener.
+        // After this barrier, every host that can reach rank 0 is in the queue of rank 0's
+        // listener.
         // SAFETY: guaranteed by the caller.
         check(unsafe { sys::MPI_Barrier(sys::RSMPI_COMM_WORLD) })?;
         if let Some(listener) = listener {
@@ -111,7 +112,7 @@ impl Lifeline {
                 Err(error) => {
                     eprintln!(
                         "upshift-mpi: the host of rank {me} has no TCP connection to rank 0 ({error}): \
-                         if a rank that is alone on its host dies, it is not named"
+                         the death of a rank that is alone on its host is not reported"
                     );
                     Ok(Vec::new())
                 }
@@ -173,7 +174,7 @@ impl Hello {
     /// Connects to rank 0 by the first of its addresses that accepts a connection.
     fn connect(&self, invitation: &[u8; INVITATION]) -> io::Result<TcpStream> {
         let text = String::from_utf8_lossy(&invitation[TOKEN..]);
-        let mut refusal = io::Error::other("it has no address");
+        let mut refusal = io::Error::other("rank 0 has no address");
         for address in text.trim_end_matches('\0').split(',') {
             let Ok(address) = address.parse::<SocketAddr>() else {
                 continue;

@@ -116,7 +116,7 @@ impl Node {
     }
 
     pub(crate) fn page(&self, index: usize) -> &Page {
-        assert!(index < self.ranks.len(), "a rank of this node");
+        assert!(index < self.ranks.len(), "no rank has this index");
         // SAFETY: the page is within the mapping, and all its fields are atomic.
         unsafe { self.pages.add(index).as_ref() }
     }
@@ -150,7 +150,7 @@ impl Node {
         self.socket.try_clone()
     }
 
-    /// Marks this rank as asleep. Called before its last look.
+    /// Marks this rank as asleep. Must be called before its last look.
     pub(crate) fn sleep(&self) {
         self.own_page().asleep.store(1, SeqCst);
         // Either the waking rank sees the mark, or the last look sees the effect of the waking
@@ -182,7 +182,8 @@ impl Node {
         }
     }
 
-    /// Records the level-0 request that begins, for the message that reports this rank if it dies.
+    /// Records the level-0 request that begins now, for the message that reports this rank if it
+    /// dies.
     pub(crate) fn record_request(&self, text: &str) {
         let text = &text.as_bytes()[..text.len().min(MAX_REQUEST_TEXT)];
         let page = self.own_page();

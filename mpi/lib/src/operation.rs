@@ -1,5 +1,4 @@
-//! The future of an operation. The operation itself is in the table, and lives longer than its
-//! future.
+//! The future of an operation. The operation itself is in the table, and may outlive its future.
 
 use std::fmt;
 use std::future::Future;
@@ -88,7 +87,7 @@ impl<T> Operation<T> {
             self.state = State::Over;
             return Poll::Ready(Ok(completion));
         }
-        // Checked after the waker is registered: a failure of the job wakes all wakers.
+        // Checked after the waker is registered: a failure of the job calls all wakers.
         match self.job.death() {
             Some(death) => Poll::Ready(Err(Error::Died(death.clone()))),
             None if self.job.has_ended() => Poll::Ready(Err(Error::Ended)),

@@ -1,7 +1,7 @@
 //! Persistent operations: MPI receives the arguments once, for an operation that runs many times.
 //!
-//! For each run the buffers move to the table, and at its end they move back: they can be accessed
-//! only between runs.
+//! The buffers move to the table when a run starts, and back when it has ended, so they can be
+//! accessed only between runs.
 
 use std::ffi::{CString, c_int, c_void};
 use std::future::poll_fn;
@@ -110,7 +110,7 @@ impl<T: Datatype> Persistent<T> {
             // SAFETY: the persistent request is inactive, and `self.state` contains its buffers.
             check(unsafe { sys::MPI_Start(&mut request) })?;
             let State::Rests(_, buffers) = std::mem::replace(&mut self.state, State::Gone) else {
-                unreachable!("it rested above and is borrowed");
+                unreachable!("the operation rested above, and `self` is borrowed");
             };
             Ok(table.insert(
                 Start {
@@ -333,7 +333,7 @@ fn symbol(name: &'static str) -> Result<*mut c_void> {
 /// Calls the function of a persistent collective.
 ///
 /// # Safety
-/// `function` is the persistent form of `collective`; otherwise as `start_call`.
+/// `function` is the persistent form of `collective`. The buffers are as `start_call` requires.
 unsafe fn init(
     function: *mut c_void,
     collective: Collective,

@@ -77,7 +77,8 @@ impl Comm {
         self.send_by(buffer, rank, tag, sys::MPI_Isend)
     }
 
-    /// Sends like [`isend`](Self::isend), and completes only when the receive has begun.
+    /// Sends like [`isend`](Self::isend), but completes only when the other rank has begun to
+    /// receive the message.
     pub fn issend<B: SendBuf>(&self, buffer: B, rank: usize, tag: u16) -> Operation<B> {
         self.send_by(buffer, rank, tag, sys::MPI_Issend)
     }
@@ -168,8 +169,8 @@ impl Comm {
         )
     }
 
-    /// Waits for a message and reserves it, so that no other receive takes the message and its
-    /// length is known.
+    /// Waits for a message and reserves it: no other receive takes the message, and its length is
+    /// known before it is received.
     pub fn improbe(&self, from: impl Into<Source>, with: impl Into<Tag>) -> Operation<Message> {
         let (from, with) = (source(self, from.into()), tag(with.into()));
         let level = waiter_level();
@@ -304,7 +305,7 @@ impl Message {
     }
 }
 
-/// Returns all items of a message, whose number the probe has determined.
+/// Returns all items of a message. The probe has determined their number.
 fn finish_message<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Received<T>> {
     let outcome = completion.outcome?;
     let data = *completion

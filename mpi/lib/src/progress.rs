@@ -1,19 +1,21 @@
-//! The progress coroutine, which alone asks MPI for completions.
+//! The progress coroutine, which asks MPI for completions.
 //!
-//! The coroutine runs at the level of the most urgent pending operation, and its cost is bounded:
+//! A *look* tests all outstanding requests once, and probes for messages. The coroutine runs at the
+//! level of the most urgent pending operation, and its cost is bounded:
 //!
 //! * If no operation is outstanding, it sleeps until an operation is started.
-//! * For [`SPIN`] after the last completion, about the cost of a sleep and a wake-up, it looks
-//!   continuously if this rank has no other work. If ranks share CPUs it calls `sched_yield`
+//! * For [`SPIN`] after the last completion (about the cost of a sleep and a wake-up), it looks
+//!   continuously if this rank has no other work. If ranks share CPUs, it calls `sched_yield`
 //!   meanwhile, so that a rank on which other ranks depend can run, even if all ranks are elevated.
 //! * Otherwise it sleeps between looks for an eighth of the time since the last completion. So the
-//!   delay of a completion is an eighth of its waiting time, or [`FLOOR`], and a rank without
-//!   completions looks once every [`CEILING`]. A rank of the same node ends the sleep by a
-//!   datagram.
+//!   delay of a completion is about an eighth of the time waited for it, or [`MIN_SLEEP`], and a
+//!   rank without completions looks once every [`MAX_SLEEP`]. A rank of the same node ends the
+//!   sleep by a datagram.
 //!
-//! MPI transfers a long message in pieces, each by a look on either side, and does not report a
-//! piece. So after each [`SPIN`] without a completion, a piece is presumed to have arrived, at most
-//! as often as the outstanding bytes contain pieces ([`Pieces`]).
+//! MPI transfers a long message in pieces. Each piece needs a look on either side, and MPI does not
+//! report its arrival. So after each [`SPIN`] without a completion, a piece is presumed to have
+//! arrived, which counts like a completion; this happens at most once for each piece of the
+//! outstanding bytes ([`Pieces`]).
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -32,11 +34,11 @@ const SPIN: Duration = Duration::from_micros(100);
 /// this rank's look replies within this time.
 const ANSWER: Duration = Duration::from_micros(25);
 /// Minimum sleep.
-const FLOOR: Duration = Duration::from_micros(50);
+const MIN_SLEEP: Duration = Duration::from_micros(50);
 /// Maximum sleep, which bounds the CPU time of a rank without completions.
-const CEILING: Duration = Duration::from_millis(20);
-/// Size of a piece in bytes: half a fragment of Open MPI's shared memory, because a collective
-/// moves its bytes several times.
+const MAX_SLEEP: Duration = Duration::from_millis(20);
+/// Size of a piece in bytes: half a fragment of Open MPI's shared-memory transport, because a
+/// collective moves its bytes several times.
 const PIECE: u64 = 16 << 10;
 
 /// Looks at all requests, one window at a time. Returns whether a request has completed.
@@ -59,8 +61,8 @@ async fn look(job: &Job) -> bool {
     found.events > 0
 }
 
-/// The pieces that may still be presumed. Each is presumed once, like a completion, so the cost of
-/// looking is bounded by the number of transferred bytes.
+/// The pieces whose arrival may still be presumed. Each is presumed once, so the cost of looking is
+/// bounded by the number of transferred bytes.
 ///
 /// Another rank may begin its part late, after all pieces have been presumed in vain. A datagram
 /// may announce such a late beginning, or have another cause: the first datagram restores half of
@@ -139,7 +141,7 @@ pub(crate) async fn progress(job: Arc<Job>) {
         if look(&job).await {
             last = Instant::now();
         } else {
-            let pause = (waited.saturating_sub(SPIN) / 8).clamp(FLOOR, CEILING);
+            let pause = (waited.saturating_sub(SPIN) / 8).clamp(MIN_SLEEP, MAX_SLEEP);
             if time::timeout(pause, wait_for_request(&job)).await.is_ok() {
                 pieces.restore_some();
                 last = Instant::now();
@@ -224,7 +226,7 @@ mod tests {
 
     /// An operation that completes removes its pieces.
     #[test]
-    fn there_are_never_more_left_than_outstanding() {
+    fn no_more_pieces_are_left_than_outstanding() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());
         pieces.update(all.begin(100));
         pieces.update(all.end(90));

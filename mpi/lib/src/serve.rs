@@ -2,13 +2,13 @@
 //! this level.
 //!
 //! ```text
-//!   call_at(rank, level, body)                  dispatcher, level 0: probes, does not receive
+//!   call_at(rank, level, body)                  acceptor, level 0: probes, does not receive
 //!        │ tag = level                              │ a coroutine of that level per message
 //!        └────────────── service ───────────────►   ├─ waits for one of the level's permits
 //!   call's future ◄───── replies ───────────────    └─ handler ─► reply, at the same level
 //! ```
 //!
-//! The dispatcher's work per message is bounded: the tag contains the level, and the coroutine
+//! The acceptor's work per message is bounded: the tag contains the level, and the coroutine
 //! receives the body. So an urgent request overtakes batch requests in all queues of the ranks, and
 //! waits for at most one poll, like any coroutine. It cannot overtake messages that MPI has already
 //! put on the wire.
@@ -55,7 +55,7 @@ struct Inner {
     permits: Vec<Semaphore>,
     next: AtomicU64,
     calls: Mutex<Calls>,
-    dispatcher: Mutex<Option<JoinHandle<()>>>,
+    acceptor: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ struct Calls {
     /// Number of replies that have not arrived. It exceeds `waiting` if callers have gone.
     due: usize,
     /// Set while a coroutine receives replies.
-    received: bool,
+    receiving: bool,
 }
 
 /// A request of another rank, or of this one.
@@ -92,7 +92,7 @@ impl World {
                 permits: (0..LEVELS).map(|_| Semaphore::new(MAX_HANDLERS)).collect(),
                 next: AtomicU64::new(1),
                 calls: Mutex::default(),
-                dispatcher: Mutex::default(),
+                acceptor: Mutex::default(),
             }),
         }
     }
@@ -142,13 +142,13 @@ impl World {
         F: Future<Output = Vec<u8>> + Send + 'static,
     {
         let handler: Arc<Handler> = Arc::new(move |request| Box::pin(handler(request)));
-        let dispatcher = spawn(self.clone().dispatch(handler), Level::at::<0>());
-        if let Some(old) = lock(&self.inner.dispatcher).replace(dispatcher) {
+        let acceptor = spawn(self.clone().accept(handler), Level::at::<0>());
+        if let Some(old) = lock(&self.inner.acceptor).replace(acceptor) {
             old.cancel();
         }
     }
 
-    async fn dispatch(self, handler: Arc<Handler>) {
+    async fn accept(self, handler: Arc<Handler>) {
         let any = (Source::Any, Tag::Any);
         while let Ok(message) = self.inner.service.improbe(any.0, any.1).await {
             let level = level_of(message.tag());
@@ -187,7 +187,7 @@ impl World {
             Ok(body) => (REQUEST, body),
             Err(_) => (FAILED, Vec::new()),
         };
-        let reply = sealed(body, id);
+        let reply = with_trailer(body, id);
         self.inner
             .replies
             .isend(reply, source, tag(kind, level))
@@ -198,7 +198,7 @@ impl World {
     /// Sends a request without a reply. The operation completes when the buffer can be used again.
     pub fn send_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Operation<Vec<u8>> {
         let tag = tag(REQUEST, level);
-        self.inner.service.isend(sealed(body, 0), rank, tag)
+        self.inner.service.isend(with_trailer(body, 0), rank, tag)
     }
 
     /// Sends a request like [`call_at`](Self::call_at), at the level of the calling coroutine.
@@ -223,14 +223,14 @@ impl World {
             let mut calls = lock(&self.inner.calls);
             calls.waiting.insert(id, sender);
             calls.due += 1;
-            if !std::mem::replace(&mut calls.received, true) {
+            if !std::mem::replace(&mut calls.receiving, true) {
                 spawn(self.clone().receive_replies(), Level::at::<0>()).detach();
             }
         });
         let sent = self
             .inner
             .service
-            .isend(sealed(body, id), rank, tag(REQUEST, level));
+            .isend(with_trailer(body, id), rank, tag(REQUEST, level));
         if let Err(error) = sent.await {
             no_suspend(|| {
                 let mut calls = lock(&self.inner.calls);
@@ -249,9 +249,9 @@ impl World {
         loop {
             let is_last = no_suspend(|| {
                 let mut calls = lock(&self.inner.calls);
-                calls.received = calls.due > 0;
+                calls.receiving = calls.due > 0;
                 calls.due = calls.due.saturating_sub(1);
-                !calls.received
+                !calls.receiving
             });
             if is_last {
                 return;
@@ -288,8 +288,8 @@ impl World {
 
     /// Stops accepting requests.
     pub(crate) fn close(&self) {
-        if let Some(dispatcher) = lock(&self.inner.dispatcher).take() {
-            dispatcher.cancel();
+        if let Some(acceptor) = lock(&self.inner.acceptor).take() {
+            acceptor.cancel();
         }
     }
 }
@@ -314,7 +314,7 @@ fn level_of(tag: u16) -> Level {
 }
 
 /// Appends the trailer to the body in place.
-fn sealed(mut body: Vec<u8>, id: u64) -> Vec<u8> {
+fn with_trailer(mut body: Vec<u8>, id: u64) -> Vec<u8> {
     body.extend_from_slice(&id.to_le_bytes());
     body
 }

@@ -17,8 +17,8 @@
 //! * A key contains a generation: the key of a freed slot refers to no operation.
 //! * `levels` counts the operations by the level of their waiters; an orphan keeps its last level.
 //!
-//! Start and end of an operation cost O(1); a look costs one `MPI_Testsome` per
-//! [`WINDOW`](look::WINDOW) requests and one `MPI_Improbe` per probe.
+//! The start and the end of an operation cost O(1). A look (`progress.rs`) costs one `MPI_Testsome`
+//! per [`WINDOW`](look::WINDOW) requests and one `MPI_Improbe` per probe.
 //!
 //! The lock of `job.rs` protects the whole table, and MPI is called only under this lock.
 
@@ -75,7 +75,9 @@ pub(crate) struct Table {
     requests: Vec<sys::MPI_Request>,
     owners: Vec<u32>,
     probes: Vec<u32>,
+    /// Number of bytes of the running requests.
     bytes: u64,
+    /// Number of bytes of all requests that have begun.
     begun: u64,
     levels: Levels,
     /// Work that destructors leave for the progress coroutine, since they may run on any thread.

@@ -102,7 +102,7 @@ impl Watchdog {
                 signal_eventfd(on_signal.as_raw_fd())
             })?
         };
-        let watcher = WatchdogThread {
+        let observer = WatchdogThread {
             job: Arc::downgrade(job),
             node,
             limits,
@@ -113,7 +113,7 @@ impl Watchdog {
         };
         let thread = thread::Builder::new()
             .name("upshift-mpi-watch".into())
-            .spawn(move || watcher.run())?;
+            .spawn(move || observer.run())?;
         Ok(Watchdog {
             stop,
             thread: Some(thread),

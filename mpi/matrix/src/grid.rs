@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grids_are_as_square_as_can_be() {
+    fn grids_are_as_square_as_possible() {
         let shapes = [1, 2, 3, 4, 6, 7, 12, 64].map(Grid::of);
         let expected = [
             (1, 1),

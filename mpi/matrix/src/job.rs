@@ -43,7 +43,7 @@ impl Levels {
     }
 }
 
-/// The products of a job. All ranks create this value collectively.
+/// Computes products on the ranks of a job. All ranks create this value collectively.
 #[derive(Clone)]
 pub struct Matrices {
     inner: Arc<Inner>,
@@ -53,8 +53,8 @@ struct Inner {
     world: World,
     grid: Grid,
     blocks: Comm,
-    /// A lane for each level of the requests; a lane computes one product at a time, in the order
-    /// of arrival.
+    /// The lanes, one for each level of the requests. A lane computes one spread product at a time,
+    /// in the order of arrival.
     lanes: Vec<Mutex<Lanes>>,
     next: AtomicUsize,
     ended: Notify,
@@ -63,7 +63,7 @@ struct Inner {
 }
 
 impl Matrices {
-    /// Creates the communicators and starts to serve requests. Collective.
+    /// Creates the communicators and starts to serve requests. All ranks must call this function.
     ///
     /// # Errors
     /// The errors of the job.
@@ -143,8 +143,8 @@ impl Matrices {
         let lanes = lanes
             .get(usize::from(lane))
             .ok_or_else(|| Error::System(format!("there is no lane {lane}")))?;
-        // Rank 0 starts the next product of the lane after it has received all parts of this
-        // product.
+        // This does not wait long: rank 0 starts the next product of the lane only after it has
+        // received all parts of this one.
         let lanes = lanes.lock().await;
         let (rows, columns) = grid.block(n, world.rank());
         let empty = vec![0u64; rows.len() * columns.len()];
@@ -244,5 +244,5 @@ async fn local(payload: &[u8]) -> Vec<u8> {
 
 const _: () = assert!(
     cfg!(target_endian = "little"),
-    "the protocol's bytes are the matrix's"
+    "numbers are copied from and to the protocol, which is little-endian"
 );

@@ -13,16 +13,16 @@ use upshift_mpi_matrix::{Levels, Matrices, SPREAD, serve};
 /// The matrix server whose large products are spread over the ranks of an MPI job.
 #[derive(Clone, Debug, Parser)]
 struct Arguments {
-    /// Where rank 0 listens
+    /// Address on which rank 0 listens
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: String,
-    /// From this order on a product is spread over all ranks
+    /// Minimum order of a product that is spread over all ranks
     #[arg(long, default_value_t = SPREAD)]
     spread: usize,
-    /// Treat all requests as equals: to compare with
+    /// Treat all requests as equally urgent, for comparison
     #[arg(long)]
     no_levels: bool,
-    /// Join the machine's daemon, which must run
+    /// Join the machine's daemon, which must be running
     #[arg(long)]
     board: bool,
 }

@@ -45,7 +45,7 @@ struct Panel {
     width: usize,
 }
 
-/// Returns this rank's block of the square of a matrix of order `n`, in which it has `block`.
+/// Returns this rank's block of the square of a matrix of order `n`, of which it has `block`.
 pub(crate) async fn square(
     lanes: &Lanes,
     grid: Grid,

@@ -32,7 +32,7 @@ fn expected(n: usize, seed: u64) -> Reply {
 }
 
 #[test]
-fn products_equal_those_of_one_process() {
+fn products_are_correct_and_invalid_requests_are_refused() {
     for ranks in [1, 2, 3, 4] {
         let _guard = serialise_jobs();
         let (running, address) = start(ranks, &["--spread", "20"], None);

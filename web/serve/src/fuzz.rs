@@ -46,7 +46,7 @@ impl Drop for FailureReport<'_> {
 }
 
 /// Calls `target` with the samples, then with mutations of the samples and of `words`: `cases`
-/// times, or for the time in the environment variable. The target returns a hash of its behaviour.
+/// times, or for the time in `UPSHIFT_FUZZ_SECONDS`. The target returns a hash of its behaviour.
 pub(crate) fn fuzz(
     name: &str,
     samples: &[&[u8]],

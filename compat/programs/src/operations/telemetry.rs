@@ -37,8 +37,8 @@ impl TraceService for Collector {
     }
 }
 
-/// Creates an operation whose span is a batch. The processor exports on its own thread, and the
-/// exporter's connection is a task of tokio.
+/// Creates an operation that exports a span, which is a whole batch. The processor exports on its
+/// own thread, and the exporter's connection is a task of tokio.
 pub(super) async fn spans() -> Result<Operation> {
     let (send, receive) = mpsc::unbounded_channel();
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));

@@ -64,7 +64,7 @@ pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
     })
 }
 
-/// Lowers the calling thread's priority. The thread stands for the machines of 600 clients, and
+/// Lowers the calling thread's priority. The thread represents the machines of all clients, and
 /// should take as little CPU time from the service and its databases as possible.
 fn lower_priority() {
     // SAFETY: no pointers; 0 is the calling thread. A thread may always lower its priority.

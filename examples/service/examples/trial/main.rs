@@ -9,8 +9,9 @@
 //! The partner is an https server of this program, with a certificate of its own making. The
 //! variables are `ROUNDS` (3), `SPAN` (4 seconds per figure) and `NAME` (of the line). The output
 //! is a line of a table: medians over the rounds of p50 and p99, and the range of p99, in
-//! microseconds. Standard error explains the time of the slowest hundredth: the waits for a CPU of
-//! each part's threads during the order (including threads that do nothing for the order).
+//! microseconds. Standard error explains the slowest hundredth of the urgent requests: how long the
+//! threads of each group waited for a CPU meanwhile (including threads that do nothing for the
+//! requests).
 //! `cargo xtask compat service` starts the databases and runs the program in each configuration.
 
 mod downloads;
@@ -31,7 +32,7 @@ const ORDERS: usize = 500;
 const DOWNLOADS: usize = 600;
 
 fn main() -> Result<()> {
-    let program = std::env::args().nth(1).ok_or("which program?")?;
+    let program = std::env::args().nth(1).ok_or("usage: trial PROGRAM")?;
     let number = |name, default| std::env::var(name).map_or(Ok(default), |text| text.parse());
     let rounds: usize = number("ROUNDS", 3)?;
     let span = Duration::from_secs(number("SPAN", 4)? as u64);

@@ -33,7 +33,7 @@ impl Service {
         let stdout = child.stdout.take().ok_or("no output")?;
         BufReader::new(stdout).read_line(&mut line)?;
         let address = line.trim().strip_prefix("listening on http://");
-        let address = address.ok_or_else(|| format!("the service says {line:?}"))?;
+        let address = address.ok_or_else(|| format!("the service printed {line:?}"))?;
         let address = address.parse()?;
         Ok(Service { child, address })
     }
@@ -60,7 +60,7 @@ impl Service {
         Err("the service does not end".into())
     }
 
-    /// Returns the body of a response, which must have this status.
+    /// Sends a request and returns the body of the response, which must have this status.
     pub fn expect(&self, method: &str, path: &str, body: &str, status: u16) -> Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
@@ -116,14 +116,14 @@ impl Service {
             .map_err(|error| error.to_string())?;
         socket.send("hello".into())?;
         if socket.read()?.to_text()? != "hello" {
-            return Err("the web socket says something else".into());
+            return Err("the web socket sent another answer".into());
         }
         self.expect("POST", "/orders", "{\"item\":\"vase\",\"quantity\":1}", 201)?;
         let event = socket.read()?;
         if event.to_text()?.contains("vase") {
             Ok(())
         } else {
-            Err(format!("the web socket tells of {event}").into())
+            Err(format!("the web socket announced {event}").into())
         }
     }
 }

@@ -46,7 +46,7 @@ fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> 
         let after = waits.now();
         let waited: WaitTimes = std::array::from_fn(|group| after[group] - before[group]);
         times.push((took, waited));
-        // An answer is shorter than a segment.
+        // An answer is shorter than a TCP segment, so one read receives all of it.
         if !answer[..count].starts_with(b"HTTP/1.1 200") {
             let text = String::from_utf8_lossy(&answer[..count]).into_owned();
             return Err(format!("the urgent client got {text:?}").into());

@@ -1,5 +1,5 @@
 //! Measures how long threads wait for a CPU during a request. The service, the kernel, the
-//! databases and this program share the CPUs; these times show the part of each.
+//! databases and this program share the CPUs; these times show how long each of them waited.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -18,11 +18,11 @@ pub const GROUPS: [&str; 5] = [
 /// Waits in nanoseconds, for each of [`GROUPS`].
 pub type WaitTimes = [u64; GROUPS.len()];
 
-/// The kernel's account of each thread.
+/// The kernel's statistics of each thread (`schedstat`), with its group and its last known wait.
 pub struct Waits(Vec<(usize, File, Cell<u64>)>);
 
 impl Waits {
-    /// Opens the accounts of the calling thread, the service's threads and all databases of this
+    /// Opens the statistics of the calling thread, the service's threads and all databases of this
     /// machine.
     pub fn open(service: u32) -> Waits {
         let mut files = Vec::new();
@@ -55,7 +55,7 @@ impl Waits {
         let mut all = WaitTimes::default();
         for (group, file, known) in &self.0 {
             let mut text = [0; 80];
-            // A thread that has ended keeps its last account.
+            // A thread that has ended keeps its last known wait.
             let count = file.read_at(&mut text, 0).unwrap_or(0);
             let text = String::from_utf8_lossy(&text[..count]);
             if let Some(waited) = text.split(' ').nth(1).and_then(|word| word.parse().ok()) {

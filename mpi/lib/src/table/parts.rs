@@ -82,7 +82,7 @@ unsafe impl Send for Matched {}
 
 /// Returns a matching message, if there is one.
 ///
-/// The caller may call MPI.
+/// This thread must have the right to call MPI.
 pub(crate) fn improbe(pattern: &Pattern) -> Result<Option<Matched>> {
     // SAFETY: the out-parameters are locals, and the probe keeps the communicator alive.
     unsafe {
@@ -114,7 +114,7 @@ pub(crate) fn probe_completion(done: Result<Option<Matched>>, comm: Comm) -> Com
     }
 }
 
-/// Reads a status. The caller may call MPI.
+/// Reads a status. This thread must have the right to call MPI.
 pub(crate) fn outcome(status: &sys::MPI_Status, datatype: sys::MPI_Datatype) -> Outcome {
     let (mut items, mut cancelled) = (0, 0);
     // SAFETY: MPI has filled the status, the datatype lives as long as MPI, and the out-parameters

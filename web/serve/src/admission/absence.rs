@@ -1,6 +1,6 @@
 //! Time in which this process has no CPU, because it is stopped or other processes have the CPUs.
-//! The gates do not count this time as waiting: requests that queue during an absence are not a
-//! sign of overload and are served as soon as the process resumes.
+//! The gates of admission control do not count this time as waiting: requests that queue during an
+//! absence are not a sign of overload and are served as soon as the process resumes.
 //!
 //! The gates read the clock with each request. If more than [`CHECK_INTERVAL`] has passed since the
 //! last check while requests waited, the process compares this time with its own CPU time; the
@@ -16,7 +16,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
-/// Time that always counts, in ns; the kernel's time slices are longer.
+/// Minimum time between two checks, in ns. This much of the time between two checks always counts;
+/// the kernel's time slices are longer.
 const CHECK_INTERVAL: u64 = 1_000_000;
 /// Largest budget for absences, in ns; clients notice a longer stop in any case.
 const MAX_ABSENCE: u64 = 1_000_000_000;
@@ -35,7 +36,7 @@ pub(crate) struct Absence {
 struct Budget {
     /// CPU time of the process at the last check.
     cpu_time: u64,
-    /// Absence that need not count, in ns.
+    /// Absence that may still be left out, in ns.
     left: u64,
 }
 
@@ -113,7 +114,7 @@ mod tests {
         // The process had half of a CPU.
         assert_eq!(absence.counted(330 * MS, || 170 * MS, || true), 171 * MS);
         // A short interval is not checked.
-        let not_asked = || unreachable!("it is too early to look");
+        let not_asked = || unreachable!("it is too early for a check");
         assert_eq!(absence.counted(331 * MS, not_asked, || true), 172 * MS);
     }
 

@@ -1,9 +1,9 @@
 //! Admission control: a gate per level, which refuses requests that would wait too long.
 //!
-//! A gate knows two facts about its level: the number of requests in progress, and the time for
-//! which requests wait to begin. The ready queue of a level is FIFO. The expected wait of the next
-//! request is therefore the wait of the request that began last, or the time since then while other
-//! requests wait, whichever is longer. If the expected wait exceeds the bound, the request is
+//! A gate knows two facts about its level: the number of requests in progress, and how long
+//! requests wait before they begin. The ready queue of a level is FIFO. The expected wait of the
+//! next request is therefore the wait of the request that began last, or the time since then while
+//! other requests wait, whichever is longer. If the expected wait exceeds the bound, the request is
 //! refused. Gates share no state: a queue at one level does not close the gate of another level.
 //! Since strict priority makes the least urgent requests wait first, they are also refused first.
 //!
@@ -108,8 +108,8 @@ impl Gates {
         self.gates.iter().map(move |gates| &gates.0[level])
     }
 
-    /// Admits a request of a level at the counted time `now`. Returns `None` if too many requests
-    /// of the level are in progress, or if they wait too long.
+    /// Admits a request of a level at the counted time `now`. Returns `None` if `in_flight`
+    /// requests of the level are in progress, or if the expected wait exceeds `max_wait`.
     pub(crate) fn admit(
         &self,
         level: Level,
@@ -138,7 +138,7 @@ impl Gates {
         })
     }
 
-    /// Returns the expected wait of the next request of a level, on the vCPU with the longest.
+    /// Returns the expected wait of the next request of a level, on the vCPU where it is longest.
     pub(crate) fn expected(&self, level: Level) -> Duration {
         let now = self.counted(clock::nanos());
         let longest = self.of_level(level).map(|gate| gate.expected(now)).max();
@@ -205,7 +205,7 @@ mod tests {
         gates.end(second);
         assert!(
             gates.admit(LOW, 102 * MS, BOUND, 1000).is_some(),
-            "none waits"
+            "no request waits"
         );
     }
 

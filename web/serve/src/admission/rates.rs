@@ -1,7 +1,7 @@
 //! Request rates, limited by a token bucket for each address.
 //!
-//! A full bucket carries no information and is removed, so the table contains the addresses of the
-//! last second.
+//! A full bucket is the same as a new one, so it is removed: the table contains only addresses that
+//! have sent requests recently.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_then_the_rate() {
+    fn a_burst_is_followed_by_the_rate() {
         let rates = RateLimiter::default();
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let burst = (0..100).filter(|_| rates.take(one, 10, SECOND)).count();

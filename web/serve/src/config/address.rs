@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer};
 pub struct Address {
     /// The port or the socket.
     pub bind_to: BindTo,
-    /// Serves HTTP without TLS, although there is a certificate.
+    /// Serves HTTP without TLS, even if there is a certificate.
     pub plain: bool,
 }
 
@@ -61,10 +61,10 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// `127.0.0.1:8080`, `[::1]:8080`, a port of this machine alone (`8080`), a port on all addresses
-/// (`:80`, `*:80`), a name and a port (`localhost:8080`), or a Unix socket
-/// (`unix:/run/web.sock`, `unix:/run/web.sock,mode=660`); each with `,plain` at its end for HTTP
-/// without TLS.
+/// Accepts `127.0.0.1:8080`, `[::1]:8080`, a port that only this machine can reach (`8080`), a port
+/// on all addresses (`:80`, `*:80`), a name and a port (`localhost:8080`), or a Unix socket
+/// (`unix:/run/web.sock`, `unix:/run/web.sock,mode=660`). Each of them may end with `,plain`, for
+/// HTTP without TLS.
 impl FromStr for Address {
     type Err = String;
 
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_parsed_and_formatted() {
+    fn valid_addresses_are_parsed_and_formatted_and_others_refused() {
         for (text, expected) in [
             ("10.0.0.1:80", "10.0.0.1:80"),
             ("[::1]:80", "[::1]:80"),

@@ -10,7 +10,7 @@ pub(crate) type ErrorPages = BTreeMap<String, PathBuf>;
 /// Checks that all keys name error statuses.
 ///
 /// # Errors
-/// Returns the first key that names no error status.
+/// Returns an error about the first key that names no error status.
 pub(crate) fn check(settings: &ErrorPages) -> Result<(), String> {
     settings.keys().try_for_each(|key| statuses(key).map(drop))
 }
@@ -29,7 +29,7 @@ pub(crate) fn statuses(key: &str) -> Result<RangeInclusive<u16>, String> {
         .filter(|(first, _)| is_known && (400..600).contains(first))
         .map(|(first, more)| first..=first + more)
         .ok_or_else(|| {
-            format!("error-pages: `{key}` is no status of an error: use e.g. 404, 50x or 4xx")
+            format!("error-pages: `{key}` is not an error status: use e.g. 404, 50x or 4xx")
         })
 }
 

@@ -29,8 +29,8 @@ pub use site::Site;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Addresses to listen on, ports, or Unix sockets (*start*); in the file a single text or a
-    /// list.
+    /// Addresses, ports or Unix sockets to listen on (*start*); in the file a single string or a
+    /// list of strings.
     #[serde(deserialize_with = "address::read_list")]
     pub listen: Vec<Address>,
     /// The folder whose files are served.
@@ -52,10 +52,10 @@ pub struct Config {
     pub error_pages: BTreeMap<String, PathBuf>,
     /// Settings that differ for a few hosts.
     pub site: Vec<Site>,
-    /// The level at which connections are accepted and requests read (*start*).
+    /// The level at which requests are read (*start*).
     #[serde(deserialize_with = "units::read_level")]
     pub receive_level: u8,
-    /// The most urgent `u` that clients are granted.
+    /// The most urgent value of `u` (RFC 9218) that clients are granted.
     #[serde(deserialize_with = "units::read_urgency")]
     pub ceiling: u8,
     /// The operator's rules, in order.
@@ -69,12 +69,12 @@ pub struct Config {
     pub access_log: Option<PathBuf>,
     /// The Unix socket on which the server takes commands (*start*).
     pub control: Option<PathBuf>,
-    /// Time for which a server that ends continues to accept, while its responses ask clients to
-    /// reconnect, which leads them to its successor.
+    /// Time for which a server that has been told to end still accepts connections. Meanwhile its
+    /// responses ask clients to reconnect, which leads them to its successor.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_delay: Duration,
-    /// Maximum time that open connections may take when the server ends, for requests in progress
-    /// and for unresponsive clients.
+    /// Maximum time for which a server that ends waits for open connections: for their requests in
+    /// progress, and for unresponsive clients.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_timeout: Duration,
 }
@@ -218,7 +218,8 @@ impl Config {
         warnings
     }
 
-    /// Returns the settings of the server and then of each site that are checked in the same way.
+    /// Returns, for the server and then for each site, the settings that are checked in the same
+    /// way.
     fn site_parts(&self) -> impl Iterator<Item = SiteParts<'_>> {
         let own = (
             Some(&self.headers),
@@ -235,11 +236,11 @@ impl Config {
         std::iter::once(own).chain(sites)
     }
 
-    /// Returns the table of the hosts: site 0 is for all other hosts, the configured sites count
-    /// from 1.
+    /// Returns the table of the hosts. Site 0 serves all hosts that no site names; the configured
+    /// sites count from 1.
     ///
     /// # Errors
-    /// Returns the fault of a name, or of a site.
+    /// Returns the first fault of a site or of one of its names.
     pub(crate) fn hosts(&self) -> Result<Hosts, String> {
         site::hosts(&self.site, self.tls.is_some())
     }
@@ -277,7 +278,8 @@ const TABLES: [&str; 8] = [
     "[[site]]",
 ];
 
-/// Returns an error that names the tables of a misplaced field, from the error about the field.
+/// Converts an error about an unknown field to one that names the tables in which the field is
+/// valid. Returns `None` if `message` is another error, or if no table has the field.
 fn suggest_table(message: &str) -> Option<String> {
     let unknown = |message: &str| {
         let name = message.strip_prefix("unknown field `")?.split('`').next()?;
@@ -288,8 +290,8 @@ fn suggest_table(message: &str) -> Option<String> {
     if name.is_empty() || !name.chars().all(is_bare) {
         return None;
     }
-    // No field is a date, so each table reports a fault: another fault than "unknown" if it has the
-    // field.
+    // No field is a date, so every table reports an error. A table that has the field reports
+    // another error than "unknown field".
     let knows_name = |table: &&str| {
         let read = toml::from_str::<Config>(&format!("{table}\n{name} = 2000-01-01"));
         read.is_err_and(|error| unknown(error.message()).is_none())
@@ -323,7 +325,7 @@ pub enum Endpoint {
     Healthz,
     /// `/metrics`: Prometheus text.
     Metrics,
-    /// `/plaintext`: thirteen bytes.
+    /// `/plaintext`: the text `Hello, World!`, which costs almost nothing.
     Plaintext,
     /// `/matrix?n=`: the product of two n × n matrices, as an example of a computation.
     Matrix,
@@ -368,13 +370,13 @@ pub struct Files {
     /// Serve `name.br` and `name.gz` for `name` to clients that accept them.
     #[serde(deserialize_with = "units::read_switch")]
     pub precompressed: bool,
-    /// Compress texts for clients that accept gzip if there is no such file.
+    /// Compress texts for clients that accept gzip if there is no precompressed file.
     #[serde(deserialize_with = "units::read_switch")]
     pub compress: bool,
-    /// Size in bytes from which files are compressed.
+    /// Minimum size in bytes of the files that are compressed.
     #[serde(deserialize_with = "units::read_size")]
     pub compress_from: u64,
-    /// Value of the `Cache-Control` field, if the field is sent.
+    /// Value of the `Cache-Control` field; by default the field is not sent.
     pub cache_control: Option<String>,
 }
 
@@ -415,8 +417,8 @@ impl Default for Files {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Admission {
     /// Maximum time for which requests of a level may wait for a vCPU before further requests are
-    /// refused. Applies to requests to a service and for a matrix; files are exempt, since sending
-    /// them ends the wait.
+    /// refused. Applies to requests to a service and for a matrix. Files are exempt, since sending
+    /// them costs little.
     #[serde(deserialize_with = "units::read_duration")]
     pub max_wait: Duration,
     /// Maximum number of requests of a level in progress.
@@ -461,8 +463,8 @@ pub struct Limits {
     /// Maximum time for which a connection may have no request.
     #[serde(deserialize_with = "units::read_duration")]
     pub idle_timeout: Duration,
-    /// Maximum time between two parts of a request's body; after this time, the body must have
-    /// arrived at 1 KiB/s or more.
+    /// Maximum wait for the next part of a request's body. After a total wait of this length, the
+    /// body must also arrive at 1 KiB/s or more.
     #[serde(deserialize_with = "units::read_duration")]
     pub body_timeout: Duration,
     /// Maximum time for which a client may take no part of its response.

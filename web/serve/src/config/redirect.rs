@@ -29,7 +29,7 @@ pub struct Redirect {
 
 impl Redirect {
     /// Returns the URL to which a request is redirected, or `None` if its URL does not begin with
-    /// [`from`](Redirect::from). `host` is without a port, `path` with its query.
+    /// [`from`](Redirect::from). `host` has no port; `path` includes the query.
     #[must_use]
     pub fn location(&self, scheme: &str, host: &str, path: &str) -> Option<String> {
         let rest = if self.from.starts_with('/') {
@@ -68,7 +68,7 @@ impl Redirect {
         }
         if is_url(from) && to.starts_with('/') {
             return Err(format!(
-                "redirect: from = \"{from}\" is a URL, so `to` is one: write to = \"https://…\""
+                "redirect: from = \"{from}\" is a URL, so `to` must be one; use to = \"https://…\""
             ));
         }
         if strip_prefix(to, from).is_some() {
@@ -147,7 +147,7 @@ mod tests {
             ("/a b", "/c", "escape"),
             ("/a", "/a/b", "for ever"),
             ("/", "/new", "for ever"),
-            ("http://", "/new", "`to` is one"),
+            ("http://", "/new", "`to` must be one"),
         ] {
             let error = redirect(from, to).check().unwrap_err();
             assert!(error.contains(expected), "{error}");

@@ -17,7 +17,7 @@ pub struct Site {
     pub hosts: Vec<String>,
     /// The folder whose files are served.
     pub root: Option<PathBuf>,
-    /// Certificate and key; only if the server has a certificate for the other hosts.
+    /// Certificate and key; permitted only if the server has a certificate for the other hosts.
     pub tls: Option<TlsFiles>,
     /// Rules that follow the rules of the server.
     pub priority: Vec<Rule>,
@@ -29,11 +29,11 @@ pub struct Site {
     pub error_pages: Option<BTreeMap<String, PathBuf>>,
 }
 
-/// Returns the table of the hosts: site 0 is for all other hosts, the configured sites count from
-/// 1.
+/// Returns the table of the hosts. Site 0 serves all hosts that no site names; the configured sites
+/// count from 1.
 ///
 /// # Errors
-/// Returns the fault of a name, or of a site.
+/// Returns the first fault of a site or of one of its names.
 pub(super) fn hosts(sites: &[Site], has_certificate: bool) -> Result<Hosts, String> {
     let mut hosts = Hosts::default();
     for (site, number) in sites.iter().zip(1..) {

@@ -33,9 +33,9 @@ fn a_file_sets_what_it_names() {
     assert_eq!(config.limits.headers, Limits::default().headers);
 }
 
-/// Bounds the time for which an idle client can occupy a server.
+/// Without a bound, an idle client could keep a draining server alive.
 #[test]
-fn the_end_is_bounded_by_default() {
+fn the_time_for_draining_is_bounded_by_default() {
     assert_eq!(Config::default().drain_timeout, Duration::from_secs(10));
 }
 
@@ -113,7 +113,7 @@ fn mistakes_are_named() {
         ("[limits]\nconnections-per-peer = 0", "use 1 or more"),
         ("[limits]\nstreams = 0", "use 1 or more"),
         ("[admission]\nin-flight = 0", "use 1 or more"),
-        ("[error-pages]\n200 = \"a\"", "no status of an error"),
+        ("[error-pages]\n200 = \"a\"", "not an error status"),
         ("[[site]]", "for which hosts"),
         ("[[site]]\nhosts = [\"a.test:80\"]", "without the port"),
         (
@@ -274,7 +274,7 @@ fn unusual_methods_cause_a_warning() {
 fn fields(table: &str) -> Vec<String> {
     let error = Config::parse(&format!("{table}\nno-such = 1")).unwrap_err();
     let (_, known) = error.split_once("expected ").unwrap();
-    // Every second part is between two quotes.
+    // Every second part is between two backquotes.
     let names = known.split('`').skip(1).step_by(2);
     names.map(str::to_owned).collect()
 }

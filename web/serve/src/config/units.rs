@@ -1,5 +1,5 @@
-//! Values of the configuration file: durations, sizes, levels and counts as numbers or texts. An
-//! error of one of these functions refers to the position of the value.
+//! Readers for values of the configuration file: durations, sizes, levels and counts, as numbers or
+//! texts, and switches. Their errors refer to the position of the value in the file.
 
 use std::fmt;
 use std::time::Duration;

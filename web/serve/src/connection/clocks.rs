@@ -125,7 +125,7 @@ impl Clocks {
         self.set(Phase::Head(self.now()));
     }
 
-    /// Switches to HTTP/2: bytes between requests belong to no head.
+    /// Switches to HTTP/2, where bytes between requests do not start the clock of a head.
     pub(super) fn set_http2(&self) {
         self.http2.store(true, Relaxed);
         self.set(Phase::Idle(self.now()));
@@ -168,15 +168,15 @@ impl Clocks {
         self.had_request.load(Relaxed) && (self.is_http2() || is_idle)
     }
 
-    /// Tells whether a part of a head has arrived while no request is being answered. hyper handles
-    /// the first head of a connection itself.
+    /// Tells whether a part of a head has arrived while no request is being answered. The first
+    /// head of a connection does not count, since a graceful shutdown of hyper waits for it.
     pub(super) fn is_within_head(&self) -> bool {
         self.had_request.load(Relaxed) && matches!(self.phase(), Phase::Head(_))
     }
 
     /// Notes that a request begins. `answers_after_eof` is set for an HTTP/1 request that is
-    /// answered even if its client has closed its sending half. This applies to files; a service is
-    /// not called in vain.
+    /// answered even if its client has closed its sending half. This applies to files. A service
+    /// does not continue for such a client, which has most likely gone.
     pub(crate) fn begin_request(&self, answers_after_eof: bool) {
         self.had_request.store(true, Relaxed);
         self.active.fetch_add(1, Relaxed);
@@ -283,8 +283,8 @@ impl Clocks {
     }
 
     /// Restarts the clocks of writing while the client takes bytes. `unsent` is the length of the
-    /// send queue. A write of the server waits much longer than the client takes: until a third of
-    /// the socket's buffer is free.
+    /// send queue. A pending write alone does not show that the client takes nothing, since the
+    /// write waits until a third of the socket's buffer is free.
     pub(super) fn note_progress(&self, unsent: usize, now: u64) {
         let client_takes = self.last_unsent.swap(unsent, Relaxed) != unsent;
         let writes = self.write_since.load(Relaxed);
@@ -309,7 +309,7 @@ impl Clocks {
             Phase::Idle(since) if exceeds(since, limits.idle_timeout) => return Some("idle"),
             _ => {}
         }
-        // One stream that makes progress is enough, because streams share the connection in turn.
+        // One stream that makes progress is enough, because streams take turns on the connection.
         let offer_progress_at = if self.offered.load(Relaxed) != 0 {
             self.offer_progress_at.load(Relaxed)
         } else {
@@ -324,7 +324,7 @@ impl Clocks {
         if exceeds(since, limits.body_timeout) {
             return Some("body");
         }
-        // After a first wait of `body_timeout`, the body has to arrive at the minimum rate.
+        // After a total wait of `body_timeout`, the body has to arrive at the minimum rate.
         if since != 0 && !limits.body_timeout.is_zero() {
             let waited = self.bodies.waited.load(Relaxed) + now.saturating_sub(since);
             let beyond_pause = u128::from(waited).saturating_sub(limits.body_timeout.as_millis());
@@ -336,7 +336,7 @@ impl Clocks {
     }
 }
 
-/// Restarts a clock that runs since `since`. Returns false if it has been stopped or restarted
+/// Restarts a clock that has run since `since`. Returns false if it has been stopped or restarted
 /// meanwhile.
 fn renew(clock: &AtomicU64, since: u64, now: u64) -> bool {
     let renewed = clock.compare_exchange(since, now, Relaxed, Relaxed);

@@ -14,8 +14,8 @@ use crate::connection::streams::Streams;
 use crate::request::in_flight::InFlight;
 use crate::server::shared::Shared;
 
-/// A connection. It counts as open while it or one of its requests exists, or until it is upgraded;
-/// then its slot is free for another connection.
+/// A connection. It counts as open until it is upgraded, or until it and its requests have been
+/// dropped. Then its slot is free for another connection.
 pub(crate) struct Conn {
     pub(crate) shared: Arc<Shared>,
     /// Key in [`Connections`](crate::server::connections::Connections).

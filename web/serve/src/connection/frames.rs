@@ -1,12 +1,12 @@
 //! A scanner for the frames of an HTTP/2 client. It extracts `PRIORITY_UPDATE` (RFC 9218, section
 //! 7.1), which hyper drops, and the stream numbers, which hyper does not expose.
 //!
-//! Every byte is passed on. Memory is bounded: it contains the head of the current frame, and the
-//! first [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
+//! Every byte is passed on. Memory is bounded: the scanner keeps the head of the current frame, and
+//! little more than [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
 //!
-//! To match requests with streams, reading stops behind the header block of a new stream until
-//! hyper has handed out its request: see [`ObservedIo`](super::observed::ObservedIo). Reading stops
-//! only for clients that use the frame, which have sent a `PRIORITY_UPDATE` or
+//! To match requests with streams, reading stops after the header block of a new stream until hyper
+//! has handed out its request: see [`ObservedIo`](super::observed::ObservedIo). Reading stops only
+//! for clients that have sent a `PRIORITY_UPDATE` or announced it by
 //! `SETTINGS_NO_RFC7540_PRIORITIES`.
 
 /// Length of the client's connection preface; sent over TLS too.
@@ -31,7 +31,7 @@ const FRAME_SIZE_ERROR: &[u8] = b"\xff\xff\xff\x06\0\0\0\0\0";
 /// Longest payload of a `PRIORITY_UPDATE` that is read, in bytes: a stream number and 64 bytes of
 /// the field. Longer updates are ignored.
 const MAX_UPDATE_BYTES: usize = 4 + 64;
-/// Number of requests that a client may cancel in excess of the number that it does not cancel.
+/// Number by which the cancelled requests of a client may exceed its other requests.
 const MAX_EXCESS_RESETS: u64 = 200;
 
 /// An event in the stream of frames.
@@ -43,8 +43,8 @@ pub(crate) enum FrameEvent<'a> {
     Update(u32, &'a [u8]),
     /// Requests are cancelled as fast as they are made.
     Flood,
-    /// An invalid update, which ends the connection. Contains the frame that hyper must receive
-    /// next, to refuse it with the right error.
+    /// An invalid update, which ends the connection. Contains the invalid frame that hyper must
+    /// receive next, so that it ends the connection with the right error.
     Invalid(&'static [u8]),
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct FrameScanner {
     head_len: usize,
     /// Bytes of the payload that are still to come.
     payload_left: usize,
-    /// First bytes of the payload, for frame types that are read.
+    /// Payload of a frame that is read: the beginning of an update, or the current setting.
     payload: Vec<u8>,
     /// New stream whose header block is arriving.
     opening: Option<u32>,
@@ -87,7 +87,8 @@ impl FrameScanner {
         }
     }
 
-    /// Scans the next bytes and returns the number of bytes to pass on: all, or up to a stop.
+    /// Scans the next bytes and returns the number of bytes to pass on: all bytes, or the bytes
+    /// before the position at which reading must stop.
     pub(crate) fn scan(&mut self, data: &[u8], mut on_event: impl FnMut(FrameEvent<'_>)) -> usize {
         let mut at = self.preface_left.min(data.len());
         self.preface_left -= at;
@@ -162,7 +163,7 @@ impl FrameScanner {
         }
     }
 
-    /// Handles a complete frame. Returns true to stop behind it.
+    /// Handles a complete frame. Returns true if reading must stop after it.
     fn on_frame(&mut self, on_event: &mut impl FnMut(FrameEvent<'_>)) -> bool {
         match self.kind() {
             HEADERS | CONTINUATION if self.flag(END_HEADERS) => {
@@ -243,8 +244,8 @@ mod tests {
         frame(PRIORITY_UPDATE, 0, 0, &payload)
     }
 
-    /// Returns the events in `bytes` behind a preface, read in parts of these sizes, and the
-    /// positions of the stops behind requests.
+    /// Returns the events in `bytes`, which follow a preface and are read in parts of these sizes,
+    /// and the positions at which reading stops after requests.
     fn scan_all(bytes: &[u8], sizes: &[usize]) -> (Vec<String>, Vec<usize>) {
         let mut frames = FrameScanner::new();
         let (mut events, mut stops) = (Vec::new(), Vec::new());
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_without_an_update_are_ignored() {
+    fn long_updates_and_acknowledged_settings_are_ignored() {
         let long = "x".repeat(MAX_UPDATE_BYTES);
         for bytes in [
             update(1, &long),

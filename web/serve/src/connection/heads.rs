@@ -1,8 +1,8 @@
 //! Responses that bypass hyper.
 //!
 //! hyper answers a malformed head itself. For an unknown transfer coding it sends 400, but RFC
-//! 9112, section 6.1 requires 501. So the head of a request that may have a body is searched for
-//! its coding, as far as the head arrives with the first bytes; hyper receives no byte of a head
+//! 9112, section 6.1 requires 501. So the part of a head that arrives with the first bytes is
+//! searched for a transfer coding, if the request may have a body; hyper receives no byte of a head
 //! with an unknown coding.
 
 use std::time::SystemTime;

@@ -28,7 +28,8 @@ pub(super) struct ObservedIo<I> {
     protocol: Protocol,
     /// Bytes received from the socket at the last reading.
     received: u64,
-    /// Lingering close: the wait for the client to close.
+    /// Set while the connection lingers: it has sent its last byte and waits for the client to
+    /// close.
     linger: Option<Linger>,
     /// Bytes of the first queued file that were read because they could not be sent without a copy.
     file_bytes: Bytes,
@@ -55,7 +56,8 @@ struct Http1Reader {
     refusal: Option<Bytes>,
     /// Set when the client has closed its sending half.
     eof: bool,
-    /// Set while the end is hidden from hyper, since it would not send the remaining responses.
+    /// Set while the end is hidden from hyper, which would otherwise not send the remaining
+    /// responses.
     eof_hidden: bool,
 }
 
@@ -147,8 +149,8 @@ impl Http2Reader {
 }
 
 impl Http1Reader {
-    /// Reads into `buf`. An end of file means that the client has gone, unless its request is
-    /// answered in any case.
+    /// Reads into `buf`. To hyper, an end of file means that the client has gone, so it is hidden
+    /// while a request is in progress that is answered even then.
     fn read<I: Transport>(
         &mut self,
         io: &mut I,

@@ -2,13 +2,14 @@
 //!
 //! hyper sends the data of its streams round robin, and each stream may hand it 64 KiB. So the
 //! order is established above hyper: all bodies of a connection hand out at most [`MAX_UNSENT`]
-//! bytes, then wait until the connection has sent as many of these bytes as it may. Then the first
-//! waiting stream resumes: the most urgent stream; among equally urgent streams the earliest
-//! request, or round robin if they are incremental. The bound also limits the memory of responses
-//! that a client does not read.
+//! bytes, then wait until the connection has sent these bytes, as far as flow control allows. Then
+//! the first waiting stream resumes: the most urgent stream; among equally urgent streams the
+//! earliest request, or round robin if they are incremental. The bound also limits the memory of
+//! responses that a client does not read.
 //!
-//! A stream without a flow-control window does not ask for a turn. Bytes that are stuck in hyper no
-//! longer count once the connection has sent all it may, so such a stream blocks no other stream.
+//! A stream without a flow-control window does not ask for a turn. Its bytes that are stuck in
+//! hyper no longer count once the connection has sent all other bytes, so such a stream blocks no
+//! other stream.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -32,7 +33,7 @@ struct State {
     unsent: usize,
     next: u64,
     waiting: Vec<Waiting>,
-    /// Stream that was woken to resume and has not asked yet.
+    /// Stream that was woken to resume and has not asked for its turn yet.
     woken: Option<(Arc<Entry>, u64)>,
 }
 
@@ -65,7 +66,7 @@ impl State {
         Some(first.waker)
     }
 
-    /// Clears `woken` if it is this stream, which has asked or has ended.
+    /// Clears `woken` if it is this stream, which has asked for its turn or has ended.
     fn clear_woken(&mut self, entry: &Arc<Entry>) {
         if self
             .woken
@@ -156,8 +157,8 @@ impl SendOrder {
         }
     }
 
-    /// Notes that a piece was handed out. Returns true if other streams wait for the next poll of
-    /// the connection.
+    /// Notes that a piece was handed out. Returns true if other streams can resume only after a
+    /// poll of the connection.
     pub(crate) fn note_handed_out(&self, bytes: usize) -> bool {
         let mut state = self.state();
         state.unsent += bytes;
@@ -173,7 +174,7 @@ impl SendOrder {
     }
 
     /// Selects the next stream after a poll of the connection. `all` is set if the connection has
-    /// sent all it may.
+    /// sent all bytes that flow control allows.
     pub(crate) fn after_poll(&self, all: bool) {
         let mut state = self.state();
         if all {

@@ -142,7 +142,7 @@ impl Conn {
                     ready!(upshift::task::poll_piece(cx));
                     continue;
                 }
-                // After the poll, which has taken the bytes that had arrived.
+                // Checked after the poll, which has taken the bytes that had arrived.
                 if shutdown_requested || !self.should_close() {
                     return Poll::Pending;
                 }

@@ -16,7 +16,7 @@ const UPDATES_PER_REQUEST: u32 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     state: Mutex<State>,
-    /// Set while reading is stopped behind the head of a request that hyper has to hand out.
+    /// Set while reading is stopped after the head of a request that hyper has to hand out.
     stopped: AtomicBool,
 }
 

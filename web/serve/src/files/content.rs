@@ -67,8 +67,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Reads at most `max` bytes of a file from `at` on, if they are in the page cache. Returns `None`
-/// if the read would have to wait.
+/// Reads at most `max` bytes of a file, beginning at the offset `at`, if they are in the page
+/// cache. Returns `None` if the read would have to wait.
 fn read_cached(file: &File, at: u64, max: u64) -> io::Result<Option<Bytes>> {
     let mut buffer = Buffer::take();
     let max = usize::try_from(max).map_or(PIECE, |max| max.min(PIECE));
@@ -98,8 +98,9 @@ async fn read_ring(file: upshift::fs::File, at: u64, max: u64) -> io::Result<Byt
     }
 }
 
-/// Returns the whole content of a small file of `size` bytes, if the page cache has it. The caller
-/// caches the content, so a file that is much shorter than a buffer is copied.
+/// Returns the whole content of a small file of `size` bytes, if it is in the page cache. The
+/// caller caches the content, so content that is much shorter than a buffer is copied out of the
+/// buffer.
 pub(super) fn read_small(file: &File, size: u64) -> Option<Bytes> {
     let bytes = read_range(file, &(0..size), MIN_SEND_FILE - 1)?;
     Some(match bytes.len() {
@@ -108,7 +109,7 @@ pub(super) fn read_small(file: &File, size: u64) -> Option<Bytes> {
     })
 }
 
-/// Returns the content of a range of at most `max` bytes, if the page cache has it.
+/// Returns the content of a range of at most `max` bytes, if it is in the page cache.
 fn read_range(file: &File, range: &Range<u64>, max: u64) -> Option<Bytes> {
     let length = range.end - range.start;
     if length > max {
@@ -133,7 +134,7 @@ enum Source {
     Plain(Arc<File>),
     /// Read from the page cache after the kernel has refused to send it without a copy.
     Copied(Arc<File>),
-    /// Read over the ring: all bytes after the first read that had to wait.
+    /// Read over the ring, beginning with the first read that would have had to wait.
     Ring(upshift::fs::File, Option<Reading>),
 }
 

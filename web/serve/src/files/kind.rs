@@ -45,8 +45,8 @@ pub(super) fn may_be_precompressed(kind: &str) -> bool {
     is_text(kind) || kind == "application/octet-stream"
 }
 
-/// Returns the supported codings that the client accepts, by its weights; of equal weights, the
-/// coding with the smallest results comes first (RFC 9110, section 12.5.3).
+/// Returns the supported codings that the client accepts, ordered by its weights. Of codings with
+/// equal weights, the one with the smallest results comes first (RFC 9110, section 12.5.3).
 pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static str)> {
     let weight = |coding: &str| {
         headers

@@ -25,8 +25,9 @@ struct Entry {
     size: u64,
 }
 
-/// Returns the page of a folder, which is `relative` to the root. Blocks: reads the folder and
-/// queries every size. Links that lead out of the root are not listed, because they are not served.
+/// Returns the page of the folder with the path `relative` below the root. Blocks, since it reads
+/// the folder and queries every size. Links that lead out of the root are not listed, because they
+/// are not served.
 pub(super) fn page(root: &Root, folder: &File, relative: &str, hidden: bool) -> io::Result<String> {
     let mut entries = Vec::new();
     let mut more = false;

@@ -1,10 +1,10 @@
 //! Opens names below the root.
 //!
-//! `openat2(2)` with `RESOLVE_BENEATH`: the kernel follows symbolic links, but no step of the
-//! resolution may leave the root, regardless of the name, its links and concurrent renames of
-//! folders. The first attempt uses `RESOLVE_CACHED`, which does not wait for a disk and therefore
-//! may be made in a poll; if the kernel would have to wait, a thread for blocking calls opens the
-//! file.
+//! Names are opened by `openat2(2)` with `RESOLVE_BENEATH`: the kernel follows symbolic links, but
+//! no step of the resolution may leave the root, regardless of the name, its links and concurrent
+//! renames of folders. The first attempt uses `RESOLVE_CACHED`, which does not wait for a disk and
+//! therefore may be made in a poll; if the kernel would have to wait, a thread for blocking calls
+//! opens the file.
 //!
 //! The operator chooses the path of the root, so all its links are followed. The path is resolved
 //! again for the first request after [`MAX_FOLDER_AGE`]: a new folder in its place (a link to the
@@ -148,7 +148,8 @@ impl Root {
     /// served. A name that this process may not read is an error with the path.
     async fn find(self: &Arc<Root>, name: &str) -> io::Result<Option<Found>> {
         let found = match self.open_now(name, ResolveFlags::CACHED) {
-            // The name is not in the cache, or the kernel is older than 5.12 and lacks this flag.
+            // The name is not in the kernel's cache, or the kernel is older than 5.12 and lacks
+            // this flag.
             Err(Errno::AGAIN | Errno::INVAL) => {
                 let (root, name) = (self.clone(), name.to_owned());
                 let found =

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn valid_paths_are_decoded() {
+    fn paths_are_decoded_unless_hidden() {
         for (path, relative, folder) in [
             ("/", ".", true),
             ("/a/b.txt", "a/b.txt", false),
@@ -89,6 +89,7 @@ mod tests {
             ("/a%20b%C3%A4", "a bä", false),
             ("/%2e/a", "a", false),
             ("/.well-known/x", ".well-known/x", false),
+            // Refused as hidden, since `...c` begins with a dot.
             ("/a..b/...c", "", false),
         ] {
             let name = parse(path, false);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_with_parent_segments_are_refused() {
+    fn invalid_paths_are_refused() {
         for path in [
             "/..",
             "/../etc/passwd",

@@ -10,7 +10,7 @@
 //!
 //! [`RecentFiles::clear`] closes all cached files, so that no file stays open for long.
 //!
-//! A file costs a comparison of names and an uncontended lock; a cached file saves four system
+//! A lookup costs a comparison of names and an uncontended lock; a cached file saves four system
 //! calls and the creation of header fields.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +52,8 @@ impl RecentFiles {
         name: &str,
         since: u64,
     ) -> Option<Option<Arc<Found>>> {
-        // If the owner of the lock is suspended, opening the file is the shorter wait.
+        // If the holder of the lock is suspended, opening the file takes less time than waiting for
+        // it.
         let cache = self.0.local().try_lock().ok()?;
         let mut entries = cache.entries.iter();
         let entry = entries.find(|entry| entry.matches(root, name))?;

@@ -59,7 +59,7 @@ pub(crate) async fn respond(
     headers: &HeaderMap,
 ) -> Response<Body> {
     if method != Method::GET && method != Method::HEAD {
-        return reply::method_not_allowed("files can only be read\n");
+        return reply::method_not_allowed("files support only GET and HEAD\n");
     }
     // RFC 9110, section 14.2: ranges are for GET.
     let ranges = method == Method::GET;
@@ -87,7 +87,7 @@ async fn find(
     let name = match parse(uri.path(), settings.hidden) {
         Ok(name) => name,
         Err(PathError::Invalid) => {
-            return Ok(reply::text(StatusCode::BAD_REQUEST, "this is not a path\n"));
+            return Ok(reply::text(StatusCode::BAD_REQUEST, "the path is invalid\n"));
         }
         Err(PathError::Hidden) => return Ok(not_found()),
     };
@@ -159,7 +159,7 @@ fn report_denied(error: &std::io::Error) {
 fn read_error(error: &std::io::Error) -> Response<Body> {
     let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
     if short.contains(&error.raw_os_error()) {
-        return reply::retry_later(StatusCode::SERVICE_UNAVAILABLE, "too much at a time\n");
+        return reply::retry_later(StatusCode::SERVICE_UNAVAILABLE, "out of resources\n");
     }
     let text = "the file cannot be read\n";
     reply::text(StatusCode::INTERNAL_SERVER_ERROR, text)
@@ -249,7 +249,7 @@ async fn respond_file(
     let answer = evaluate(headers, &fields.validators, size, ranges);
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status();
-    // Includes the fields of the library and the server, so the map grows only once.
+    // The space includes the fields that hyper and the server add, so the map grows only once.
     response.headers_mut().reserve(RESERVED_FIELDS);
     let length = match answer {
         Outcome::Whole => Some(0..size),

@@ -21,11 +21,12 @@ use crate::operator::notice::Notices;
 use crate::per_vcpu::PerVcpu;
 use crate::server::bind::UNIX_PEER;
 
-/// Maximum number of waiting records of all vCPUs, and of bytes of their texts.
+/// Maximum number of waiting records of all vCPUs.
 const MAX_RECORDS: usize = 1 << 16;
+/// Maximum number of bytes of the texts in waiting records.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// Number of buffered bytes from which the writer calls `write`.
+/// Number of buffered bytes at which the writer calls `write`.
 const WRITE_SIZE: usize = 64 * 1024;
 /// Maximum wait for the last lines to be written when the log is dropped.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,6 +35,7 @@ static FAILURES: Notices = Notices::new();
 
 /// The contents of a request's line.
 pub(crate) struct Record {
+    /// Time at which the request ended.
     pub(crate) at: SystemTime,
     pub(crate) peer: SocketAddr,
     pub(crate) method: Method,
@@ -48,7 +50,9 @@ pub(crate) struct Record {
     pub(crate) status: u16,
     pub(crate) bytes: u64,
     pub(crate) level: u8,
+    /// Wait before the request began.
     pub(crate) waited: Duration,
+    /// Time from the arrival of the request to the end of its response.
     pub(crate) took: Duration,
 }
 

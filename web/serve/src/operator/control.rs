@@ -16,7 +16,7 @@ use crate::server::shared::{Control, Reloaded, Shared};
 use upshift_units::socket_file::{self, SocketFile};
 
 const HELP: &str = "\
-status                connections, requests, whether it drains
+status                connections, requests, whether the server drains
 list                  the requests under way: number, level, age, method, path
 reprio NUMBER LEVEL   give a request under way another level
 priority RULE         put a rule before the others, e.g. `priority /api=8`; also for requests under way
@@ -50,7 +50,7 @@ impl CommandSocket {
 
 impl Drop for CommandSocket {
     fn drop(&mut self) {
-        // The connection wakes the thread, whose weak reference can then no longer be upgraded.
+        // The connection wakes the thread, which ends if the server's state has been dropped.
         let _ = UnixStream::connect(self.file.path());
     }
 }
@@ -90,7 +90,7 @@ fn execute(line: &str, control: &Control) -> Result<String, String> {
     let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
     let ok = |done: Reloaded| format!("ok: {done}\n");
     if !rest.is_empty() && !matches!(command, "reprio" | "priority") {
-        return Err(format!("`{command}` takes no arguments; it has `{rest}`"));
+        return Err(format!("`{command}` takes no arguments, but has `{rest}`"));
     }
     match command {
         "help" | "" => Ok(HELP.to_owned()),
@@ -141,7 +141,7 @@ fn execute(line: &str, control: &Control) -> Result<String, String> {
 /// Sends a command to a running server and returns its answer.
 ///
 /// # Errors
-/// If no server listens on the socket.
+/// Fails if no server listens on the socket, or if the server sends nothing for ten seconds.
 pub fn ask(socket: &Path, command: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;

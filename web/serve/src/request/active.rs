@@ -42,10 +42,10 @@ pub(crate) struct ActiveRequest {
     /// Unread body of an HTTP/2 request.
     unread: Option<Incoming>,
     pub(super) body: Body,
-    /// Part of a piece of the body that was too large to be handed out with it.
+    /// Remainder of a piece of the body that was too large to be handed out at once.
     pub(super) rest: Bytes,
-    /// Set while handed-out bytes wait for the client. Used only in HTTP/2, since the socket shows
-    /// this in HTTP/1.
+    /// Set while handed-out bytes wait for the client. Used only in HTTP/2; in HTTP/1 a pending
+    /// write to the socket shows this.
     offering: bool,
 }
 
@@ -105,8 +105,8 @@ impl ActiveRequest {
         self.version >= Version::HTTP_2
     }
 
-    /// Discards the body of the request: at once in HTTP/1; after the response in HTTP/2, since
-    /// without the body the stream would be reset.
+    /// Discards the body of the request: at once in HTTP/1; after the response in HTTP/2, where
+    /// dropping the body earlier would reset the stream.
     pub(super) fn discard_body(&mut self, body: Incoming) {
         if self.is_http2() {
             self.unread = Some(body);
@@ -115,7 +115,8 @@ impl ActiveRequest {
         }
     }
 
-    /// Waits for the turn of the request at its level, then begins it. Ready from then on.
+    /// Waits for the turn of the request at its level, then begins it. Returns ready from then
+    /// on.
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.stage == Stage::Received {
             // From now on the operator can move the request to another level.
@@ -228,7 +229,7 @@ impl Drop for ActiveRequest {
     }
 }
 
-/// Returns path and query, or the text in place of them: `*`, or the host of CONNECT.
+/// Returns path and query, or the target that replaces them: `*`, or the host of CONNECT.
 fn path_of(uri: &Uri) -> Box<str> {
     match uri.path_and_query() {
         Some(path) => path.as_str().into(),

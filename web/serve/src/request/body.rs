@@ -30,8 +30,8 @@ enum Kind {
 
 /// Placeholders for the bytes of a file.
 struct Placeholders {
-    /// File, which is passed to the connection with the first placeholder: responses to HEAD have
-    /// none.
+    /// File, which is passed to the connection with the first placeholder, and thus not at all for
+    /// a response to HEAD.
     file: Option<FileBody>,
     left: u64,
     queue: Arc<SendFileQueue>,

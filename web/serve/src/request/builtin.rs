@@ -96,8 +96,8 @@ async fn matrix(query: &str) -> Response<Body> {
     reply::with_type(StatusCode::OK, "application/json", json)
 }
 
-/// Computes one row of the product with `b`. A separate function, since the compiler reloads values
-/// in the state of a coroutine at each use.
+/// Computes one row of the product with `b`. This is a separate function, since the compiler
+/// reloads values that are stored in the state of a coroutine at each use.
 #[inline(never)]
 fn multiply_row(a: &[f64], b: &[f64], row: &mut [f64]) {
     row.fill(0.0);

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn several_fields_are_one() {
+    fn several_fields_form_one_list() {
         let of = |fields: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for field in fields {

@@ -25,11 +25,11 @@ impl Refusal {
     pub(crate) fn response(&self, version: Version) -> Response<Body> {
         match self {
             Refusal::InvalidTarget => {
-                let text = "a request names a path\n";
+                let text = "the request must name a path\n";
                 reply::text(StatusCode::BAD_REQUEST, text)
             }
             Refusal::InvalidHost => {
-                let text = "a request names one host\n";
+                let text = "the request must name exactly one host\n";
                 reply::text(StatusCode::BAD_REQUEST, text)
             }
             Refusal::Misdirected => {

@@ -38,7 +38,7 @@ pub struct TooLarge;
 
 impl fmt::Display for TooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the body of the request is larger than this server takes")
+        f.write_str("the body of the request is larger than this server accepts")
     }
 }
 
@@ -127,7 +127,7 @@ pub(super) fn discard(body: Incoming, conn: &Conn) {
         conn.clocks.note_unread_body();
         return;
     }
-    // More urgent requests precede this work.
+    // At this level, the work delays no request that is more urgent than the default.
     let level = Urgency::default().level();
     let rest = time::timeout(REQUEST_GRACE, read_and_drop(body));
     // Outside of a runtime the stream is reset at once.

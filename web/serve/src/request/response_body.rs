@@ -52,7 +52,7 @@ impl HttpBody for ActiveRequest {
                 .is_pending()
             {
                 // Handed-out bytes may be stuck in streams without a window, which hyper does not
-                // report.
+                // report. After its next poll, the connection no longer counts them.
                 this.conn.wake();
                 return Poll::Pending;
             }

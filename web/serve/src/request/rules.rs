@@ -59,7 +59,7 @@ impl Facts {
 /// A rule: conditions, and a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Path below which the rule applies: the path itself, or the path followed by `/`.
+    /// Path to which the rule applies; it also applies to all paths below this path.
     pub path: Option<String>,
     /// Method of the requests.
     pub method: Option<Method>,
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_both_families() {
+    fn networks_of_both_families_contain_their_addresses() {
         let contains = |network: &str, address: &str| {
             network
                 .parse::<Network>()
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_rules_say_what_is_wrong() {
+    fn errors_say_what_is_wrong_with_a_rule() {
         for (rule, expected) in [
             ("/api", "CONDITIONS=LEVEL"),
             ("/api=64", "0 (most urgent) to 63"),

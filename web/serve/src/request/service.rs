@@ -48,7 +48,7 @@ impl Service<Request<Incoming>> for HttpService {
         let facts = self.facts(&settings, &request);
         let endpoint = builtin::endpoint_of(&settings, facts.uri.path());
         let site = self.site(&settings, &request);
-        // A refusal uses the rules, fields and pages of the default site.
+        // A request without a valid site uses the rules, fields and pages of the default site.
         let site_or_default = *site.as_ref().unwrap_or(&0);
         let rule = settings.rule_for(site_or_default, &facts);
         let headers = settings.sites.get(site_or_default).headers.clone();
@@ -89,7 +89,8 @@ impl Service<Request<Incoming>> for HttpService {
             }
         };
         let entry = Entry::new(facts, stream, (urgency, default_level), level, now);
-        // A refusal is sent at the level of receiving, so it does not delay requests of its level.
+        // A refusal is sent at the level of receiving, so it does not queue among the requests of
+        // its own level.
         let at_receive_level = site.is_err() || class == AdmissionClass::Always;
         let is_ruled = rule.is_some();
         let mut active = ActiveRequest::new(
@@ -124,8 +125,8 @@ impl Service<Request<Incoming>> for HttpService {
 enum AdmissionClass {
     /// Monitoring is always admitted.
     Always,
-    /// For files and texts in memory, only the number of requests in progress is checked. Such a
-    /// response costs less than the wait that a refusal avoids.
+    /// For files and texts in memory, only the number of requests in progress is checked: they cost
+    /// too little to make other requests wait.
     Counted,
     /// For computations, the number of requests in progress and the expected wait are checked.
     Timed,

@@ -18,8 +18,8 @@ use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 use crate::config::{Address, BindTo};
 use upshift_units::socket_file::{self, SocketFile};
 
-/// Number of connections that may wait to be accepted on a Unix socket or on all addresses, up to
-/// the kernel's limit (`net.core.somaxconn`).
+/// Number of connections that may wait to be accepted on a Unix socket, or on a port of all
+/// addresses, up to the kernel's limit (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 /// Maximum wait for a port that no visible process holds. The kernel may take more than 100 ms to
 /// release the ring, and with it the port, of a killed process.
@@ -38,8 +38,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 ///
 /// Connections are accepted one by one, when the socket is readable. A multishot accept of the ring
 /// would take a descriptor for each waiting connection before the server can count the connections,
-/// and its cancellation would lose accepted connections, although another process may listen on the
-/// same socket.
+/// and its cancellation would lose accepted connections, which another process that listens on the
+/// same socket could have served.
 pub(crate) struct Listener {
     socket: Socket,
     /// Set if the connections speak no TLS, even if there is a certificate.
@@ -203,8 +203,8 @@ fn keep_alive(listener: impl AsFd) {
 }
 
 /// Listens on an address. Waits up to [`PORT_RELEASE_TIMEOUT`] for the port of a killed process:
-/// the port is free only when the kernel has released the ring of this process, which is no longer
-/// visible as the port's holder.
+/// the kernel frees the port only when it has released the ring of the process, and until then no
+/// process is visible as the holder of the port.
 ///
 /// # Errors
 /// The message names the reason and a remedy.
@@ -261,9 +261,9 @@ pub(super) fn explain(address: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             let port_holder = match port_holder(address) {
-                None => "a process that is not seen from here (of another user, or another container)".to_owned(),
+                None => "a process that cannot be seen from here (of another user or container)".to_owned(),
                 Some((pid, _)) if pid == std::process::id() => {
-                    return format!("this process ({pid}) listens there already; each --listen is another address");
+                    return format!("this process ({pid}) listens there already; give --listen another address");
                 }
                 Some((pid, command_line)) => format!("process {pid} (`{command_line}`)"),
             };

@@ -47,7 +47,8 @@ pub(crate) mod sweep;
 const PREEMPTION_DESCRIPTORS: usize = 3;
 /// Pause between attempts to accept when descriptors or memory have run out.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
-/// Level of accepting and of the time-outs, which is more urgent than all requests.
+/// Level at which connections are accepted and time-outs are checked: more urgent than all
+/// requests.
 const ACCEPT_LEVEL: Level = Level::at::<1>();
 
 /// A listening server.
@@ -115,7 +116,8 @@ impl Server {
         Ok(Server {
             shared: Shared {
                 receive_level,
-                // Admission control bounds the queue of this level.
+                // A client that sends too much is read at the default level of requests, whose
+                // queue admission control bounds.
                 receiving: Receiving::new(receive_level, Urgency::default().level()),
                 initial_config: settings.config.clone(),
                 settings: RwLock::new(Arc::new(settings)),
@@ -140,7 +142,7 @@ impl Server {
     }
 
     /// Serves a tower service, such as an axum `Router`, instead of files. The built-in endpoints
-    /// stay; disable them in the settings if the service has paths of these names.
+    /// stay; disable them in the settings if the service has the same paths.
     #[must_use]
     pub fn with_service<S, B>(mut self, service: S) -> Server
     where
@@ -201,7 +203,7 @@ impl Server {
         self.listeners.iter().filter_map(url).collect()
     }
 
-    /// Prepares the server to run.
+    /// Opens the control socket, if there is one, and prepares the server to run.
     ///
     /// # Errors
     /// Fails if the control socket cannot be created.
@@ -335,7 +337,7 @@ async fn all_closed(shared: &Shared) {
 async fn accept(listener: Listener, shared: Arc<Shared>) {
     static FAILURES: Notices = Notices::new();
     loop {
-        // Many clients may have connected at once.
+        // This loop yields between connections, since many clients may have connected at once.
         poll_fn(upshift::task::poll_piece).await;
         match listener.accept().await {
             Ok((accepted, peer)) => admit(&shared, accepted, peer, listener.plain),

@@ -100,7 +100,7 @@ pub(crate) struct Shared {
     pub(crate) epoch: AtomicU64,
     /// Configuration with which the server started.
     pub(crate) initial_config: Config,
-    /// Level at which connections are received.
+    /// Level at which requests are read.
     pub(crate) receive_level: Level,
     pub(crate) receiving: Arc<Receiving>,
     pub(crate) gates: Gates,
@@ -167,8 +167,8 @@ impl Shared {
     }
 }
 
-/// The settings that a connection loaded last. The connection's requests count references to this
-/// value, so connections do not share a reference count.
+/// The settings that a connection loaded last. Its requests hold references to this value instead
+/// of the settings, so that connections do not share a reference count.
 pub(crate) struct CachedSettings {
     epoch: u64,
     settings: Arc<Settings>,
@@ -256,7 +256,7 @@ impl Control {
     /// Inserts a rule before all other rules, until the next reload.
     ///
     /// # Errors
-    /// Fails if the certificate can no longer be read.
+    /// Fails if a folder can no longer be opened or a certificate can no longer be read.
     pub fn add_rule(&self, rule: Rule) -> Result<Reloaded, String> {
         let mut config = self.shared.settings().config.clone();
         config.priority.insert(0, rule);

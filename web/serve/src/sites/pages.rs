@@ -32,7 +32,8 @@ struct Page {
 pub(crate) struct Pages(Vec<Page>);
 
 impl Pages {
-    /// Reads the pages. The built-in page and a warning replace a page that cannot be read.
+    /// Reads the pages. A page that cannot be read causes a warning, and the built-in page is sent
+    /// in its place.
     pub(crate) fn read(settings: &ErrorPages, root: &Path, warnings: &mut Vec<String>) -> Pages {
         let mut pages = Vec::new();
         for (key, path) in settings {
@@ -47,7 +48,7 @@ impl Pages {
                     text,
                 }),
                 Err(error) => warnings.push(format!(
-                    "error page {key}, {}: {error}; the built-in one is sent",
+                    "error page {key}, {}: {error}; the built-in page is sent",
                     path.display()
                 )),
             }

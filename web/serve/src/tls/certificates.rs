@@ -51,7 +51,7 @@ fn describe(error: &pem::Error) -> String {
         }
         pem::Error::IllegalSectionStart { line } => {
             let line = String::from_utf8_lossy(line);
-            format!("`{}` begins no section of PEM", line.trim_end())
+            format!("`{}` does not begin a PEM section", line.trim_end())
         }
         error => error.to_string(),
     }

@@ -24,7 +24,7 @@ pub(crate) struct TlsIo {
     /// Bytes that were received but not passed to rustls, which accepts no more until its plaintext
     /// has been read.
     undecrypted: Vec<u8>,
-    /// Encrypted bytes; the connection below has not taken the bytes from `sent` on.
+    /// Encrypted bytes, the first `sent` of which the connection below has taken.
     encrypted: Vec<u8>,
     sent: usize,
 }
@@ -152,8 +152,8 @@ impl Transport for TlsIo {
                 let _ = self.tls.read_tls(&mut io::empty())?;
                 let _ = self.tls.process_new_packets();
             } else if self.tls.wants_write() {
-                // rustls writes keys or tickets. Bytes that cannot be sent now are sent with the
-                // next write.
+                // rustls has a key update or a session ticket to send. Bytes that cannot be sent
+                // now are sent with the next write.
                 let _ = self.poll_send(cx)?;
             }
         }

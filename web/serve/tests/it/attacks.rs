@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use crate::harness::{Folder, TestServer};
 
-/// A request behind the tested one. Its response, `Hello, World!`, must never arrive.
+/// A request that follows the tested one. Its response, `Hello, World!`, must never arrive.
 const SMUGGLED: &str = "GET /plaintext HTTP/1.1\r\nhost: smuggled\r\n\r\n";
 
 fn first_line(answer: &str) -> &str {
@@ -172,7 +172,7 @@ fn body_reader() -> axum::Router {
 #[test]
 fn a_single_line_feed_ends_a_line_as_rfc_9112_allows() {
     // Section 2.2: a recipient may recognise a single LF. The server does so in the whole head, so
-    // the message has one reading, and the body begins at the same position for each.
+    // the message can be read in only one way, and the position of its body is certain.
     let folder = Folder::new();
     let server = TestServer::files(&folder.0);
     let answer = server.exchange("GET /plaintext HTTP/1.1\nhost: test\nconnection: close\n\n");

@@ -70,7 +70,8 @@ fn waiting_requests_share_a_file_that_one_of_them_opens() {
     let path = folder.write("x.txt", "0000");
     let server = TestServer::files(&folder.0);
     let events = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
-    // The kernel merges equal consecutive events: between two openings there is a closing.
+    // The kernel merges equal consecutive events. Closings are observed too, because they separate
+    // the openings.
     let observed = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE;
     inotify::add_watch(&events, &path, observed).unwrap();
     // Requests are received at a more urgent level than that of this coroutine, and handled at a
@@ -418,8 +419,8 @@ fn a_slow_reader_gets_a_whole_file_that_leaves_the_page_cache_meanwhile() {
     let path = folder.write("big.bin", &big);
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
-    // A page within a piece of the file leaves the page cache; or the whole file; or no page, while
-    // the server is drained.
+    // One page of the file leaves the page cache, or the whole file does, or no page does but the
+    // server is drained.
     let page = std::num::NonZeroU64::new(4096);
     for evicted in [Some((40 << 20 | 0x9000, page)), Some((0, None)), None] {
         let server = TestServer::files(&folder.0);

@@ -1,5 +1,5 @@
-//! Tests of attacks with HTTP/2 frames: floods, endless heads, and frames that violate the
-//! protocol.
+//! Tests with single HTTP/2 frames: responses to HEAD, floods, endless heads, and frames that
+//! violate the protocol.
 
 use std::io::Write;
 use std::time::Duration;

@@ -53,12 +53,12 @@ impl TestServer {
         TestServer::with_config(root, |_| {})
     }
 
-    /// Starts a server of the files of `root` whose configuration `change` completes.
+    /// Starts a server of the files of `root`. `change` adapts its configuration.
     pub(crate) fn with_config(root: &Path, change: impl FnOnce(&mut Config)) -> TestServer {
         TestServer::start(root, change, |server| server)
     }
 
-    /// Starts a server. `change` completes its configuration, `extend` the bound server.
+    /// Starts a server. `change` adapts its configuration, and `extend` the bound server.
     pub(crate) fn start(
         root: &Path,
         change: impl FnOnce(&mut Config),

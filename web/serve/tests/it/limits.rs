@@ -174,8 +174,8 @@ fn bodies_beyond_the_limit_are_refused() {
     );
 }
 
-/// A further request that computes would make its level wait longer and is refused. A file or a
-/// text in memory is sent without computation.
+/// A further request that computes is refused, since it would make its level wait longer. A file or
+/// a text in memory is sent almost without computation.
 #[test]
 fn files_are_served_however_long_their_level_waits() {
     let folder = Folder::new();
@@ -232,7 +232,8 @@ fn a_client_that_sends_many_requests_and_reads_nothing_is_closed() {
     stream
         .set_write_timeout(Some(Duration::from_millis(200)))
         .unwrap();
-    // The buffers of both sockets fill with short responses, until the server waits in one.
+    // The buffers of both sockets fill with short responses, until the server has to wait in the
+    // middle of one.
     let many = b"GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n".repeat(1000);
     while stream.write_all(&many).is_ok() {}
     server.wait_until_idle();

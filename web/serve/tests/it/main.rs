@@ -1,6 +1,6 @@
 //! Tests of the server through its sockets. Each test states the expected response. If another
-//! project has a tool for a check, the tool repeats it. A check whose tool is missing prints
-//! `skipped: `.
+//! project has a tool for such a check, a test also runs the tool. A test whose tool is missing
+//! prints `skipped: `.
 
 mod attacks;
 mod compression;

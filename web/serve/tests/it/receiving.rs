@@ -1,4 +1,4 @@
-//! Tests of the budget for receiving: for any bytes that a client sends, the server answers urgent
+//! Tests of the budget for receiving: whatever bytes a client sends, the server answers urgent
 //! requests of other clients meanwhile, and the polls of the client's connection are short.
 
 use std::io::{Read, Write};
@@ -176,8 +176,8 @@ fn many_floods_at_once_leave_the_cpu_to_urgent_requests() {
     );
 }
 
-/// The server receives from such a client when its budget has been refilled, although more urgent
-/// work does not leave the CPU idle.
+/// The server receives from such a client again when the client's budget has been refilled,
+/// although more urgent work keeps the CPU busy.
 #[test]
 fn a_client_that_exhausted_its_budget_is_received_again_beside_a_request_that_computes() {
     let folder = Folder::new();
@@ -198,7 +198,8 @@ fn a_client_that_exhausted_its_budget_is_received_again_beside_a_request_that_co
     let mut busy =
         server.connect_and_send("GET /work HTTP/1.1\r\nhost: test\r\npriority: u=1\r\n\r\n");
     server.wait_for_requests(1);
-    // The requests exceed a budget in any build. An urgent request follows them.
+    // The requests exceed the client's budget even in an optimized build. An urgent request follows
+    // them.
     let flood = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n".repeat(40);
     let urgent = "GET / HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n";
     let mut client = server.connect_and_send(flood + urgent);

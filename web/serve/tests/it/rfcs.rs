@@ -235,7 +235,7 @@ fn updates_that_rfc_9218_forbids_end_the_connection() {
         for piece_size in [usize::MAX, 1] {
             let mut client = connect_http2(&server);
             let update = frame(PRIORITY_UPDATE, 0, stream, payload);
-            // The server ignores bytes behind the invalid frame.
+            // The server ignores bytes after the invalid frame.
             let bytes = [update, frame(SETTINGS, 0, 0, &[])].concat();
             for piece in bytes.chunks(piece_size.min(bytes.len())) {
                 let _ = client.write_all(piece);
@@ -274,7 +274,7 @@ fn a_tls_client_that_offers_only_http_1_0_is_served() {
     let mut answer = String::new();
     let _ = std::io::Read::read_to_string(&mut stream, &mut answer);
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
-    // The newest of several names is chosen.
+    // If the client offers several names, the newest version is chosen.
     for (names, chosen) in [
         (&["http/1.0", "http/1.1"][..], "http/1.1"),
         (&["http/1.0", "http/1.1", "h2"], "h2"),

@@ -75,8 +75,8 @@ fn open_windows(stream: &mut TcpStream) {
 /// Values by stream: bodies, or lengths of bodies.
 type ByStream<T> = HashMap<u32, T>;
 
-/// Reads until all of `streams` have ended. Returns the bodies, and the lengths of all bodies at
-/// each end of a stream.
+/// Reads until all of `streams` have ended. Returns the bodies, and for each end of a stream the
+/// lengths that all bodies had then.
 fn read(stream: &mut TcpStream, streams: &[u32]) -> (ByStream<Vec<u8>>, Vec<ByStream<usize>>) {
     let mut stream = std::io::BufReader::with_capacity(1 << 16, stream);
     let (mut bodies, mut at_ends) = (HashMap::<u32, Vec<u8>>::new(), Vec::new());
@@ -214,7 +214,7 @@ fn a_stream_without_a_window_delays_no_client() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
     let mut stream = connect_http2(&server);
-    // The window of the connection is as large as possible, those of the streams are 64 KiB.
+    // The window of the connection is as large as possible; the windows of the streams have 64 KiB.
     let window = (u32::MAX / 2 - 65535).to_be_bytes();
     stream
         .write_all(&frame(WINDOW_UPDATE, 0, 0, &window))
@@ -232,7 +232,7 @@ fn a_stream_without_a_window_delays_no_client() {
             .write_all(&frame(WINDOW_UPDATE, 0, number, &window))
             .unwrap();
     }
-    // The buffered reader may have dropped bytes behind the last response, so the rest of the
+    // The buffered reader may have dropped bytes that follow the last response, so the rest of the
     // connection cannot be parsed.
     stream
         .write_all(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]))

@@ -51,7 +51,7 @@ pub(crate) fn curl(
 }
 
 #[test]
-fn both_versions_of_http_are_chosen_by_the_client() {
+fn the_client_chooses_the_version_of_http_and_plain_http_is_refused() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["first.test"]);
     let body: Vec<u8> = (0..3_000_000u32).map(|n| (n * 13 % 251) as u8).collect();
@@ -157,7 +157,7 @@ pub(crate) fn tls_handshake(
 }
 
 #[test]
-fn bytes_behind_the_end_of_a_connection_are_ignored() {
+fn bytes_after_close_notify_are_ignored() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
@@ -170,8 +170,8 @@ fn bytes_behind_the_end_of_a_connection_are_ignored() {
         client.write_tls(&mut bytes).unwrap();
     }
     bytes.extend_from_slice(&[7; 4096]);
-    // All but the end of the largest record has arrived when the rest, the end of the connection
-    // and more bytes arrive at once.
+    // At first, all but the end of the largest record arrives. Then its end, the `close_notify`
+    // alert and further bytes arrive at once.
     let (first, last) = bytes.split_at(16400);
     stream.write_all(first).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(200));

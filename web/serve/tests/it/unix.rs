@@ -27,7 +27,7 @@ fn unix_address(path: &Path, mode: Option<u32>) -> Address {
 }
 
 #[test]
-fn a_unix_socket_serves_the_files_of_a_port() {
+fn a_unix_socket_serves_the_same_files_as_a_port() {
     let folder = Folder::new();
     let long: Vec<u8> = (0..3_000_000_u32).map(|n| n as u8).collect();
     folder.write("site/long", &long);

@@ -49,8 +49,11 @@ impl Default for VcpuCounters {
 pub(crate) struct Metrics {
     requests: PerVcpu<VcpuCounters>,
     pub(crate) accepted: AtomicU64,
+    /// Connections that were closed at once because a limit was reached.
     pub(crate) turned_away: AtomicU64,
+    /// Connections that a time-out ended.
     pub(crate) timed_out: AtomicU64,
+    /// Requests that were refused with 429.
     pub(crate) throttled: AtomicU64,
 }
 

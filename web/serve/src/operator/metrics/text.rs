@@ -36,7 +36,7 @@ fn write(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
         ),
         (
             "connections_turned_away_total",
-            "Connections closed at once, over a limit.",
+            "Connections closed at once because a limit was reached.",
             &metrics.turned_away,
         ),
         (
@@ -90,7 +90,7 @@ fn levels(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
     for level in used(shared) {
         out.sample(&[("level", &level)], shared.gates.in_flight(level))?;
     }
-    let help = "How long the next request of a level has to expect to wait.";
+    let help = "Expected wait of the next request of a level.";
     out.family("http_expected_wait_seconds", help)?;
     for level in used(shared) {
         let expected = shared.gates.expected(level).as_secs_f64();
