@@ -6,7 +6,7 @@ use upshift_elevate::Priority;
 
 use crate::policy::Nanos;
 
-/// Settings of an [`Engine`](crate::Engine). [`Config::on`] returns the defaults.
+/// Settings of an [`Engine`](crate::Engine). [`Config::for_cpus`] returns the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// CPUs that the tasks share; each CPU runs one task at a time.

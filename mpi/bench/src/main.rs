@@ -136,9 +136,9 @@ fn drive(arguments: &Arguments) -> Result<(), String> {
     println!("{rounds} rounds, {seconds:.0} s; {}", page::machine());
     match page::commit() {
         _ if arguments.quick || arguments.only.is_some() => Ok(()),
-        None => Err(
-            "the sources differ from their commit: mpi/bench/FIGURES.md is not written".into(),
-        ),
+        None => {
+            Err("the sources differ from their commit: mpi/bench/FIGURES.md is not written".into())
+        }
         Some(commit) => page::write(&format!(
             "At {commit}, {rounds} interleaved rounds, {seconds:.0} s; {}. Medians with (smallest–largest).\n{tables}",
             page::machine()

@@ -87,7 +87,10 @@ async fn find(
     let name = match parse(uri.path(), settings.hidden) {
         Ok(name) => name,
         Err(PathError::Invalid) => {
-            return Ok(reply::text(StatusCode::BAD_REQUEST, "the path is invalid\n"));
+            return Ok(reply::text(
+                StatusCode::BAD_REQUEST,
+                "the path is invalid\n",
+            ));
         }
         Err(PathError::Hidden) => return Ok(not_found()),
     };
