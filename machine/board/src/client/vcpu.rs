@@ -84,10 +84,10 @@ impl Vcpu {
 
     /// Publishes an arrival of `level` for this vCPU, rings if the order of the vCPUs may have
     /// changed, and returns whether it rang. For dispatchers: they do not check later whether a
-    /// ring took effect, so each call rings.
+    /// ring took effect, so the same change rings in each call.
     ///
     /// # Errors
-    /// Errors of [`Vcpu::settle`].
+    /// Errors of the kernel, if the doorbell cannot be written.
     pub fn arrive(&self, level: u8) -> io::Result<bool> {
         if level < crate::LEVELS {
             self.line().arrived().fetch_or(1 << level, SeqCst);
