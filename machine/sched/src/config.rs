@@ -1,4 +1,5 @@
-//! [`Config`]: CPUs, notches, and the part of the CPUs that ordinary threads keep.
+//! [`Config`]: CPUs, notches, and the part of the CPUs that ordinary threads keep. A *notch* is a
+//! SCHED_FIFO priority that the engine gives to a task (`ratchet.rs`).
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use upshift_elevate::Priority;
 
 use crate::policy::Nanos;
 
-/// Settings of an [`Engine`](crate::Engine). [`Config::on`] returns the defaults.
+/// Settings of an [`Engine`](crate::Engine). [`Config::for_cpus`] returns the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// CPUs that the tasks share; each CPU runs one task at a time.
@@ -15,7 +16,7 @@ pub struct Config {
     pub base: Priority,
     /// The highest notch.
     pub top: Priority,
-    /// Minimum length of a turn: the floor of the machine's timers.
+    /// Minimum length of a turn: the shortest that the machine's timers allow.
     pub floor: Duration,
     /// The part of the CPUs that ordinary threads keep.
     pub open_pieces: OpenPieces,
@@ -110,8 +111,8 @@ const MIN_PERIOD: Duration = Duration::from_millis(10);
 const MAX_PERIOD: Duration = Duration::from_millis(800);
 
 impl Config {
-    /// Returns the defaults for tasks that share `cpus`: notches 2 to 40, turns of at least 50 µs,
-    /// 12 % for ordinary threads, no trace.
+    /// Returns the defaults for tasks that share `cpus`: priorities 2 to 40, turns of at least
+    /// 50 µs, 12 % for ordinary threads, no trace.
     pub fn for_cpus(cpus: impl Into<Vec<usize>>) -> Config {
         Config {
             cpus: cpus.into(),

@@ -1,10 +1,10 @@
-//! [`ProcessMonitor`]: reports the ends of processes, by pidfd, and births and ends of their
+//! [`ProcessMonitor`]: reports the ends of processes, by pidfd, and starts and ends of their
 //! threads if the kernel reports them (proc connector).
 //!
 //! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the
 //! scheduler, so that it also runs if the tasks use every CPU. It costs nothing until a process
 //! ends. If the kernel reports threads (with CAP_NET_ADMIN, and in the machine's network
-//! namespace), it costs about 3 µs for each thread that is born or ends anywhere on the machine.
+//! namespace), it costs about 3 µs for each thread that starts or ends anywhere on the machine.
 //! Otherwise the engine scans.
 
 use std::collections::HashSet;
@@ -149,7 +149,7 @@ impl ProcessMonitor {
         })
     }
 
-    /// Returns whether the kernel reports births and ends of threads. Lost events are detected.
+    /// Returns whether the kernel reports starts and ends of threads. Lost events are detected.
     pub(crate) fn reports_threads(&self) -> bool {
         self.shared.thread_events
     }
