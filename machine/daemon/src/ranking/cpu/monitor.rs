@@ -11,8 +11,8 @@
 //! * **Quotas.** Threads of a cgroup with a CPU quota are not elevated beyond it (`quota.rs`).
 //! * **Users.** A process whose user has changed is ejected: it has executed a program with the
 //!   set-user-id bit.
-//! * **CPUs.** A thread that has left its CPU is ejected: restored, and not elevated until it is
-//!   registered again.
+//! * **CPUs.** A thread that has left its CPU is ejected: restored, and not elevated for an hour,
+//!   unless it is registered again.
 //! * **Ends.** A thread that has ended without a report is removed before its TID can be reused.
 //!
 //! **Threads that leave between two checks** are charged, too: otherwise, a process could evade its
@@ -381,7 +381,7 @@ fn eject_changed_user(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     {
         let (pid, before) = (entry.pid, entry.uid);
         shared.eject(format!(
-            "process {pid} is ejected: it was of user {before}, and is of {user}"
+            "process {pid} is ejected: its user was {before} at the registration, and is {user} now"
         ));
         for thread in &mut entry.threads {
             thread.eject(now + EJECTION_TIME);
