@@ -30,9 +30,12 @@ const WAKE: u64 = 3_000;
 const ENTRANT: u64 = 15;
 /// Time to move one thread, ns.
 const MOVE: u64 = 700;
-/// Values from `ranking/cpu/scheduler.rs` and `shared.rs`.
+/// Maximum number of readings of the claims in a turn. This and the following values are those of
+/// `ranking/cpu/scheduler.rs` and `shared.rs`.
 const SETTLE: usize = 3;
+/// Maximum number of answered rings per second: of all doorbells of a CPU, and of one doorbell.
 const RINGS: (u64, u64) = (20_000, 10_000);
+/// Time for which a doorbell that rings too often is ignored, ns.
 const IGNORED: u64 = 36_000_000;
 /// Work budget, ns: in a second, and in a burst.
 const WORK: (u64, u64) = (200_000_000, 4_000_000);
@@ -124,7 +127,8 @@ struct Outcome {
     /// words.
     shared_lines: usize,
     shared_lines_before: usize,
-    /// Changes of a bitmap of the whole machine, and lines read to compute the bitmap.
+    /// For comparison, the cost of a bitmap of the whole machine, which the daemon does not have:
+    /// number of changes of the bitmap, and of lines read to compute it.
     header_before: u64,
     scanned_before: u64,
     /// Number of wrong bands after a change that did not ring, in `checked` changes.

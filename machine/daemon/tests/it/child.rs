@@ -11,7 +11,8 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use crate::client::Registration;
 use crate::process::{ROLE, monotonic};
 
-/// Runs the role of a child process. Passes at once if no role is set, that is, as a test.
+/// Runs the role of a child process. Returns at once if no role is set: when it runs as one of the
+/// tests.
 #[test]
 fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -30,7 +31,8 @@ fn entry_point() {
     become_user();
     if setting("UNNAMED") == "1" {
         // After a change of user, the files of a process in `/proc` belong to root until the
-        // process is dumpable again. SAFETY: the call has only integer arguments.
+        // process is dumpable again.
+        // SAFETY: the call has only integer arguments.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
         std::fs::write(format!("/proc/{}/comm", std::process::id()), b"\xff\xfe").unwrap();
     }

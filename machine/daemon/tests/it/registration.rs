@@ -249,6 +249,6 @@ fn a_flood_of_registrations_is_refused_and_delays_no_census() {
         "{accepted} accepted, {refused} refused in {:?}; census at most {slowest:?}",
         start.elapsed()
     );
-    assert!(refused > 0, "the rate is limited");
+    assert!(refused > 0, "no registration was refused");
     until("no process is registered", || processes(&path) == 0);
 }

@@ -47,8 +47,9 @@ fn page_in_huge_page_range() -> (std::os::fd::OwnedFd, *mut libc::c_void) {
     (file, address)
 }
 
-/// Registers its main thread, which spins. Another thread on CPU `CALLER` makes all system calls
-/// that move memory on pages that the daemon reads, and constantly registers new pages.
+/// Registers its main thread, which spins. Another thread, on CPU `CALLER`, constantly registers
+/// new pages, and makes all system calls that may move the memory of these pages while the daemon
+/// reads them.
 pub(crate) fn page_mover() {
     let path = PathBuf::from(setting("SOCKET"));
     let cpu = number("CPU") as usize;
