@@ -368,7 +368,7 @@ fn measure() {
     }
     let each = start.elapsed().as_nanos() as f64 / 1e6;
     println!(
-        "Ranking takes {each:.1} ns for each vCPU on this machine; assumed are {ENTRANT} with reading.\n"
+        "Ranking takes {each:.1} ns for each vCPU on this machine; the example assumes {ENTRANT} ns for reading and ranking.\n"
     );
 }
 

@@ -112,9 +112,13 @@ struct Shared {
     /// Time at which the worker noticed the last event, ns; 0 until then.
     answered: AtomicU64,
     over: AtomicBool,
+    /// Set in the second half of the rounds, in which the worker sleeps between events.
     sleeping: AtomicBool,
+    /// TIDs of the worker and the dispatcher.
     tids: [AtomicI32; 2],
+    /// Wakes the dispatcher.
     eventfd: OwnedFd,
+    /// Wakes the worker in the second half of the rounds.
     nap: OwnedFd,
 }
 

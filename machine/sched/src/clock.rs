@@ -10,8 +10,8 @@ pub trait Clock {
     /// Returns the current time, ns.
     fn now(&self) -> Nanos;
 
-    /// Waits until `until`, or until `control` rings; with `None` it waits only for the bell. May
-    /// return early.
+    /// Waits until `until`, or until another thread wakes the engine through `control`; with `None`
+    /// it waits only for that. May return early.
     fn wait(&mut self, until: Option<Nanos>, control: &Control);
 
     /// Returns the CPU time of the calling thread, ns, which is the cost of scheduling.

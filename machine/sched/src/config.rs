@@ -12,7 +12,7 @@ use crate::policy::Nanos;
 pub struct Config {
     /// CPUs that the tasks share; each CPU runs one task at a time.
     pub cpus: Vec<usize>,
-    /// Priority of waiting tasks; the notches of favoured tasks are above it.
+    /// Priority of waiting tasks. The priorities of favoured tasks, called *notches*, are above it.
     pub base: Priority,
     /// The highest notch.
     pub top: Priority,

@@ -127,7 +127,7 @@ impl Control {
         futex_wake(&self.shared.futex);
     }
 
-    /// Returns whether the bell rang since the last call.
+    /// Returns whether another thread has woken the engine (rung its bell) since the last call.
     pub fn take_bell(&self) -> bool {
         self.shared.futex.swap(0, AcqRel) != 0
     }

@@ -47,7 +47,7 @@ impl Vcpu {
     /// Errors of the kernel, if the doorbell cannot be written.
     #[inline]
     pub fn settle(&self) -> io::Result<bool> {
-        let (standing, level) = self.look();
+        let (standing, level) = self.standing_and_level();
         let rung = self.inner.rung(self.index);
         if !standing.requires_ring(level) {
             if rung.load(Relaxed) != 0 {
@@ -66,7 +66,7 @@ impl Vcpu {
     /// standing and then reads the claim again, so at least one side sees the last store of the
     /// other.
     #[inline]
-    fn look(&self) -> (Standing, u8) {
+    fn standing_and_level(&self) -> (Standing, u8) {
         fence(SeqCst);
         (self.standing(), self.line().claim().potential())
     }
@@ -92,7 +92,7 @@ impl Vcpu {
         if level < crate::LEVELS {
             self.line().arrived().fetch_or(1 << level, SeqCst);
         }
-        let (standing, level) = self.look();
+        let (standing, level) = self.standing_and_level();
         if !standing.requires_ring(level) {
             return Ok(false);
         }
@@ -107,9 +107,9 @@ impl Vcpu {
     /// If the daemon has no rights to elevate threads, an outranked vCPU yields by `sched_yield` or
     /// by a sleep. Three loads.
     ///
-    /// The answer is as old as the daemon's last turn: at most a quantum while several vCPUs
-    /// compete, longer while they sleep, and without a bound while the daemon is stopped. A process
-    /// therefore yields only for a bounded time.
+    /// The answer is as old as the daemon's last decision about this CPU: at most a quantum while
+    /// several vCPUs compete, longer while they sleep, and without a bound while the daemon is
+    /// stopped. So a process must not yield without a time limit.
     #[inline]
     pub fn is_outranked(&self, level: u8) -> bool {
         let global = self.inner.global();

@@ -24,7 +24,7 @@ fn entry_point() {
     // limit.
     let limit = match setting("LIMIT").parse() {
         Ok(us) => Some(us),
-        Err(_) if UNREGISTERED_ROLES.contains(&role.as_str()) => None,
+        Err(_) if ROLES_WITHOUT_LIMIT.contains(&role.as_str()) => None,
         Err(_) => Some(2_000_000),
     };
     limit_fifo_time(limit);
@@ -96,9 +96,9 @@ fn entry_point() {
     }
 }
 
-/// Roles of programs that do not register with the daemon. They exit after a short time by
-/// themselves.
-const UNREGISTERED_ROLES: [&str; 11] = [
+/// Roles of programs that a rule of a test may match, so that they have no limit on their time in
+/// SCHED_FIFO. They end by themselves after a short time.
+const ROLES_WITHOUT_LIMIT: [&str; 11] = [
     "double-registration",
     "self-executor",
     "gap-meter",
