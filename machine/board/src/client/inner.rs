@@ -31,7 +31,7 @@ pub(super) struct Inner {
     cpus: [AtomicU32; VCPUS],
     doorbells: [OnceLock<OwnedFd>; VCPUS],
     /// Standing and level at the last ring of each vCPU, so that the same change rings only once; 0
-    /// after the level has returned to within the thresholds.
+    /// once the level is within the thresholds again.
     rung: [AtomicU64; VCPUS],
     state: Mutex<State>,
 }

@@ -118,7 +118,7 @@ impl Admission {
             return Ok(());
         }
         Err(format!(
-            "{used} descriptors are in use, and the rest is reserved for other users than {user}: raise the daemon's limit on open files (LimitNOFILE)"
+            "{used} descriptors are in use, and the rest is reserved for others than user {user}: raise the daemon's limit on open files (LimitNOFILE)"
         ))
     }
 
@@ -312,7 +312,7 @@ fn check_all_threads(threads: usize, more: usize, user: u32, trust: Trust) -> Re
         return Ok(());
     }
     Err(format!(
-        "{threads} of at most {THREADS} threads are registered, and the rest is reserved for other users than {user}"
+        "{threads} of at most {THREADS} threads are registered, and the rest is reserved for others than user {user}"
     ))
 }
 

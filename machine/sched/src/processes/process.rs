@@ -19,8 +19,8 @@ use crate::procfs;
 /// Number of times that an interrupted call is repeated.
 const RETRIES: usize = 16;
 
-/// Time for which a process is ordinary after one of its threads was found on another CPU: ten
-/// times the longest time that the thread can have been there.
+/// Time for which a process is ordinary after one of its threads was found on another CPU. It is
+/// ten times the longest time for which the thread can have been there.
 const MIGRATION_PENALTY: Duration = Duration::from_secs(1);
 
 /// Maximum number of passes over the threads of a process that keeps starting threads.

@@ -89,8 +89,8 @@ pub(crate) fn page_mover() {
 fn move_memory(file: i32, address: *mut libc::c_void) -> bool {
     const COLLAPSE: i32 = 25;
     const POPULATE_READ: i32 = 22;
-    // SAFETY: the calls affect only this process's mapping at `address`, which has this address
-    // again afterwards, and whose contents are not used.
+    // SAFETY: the calls affect only this process's mapping at `address`. The mapping is at this
+    // address again afterwards, and nothing uses its contents.
     unsafe {
         for mode in [
             libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
