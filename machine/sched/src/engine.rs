@@ -8,8 +8,9 @@
 //!
 //! Invariants:
 //! * On each CPU, between two waits, the favoured tasks have falling notches above all other tasks
-//!   (`ratchet.rs`). In an open piece, instead, the first favoured task is `Fair` and all other
-//!   tasks are `Idle`.
+//!   (`ratchet.rs`). In an open piece, which is a time for ordinary threads
+//!   ([`OpenPieces`](crate::OpenPieces)), the first favoured task is `Fair` and all other tasks are
+//!   `Idle`.
 //! * A turn that changes nothing makes no system call except the wait, and the calls that read CPU
 //!   time if the policy asked for it.
 //! * Work without an exact time (pieces, scans) is done at the end of a turn if one is near

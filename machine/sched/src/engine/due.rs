@@ -1,8 +1,8 @@
 //! [`WorkTimes`]: the times at which the loop has work to do.
 //!
-//! Turns end at exact times. A piece or a scan may happen a little earlier or later, so it is done
-//! at the end of a turn if one is near: an additional wake-up takes more time from the task in
-//! front than the scan itself. This module is pure logic.
+//! Turns end at exact times. An open piece ([`OpenPieces`](crate::OpenPieces)) or a scan may happen
+//! a little earlier or later, so it is done at the end of a turn if one is near: an additional
+//! wake-up takes more time from the task in front than the scan itself. This module is pure logic.
 
 use crate::config::scan_interval_for;
 use crate::policy::Nanos;
