@@ -82,7 +82,7 @@ pub struct GlobalHeader {
     pub enforcing: AtomicU32,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// Number of CPUs; the number of a CPU is lower.
+    /// Number of CPUs; all CPU numbers are lower than this.
     pub cpus: AtomicU32,
 }
 
@@ -199,7 +199,7 @@ impl VcpuLine {
         self.awaited.store(encode(level), Release);
     }
 
-    /// Counts a turn of the vCPU, as a sign of life.
+    /// Counts a turn of the vCPU's scheduling loop, as a sign of life.
     pub fn count_turn(&self) {
         self.sequence
             .store(self.sequence.load(Relaxed).wrapping_add(1), Relaxed);

@@ -3,9 +3,9 @@
 //!
 //! A process writes its *local page*, which contains the runnable levels of each vCPU. A scheduler
 //! (on Linux `upshift daemon`) reads and distrusts the local pages, and writes the *global page*,
-//! which processes can map read-only and never otherwise. Source: the global priority bitmap of the
-//! SharedScheduler papers (section 3.3). In the papers any process could write that bitmap; here no
-//! process can.
+//! which processes can map only for reading. The idea comes from the SharedScheduler papers
+//! (section 3.3): their global priority bitmap could be written by any process; here no process can
+//! write it.
 //!
 //! ```text
 //!  process                                     daemon
@@ -25,7 +25,8 @@
 //! | [`wire`] | messages between process and daemon: bytes only |
 //! | `client` (feature `client`) | joining, leaving and rejoining on Linux |
 //!
-//! The crate is `no_std` without the feature. Only the calls of the client allocate or block.
+//! The crate is `no_std` without the feature `client`. Only the calls of the client allocate or
+//! block.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]

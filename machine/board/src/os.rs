@@ -24,8 +24,9 @@ pub const DESCRIPTORS: usize = 1 + crate::layout::VCPUS;
 /// Maximum number of descriptors that the kernel allows in one packet (SCM_MAX_FD).
 const KERNEL_DESCRIPTORS: usize = 253;
 
-/// Seals of a local page. Length and seals are fixed, and only mappings that were made before can
-/// write. So no process can punch a hole into the page, which would make a reader wait.
+/// Seals of a local page. Length and seals are fixed, and only mappings that were made before the
+/// page was sealed can write. So no process can punch a hole into the page, which would make a
+/// reader wait.
 pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::FUTURE_WRITE)
@@ -107,8 +108,8 @@ impl Mapping<LocalPage> {
 }
 
 impl Mapping<GlobalPage> {
-    /// Maps a page of zeroes in place of a global page: no other process competes.
-    /// [`Mapping::show`] replaces it.
+    /// Maps a page of zeroes in place of a global page. It reads as a machine on which no other
+    /// process competes. [`Mapping::show`] replaces it.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -231,7 +232,8 @@ impl<T> Drop for Mapping<T> {
 /// Sends a packet with descriptors. Does not raise SIGPIPE.
 ///
 /// # Errors
-/// Errors of the kernel; `WouldBlock` if the socket does not block and is full.
+/// Errors of the kernel; `WouldBlock` if the socket is full and does not block, or stays full for
+/// its time limit.
 pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);

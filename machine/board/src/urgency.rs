@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zeroed_word_is_alone_and_words_survive_a_round_trip() {
+    fn a_zeroed_word_is_uncontested_and_words_survive_a_round_trip() {
         assert_eq!(Standing::from_word(0), Standing::UNCONTESTED);
         assert_eq!(Standing::UNCONTESTED.word(), 0);
         for level in 0..=NO_LEVEL {

@@ -1,4 +1,4 @@
-//! Messages between a process and the daemon: fixed, little-endian, one per packet of a
+//! Messages between a process and the daemon: of fixed layout, little-endian, one per packet of a
 //! SOCK_SEQPACKET socket.
 //!
 //! ```text

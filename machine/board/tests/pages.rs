@@ -16,7 +16,7 @@ fn sealed_file(bytes: usize) -> OwnedFd {
 }
 
 #[test]
-fn a_local_page_that_could_be_truncated_is_not_mapped() {
+fn only_a_sealed_local_page_of_the_right_length_is_mapped() {
     let unsealed = memory_file("page", LOCAL_BYTES).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     for invalid in [
@@ -33,7 +33,7 @@ fn a_local_page_that_could_be_truncated_is_not_mapped() {
 }
 
 #[test]
-fn a_global_page_that_could_be_truncated_is_not_mapped() {
+fn a_global_page_that_is_short_or_could_be_truncated_is_not_mapped() {
     let mapping = Mapping::global_room().unwrap();
     let unsealed = memory_file("page", GLOBAL_BYTES).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();

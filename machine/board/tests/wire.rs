@@ -123,7 +123,7 @@ fn requests_without_a_body_survive_a_round_trip() {
 }
 
 #[test]
-fn the_error_for_another_version_names_the_version() {
+fn the_error_for_another_version_has_the_version_and_the_remedy() {
     let mut message = buffer();
     let length = encode_leave(&mut message);
     message[4] = 9;

@@ -6,8 +6,8 @@
 //! The example uses the real lines and words of the pages, claims, standings, rings, ranking,
 //! choice of a winner, and limits of rings. The loop of a CPU's scheduler is rebuilt here after
 //! `ranking/cpu/scheduler.rs`: wake, read and rank until the standings are stable, move threads
-//! whose band has changed, at most 4 ms of work in 20. The times [`WAKE`], [`ENTRANT`] and [`MOVE`]
-//! are assumptions.
+//! whose band has changed, and work for at most 4 ms in each 20 ms. The times [`WAKE`],
+//! [`READ_AND_RANK`] and [`MOVE`] are assumptions.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -27,12 +27,15 @@ use upshift_report::{Kind, Plot, Table};
 const WAKE: u64 = 3_000;
 /// Time to read and rank one vCPU, ns; the example prints the time of ranking on this machine for
 /// comparison.
-const ENTRANT: u64 = 15;
+const READ_AND_RANK: u64 = 15;
 /// Time to move one thread, ns.
 const MOVE: u64 = 700;
-/// Values from `ranking/cpu/scheduler.rs` and `shared.rs`.
-const SETTLE: usize = 3;
+/// Maximum number of readings of the claims in a turn. This and the following values are those of
+/// `ranking/cpu/scheduler.rs` and `shared.rs`.
+const MAX_READS: usize = 3;
+/// Maximum number of answered rings per second: of all doorbells of a CPU, and of one doorbell.
 const RINGS: (u64, u64) = (20_000, 10_000);
+/// Time for which a doorbell that rings too often is ignored, ns.
 const IGNORED: u64 = 36_000_000;
 /// Work budget, ns: in a second, and in a burst.
 const WORK: (u64, u64) = (200_000_000, 4_000_000);
@@ -124,7 +127,8 @@ struct Outcome {
     /// words.
     shared_lines: usize,
     shared_lines_before: usize,
-    /// Changes of a bitmap of the whole machine, and lines read to compute the bitmap.
+    /// For comparison, the cost of a bitmap of the whole machine, which the daemon does not have:
+    /// number of changes of the bitmap, and of lines read to compute it.
     header_before: u64,
     scanned_before: u64,
     /// Number of wrong bands after a change that did not ring, in `checked` changes.
@@ -285,12 +289,12 @@ impl Machine {
         self.out.turns += 1;
         let mut took = WAKE;
         let mut indices = std::mem::take(&mut self.cpus[cpu].vcpus);
-        for _ in 0..SETTLE {
+        for _ in 0..MAX_READS {
             self.contenders.clear();
             let all = indices.iter().map(|&index| self.vcpus[index].contender());
             self.contenders.extend(all);
             rank::rank(&self.contenders, None, &mut self.standings);
-            took += ENTRANT * indices.len() as u64;
+            took += READ_AND_RANK * indices.len() as u64;
             self.out.ranked += indices.len() as u64;
             let mut changed = false;
             for (&index, standing) in indices.iter().zip(&self.standings) {
@@ -346,7 +350,7 @@ fn percentile(sorted: &[u64], part: f64) -> f64 {
     sorted.get(at.min(last)).map_or(0.0, |&ns| ns as f64 / 1e3)
 }
 
-/// Prints the time of ranking on this machine, for comparison with [`ENTRANT`].
+/// Prints the time of ranking on this machine, for comparison with [`READ_AND_RANK`].
 fn measure() {
     let mut random = Random(7);
     let contenders: Vec<Contender> = (0..1000)
@@ -364,7 +368,7 @@ fn measure() {
     }
     let each = start.elapsed().as_nanos() as f64 / 1e6;
     println!(
-        "Ranking takes {each:.1} ns for each vCPU on this machine; assumed are {ENTRANT} with reading.\n"
+        "Ranking takes {each:.1} ns for each vCPU on this machine; the example assumes {READ_AND_RANK} ns for reading and ranking.\n"
     );
 }
 

@@ -10,8 +10,8 @@
 //! demoted, and has a dispatcher thread; another CPU sends it an event every 3 ms. The example
 //! measures the time from the event to
 //!
-//! * `dispatcher`: the first instruction of the dispatcher, which is the minimum: no process is
-//!   demoted at this time;
+//! * `dispatcher`: the first instruction of the dispatcher, which is the minimum, since dispatchers
+//!   run above all workers;
 //! * `worker`: the first instruction of the worker, after the dispatcher has published level 2 and
 //!   rung, and the daemon has elevated the worker;
 //! * `sleeper`: a worker that sleeps in its band because it awaits level 2, so the daemon has no
@@ -105,14 +105,20 @@ fn spec(cpu: usize, threads: &[(i32, Role)]) -> VcpuSpec {
 /// State that the threads of this process share.
 struct Shared {
     start: Instant,
-    /// Time at which the last event was sent, ns, or 0 if it has been answered.
+    /// Time at which the last event was sent, ns; 0 before the first event.
     sent: AtomicU64,
+    /// Time at which the dispatcher noticed the last event, ns.
     dispatched: AtomicU64,
+    /// Time at which the worker noticed the last event, ns; 0 until then.
     answered: AtomicU64,
     over: AtomicBool,
+    /// Set in the second half of the rounds, in which the worker sleeps between events.
     sleeping: AtomicBool,
+    /// TIDs of the worker and the dispatcher.
     tids: [AtomicI32; 2],
+    /// Wakes the dispatcher.
     eventfd: OwnedFd,
+    /// Wakes the worker in the second half of the rounds.
     nap: OwnedFd,
 }
 

@@ -1,8 +1,8 @@
 //! [`AbortOnPanic`]: a panic of a thread of the daemon ends the process.
 
-/// A thread creates this value when it starts, and forgets it when it returns. After a panic the
-/// CPU of the thread would keep its state, so the process ends and the guardian restores all
-/// threads.
+/// A thread creates this value when it starts, and forgets it when it returns. After a panic,
+/// nothing would lower the priorities that the thread has set, so the process ends and the guardian
+/// restores all threads.
 pub(crate) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

@@ -20,7 +20,7 @@ use crate::proc::reader::ProcReader;
 use crate::ranking::global::Global;
 use crate::shared::{HEARTBEAT, Shared};
 
-/// Maximum number of threads that can be recorded at the same time.
+/// Maximum number of threads that can be recorded with the elevator at the same time.
 const CAPACITY: usize = upshift_elevate::MAX_CAPACITY;
 
 /// A running daemon. Dropping it stops it.
@@ -85,7 +85,7 @@ impl fmt::Display for StartError {
     }
 }
 
-// The texts contain the kernel's error; `source` would print it twice.
+// The texts already contain the kernel's error; with `source` it would be printed twice.
 impl Error for StartError {}
 
 /// Settings of a [`Daemon`] with replaced system calls.
@@ -137,7 +137,7 @@ impl Builder {
             }
         };
         let too_few = raise_file_limit();
-        let cpus = highest_cpu(self.sys.as_ref()).map_err(failed("count the CPUs"))?;
+        let cpus = cpu_limit(self.sys.as_ref()).map_err(failed("count the CPUs"))?;
         let global = Global::new(generation(), cpus).map_err(failed("make the global page"))?;
         global.set_enforcing(mode == Mode::Enforcing);
         let reader = ProcReader::start().map_err(failed("start a thread"))?;
@@ -146,7 +146,7 @@ impl Builder {
         let shared = Arc::new(shared);
         if let Some(too_few) = too_few {
             shared.warn("descriptors", || {
-                format!("{too_few} descriptors are fewer than the limits of the configuration let users take together: raise the limit on open files (LimitNOFILE={DESCRIPTORS})")
+                format!("the limit of {too_few} open files is too low for all the clients that the configuration admits: raise it (LimitNOFILE={DESCRIPTORS})")
             });
         }
         let orders = Arc::new(OrderQueue::new().map_err(failed("make an eventfd"))?);
@@ -250,8 +250,8 @@ fn generation() -> u64 {
         .map_or(1, |since| since.as_nanos() as u64)
 }
 
-/// Returns a number above the numbers of all CPUs.
-fn highest_cpu(sys: &dyn Sys) -> io::Result<usize> {
+/// Returns the upper bound of the numbers of CPUs, exclusive.
+fn cpu_limit(sys: &dyn Sys) -> io::Result<usize> {
     let from_file = sys
         .read_file("/sys/devices/system/cpu/possible")
         .ok()

@@ -3,9 +3,10 @@
 //!
 //! Processes register over a Unix socket and publish their runnable levels on a page of shared
 //! memory ([`upshift_board`]). For each CPU the daemon ranks the processes and puts their threads
-//! into bands of SCHED_FIFO by priority elevation ([`upshift_elevate`]). The design follows the
-//! global priority bitmap of the SharedScheduler papers, and Yasukata and Ishiguro, APSys 2024.
-//! `docs/daemon.md` is for users, `docs/threat-model.md` covers hostile processes.
+//! into *bands*, which are pairs of SCHED_FIFO priorities, by priority elevation
+//! ([`upshift_elevate`]). The design follows the global priority bitmap of the SharedScheduler
+//! papers, and Yasukata and Ishiguro, APSys 2024. `docs/daemon.md` is for users,
+//! `docs/threat-model.md` covers hostile processes.
 //!
 //! ```no_run
 //! use upshift_daemon::{Config, Daemon};

@@ -33,8 +33,8 @@ pub(crate) const CANARY: Priority = Priority::MIN;
 /// Priority of the canaries' monitor, above the daemon's other threads.
 pub(crate) const MONITOR: Priority = Priority::of::<47>();
 
-/// Time without a heartbeat after which the guardian demotes all threads; it equals the time for a
-/// canary.
+/// Time without a heartbeat after which the guardian demotes all threads. A canary that cannot run
+/// is noticed within the same time.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// Maximum work of each of the daemon's threads in each [`WINDOW`].
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_has_used_its_budget_rests_until_it_has_a_fifth_of_the_time() {
+    fn a_thread_that_has_used_its_budget_sleeps_until_it_has_a_fifth_of_the_time() {
         let ms = Duration::from_millis;
         let began = Instant::now() + ms(1000);
         let mut budget = WorkBudget::new(began);

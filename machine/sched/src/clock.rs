@@ -10,8 +10,8 @@ pub trait Clock {
     /// Returns the current time, ns.
     fn now(&self) -> Nanos;
 
-    /// Waits until `until`, or until `control` rings; with `None` it waits only for the bell. May
-    /// return early.
+    /// Waits until `until`, or until another thread wakes the engine through `control`; with `None`
+    /// it waits only for that. May return early.
     fn wait(&mut self, until: Option<Nanos>, control: &Control);
 
     /// Returns the CPU time of the calling thread, ns, which is the cost of scheduling.
@@ -49,8 +49,8 @@ impl Clock for Monotonic {
     }
 
     fn wait(&mut self, until: Option<Nanos>, control: &Control) {
-        // The call returns at the time, when the word is not 0, and on signals, which are all
-        // allowed.
+        // The call returns at the given time, when the word is not 0, or on a signal. This function
+        // may return in all three cases.
         match until {
             Some(at) => futex_wait_until(control.word(), 0, at),
             None => futex_wait(control.word(), 0),

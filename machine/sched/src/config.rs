@@ -1,4 +1,5 @@
-//! [`Config`]: CPUs, notches, and the part of the CPUs that ordinary threads keep.
+//! [`Config`]: CPUs, notches, and the part of the CPUs that ordinary threads keep. A *notch* is a
+//! SCHED_FIFO priority that the engine gives to a task (`ratchet.rs`).
 
 use std::time::Duration;
 
@@ -11,11 +12,11 @@ use crate::policy::Nanos;
 pub struct Config {
     /// CPUs that the tasks share; each CPU runs one task at a time.
     pub cpus: Vec<usize>,
-    /// Priority of waiting tasks; the notches of favoured tasks are above it.
+    /// Priority of waiting tasks. The priorities of favoured tasks, called *notches*, are above it.
     pub base: Priority,
     /// The highest notch.
     pub top: Priority,
-    /// Minimum length of a turn: the floor of the machine's timers.
+    /// Minimum length of a turn: the shortest that the machine's timers allow.
     pub floor: Duration,
     /// The part of the CPUs that ordinary threads keep.
     pub open_pieces: OpenPieces,
@@ -110,8 +111,8 @@ const MIN_PERIOD: Duration = Duration::from_millis(10);
 const MAX_PERIOD: Duration = Duration::from_millis(800);
 
 impl Config {
-    /// Returns the defaults for tasks that share `cpus`: notches 2 to 40, turns of at least 50 µs,
-    /// 12 % for ordinary threads, no trace.
+    /// Returns the defaults for tasks that share `cpus`: priorities 2 to 40, turns of at least
+    /// 50 µs, 12 % for ordinary threads, no trace.
     pub fn for_cpus(cpus: impl Into<Vec<usize>>) -> Config {
         Config {
             cpus: cpus.into(),

@@ -27,7 +27,7 @@ struct Shared {
     scan_requested: AtomicBool,
     changes: Mutex<Vec<Change>>,
     /// Thread id of the [`ProcessMonitor`](crate::ProcessMonitor), or 0 if there is none.
-    watch_thread: AtomicI32,
+    monitor_thread: AtomicI32,
     report: Mutex<Option<Report>>,
 }
 
@@ -61,12 +61,12 @@ impl Control {
 
     /// Sets the thread of the process monitor, whose CPU time counts as CPU time of the scheduler.
     pub(crate) fn set_monitor_thread(&self, tid: i32) {
-        self.shared.watch_thread.store(tid, Release);
+        self.shared.monitor_thread.store(tid, Release);
     }
 
     /// Returns the CPU time of the thread of the process monitor, ns. One system call.
     pub(crate) fn monitor_cpu_time(&self) -> Nanos {
-        match self.shared.watch_thread.load(Acquire) {
+        match self.shared.monitor_thread.load(Acquire) {
             0 => 0,
             tid => thread_cpu_time(tid).unwrap_or(0),
         }
@@ -102,8 +102,8 @@ impl Control {
         }
     }
 
-    /// Takes the queued changes, oldest first. Returns no changes while one is being added: the
-    /// engine is woken afterwards.
+    /// Takes the queued changes, oldest first. While another thread is adding a change, returns
+    /// none: the engine takes them when it next wakes up.
     pub(crate) fn take_changes(&self) -> Vec<Change> {
         let changes = self.shared.changes.try_lock();
         changes.map_or_else(|_| Vec::new(), |mut changes| std::mem::take(&mut *changes))
@@ -127,7 +127,7 @@ impl Control {
         futex_wake(&self.shared.futex);
     }
 
-    /// Returns whether the bell rang since the last call.
+    /// Returns whether another thread has woken the engine (rung its bell) since the last call.
     pub fn take_bell(&self) -> bool {
         self.shared.futex.swap(0, AcqRel) != 0
     }

@@ -8,8 +8,9 @@
 //!
 //! Invariants:
 //! * On each CPU, between two waits, the favoured tasks have falling notches above all other tasks
-//!   (`ratchet.rs`). In an open piece, instead, the first favoured task is `Fair` and all other
-//!   tasks are `Idle`.
+//!   (`ratchet.rs`). In an open piece, which is a time for ordinary threads
+//!   ([`OpenPieces`](crate::OpenPieces)), the first favoured task is `Fair` and all other tasks are
+//!   `Idle`.
 //! * A turn that changes nothing makes no system call except the wait, and the calls that read CPU
 //!   time if the policy asked for it.
 //! * Work without an exact time (pieces, scans) is done at the end of a turn if one is near
@@ -39,7 +40,7 @@ use crate::ratchet::{Notch, Ratchet};
 use crate::report::{EventKind, Report, Samples, Trace};
 use due::WorkTimes;
 
-/// If a wake-up is later than this, ns, it does not count as late: the scheduler was stopped or
+/// A wake-up that is later than this, ns, means that the scheduler was stopped or the machine was
 /// suspended.
 const MAX_LATENESS: Nanos = 1_000_000_000;
 /// Time between reports, ns.
@@ -125,8 +126,8 @@ struct Cpu {
     favoured: Vec<TaskId>,
     /// The task that competes with ordinary threads in an open piece.
     fair: Option<TaskId>,
-    /// Set if the policy favours no task, and the task that ran last is in front during an open
-    /// piece.
+    /// Set if the policy favours no task, and the task that used most CPU time is in front during
+    /// an open piece.
     has_leader: bool,
 }
 
@@ -333,8 +334,8 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Adds new threads, and forgets threads that have ended, before any thread is raised by its
-    /// number.
+    /// Adds new threads, and forgets threads that have ended. Must run before a thread is raised by
+    /// its id, which may belong to a later thread by now.
     fn apply_changes(&mut self) -> Result<(), SchedError> {
         for change in self.control.take_changes() {
             for member in self

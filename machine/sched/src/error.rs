@@ -41,7 +41,7 @@ pub enum SchedError {
     Refused {
         /// The process.
         pid: i32,
-        /// User of the process, and user of this process.
+        /// User of that process, and user of the scheduler's process.
         users: (u32, u32),
     },
     /// A CPU cannot be used.
@@ -101,7 +101,7 @@ impl fmt::Display for SchedError {
             SchedError::KernelThread(pid) => {
                 write!(
                     f,
-                    "{pid} is a thread of the kernel, which is not for us to schedule"
+                    "{pid} is a thread of the kernel, which cannot be scheduled: choose a process"
                 )
             }
             SchedError::OwnProcess(pid) => write!(
@@ -110,8 +110,8 @@ impl fmt::Display for SchedError {
             ),
             SchedError::Ancestor(pid) => write!(
                 f,
-                "process {pid} has started this one, or all others: what waits for it here would wait for the tasks it competes \
-                 with. Name the processes that do the work"
+                "process {pid} has started this one, or is the first process: as a task it would have to wait for the other tasks, \
+                 and so would everything that waits for it. Name the processes that do the work"
             ),
             SchedError::AlreadyScheduled(pid) => write!(
                 f,
@@ -141,7 +141,7 @@ impl fmt::Display for SchedError {
                 } else if theirs != ours {
                     write!(
                         f,
-                        "it belongs to user {theirs} and this is user {ours}, which takes CAP_SYS_NICE (run as root)"
+                        "it belongs to user {theirs} and this is user {ours}, so CAP_SYS_NICE is needed (run as root)"
                     )
                 } else {
                     f.write_str(
@@ -161,5 +161,5 @@ impl fmt::Display for SchedError {
     }
 }
 
-// The texts contain the kernel's error; `source` would print it twice.
+// The texts already contain the kernel's error; with `source` it would be printed twice.
 impl Error for SchedError {}

@@ -78,9 +78,9 @@
 //! # Costs
 //!
 //! A turn costs one wait and, if another task comes to the front, one call for each of its threads
-//! (counted in `Report::calls`); policies that ask for usage also need one call to read it. The
-//! shortest sensible turn depends on the timers: see `Calibration::quantum_floor` of
-//! `upshift-elevate`.
+//! (counted in `Report::calls`). For a policy that asks for usage, the CPU time of each task in
+//! front is read by one more call. The shortest sensible turn depends on the timers: see
+//! `Calibration::quantum_floor` of `upshift-elevate`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg(target_os = "linux")]

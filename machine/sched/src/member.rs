@@ -47,7 +47,7 @@ pub trait Member {
     /// A right is missing.
     fn scan(&mut self, thorough: bool) -> Result<bool, SchedError>;
 
-    /// Handles the birth of a thread of process `pid`, or of a child of `parent`. The thread joins
+    /// Handles the start of a thread of process `pid`, or of a child of `parent`. The thread joins
     /// at once if it belongs to this task.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ pub trait Member {
         Ok(())
     }
 
-    /// Handles the end of a thread of process `pid`: its number may be reused.
+    /// Handles the end of a thread of process `pid`. From now on its id may be reused.
     fn on_thread_end(&mut self, _pid: i32, _tid: i32) {}
 
     /// Returns the number of threads and children that could not be elevated at the last scan.

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_stands_in_for_a_sleeper_shares_its_cpu() {
+    fn a_task_that_is_favoured_because_another_sleeps_shares_its_cpu() {
         let mut all = placements(&[0, 1, 0]);
         all[0].sleeps = true;
         let front = place(&ids(&[0, 1, 2]), &mut all, 2);

@@ -1,4 +1,4 @@
-//! [`ProcessMonitor`]: reports the ends of processes, by pidfd, and births and ends of their
+//! [`ProcessMonitor`]: reports the ends of processes, by pidfd, and starts and ends of their
 //! threads if the kernel reports them (proc connector).
 //!
 //! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the
@@ -149,7 +149,7 @@ impl ProcessMonitor {
         })
     }
 
-    /// Returns whether the kernel reports births and ends of threads. Lost events are detected.
+    /// Returns whether the kernel reports starts and ends of threads. Lost events are detected.
     pub(crate) fn reports_threads(&self) -> bool {
         self.shared.thread_events
     }

@@ -34,8 +34,8 @@ const ASKED_THREADS: usize = 32;
 #[derive(Debug)]
 pub struct Processes {
     label: String,
-    /// Dropped before the monitor, whose thread is joined: an elevated thread could keep it from
-    /// running.
+    /// Dropped before the monitor: dropping the monitor joins its thread, which the elevated
+    /// threads of these processes could keep from running.
     processes: Vec<Process>,
     monitor: ProcessMonitor,
     elevator: Elevator,
@@ -174,8 +174,8 @@ impl Member for Processes {
     }
 
     fn scan(&mut self, thorough: bool) -> Result<bool, SchedError> {
-        // After a late heartbeat the guardian has demoted the threads; the next thorough scan
-        // elevates them again.
+        // If this heartbeat is late, the guardian has already demoted the threads; the next
+        // thorough scan elevates them again.
         self.elevator.beat();
         let (class, cpu, threads) = (self.class, self.cpu, self.threads());
         if thorough {

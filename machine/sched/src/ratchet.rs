@@ -1,4 +1,5 @@
-//! [`Ratchet`]: the SCHED_FIFO priorities that make a task run next, with few system calls.
+//! [`Ratchet`]: the SCHED_FIFO priorities (*notches*) that make a task run next, with few system
+//! calls.
 //!
 //! A simple switch takes two calls for each thread: one to raise the next task, one to lower the
 //! last task. A ratchet has three ways and takes the cheapest; the weight of a task is the number

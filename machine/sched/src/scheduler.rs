@@ -56,8 +56,8 @@ impl Scheduler {
             let _ = ready.send(Ok(engine.control()));
             let result = engine.run(&mut Monotonic);
             let trace = engine.trace().clone();
-            // The tasks are restored before their scheduler is demoted, so that no other thread
-            // delays it.
+            // The tasks are restored before this thread is demoted, so that no other thread delays
+            // their restoration.
             drop(engine);
             drop(guard);
             result.map(|report| (report, trace))

@@ -67,7 +67,7 @@ pub fn parse(
             [names, length] => (names, length),
             _ => {
                 return Err(wrong(format!(
-                    "`{}` is no entry: write a task and how long, e.g. `4711 5ms`",
+                    "`{}` is no entry: write a task and its time, e.g. `4711 5ms`",
                     line.trim()
                 )));
             }
@@ -76,7 +76,7 @@ pub fn parse(
         let length = length.as_nanos() as Nanos;
         if length < floor {
             return Err(wrong(format!(
-                "{} µs are less than this machine's timers can do ({} µs): make the entry longer",
+                "{} µs is shorter than this machine's timers allow (at least {} µs): make the entry longer",
                 length / 1000,
                 floor.div_ceil(1000)
             )));

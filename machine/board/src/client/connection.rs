@@ -108,7 +108,7 @@ impl Connection {
             return Err(JoinError::Unexpected("something else than a welcome"));
         };
         if usize::from(vcpus) != cpus.len() || fds.len() != cpus.len() + 1 {
-            return Err(JoinError::Unexpected("with too few descriptors"));
+            return Err(JoinError::Unexpected("with wrong vCPUs or descriptors"));
         }
         let global = fds.remove(0);
         // An unsealed page could be cut short by its owner, and reading it would end this process.

@@ -8,12 +8,13 @@ use std::string::String;
 
 use crate::wire::{Reason, WireError};
 
-/// Error of joining the daemon, or of a request. The process stays joined as before, or is
-/// alone.
+/// Error of joining the daemon, or of a request. After a failed join the process is alone. After a
+/// failed request it is joined as before, unless [`Board::update`](super::Board::update) returned
+/// [`JoinError::Lost`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The socket has no listener, or is closed to this user.
+    /// Nothing listens on the socket, or this user may not connect to it.
     NoDaemon {
         /// The socket.
         socket: PathBuf,
@@ -60,7 +61,7 @@ impl fmt::Display for JoinError {
                 })
             }
             JoinError::Refused { text, .. } => write!(f, "the daemon refused: {text}"),
-            JoinError::Protocol(error) => write!(f, "the daemon was not understood: {error}"),
+            JoinError::Protocol(error) => write!(f, "cannot read the daemon's reply: {error}"),
             JoinError::Unexpected(what) => write!(
                 f,
                 "the daemon answered {what}: use a daemon and a library of the same release"
@@ -68,7 +69,7 @@ impl fmt::Display for JoinError {
             JoinError::Lost(error) => write!(f, "the daemon does not answer: {error}"),
             JoinError::NotJoined => f.write_str("this process is not joined: call `join` first"),
             JoinError::NeverJoined => {
-                f.write_str("there is nothing to renew: call `join` before `rejoin`")
+                f.write_str("there is no earlier `join` to repeat: call `join` first")
             }
             JoinError::TooMany => write!(
                 f,
@@ -81,7 +82,7 @@ impl fmt::Display for JoinError {
     }
 }
 
-// The texts contain the kernel's error; `source` would print it twice.
+// The texts already contain the kernel's error; with `source` it would be printed twice.
 impl Error for JoinError {}
 
 impl From<JoinError> for io::Error {

@@ -31,7 +31,7 @@ pub(super) struct Inner {
     cpus: [AtomicU32; VCPUS],
     doorbells: [OnceLock<OwnedFd>; VCPUS],
     /// Standing and level at the last ring of each vCPU, so that the same change rings only once; 0
-    /// if there is none.
+    /// once the level is within the thresholds again.
     rung: [AtomicU64; VCPUS],
     state: Mutex<State>,
 }
@@ -237,7 +237,7 @@ fn wire_thread(vcpu: usize, thread: ThreadSpec) -> Thread {
     }
 }
 
-/// Replaces the file of the descriptor `ours`. The descriptor keeps its number.
+/// Makes the descriptor `ours` refer to the file of `theirs`. `ours` keeps its number.
 fn replace(ours: &OwnedFd, theirs: &OwnedFd) -> io::Result<()> {
     // SAFETY: `dup3` closes and reopens the number in one step, and `ManuallyDrop` does not close
     // the number, so it keeps one owner. A concurrent ring reaches either the old doorbell or the

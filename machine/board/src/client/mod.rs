@@ -28,8 +28,8 @@
 //! * Without a daemon every [`Vcpu`] is alone: it never has to ring and is never outranked.
 //!
 //! To notice the end of the daemon at once, a process waits until [`Board::closed`] is readable and
-//! then calls [`Board::is_joined`]; other processes call that from time to time. [`Board::rejoin`]
-//! joins again with the same threads.
+//! then calls [`Board::is_joined`]. A process that can notice the end later just calls
+//! [`Board::is_joined`] from time to time. [`Board::rejoin`] joins again with the same threads.
 
 mod connection;
 mod error;
@@ -65,7 +65,8 @@ pub struct ThreadSpec {
     pub role: Role,
 }
 
-/// A vCPU of a registration. The index in the list is the index of the line.
+/// A vCPU of a registration. Its index in the list of vCPUs is the index of its line on the local
+/// page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuSpec {
     /// CPU to which the threads are pinned.
@@ -115,7 +116,8 @@ impl Board {
         (index < VCPUS).then(|| Vcpu::new(Arc::clone(&self.inner), index))
     }
 
-    /// Joins the daemon that listens on `socket`. An existing connection is left first.
+    /// Joins the daemon that listens on `socket`. If the process is joined already, it first leaves
+    /// that daemon.
     ///
     /// # Errors
     /// [`JoinError`]; the process is then alone and continues.

@@ -47,7 +47,7 @@ impl Vcpu {
     /// Errors of the kernel, if the doorbell cannot be written.
     #[inline]
     pub fn settle(&self) -> io::Result<bool> {
-        let (standing, level) = self.look();
+        let (standing, level) = self.standing_and_level();
         let rung = self.inner.rung(self.index);
         if !standing.requires_ring(level) {
             if rung.load(Relaxed) != 0 {
@@ -66,7 +66,7 @@ impl Vcpu {
     /// standing and then reads the claim again, so at least one side sees the last store of the
     /// other.
     #[inline]
-    fn look(&self) -> (Standing, u8) {
+    fn standing_and_level(&self) -> (Standing, u8) {
         fence(SeqCst);
         (self.standing(), self.line().claim().potential())
     }
@@ -84,15 +84,15 @@ impl Vcpu {
 
     /// Publishes an arrival of `level` for this vCPU, rings if the order of the vCPUs may have
     /// changed, and returns whether it rang. For dispatchers: they do not check later whether a
-    /// ring took effect, so each call rings.
+    /// ring took effect, so the same change rings in each call.
     ///
     /// # Errors
-    /// Errors of [`Vcpu::settle`].
+    /// Errors of the kernel, if the doorbell cannot be written.
     pub fn arrive(&self, level: u8) -> io::Result<bool> {
         if level < crate::LEVELS {
             self.line().arrived().fetch_or(1 << level, SeqCst);
         }
-        let (standing, level) = self.look();
+        let (standing, level) = self.standing_and_level();
         if !standing.requires_ring(level) {
             return Ok(false);
         }
@@ -107,9 +107,9 @@ impl Vcpu {
     /// If the daemon has no rights to elevate threads, an outranked vCPU yields by `sched_yield` or
     /// by a sleep. Three loads.
     ///
-    /// The answer is as old as the daemon's last turn: at most a quantum while several vCPUs
-    /// compete, longer while they sleep, and without a bound while the daemon is stopped. A process
-    /// therefore yields only for a bounded time.
+    /// The answer is as old as the daemon's last decision about this CPU: at most a quantum while
+    /// several vCPUs compete, longer while they sleep, and without a bound while the daemon is
+    /// stopped. So a process must not yield without a time limit.
     #[inline]
     pub fn is_outranked(&self, level: u8) -> bool {
         let global = self.inner.global();

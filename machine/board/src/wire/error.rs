@@ -71,20 +71,20 @@ pub enum WireError {
     Version(u16),
     /// The kind does not exist in this direction.
     Kind(u16),
-    /// The body is too short, too long, or has a number out of range.
+    /// The body is too short or too long, or has an invalid value.
     Body,
 }
 
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WireError::Magic => f.write_str("the bytes are no message of the board's protocol"),
+            WireError::Magic => f.write_str("the bytes are not a message of the board's protocol"),
             WireError::Version(theirs) => write!(
                 f,
-                "protocol version {theirs} meets version {VERSION}: use a daemon and a library of the same release"
+                "the other side uses protocol version {theirs}, and this side version {VERSION}: use a daemon and a library of the same release"
             ),
-            WireError::Kind(kind) => write!(f, "message kind {kind} does not exist here"),
-            WireError::Body => f.write_str("the message is too short, too long or out of range"),
+            WireError::Kind(kind) => write!(f, "no message in this direction has kind {kind}"),
+            WireError::Body => f.write_str("the message's length or a value in it is invalid"),
         }
     }
 }

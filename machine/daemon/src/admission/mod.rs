@@ -118,7 +118,7 @@ impl Admission {
             return Ok(());
         }
         Err(format!(
-            "{used} descriptors are in use, and the rest is kept for others than user {user}: raise the daemon's limit on open files (LimitNOFILE)"
+            "{used} descriptors are in use, and the rest is reserved for others than user {user}: raise the daemon's limit on open files (LimitNOFILE)"
         ))
     }
 
@@ -144,7 +144,9 @@ impl Admission {
                 .retain(|_, user| user.connections > 0 || !user.rate.is_full(timestamp_ns(now)));
         }
         if self.users.len() >= MAX_USERS && trust == Trust::Anybody {
-            return Err(format!("{MAX_USERS} users have just been here: try again"));
+            return Err(format!(
+                "{MAX_USERS} users have connected recently, and no more are admitted: try again in a second"
+            ));
         }
         let rate = u64::from(self.limits.registrations_per_second);
         let found = self.users.entry(user).or_insert_with(|| User {
@@ -310,7 +312,7 @@ fn check_all_threads(threads: usize, more: usize, user: u32, trust: Trust) -> Re
         return Ok(());
     }
     Err(format!(
-        "{threads} threads are registered, and no more than {THREADS} can be, of which some are kept for others than user {user}"
+        "{threads} of at most {THREADS} threads are registered, and the rest is reserved for others than user {user}"
     ))
 }
 
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_users_that_left_are_forgotten() {
+    fn users_that_left_are_forgotten() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
         for user in 0..5000 {

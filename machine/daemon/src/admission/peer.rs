@@ -27,7 +27,7 @@ impl Peer {
     pub(crate) fn identify(
         socket: BorrowedFd<'_>,
         machine: &dyn Machine,
-        person: impl Fn(u32) -> u32,
+        accountable_user: impl Fn(u32) -> u32,
     ) -> io::Result<Peer> {
         let (pid, uid, group) = credentials(socket)?;
         let pidfd = match peer_pidfd(socket) {
@@ -40,7 +40,7 @@ impl Peer {
         Ok(Peer {
             pid,
             uid,
-            user: person(uid),
+            user: accountable_user(uid),
             groups,
             pidfd,
         })

@@ -45,8 +45,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The quota of a cgroup.
 #[derive(Debug)]
 pub(crate) struct Quota {
-    /// CPU time per second, ns. It is outside of the lock, which only the daemon's urgent threads
-    /// take.
+    /// CPU time per second, ns. It is outside of the lock, so that only the daemon's urgent threads
+    /// take the lock.
     rate: AtomicU64,
     bucket: Mutex<TokenBucket>,
 }

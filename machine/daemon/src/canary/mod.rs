@@ -22,7 +22,7 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `rule.rs` | time and length of rests: pure |
+//! | `rule.rs` | time and length of demotions: pure |
 //! | `thread.rs` | the canary of one CPU |
 
 mod rule;
@@ -142,7 +142,7 @@ impl Canaries {
         self.shared.roster.suspend(Suspension::default());
     }
 
-    /// Checks all canaries, and applies the rests.
+    /// Checks all canaries, and applies the demotions.
     fn check(&mut self, now: Instant) {
         let shared = &self.shared;
         let mut suspension = Suspension::default();

@@ -22,11 +22,11 @@ use crate::canary::{MAX_SILENCE, ROUND};
 /// Time from a demotion to the next demotion while the canary is silent.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// Length of the first rest.
+/// Length of the first demotion.
 const FIRST_DEMOTION: Duration = Duration::from_secs(1);
 
-/// Maximum length of a rest. A rest that begins within this time after another rest is twice as
-/// long.
+/// Maximum length of a demotion. A demotion that begins within this time after another one is twice
+/// as long.
 const LONGEST_DEMOTION: Duration = Duration::from_secs(60);
 
 /// The threads that are demoted because of this CPU's canary.
@@ -44,12 +44,13 @@ pub(super) enum Demotion {
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The canary has answered, or counting restarts: the caller asks the canary again.
+    /// The canary has answered, or a demotion has just ended: counting restarts, and the caller
+    /// asks the canary again.
     Answer,
     /// The canary is silent, but not for long enough.
     Silence,
-    /// The canary was silent for too long, and [`SilenceRule::rest`] has changed; contains the
-    /// remaining time of the rest.
+    /// The canary was silent for too long, and [`SilenceRule::demotion`] has changed; contains the
+    /// remaining time of the demotion.
     Alarm(Duration),
 }
 
@@ -67,7 +68,7 @@ pub(super) struct SilenceRule {
 }
 
 impl SilenceRule {
-    /// Creates the state without a rest. The canary was asked at `now`.
+    /// Creates the state without a demotion. The canary was asked at `now`.
     pub(super) fn new(now: Instant) -> SilenceRule {
         SilenceRule {
             demotion: Demotion::None,
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_silent_for_80_ms_rests_for_a_second() {
+    fn the_threads_of_a_cpu_that_is_silent_for_80_ms_are_demoted_for_a_second() {
         let mut fixture = Fixture::new();
         assert_eq!(fixture.run(false, 60 * MS), Demotion::None);
         assert_eq!(fixture.check(false, ROUND), Check::Alarm(FIRST_DEMOTION));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn all_cpus_rest_if_a_demotion_does_not_end_the_silence() {
+    fn threads_of_all_cpus_are_demoted_if_a_demotion_does_not_end_the_silence() {
         let mut fixture = Fixture::new();
         assert_eq!(fixture.run(false, 80 * MS), Demotion::Here);
         assert_eq!(
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn rests_double_up_to_a_minute_and_restart_after_a_minute_of_calm() {
+    fn demotions_double_up_to_a_minute_and_restart_after_a_minute_of_calm() {
         let mut fixture = Fixture::new();
         for secs in [1, 2, 4, 8, 16, 32, 60, 60] {
             let length = Duration::from_secs(secs);
@@ -241,7 +242,8 @@ mod tests {
     }
 
     proptest! {
-        /// Silences without a rest are at most 80 ms of checks, for every sequence of answers.
+        /// A silence without a demotion lasts for at most 80 ms of checks, for every sequence of
+        /// answers.
         #[test]
         fn elevated_threads_silence_a_canary_for_80_ms_at_most(
             answers in prop::collection::vec((any::<bool>(), 1..200u32), 1..500),

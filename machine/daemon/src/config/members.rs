@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_those_of_the_account_and_those_listed() {
+    fn members_have_the_group_as_their_primary_group_or_are_listed() {
         let passwd = "a:x:7:100:A:/:/bin/sh\nb:x:8:101::/:\nnonsense\nc:x:9:100::/:\n";
         let group = "guests:x:100:b,nobody knows\nothers:x:101:a\nguests2:x:100:\nshort:x\n";
         let number = |name: &str| match name {

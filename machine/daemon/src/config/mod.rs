@@ -34,7 +34,7 @@ pub struct Config {
     pub mode: u32,
     /// Group of the socket; `None` for the group of the daemon.
     pub group: Option<u32>,
-    /// Time for which one of several equals runs before the next.
+    /// Time for which one of several vCPUs of equal level runs before the next one.
     pub quantum: Duration,
     /// Part of each CPU that is left to programs that are not registered, in percent.
     pub bystander_percent: u32,
@@ -80,7 +80,7 @@ pub struct Limits {
     pub threads_per_user: usize,
     /// Number of new registrations of one user per second, after a burst of the same number.
     pub registrations_per_second: u32,
-    /// Number of rings of one doorbell per second, after a burst of a fiftieth.
+    /// Number of rings of one doorbell per second, after a burst of a fiftieth of that number.
     pub rings_per_second: u32,
     /// Part of a CPU that all dispatcher threads on it may use together, in percent.
     pub dispatcher_percent: u32,
@@ -216,7 +216,7 @@ impl Config {
     }
 
     /// Returns the running processes to which each `[[assign]]` rule assigns its level, in the
-    /// order of the rules. Reads three files of `/proc` for each process of the machine.
+    /// order of the rules. Reads up to five files of `/proc` for each process of the machine.
     pub fn assigned_now(&self) -> Vec<Vec<Fitting>> {
         fitting(&self.assign)
     }
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn subordinate_users_are_their_owner() {
+    fn the_owner_is_accountable_for_subordinate_users() {
         let mut config = Config::parse(
             "ceiling = 32\n[[rule]]\nuser = 100033\nceiling = 4\n[[rule]]\nuser = 7\ndeny = true\n",
         )

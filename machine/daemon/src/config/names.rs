@@ -43,7 +43,7 @@ impl Name {
             Name::Number(number) => return Ok(*number),
             Name::Text(name) => name,
         };
-        // A template may put all its values in quotes.
+        // A tool that generates the file from a template may put numbers in quotes, too.
         if let Ok(number) = name.parse() {
             return Ok(number);
         }

@@ -91,7 +91,7 @@ impl Control {
             let Some(&cpu) = cpus.get(usize::from(thread.vcpu)) else {
                 return refuse(
                     Reason::Malformed,
-                    format!("thread {name} is of a vCPU that is not registered"),
+                    format!("thread {name} belongs to a vCPU that is not registered"),
                 );
             };
             match self.shared.sys.sched_getaffinity(tid) {

@@ -163,7 +163,7 @@ impl Control {
         for (key, pid, user, pending) in late {
             self.forget_pending(user, &pending);
             let text = format!(
-                "process {pid} could not be read within {TIMEOUT:?}: its files in /proc are held, or the machine is overloaded; try again"
+                "process {pid} could not be read within {TIMEOUT:?}: another thread blocks access to its files in /proc (for example with a lease), or the machine is overloaded; try again"
             );
             let refused = self.send_refusal(key, Refusal(Reason::Failed, text));
             if refused.is_err() {

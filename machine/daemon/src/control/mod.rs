@@ -10,8 +10,8 @@
 //! mailboxes and reply through latches, within a second. Readers open files that may belong to
 //! other processes and close the descriptors of clients, while the control thread continues.
 //!
-//! The thread runs at the schedulers' priority, because otherwise threads could delay it that it
-//! has to restore. So it limits its own time: it works for at most 4 ms of each 20 ms.
+//! The thread runs at the schedulers' priority, because otherwise the threads that it has to
+//! restore could delay it. So it limits its own time: it works for at most 4 ms of each 20 ms.
 //!
 //! | file | concern |
 //! |---|---|
@@ -64,7 +64,8 @@ use lookup::{Answer, Pending};
 pub(crate) use session::Session;
 use slots::Slots;
 
-/// Time between heartbeats.
+/// Time between the heartbeats of the control thread: on the global page, and to the service
+/// manager.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// Time for which a scheduler may restore threads before the control thread continues without its
@@ -109,7 +110,7 @@ pub(crate) struct Control {
     admission: Admission,
     slots: Slots,
     schedulers: HashMap<usize, CpuScheduler>,
-    /// Set from the first registration on, if the daemon elevates threads.
+    /// Set from the first registration or `[[assign]]` rule on, if the daemon elevates threads.
     monitor: Option<Monitor>,
     assigner: Option<Assigner>,
     censuses: Censuses,
@@ -229,7 +230,7 @@ impl Control {
                     key => self.read(key, flags),
                 }
             }
-            self.rest_if_over_budget();
+            self.sleep_if_over_budget();
         }
     }
 
@@ -289,7 +290,7 @@ impl Control {
         for _ in 0..MAX_ACCEPTS {
             if self.shared.reader.closes_too_much() {
                 self.shared.warn("closing", || {
-                    "new clients wait until the descriptors of former ones are closed: a client sends some that linger"
+                    "new clients wait until the descriptors of former clients are closed: a client has sent descriptors that take long to close"
                         .to_string()
                 });
                 std::thread::sleep(WINDOW);
@@ -439,7 +440,7 @@ impl Control {
         let all = latches.iter().all(|latch| latch.wait(RESTORE_TIMEOUT));
         if !all {
             self.shared.warn("slow", || {
-                "a scheduler did not give threads back within a second: the machine is overloaded"
+                "a scheduler did not restore its threads within a second: the machine is overloaded"
                     .to_string()
             });
         }
@@ -477,7 +478,7 @@ impl Control {
         connections.filter_map(|connection| Some((connection, connection.session.as_ref()?)))
     }
 
-    fn rest_if_over_budget(&mut self) {
+    fn sleep_if_over_budget(&mut self) {
         if !self.shared.enforcing() {
             return;
         }

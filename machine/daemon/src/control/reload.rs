@@ -24,7 +24,7 @@ impl Control {
             ("metrics", config.metrics == before.metrics),
         ];
         for (name, _) in fixed.iter().filter(|(_, same)| !same) {
-            let text = format!("`{name}` has changed: that takes a restart");
+            let text = format!("`{name}` has changed: restart the daemon to apply this");
             self.shared.log.say(text);
         }
         config.socket.clone_from(&before.socket);

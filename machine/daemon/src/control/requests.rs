@@ -249,15 +249,15 @@ impl Control {
         let made = cpus.iter().map(|_| machine.doorbell());
         let doorbells: Vec<OwnedFd> = made
             .collect::<Result<_, _>>()
-            .map_err(failed("no doorbell"))?;
+            .map_err(failed("no doorbell created"))?;
         for &cpu in cpus {
-            self.scheduler(cpu).map_err(failed("no scheduler"))?;
+            self.scheduler(cpu).map_err(failed("no scheduler started"))?;
         }
-        self.start_monitor().map_err(failed("no canary"))?;
+        self.start_monitor().map_err(failed("no canary started"))?;
         let copies = doorbells.iter().map(OwnedFd::try_clone);
         let copies: Vec<OwnedFd> = copies
             .collect::<Result<_, _>>()
-            .map_err(failed("no descriptor"))?;
+            .map_err(failed("no doorbell copied"))?;
         let process = self.check_user((pid, uid), facts.process)?;
         let Some(slot) = self.slots.take(cpus.len(), trust) else {
             return refuse(Reason::Limit, "no room for so many vCPUs on the board");

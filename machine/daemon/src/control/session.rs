@@ -1,5 +1,5 @@
-//! A registration from the view of the control thread. The schedulers own the state that changes
-//! with each decision.
+//! A registration as the control thread sees it. The schedulers own the state that changes with
+//! each decision.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

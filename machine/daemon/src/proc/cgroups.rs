@@ -79,8 +79,8 @@ fn trusted((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -
     length
 }
 
-/// Returns the mounted part of the hierarchy with these controllers, and its mount point; without
-/// controllers, of the second version.
+/// Returns the mounted part of the hierarchy with these controllers, and its mount point. Without
+/// controllers, returns those of the hierarchy of cgroup v2.
 pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;

@@ -1,7 +1,7 @@
 //! Reads files of a process in `/proc`, even if its main thread has ended.
 //!
-//! Such a process continues in its other threads, but `/proc/PID` describes the main thread: it has
-//! no memory, and in cgroup hierarchies of the first version it is in the root. So the files of a
+//! Such a process continues in its other threads, but `/proc/PID` describes the main thread, which
+//! no longer has memory, and is in the root of each hierarchy of cgroup v1. So the files of a
 //! living thread are read instead.
 
 use std::io;

@@ -44,8 +44,8 @@ const IDLE: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// Time slice of a reader, which is short so that it never waits long for other ordinary threads
-/// (Linux 6.12).
+/// Time slice of a reader. Since Linux 6.12, a thread with a short slice waits less for other
+/// ordinary threads.
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Maximum number of descriptors that may wait to be closed before new clients are refused.

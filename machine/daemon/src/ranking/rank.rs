@@ -55,7 +55,7 @@ struct Summary {
     below: [Users; NO_LEVEL as usize],
 }
 
-/// The set of users of several vCPUs, reduced to the number that matters: a second user decides.
+/// The users of several vCPUs. If there are several users, it does not matter which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
     None,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Both orders are sequentially consistent, so a suspended thread ends in SCHED_OTHER whichever
-//! side comes first. A thread leaves the roster before it is restored, under the lock under which
-//! it is demoted, so a restored thread is never demoted.
+//! side comes first. The monitor demotes threads under the lock of the roster, and a thread leaves
+//! the roster, under the same lock, before it is restored. So a restored thread is never demoted.
 //!
 //! A demotion that was not made by a scheduler increments the *epoch*; the schedulers then set the
 //! policies of their threads again.

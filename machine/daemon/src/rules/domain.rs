@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(domains.pause_end(&right, now), None);
         assert_eq!(domains.pause_end(&CpuSet::all(), now), Some(end));
         assert_eq!(domains.pause_end(&left, end), None);
-        // The next period begins without usage, and the same usage in it is not enough for a pause.
+        // The next period begins without usage, and 20 ms in it are not enough for a pause.
         now = domains.period_end();
         domains.charge(&left, ms(20), 1);
         domains.end_period(5, Duration::ZERO, now);

@@ -1,13 +1,13 @@
 //! The `[[assign]]` rules, which give a level to programs that do not register.
 //!
-//! All threads of an assigned process run in SCHED_FIFO on all CPUs that they may use, at a
-//! priority by their level, below every elevated thread of a registered process and above ordinary
-//! programs. A process that was forked by a process under the same rule runs one priority below its
-//! parent, so that forked work never delays a server. All threads of a process share a *budget* of
-//! CPU time for each [`PERIOD`]: a process that has exhausted it is ordinary until its usage
-//! matches its share. Together, the processes of a *domain* leave ordinary programs their share
-//! (`domain.rs`), no process is elevated beyond the CPU quota of its cgroup, and the canaries
-//! detect a CPU that is nevertheless occupied.
+//! All threads of an assigned process run in SCHED_FIFO on all CPUs that they may use. Their
+//! priority depends on the level; it is below every elevated thread of a registered process and
+//! above ordinary programs. A process that was forked by a process under the same rule runs one
+//! priority below its parent, so that forked work never delays a server. All threads of a process
+//! share a *budget* of CPU time for each [`PERIOD`]: a process that has exhausted it is ordinary
+//! until its usage matches its share. Together, the processes of a *domain* leave ordinary programs
+//! their share (`domain.rs`), no process is elevated beyond the CPU quota of its cgroup, and the
+//! canaries detect a CPU that is nevertheless occupied.
 //!
 //! ```text
 //!   Ordinary ─matches a rule─▶ Urgent ◀─period over── Throttled
@@ -22,9 +22,9 @@
 //! to another cgroup.
 //!
 //! Reader threads look processes up and compare them with the rules (`lookup.rs`). One thread does
-//! all other work, at the daemon's priority and within its budget of 4 of 20 ms. It sleeps until an
-//! event, or until the first moment at which a budget can be exhausted: a sleeping process costs
-//! one read of its CPU time each period.
+//! all other work, at the daemon's priority and within a work budget of 4 ms in each 20 ms. It
+//! sleeps until an event, or until the first moment at which the budget of a process can be
+//! exhausted: a sleeping process costs one read of its CPU time each period.
 
 mod domain;
 mod kernel;
@@ -113,7 +113,7 @@ impl Assigner {
             // With `cooperative = true`, the remarks on the configuration already report this.
             if !shared.config().cooperative {
                 shared.warn("assign", || {
-                    "no program is assigned a level: that takes elevating, and this daemon is cooperative"
+                    "no program is assigned a level: this daemon is cooperative, so it elevates no threads"
                         .to_string()
                 });
             }
@@ -126,7 +126,7 @@ impl Assigner {
         let events = Events::subscribe(Interest::All);
         if let Err(error) = &events {
             shared.warn("events", || {
-                format!("the kernel does not report new processes ({error}): all are swept each second. It takes CAP_NET_ADMIN and the machine's network namespace")
+                format!("the kernel does not report new processes ({error}): instead, all processes are looked up every second. The reports need CAP_NET_ADMIN and the machine's network namespace")
             });
         }
         let mut connections: HashMap<i32, u32> = HashMap::new();
@@ -232,7 +232,7 @@ impl Work {
             for process in self.processes.values_mut() {
                 process.update_class(&shared, began);
             }
-            self.rest_if_over_budget(began);
+            self.sleep_if_over_budget(began);
         }
     }
 
@@ -526,7 +526,7 @@ impl Work {
         self.domains = Domains::read(self.shared.sys.as_ref(), &self.shared.online_cpus(), now);
     }
 
-    fn rest_if_over_budget(&mut self, began: Instant) {
+    fn sleep_if_over_budget(&mut self, began: Instant) {
         let worked = began.elapsed();
         self.shared.add_work(worked);
         self.budget.charge_and_sleep(worked);

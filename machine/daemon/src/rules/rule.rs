@@ -155,7 +155,7 @@ pub struct Fitting {
 }
 
 /// Returns the running processes for each rule, by ascending pid. A process counts for the first
-/// rule that it matches. Reads three files of `/proc` for each process of the machine.
+/// rule that it matches. Reads up to five files of `/proc` for each process of the machine.
 pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
     let mut found = vec![Vec::new(); rules.len()];
     for pid in all_processes() {
@@ -288,12 +288,12 @@ impl Assign {
     pub fn misfit(&self) -> Option<String> {
         let unit = self.unit.as_ref()?;
         (!has_systemd()).then(|| {
-            format!("unit = \"{unit}\": systemd does not run here, so nothing makes units; use `cgroup`, `user` or `comm`")
+            format!("unit = \"{unit}\": systemd does not run here, so there are no units; use `cgroup`, `user` or `comm`")
         })
     }
 
-    /// Returns the pids of the running processes that match, in ascending order. Reads three files
-    /// of `/proc` for each process of the machine.
+    /// Returns the pids of the running processes that match, in ascending order. Reads up to five
+    /// files of `/proc` for each process of the machine.
     pub fn processes(&self) -> Vec<i32> {
         let fits = |pid: &i32| Traits::read(*pid).is_some_and(|traits| self.fits(&traits));
         let mut found = all_processes();

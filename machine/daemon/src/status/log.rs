@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Time between warnings of the same kind.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Maximum number of lines that wait to be written: twice the number that a user's registrations of
-/// one second can cause.
+/// Maximum number of lines that wait to be written: twice the number of lines that the
+/// registrations of one user in one second can cause.
 const LINES: usize = 128;
 
 /// Time for which the drop of the log waits for lines to be written.

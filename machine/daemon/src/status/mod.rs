@@ -108,7 +108,8 @@ fn some(level: u8) -> Option<u8> {
     (level < LEVELS).then_some(level)
 }
 
-/// Returns the census as text. Reads only pages and counters.
+/// Returns the census as text. Reads pages and counters, and makes system calls only for assigned
+/// threads.
 pub(crate) fn to_json(control: &Control) -> String {
     let shared = &control.shared;
     let page = shared.global.page();

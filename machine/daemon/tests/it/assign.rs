@@ -33,7 +33,7 @@ pub(crate) fn periodic_rule() -> Assign {
     }
 }
 
-/// Starts a daemon with these rules that accepts every user.
+/// Starts a daemon that has these rules and accepts every user.
 fn daemon(name: &str, assign: Vec<Assign>) -> Daemon {
     let config = open_config(name);
     Daemon::start(Config { assign, ..config }).unwrap()
@@ -379,7 +379,7 @@ fn assert_not_assigned(path: &Path, process: &Process) {
     wait_until("the other process is assigned", || {
         assigned(&census(path), other.pid()).is_some()
     });
-    // The kernel reports a new thread at once.
+    // Time for the daemon to act on the kernel's reports about the process.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(assigned(&census(path), process.pid()), None);
 }

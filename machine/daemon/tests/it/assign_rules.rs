@@ -18,7 +18,7 @@ use crate::client::census;
 use crate::process::{Process, wait_until};
 use crate::{permitted, serial_test, skipped, socket};
 
-/// Starts a daemon with one rule that accepts every user.
+/// Starts a daemon that has one rule and accepts every user.
 fn daemon(name: &str, assign: Assign) -> Daemon {
     let config = open_config(name);
     let assign = vec![assign];

@@ -102,7 +102,7 @@ pub(crate) fn us() -> u64 {
     ATTACK_TIME.as_micros() as u64
 }
 
-/// Starts a program on `cpu` that is not registered, and measures the time without the CPU.
+/// Starts an unregistered program on `cpu`, which measures for how long it does not have the CPU.
 pub(crate) fn bystander(path: &Path, cpu: usize) -> Process {
     let mut process = Process::start("gap-meter", path, &[("CPU", cpu.to_string())]);
     process.line("ready").unwrap();

@@ -25,7 +25,7 @@ fn race_assigned_programs(name: &str, role: &str, count: usize) -> u64 {
     race(name, rule(MALLORY, 8), (0..count).map(start).collect())
 }
 
-/// Runs [`race`] with one program in `role`, which has the settings `more`.
+/// Runs [`race`] with one program in `role`, which has `extra_settings`.
 fn race_assigned_program(name: &str, role: &str, extra_settings: &[(&str, String)]) -> u64 {
     let program = start_child(role, &socket(name), MALLORY, (0, 0), extra_settings);
     race(name, rule(MALLORY, 8), vec![program])

@@ -11,7 +11,8 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use crate::client::Registration;
 use crate::process::{ROLE, monotonic};
 
-/// Runs the role of a child process. Passes at once if no role is set, that is, as a test.
+/// Runs the role of a child process. Returns at once if no role is set: when it runs as one of the
+/// tests.
 #[test]
 fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -23,14 +24,15 @@ fn entry_point() {
     // limit.
     let limit = match setting("LIMIT").parse() {
         Ok(us) => Some(us),
-        Err(_) if UNREGISTERED_ROLES.contains(&role.as_str()) => None,
+        Err(_) if ROLES_WITHOUT_LIMIT.contains(&role.as_str()) => None,
         Err(_) => Some(2_000_000),
     };
     limit_fifo_time(limit);
     become_user();
     if setting("UNNAMED") == "1" {
         // After a change of user, the files of a process in `/proc` belong to root until the
-        // process is dumpable again. SAFETY: the call has only integer arguments.
+        // process is dumpable again.
+        // SAFETY: the call has only integer arguments.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
         std::fs::write(format!("/proc/{}/comm", std::process::id()), b"\xff\xfe").unwrap();
     }
@@ -94,9 +96,9 @@ fn entry_point() {
     }
 }
 
-/// Roles of programs that do not register with the daemon. They exit after a short time by
-/// themselves.
-const UNREGISTERED_ROLES: [&str; 11] = [
+/// Roles of programs that a rule of a test may match, so that they have no limit on their time in
+/// SCHED_FIFO. They end by themselves after a short time.
+const ROLES_WITHOUT_LIMIT: [&str; 11] = [
     "double-registration",
     "self-executor",
     "gap-meter",

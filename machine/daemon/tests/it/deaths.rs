@@ -178,7 +178,7 @@ fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
         for client in &mut clients_under_load.clients {
             assert!(
                 client.child.try_wait().unwrap().is_none(),
-                "the clients are alive"
+                "a client has ended with the daemon"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Attacks by the doorbells, which wake the daemon.
+//! Attacks through the doorbells, which wake the daemon.
 
 use crate::attack::{
     ALICE, ATTACK_TIME, MALLORY, TRUDY, deadline_after, open_daemon, start_child, two_cpus, us,

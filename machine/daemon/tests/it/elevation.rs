@@ -49,7 +49,7 @@ fn a_client_that_always_claims_level_0_gets_its_ceiling() {
     let (first, second) = (misreporting.number("burn="), other.number("burn="));
     assert!(
         first < 2 * second && second < 2 * first,
-        "both have the level of the ceiling: {first} {second}"
+        "clients of equal level do not share the CPU equally: {first} {second}"
     );
 }
 
@@ -175,7 +175,7 @@ fn a_stopped_winner_does_not_keep_the_cpu() {
 }
 
 #[test]
-fn every_arrival_elevates_a_demoted_process_until_it_is_reaped() {
+fn every_arrival_elevates_a_demoted_process_until_the_arrival_is_reaped() {
     let _guard = serial_test();
     if !permitted() {
         return;

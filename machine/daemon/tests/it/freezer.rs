@@ -72,7 +72,7 @@ fn a_process_that_is_frozen_while_elevated_delays_no_client() {
         return;
     }
     let Some(freezer) = Freezer::new() else {
-        return skipped("no cgroup that can be frozen can be created");
+        return skipped("a cgroup that can be frozen cannot be created");
     };
     let (path, daemon) = open_daemon("frozen");
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);

@@ -33,7 +33,7 @@ fn a_reload_applies_to_registered_clients_and_keeps_them() {
     };
     daemon.reload(Config {
         rules: vec![rule(ALICE, Some(20)), rule(MALLORY, None)],
-        // Has no effect: a change of mode requires a restart.
+        // Has no effect: a change of `cooperative` requires a restart.
         cooperative: true,
         ..open_config("reload")
     });
@@ -43,7 +43,7 @@ fn a_reload_applies_to_registered_clients_and_keeps_them() {
     assert_eq!(field_of(denied.pid(), "pid"), None);
     assert_eq!(processes(&path), 2);
     assert_eq!(census(&path)["enforcing"], true);
-    // The client's claim counts as its ceiling.
+    // The claim of level 3 counts as level 20, the new ceiling of its client.
     rival.execute("level 10");
     assert_eq!(rival.execute("outranked 10"), "false");
     // A program is assigned after a reload, and restored after another.

@@ -1,5 +1,5 @@
-//! Attacks by the files of `/proc` that the daemon reads: the owner of a file can take a lease on
-//! it, which blocks readers.
+//! Attacks through the files of `/proc` that the daemon reads: the owner of a file can take a lease
+//! on it, which blocks readers.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -131,8 +131,8 @@ pub(crate) fn cpu_time_of_threads(name: &str) -> u64 {
     used.sum()
 }
 
-/// Time within which all threads are restored after the death of a process, on a machine whose CPUs
-/// the daemon gets when it needs them.
+/// Time within which all threads are restored after the death of a process, provided that the
+/// daemon gets a CPU when it needs one.
 pub(crate) const RESTORE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Returns CLOCK_MONOTONIC in ns, which is the same for all processes.

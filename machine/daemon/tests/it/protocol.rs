@@ -32,7 +32,7 @@ pub(crate) fn cooperative(name: &str) -> Config {
 }
 
 #[test]
-fn threads_of_other_processes_and_unpinned_threads_are_refused() {
+fn invalid_registrations_are_refused_with_the_reason() {
     let _guard = serial_test();
     let path = socket("threads");
     let _daemon = Daemon::start(cooperative("threads")).unwrap();
@@ -72,7 +72,7 @@ fn threads_of_other_processes_and_unpinned_threads_are_refused() {
         assert_eq!(
             try_register(&[0], &[own_thread]),
             Err(Reason::Thread),
-            "a thread of another registration"
+            "a thread of another registration was added"
         );
         assert_eq!(
             register(&first, &[0], &[], &page).map(drop),
@@ -145,7 +145,7 @@ fn a_client_adds_and_removes_threads() {
         board.update(&[(0, own_thread)], &[]).unwrap();
         board.leave();
         assert!(!board.is_joined());
-        assert!(board.rejoin().is_ok(), "the board keeps its threads");
+        assert!(board.rejoin().is_ok(), "the board cannot join again");
         assert!(
             board
                 .census()

@@ -57,7 +57,8 @@ pub(crate) fn scripted_client() {
             "fork" => fork(),
             "exec" => {
                 use std::os::unix::process::CommandExt;
-                // This thread is not the main thread, but becomes the main thread.
+                // Tests run on other threads than the main thread; `exec` makes this one the main
+                // thread.
                 println!("exec=started");
                 panic!("{}", std::process::Command::new("sleep").arg("100").exec());
             }
@@ -94,14 +95,15 @@ fn ring(vcpu: &Vcpu, ms: u64) -> u64 {
     rings
 }
 
-/// Writes random words to the whole local page for `ms` ms.
+/// Writes random words to the lines of the first 62 vCPUs on the local page for `ms` ms.
 fn write_random(vcpu: &Vcpu, ms: u64) -> String {
     let mut random = Random(0x5eed_5eed_5eed);
     let start = Instant::now();
     let base = std::ptr::from_ref(vcpu.line()).cast::<u64>().cast_mut();
     while start.elapsed() < Duration::from_millis(ms) {
-        // SAFETY: line 0 begins 64 bytes after the start of the page, and 62 lines follow: 496
-        // words, which are atomics or unused, and which other processes read as atomics.
+        // SAFETY: `base` is the line of vCPU 0, and the page has a line for each of 252 vCPUs. The
+        // 496 words of the first 62 lines are atomics or unused, and other processes read them as
+        // atomics.
         unsafe {
             let word = base.add(random.below(8 * 62) as usize);
             std::sync::atomic::AtomicU64::from_ptr(word).store(random.below(u64::MAX), Relaxed);

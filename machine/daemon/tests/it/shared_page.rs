@@ -1,4 +1,4 @@
-//! Attacks by the pages that the daemon shares with its clients.
+//! Attacks through the pages that the daemon shares with its clients.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -82,8 +82,8 @@ fn clients_that_write_random_claims_leave_bystanders_their_share() {
         .map(|process| process.number("used "))
         .sum();
     assert!(uses_at_most(97, attacker_us, took));
-    // The pauses ensure that share, not the canaries, of which one may be silent now and then if
-    // other programs use the remaining time.
+    // The pauses ensure that share, not the canaries. A canary may be silent now and then if other
+    // programs use the remaining time.
     let alarms = census(&path)["alarms"].as_u64().unwrap();
     assert!(alarms * 300_000 < took, "{alarms} alarms in {took} us");
     for mut scribbler in scribblers {
@@ -96,8 +96,8 @@ fn clients_that_write_random_claims_leave_bystanders_their_share() {
     wait_until("no process is registered", || processes(&path) == 0);
 }
 
-/// Writes random words to the whole page, and rings now and then, until the deadline. Prints the
-/// number of words.
+/// Writes random words to the first 4 KiB of the page, and rings now and then, until the deadline.
+/// Prints the number of words.
 pub(crate) fn scribbler() {
     pin(number("CPU") as usize);
     let registration = Registration::new(&[(current_tid(), Role::Worker)]);
@@ -108,8 +108,8 @@ pub(crate) fn scribbler() {
     let (before, mut words) = (cpu_time(), 0u64);
     while monotonic() < deadline {
         for _ in 0..1000 {
-            // SAFETY: the mapped page has 512 words, which are atomics or unused, and which other
-            // processes read as atomics.
+            // SAFETY: the mapped page has more than 512 words, which are atomics or unused, and
+            // which other processes read as atomics.
             unsafe {
                 let word = page.add(random.below(512) as usize);
                 AtomicU64::from_ptr(word).store(random.below(u64::MAX), Relaxed);

@@ -10,7 +10,7 @@ use crate::scripted_client::start_scripted_client;
 use crate::{daemon, permitted, serial_test, skipped, socket};
 
 /// Duration of a race, ms.
-const MS: u64 = 600;
+const RACE_MS: u64 = 600;
 
 /// Starts a client on CPU 0 that will spin at `level`.
 fn burner(socket: &Path, level: u8) -> Process {
@@ -20,7 +20,7 @@ fn burner(socket: &Path, level: u8) -> Process {
     process
 }
 
-/// Starts a program on CPU 0 that is not registered, and will spin.
+/// Starts an unregistered program that will spin on CPU 0.
 fn bystander(socket: &Path) -> Process {
     let settings = [("CPU", "0".to_string())];
     let mut process = Process::start("bystander", socket, &settings);
@@ -30,7 +30,7 @@ fn bystander(socket: &Path) -> Process {
 
 /// Runs all processes at the same time. Returns the CPU time of each, µs.
 fn race(mut processes: Vec<Process>) -> Vec<u64> {
-    let deadline = monotonic() + MS * 1_000_000;
+    let deadline = monotonic() + RACE_MS * 1_000_000;
     for process in &mut processes {
         process.run_until(deadline);
         // A client cannot publish its level while an elevated client occupies the CPU.
@@ -97,11 +97,11 @@ fn a_bystander_keeps_its_share() {
     println!("{used:?}");
     // The registered processes leave 5 % to this bystander and all other programs, except for the
     // debt that is still owed at the end.
-    assert!((used[0] + used[1]) * 100 <= 98 * MS * 1000, "{used:?}");
+    assert!((used[0] + used[1]) * 100 <= 98 * RACE_MS * 1000, "{used:?}");
     assert!(used[2] > 0 && used[0] > 2 * used[2], "{used:?}");
 }
 
-/// An unplugged CPU leaves the scheduler on another CPU, too.
+/// The kernel also moves a scheduler to another CPU when its CPU is unplugged.
 #[test]
 fn a_scheduler_that_was_moved_to_another_cpu_returns() {
     let _guard = serial_test();

@@ -1,18 +1,18 @@
 //! [`WorkTimes`]: the times at which the loop has work to do.
 //!
-//! Turns end at exact times. A piece or a scan may happen a little earlier or later, so it is done
-//! at the end of a turn if one is near: an additional wake-up takes more time from the task in
-//! front than the scan itself. This module is pure logic.
+//! Turns end at exact times. An open piece ([`OpenPieces`](crate::OpenPieces)) or a scan may happen
+//! a little earlier or later, so it is done at the end of a turn if one is near: an additional
+//! wake-up takes more time from the task in front than the scan itself. This module is pure logic.
 
 use crate::config::scan_interval_for;
 use crate::policy::Nanos;
 
-/// A piece begins or ends with a turn if the end of the turn is at most the piece's length divided
-/// by this number away.
+/// The next beginning or end of a piece is moved to an end of a turn if that is near: if the
+/// difference is at most the time until the piece is due, divided by this number.
 const SLACK_DIVISOR: Nanos = 4;
 
 /// Number of scans between two thorough scans; also the factor by which scans are more frequent
-/// after births of threads.
+/// after threads have started.
 const SCANS_PER_THOROUGH: Nanos = 10;
 
 /// Times at which work is due, ns of CLOCK_MONOTONIC.
@@ -105,7 +105,7 @@ impl WorkTimes {
         self.slack = pieces.map_or(0, |(closed, _)| closed / SLACK_DIVISOR);
     }
 
-    /// Returns whether to scan for births: the scan is due, or would be due before the next
+    /// Returns whether to scan for new threads: the scan is due, or would be due before the next
     /// wake-up.
     pub(super) fn wants_scan(&self, now: Nanos) -> bool {
         let next = [self.turn_end, self.piece].into_iter().flatten().min();
@@ -151,7 +151,7 @@ mod tests {
 
     /// Simulates a second with turns of `turn`. Returns the number of wake-ups at which no turn
     /// ended, the number of pieces, the open time, and the longest time without a scan.
-    fn second(turn: Nanos) -> (u64, u64, Nanos, Nanos) {
+    fn simulate_second(turn: Nanos) -> (u64, u64, Nanos, Nanos) {
         let pieces = Some((22_000_000, 3_000_000));
         let mut due = WorkTimes::new(0, pieces, 10 * MS);
         let (mut now, mut open, mut opened) = (0, false, 0);
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn pieces_and_scans_wait_for_the_end_of_a_turn() {
         for (turn, most) in [(200_000, 0), (MS, 0), (5 * MS, 45), (20 * MS, 135)] {
-            let (extra, count, opened, longest) = second(turn);
+            let (extra, count, opened, longest) = simulate_second(turn);
             assert!(extra <= most, "{turn}: {extra} wake-ups");
             assert!((32..=44).contains(&count), "{turn}: {count} pieces");
             let part = opened as f64 / 1e9;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_birth_scans_come_sooner_for_a_while() {
+    fn after_a_thread_has_started_scans_come_sooner_for_a_while() {
         let mut due = WorkTimes::new(0, None, 16 * MS);
         due.turn_end = None;
         due.record_scan(16 * MS, true, 1);

@@ -98,7 +98,7 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Makes `front` the task of a CPU that competes with ordinary threads. If the change would
+    /// Makes `front` the task that competes with ordinary threads on a CPU. If the change would
     /// take long, the present task stays until the end of the open piece.
     fn set_fair(&mut self, cpu: usize, front: Option<TaskId>) -> Result<(), SchedError> {
         let before = self.cpus[cpu].fair;

@@ -19,10 +19,11 @@ struct Sim {
     now: Nanos,
     end: Nanos,
     tasks: Vec<SimTask>,
-    /// Tells whether a thread above all tasks occupies every CPU at a time. Then how long it has
-    /// occupied them, and whether this thread is the scheduler.
+    /// Returns whether a thread above all tasks occupies every CPU at the given time.
     stolen: fn(Nanos) -> bool,
+    /// Time for which that thread has occupied the CPUs.
     lost: Nanos,
+    /// Set if that thread is the scheduler.
     by_scheduler: bool,
     /// CPU time of an ordinary thread that always competes for every CPU.
     bystander: Option<Nanos>,
@@ -392,7 +393,7 @@ fn solo_leaves_everything_to_the_kernel() {
 }
 
 #[test]
-fn a_program_that_has_ended_leaves_its_time_to_the_others() {
+fn a_task_that_has_ended_leaves_its_time_to_the_others() {
     let world = World::new(1, 3, 100 * MS).task(1, |task| task.ends = Some(12 * MS));
     let report = world.run(RoundRobin::new(5 * MS));
     let used = world.used();
@@ -442,7 +443,7 @@ fn no_piece_is_opened_while_tasks_leave_ordinary_threads_their_part() {
 }
 
 #[test]
-fn a_program_that_runs_alone_continues_after_an_open_piece() {
+fn a_task_that_runs_alone_continues_after_an_open_piece() {
     let mut world = World::new(1, 3, 400 * MS).open();
     world.sim.borrow_mut().bystander = None;
     world.config.scan_interval = Duration::from_millis(7);
@@ -468,7 +469,7 @@ fn cpu_time_of_the_scheduler_counts_against_ordinary_threads() {
 }
 
 #[test]
-fn a_switch_does_not_cost_more_where_a_task_has_threads_that_sleep() {
+fn many_threads_of_one_task_do_not_make_each_switch_cost_more() {
     for threads in [1, 2000] {
         let world = World::new(1, 3, 3000 * MS).task(0, |task| task.threads = threads);
         let report = world.run(RoundRobin::new(5 * MS));
@@ -479,7 +480,7 @@ fn a_switch_does_not_cost_more_where_a_task_has_threads_that_sleep() {
 }
 
 #[test]
-fn sleeping_threads_change_once_per_piece_and_not_at_each_switch_in_it() {
+fn many_threads_change_a_few_times_per_piece_and_not_at_each_switch_in_it() {
     let run = |threads| {
         let world = World::new(1, 3, 4000 * MS).open();
         let world = world.task(0, |task| task.threads = threads);

@@ -2,12 +2,12 @@
 //!
 //! Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment"
 //! (JACM 20(1), 1973), with budgets that are enforced, so that an overrun harms only its own task.
-//! A task's budget is refilled at the beginning of each of its periods, whose end is its deadline;
-//! of the tasks that have budget, the task with the earliest deadline runs. Remaining time goes to
-//! the tasks without a reservation, in turn, each for a slice of CPU time; if there are none, to
-//! the tasks with a reservation. On one CPU every task gets its budget before every deadline if the
-//! budgets divided by the periods add up to at most 1, less the lateness of timers and the part of
-//! ordinary threads.
+//! A task's budget is refilled at the beginning of each period; the end of the period is the task's
+//! deadline. Of the tasks that have budget left, the task with the earliest deadline runs.
+//! Remaining time goes to the tasks without a reservation, in turn, each for a slice of CPU time;
+//! if there are none, to the tasks with a reservation. On one CPU every task gets its budget before
+//! every deadline if the budgets divided by the periods add up to at most 1, less the lateness of
+//! timers and the part of ordinary threads.
 
 use std::collections::VecDeque;
 use std::error::Error;

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`RoundRobin`] | each task in turn for one slice | equal progress of equal programs |
 //! | [`Table`] | the task that a repeating timetable names | time-triggered systems, experiments |
-//! | [`Weighted`] | by shares: stride scheduling | a reserved part of a CPU |
+//! | [`Weighted`] | the task with the least CPU time per share | a reserved part of a CPU |
 //! | [`Edf`] | the task with the earliest deadline and a budget for each period | periodic work |
 //! | [`Levels`] | the most urgent level, in turn within a level | a server before its batch jobs |
 //! | [`Solo`] | one task until it blocks | as few switches as possible |

@@ -1,10 +1,10 @@
 //! [`RoundRobin`]: each task in turn for one slice.
 //!
 //! Slices end on a grid, so a late timer shortens the next slice instead of delaying all later
-//! slices. A task that blocks keeps its slice: a stand-in runs in it for free, but only until its
-//! end, and the other tasks take turns as stand-ins. With K CPUs, K tasks run and K move to the
-//! back. A turn costs one system call for each raised thread, one to read the CPU time of each task
-//! in front, and the wait.
+//! slices. A task that blocks keeps its slice: until the end of the slice a substitute runs, which
+//! keeps its own slice, too, and the other tasks take turns as substitutes. With K CPUs, K tasks
+//! run, and these K move to the back at the end of a slice. A turn costs one system call for each
+//! raised thread, one to read the CPU time of each task in front, and the wait.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -35,8 +35,8 @@ pub struct RoundRobin {
     fresh: bool,
     /// Tasks that slept for most of their last slice.
     sleepers: HashSet<TaskId>,
-    /// Number of slices so far. The length of a round and the number of stand-ins have no common
-    /// divisor, so each task gets each stand-in.
+    /// Number of slices so far, which selects the substitute. On one CPU, the length of a round and
+    /// the number of substitutes have no common divisor, so each task gets each substitute.
     slices: usize,
 }
 

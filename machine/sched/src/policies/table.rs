@@ -3,7 +3,7 @@
 //! Entries begin on the grid of the table: entry *i* of lap *n* begins at *start + n · length +
 //! offset(i)*, so errors do not add up. Entries that were missed completely (because the machine
 //! was suspended) are skipped. A task that has ended leaves its time to the other tasks. The policy
-//! reads no CPU time. no CPU time.
+//! reads no CPU time.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 

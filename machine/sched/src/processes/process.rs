@@ -19,8 +19,8 @@ use crate::procfs;
 /// Number of times that an interrupted call is repeated.
 const RETRIES: usize = 16;
 
-/// Time for which a process is ordinary after one of its threads was found on another CPU: ten
-/// times the longest time that the thread can have been there.
+/// Time for which a process is ordinary after one of its threads was found on another CPU. It is
+/// ten times the longest time for which the thread can have been there.
 const MIGRATION_PENALTY: Duration = Duration::from_secs(1);
 
 /// Maximum number of passes over the threads of a process that keeps starting threads.
@@ -54,7 +54,7 @@ pub(super) struct Process {
 enum Adoption {
     /// The thread belongs to the task, or has ended.
     Adopted,
-    /// The thread belongs to another user, or is above all bands.
+    /// The elevator refused, for example because the thread belongs to another user.
     Refused,
     /// The elevator has no space for another thread.
     Full,
@@ -95,7 +95,7 @@ impl Process {
             full: false,
             ordinary_until: None,
             cpu_time: 0,
-            // Registered before the threads are read, so that no birth is missed.
+            // Registered before the threads are read, so that no new thread is missed.
             _monitored: monitor.listen(pid),
         };
         let elevate = |tid: i32| match parent {
@@ -205,7 +205,7 @@ impl Process {
         if self.full || self.guards.iter().any(|guard| guard.tid() == tid) {
             return Ok(());
         }
-        // Threads without space are counted when the directory is read.
+        // Threads for which there is no space are counted when the directory is read.
         let adoption = self.adopt_new(tid, elevator, class, cpu, threads)?;
         self.full = adoption == Adoption::Full;
         Ok(())
@@ -234,8 +234,8 @@ impl Process {
             Err(ElevateError::TableFull { .. }) => return Ok(Adoption::Full),
             Err(_) => return Ok(Adoption::Refused),
         };
-        // The record fixes the identity of the thread: either it is in this process now, or it
-        // never was.
+        // From here on the guard refers to one particular thread, even if the TID is reused: if the
+        // thread is not in this process now, it never was.
         let listed = std::path::Path::new("/proc").join(format!("{}/task/{tid}", self.pid));
         if !listed.exists() || !cpu.map_or(Ok(true), |cpu| self.pin_one(&guard, cpu))? {
             return Ok(Adoption::Adopted);
@@ -300,8 +300,8 @@ impl Process {
     }
 
     /// Restores the class of threads that have changed their own policy or CPUs. Returns the number
-    /// of these threads. If a thread has ended, the next scan reads the directory, because a birth
-    /// may have left the number of threads unchanged. Two system calls for each thread.
+    /// of these threads. If a thread has ended, the next scan reads the directory, because a new
+    /// thread may have left the number of threads unchanged. Two system calls for each thread.
     pub(super) fn correct(
         &mut self,
         class: TaskClass,

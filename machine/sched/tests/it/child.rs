@@ -13,7 +13,8 @@ use crate::support::{ROLE, start_scheduler};
 /// Maximum lifetime of a child process: longer than any test takes on a slow machine.
 const MAX_LIFETIME: Duration = Duration::from_secs(100);
 
-/// Runs the role of a child process. Passes at once if no role is set, that is, as a test.
+/// Runs the role of a child process. Returns at once if no role is set: when it runs as one of the
+/// tests.
 #[test]
 fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -47,7 +48,8 @@ fn entry_point() {
         "exec" => {
             use std::os::unix::process::CommandExt;
             wait_until_scheduled();
-            // This thread is not the main thread, but becomes the main thread.
+            // Tests run on other threads than the main thread; `exec` makes this one the main
+            // thread.
             panic!("{}", std::process::Command::new("sleep").arg("100").exec());
         }
         "leave-cpu-and-class" => leave_cpu_and_class(),
@@ -249,8 +251,8 @@ fn swap_thread() {
     std::thread::sleep(MAX_LIFETIME);
 }
 
-/// Starts threads one after the other, like a server with a thread for each request. Each spins for
-/// 0.5 ms and ends.
+/// Starts threads one after the other, like a server with a thread for each request. Each thread
+/// spins for 0.5 ms and ends.
 fn thread_per_request() {
     let end = Instant::now() + MAX_LIFETIME;
     while Instant::now() < end {

@@ -11,8 +11,8 @@ use upshift_sched::{SchedError, Scheduler};
 
 use crate::support::{Process, scheduling_of, serial_test, sleep, start_scheduler, wait_until};
 
-/// Runs a scheduler of two spinning processes, whose system calls fail as `plan` sets. Asserts that
-/// all threads are restored after `end`.
+/// Runs a scheduler of two spinning processes. The scheduler's system calls fail as `plan`
+/// specifies. Asserts that all threads are restored after `end`.
 fn run(plan: impl FnOnce(&Faulty), end: impl FnOnce(Scheduler, &Faulty)) {
     let spinners = [Process::start("spin"), Process::start("spin")];
     let pids = spinners.each_ref().map(Process::pid);
@@ -58,7 +58,7 @@ fn a_lost_right_ends_the_scheduler_with_the_reason() {
 }
 
 #[test]
-fn a_cpu_that_is_taken_away_ends_the_scheduler_with_the_reason() {
+fn the_loss_of_the_last_cpu_ends_the_scheduler_with_the_reason() {
     let Some(_guard) = serial_test() else { return };
     let (leaver, spinner) = (
         Process::start("leave-cpu-and-class"),

@@ -20,7 +20,7 @@ fn two_processes_share_the_cpu() {
     let scheduler = start_scheduler(&elevator, &pids, policy, |_| {}, false).unwrap();
     sleep(600);
     let (report, _) = scheduler.stop().unwrap();
-    assert_eq!(before, pids.map(scheduling_of), "all threads are restored");
+    assert_eq!(before, pids.map(scheduling_of), "a thread is not restored");
     for task in &report.tasks {
         assert!((0.3..0.7).contains(&task.share), "{report:#?}");
         assert!(task.turns > 10, "{report:#?}");

@@ -167,11 +167,11 @@ pub(crate) fn start_scheduler(
     Scheduler::start(elevator, cpu(), SCHEDULER, move || {
         let base = config.base;
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessMonitor::start(&engine.control(), &owned_elevator, SCHEDULER)?;
+        let monitor = ProcessMonitor::start(&engine.control(), &owned_elevator, SCHEDULER)?;
         for pid in pids {
             engine.add(Processes::attach(
                 &owned_elevator,
-                &watch,
+                &monitor,
                 pid,
                 base,
                 children,

@@ -404,13 +404,13 @@ fn cpu_time_left_beside(role: &str) -> Option<Vec<u64>> {
     // The measuring thread is less urgent than the scheduler, and more urgent than all other
     // threads, so it wakes in time.
     let elevated = elevator.elevate_current(Priority::of::<44>()).unwrap();
-    let (mut panicked_at, mut used) = (Instant::now(), cpu_time_of(attacker));
+    let (mut began, mut used) = (Instant::now(), cpu_time_of(attacker));
     let mut left = Vec::new();
     for _ in 0..WINDOWS {
         std::thread::sleep(WINDOW);
         let (now, uses) = (Instant::now(), cpu_time_of(attacker));
-        left.push((now - panicked_at).saturating_sub(uses - used).as_millis() as u64);
-        (panicked_at, used) = (now, uses);
+        left.push((now - began).saturating_sub(uses - used).as_millis() as u64);
+        (began, used) = (now, uses);
     }
     drop(elevated);
     println!("{role} leaves {left:?} ms of each {WINDOW:?}");

@@ -1,7 +1,7 @@
 //! A thread of a registered process, and the scheduling policy that its band demands.
 //!
 //! ```text
-//!   Own ──hold──▶ Fair ◀──▶ Fifo(p)        Own: not recorded, policy unchanged.
+//!   Own ─record─▶ Fair ◀──▶ Fifo(p)        Own: not recorded, policy unchanged.
 //!    ▲             ▲▼        ▲▼            Fair, Fifo, Idle: recorded by the elevator,
 //!    └──release── Idle ◀─────┘             so the guardian restores the thread in any case.
 //! ```
@@ -15,8 +15,8 @@
 //! thread. Recorded threads are checked more often than the TIDs of a machine can wrap around
 //! (`monitor.rs`).
 //!
-//! A change of class is one system call, 0.3–1 µs; the first hold and a release take about 15 µs
-//! each.
+//! A change of class is one system call, 0.3–1 µs; to record and to release a thread takes about
+//! 15 µs each.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

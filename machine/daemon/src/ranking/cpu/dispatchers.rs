@@ -84,7 +84,7 @@ mod tests {
             let _ = dispatchers.charge(&used, CHECK_INTERVAL, now);
             assert!(
                 !dispatchers.has_overspent(8),
-                "user 8 has used less than an equal part"
+                "user 8 is ordinary, but has used less than an equal part"
             );
         }
         let percent = used_by_7.as_nanos() * 100 / (CHECK_INTERVAL * checks).as_nanos();

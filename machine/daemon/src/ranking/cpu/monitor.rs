@@ -4,15 +4,15 @@
 //! thread) and enforces these rules:
 //!
 //! * **Pauses.** Elevated threads owe ordinary programs a share (`share.rs`). A large enough debt
-//!   causes a *pause* of 2 to 9 ms: the threads that used the CPU, and the vCPUs of the lowest
-//!   class, run in SCHED_IDLE, that is, only while no other program needs the CPU. (SCHED_IDLE is
-//!   relative to a cgroup or session; the kernel divides the CPU equally between groups.)
+//!   causes a *pause* of 2 to 9 ms: the threads that used the CPU, and the vCPUs that are not
+//!   elevated, run in SCHED_IDLE, that is, only while no other program wants the CPU. (SCHED_IDLE
+//!   is relative to a cgroup or session; the kernel divides the CPU equally between groups.)
 //! * **Dispatchers** of all users have a common budget (`dispatchers.rs`).
 //! * **Quotas.** Threads of a cgroup with a CPU quota are not elevated beyond it (`quota.rs`).
 //! * **Users.** A process whose user has changed is ejected: it has executed a program with the
 //!   set-user-id bit.
-//! * **CPUs.** A thread that has left its CPU is ejected: restored, and not elevated until it is
-//!   registered again.
+//! * **CPUs.** A thread that has left its CPU is ejected: restored, and not elevated for an hour,
+//!   unless it is registered again.
 //! * **Ends.** A thread that has ended without a report is removed before its TID can be reused.
 //!
 //! **Threads that leave between two checks** are charged, too: otherwise, a process could evade its
@@ -381,7 +381,7 @@ fn eject_changed_user(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     {
         let (pid, before) = (entry.pid, entry.uid);
         shared.eject(format!(
-            "process {pid} is ejected: it was of user {before}, and is of {user}"
+            "process {pid} is ejected: its user was {before} at the registration, and is {user} now"
         ));
         for thread in &mut entry.threads {
             thread.eject(now + EJECTION_TIME);

@@ -59,7 +59,7 @@ pub(super) struct Scheduler {
     standings: Vec<Standing>,
     /// Index from which the winner is searched, so that vCPUs of equal level alternate.
     search_start: usize,
-    /// Time of the last alternation.
+    /// Time at which a change of the start of the search was last considered.
     last_rotation: Instant,
     /// Slot of the winner.
     winner: Option<usize>,
@@ -128,14 +128,14 @@ impl Scheduler {
             self.reenable_doorbells(now);
             self.monitor_threads(now);
             self.run_iteration(now);
-            self.rest_if_over_budget(now);
+            self.sleep_if_over_budget(now);
         }
     }
 
     /// Ends an iteration that began at `began`. If the iterations have exceeded their budget, the
     /// thread sleeps until the budget is refilled, or until a check of the elevated threads is due.
     /// At this priority, elapsed time equals CPU time, and reading it costs no system call.
-    fn rest_if_over_budget(&mut self, began: Instant) {
+    fn sleep_if_over_budget(&mut self, began: Instant) {
         let now = Instant::now();
         self.monitor.note_scheduler_work(now - began, now);
         let wait = self.budget.charge(now - began, now);
@@ -220,7 +220,7 @@ impl Scheduler {
         if let Err(error) = result {
             self.shared.warn("doorbell", || {
                 format!(
-                    "the doorbell of process {} cannot be added to epoll ({error}): the process is noticed at the next check only",
+                    "the doorbell of process {} cannot be added to epoll ({error}): its rings are not noticed before the next check",
                     entry.pid
                 )
             });

@@ -8,6 +8,8 @@
 //!      ├── ordinary programs ran: their time is deducted ──┤
 //!      └── none ran: the debt is cleared ──────────────────┘
 //! ```
+//!
+//! A *piece* is the share of ordinary programs in the time between two checks.
 
 use std::time::Duration;
 

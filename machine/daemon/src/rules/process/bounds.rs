@@ -19,8 +19,8 @@ use crate::rules::domain::Domains;
 use crate::rules::rule::Bound;
 use crate::shared::Shared;
 
-/// Minimum time between two checks: a fortieth of the default budget of one CPU (80 % of
-/// [`PERIOD`]).
+/// Minimum time between two checks: a fortieth of the default budget on one CPU, which is 80 % of
+/// [`PERIOD`].
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
 impl Process {

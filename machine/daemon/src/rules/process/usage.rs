@@ -70,7 +70,7 @@ impl Thread {
     }
 
     /// Records the CPU time of the period that ends. Returns whether the thread is alive.
-    fn sample_turn(&mut self, shared: &Shared) -> bool {
+    fn sample_period(&mut self, shared: &Shared) -> bool {
         let total = self.total(shared);
         let usage = &mut self.usage;
         let now = total.unwrap_or(usage.last_total);
@@ -149,7 +149,7 @@ impl Process {
         }
         let (mut cpus, mut threads, mut living) = (CpuSet::empty(), 0, 0);
         for (&tid, thread) in self.threads.iter_mut().take(MAX_SAMPLED_THREADS) {
-            let is_alive = thread.sample_turn(shared);
+            let is_alive = thread.sample_period(shared);
             if thread.usage.recent >= MIN_COMPUTING {
                 threads += 1;
                 living += u32::from(is_alive);

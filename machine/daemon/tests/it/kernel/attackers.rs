@@ -47,8 +47,9 @@ fn page_in_huge_page_range() -> (std::os::fd::OwnedFd, *mut libc::c_void) {
     (file, address)
 }
 
-/// Registers its main thread, which spins. Another thread on CPU `CALLER` makes all system calls
-/// that move memory on pages that the daemon reads, and constantly registers new pages.
+/// Registers its main thread, which spins. Another thread, on CPU `CALLER`, constantly registers
+/// new pages, and makes all system calls that may move the memory of these pages while the daemon
+/// reads them.
 pub(crate) fn page_mover() {
     let path = PathBuf::from(setting("SOCKET"));
     let cpu = number("CPU") as usize;
@@ -88,8 +89,8 @@ pub(crate) fn page_mover() {
 fn move_memory(file: i32, address: *mut libc::c_void) -> bool {
     const COLLAPSE: i32 = 25;
     const POPULATE_READ: i32 = 22;
-    // SAFETY: the calls affect only this process's mapping at `address`, which has this address
-    // again afterwards, and whose contents are not used.
+    // SAFETY: the calls affect only this process's mapping at `address`. The mapping is at this
+    // address again afterwards, and nothing uses its contents.
     unsafe {
         for mode in [
             libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
