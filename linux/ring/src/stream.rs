@@ -94,9 +94,10 @@ pub(crate) struct StreamOp {
     pub(crate) taken: AtomicU32,
     /// Events that the consumer had taken out but not read when it was dropped.
     pub(crate) unread: Cell<*const Slot>,
-    /// Room for the senders' addresses, for a receive that reports them.
+    /// The header that sets the room for the senders' addresses, for a receive that reports them.
     message: Option<Box<libc::msghdr>>,
-    /// Set if each receive is an operation of its own, which makes the kernel check the socket.
+    /// Set if each receive is an operation of its own, so that the kernel checks each time whether
+    /// the peer has closed.
     single_shot: bool,
     /// The buffer outside of the pool that the next receive fills.
     unpooled: Cell<Option<Box<UnpooledBuffer>>>,
@@ -392,7 +393,7 @@ impl Driver {
         }
     }
 
-    /// Makes an event and hands it to the stream's consumer.
+    /// Makes an event and hands it to the stream's consumer. Returns the waker to call.
     fn deliver(
         &self,
         slot: &Slot,
