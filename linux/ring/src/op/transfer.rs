@@ -49,7 +49,8 @@ impl<B: IoBufMut> ReadAt<B> {
 
     /// Declares that the first `count` bytes at the offset are in the buffer already. The operation
     /// reads the bytes that follow, and resolves to the total number of bytes. If the kernel
-    /// reports an error, it resolves to `count`; the next read meets the error again.
+    /// reports an error and `count` is not 0, it resolves to `count`; the next read meets the error
+    /// again.
     ///
     /// # Safety
     ///

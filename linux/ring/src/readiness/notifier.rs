@@ -7,7 +7,7 @@
 //!
 //! | | unmasked (`wanted`) | masked |
 //! |---|---|---|
-//! | armed in the kernel | the next arrival notifies | the next arrival notifies needlessly |
+//! | armed in the kernel | the next arrival notifies | the next arrival may notify needlessly |
 //! | not armed | an arrival has notified already | arrivals do not notify |
 //!
 //! Masking is one store and no system call, so that it is cheap for a thread that polls repeatedly
