@@ -41,9 +41,9 @@
 //!    that they start are `SCHED_OTHER`.
 //! 4. **Never above 49.** Interrupt threads of the kernel run at 50; threads at 50 and above, and
 //!    deadline threads, are left alone.
-//! 5. **Rights may be withdrawn.** Restoring a thread needs no rights if the thread has the same
-//!    user and no more capabilities. Otherwise the guardian, which keeps the rights of its start,
-//!    restores the thread in the end.
+//! 5. **Rights may be withdrawn.** Restoring a thread needs no rights if the thread has the user of
+//!    the caller, and no capabilities that the caller lacks. Otherwise the guardian, which keeps
+//!    the rights that it had when it started, restores the thread in the end.
 //!
 //! | end of | restored by |
 //! |---|---|
@@ -57,8 +57,8 @@
 //! # Limits
 //!
 //! * A SCHED_FIFO thread that never sleeps keeps every ordinary thread off its CPU. A program that
-//!   elevates unknown code sets `RLIMIT_RTTIME` or keeps a dispatcher above it. The kernel's
-//!   throttling (950 ms of each second) is not a scheduler.
+//!   elevates unknown code should set `RLIMIT_RTTIME`, or keep a dispatcher at a higher priority.
+//!   The kernel's throttling (950 ms of each second) is no substitute.
 //! * Lock holders are not boosted: an elevated thread that *spins* for a lock of a demoted thread
 //!   on its CPU waits forever. Locks that sleep are safe if the holder gets the CPU in the end.
 //! * A process that is stopped or frozen is not dead: its elevated threads stay elevated until it

@@ -20,8 +20,8 @@ use std::{fmt, io, slice};
 /// resumes when the consumer has caught up. A stream that finds no free buffer allocates one or, if
 /// some of its data is unread, stops in the same way. The consumer notices neither.
 ///
-/// The stream may be polled and dropped on any thread. Dropping cancels; unread buffers go back to
-/// the pool.
+/// The stream may be polled and dropped on any thread. Dropping it cancels the receive; unread
+/// buffers go back to the pool.
 pub struct RecvMulti {
     state: State,
 }

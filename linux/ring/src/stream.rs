@@ -21,9 +21,9 @@
 //! Back-pressure: `pushed` (by the ring) minus `taken` (by the consumer) is the number of unread
 //! events. At the window the operation is cancelled. Completions that still arrive before the
 //! cancellation takes effect are delivered, too (they have taken their buffers already), so the
-//! window may be exceeded by up to 32 buffers per stream and enter. A receive polls first, because
-//! a cancellation cannot find a receive that continues from its first attempt. The consumer finds
-//! the `STALLED` event after the last data and asks for more.
+//! window may be exceeded by up to 32 buffers per stream and enter. A receive waits for readiness
+//! before its first attempt, because the kernel cannot cancel a receive that goes on directly from
+//! that attempt. The consumer finds the `STALLED` event after the last data and asks for more.
 //!
 //! Starvation: consumers that do not read, or that hold their buffers, must not keep the other
 //! streams of their level from receiving. So a receive that finds no buffer in the pool allocates

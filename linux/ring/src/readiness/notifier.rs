@@ -38,6 +38,7 @@ pub(crate) struct Notifier {
     unread: AtomicU32,
     /// Set while arrivals are unmasked.
     wanted: AtomicBool,
+    /// Set while the inner instance is armed in the outer one.
     armed: AtomicBool,
     /// Set when a notification of an arrival was cleared, until the owner fetches.
     arrival_notified: AtomicBool,
