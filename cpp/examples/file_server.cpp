@@ -1,7 +1,7 @@
-// An HTTP file server, like the server in the slides on io_uring and coroutines: a coroutine per
-// connection, and a co_await for every wait. Differences from the slides' server: an error ends one
-// connection and not the process, a path cannot leave the root, and a file may be longer than a
-// buffer.
+// An HTTP file server, like the server in the slides on io_uring and coroutines that
+// docs/papers.md cites: a coroutine per connection, and a co_await for every wait. Differences from
+// the slides' server: an error ends one connection and not the process, a path cannot leave the
+// root, and a file may be longer than a buffer.
 //
 //     file_server --root . --listen 127.0.0.1:8080
 #include <sys/stat.h>

@@ -77,8 +77,9 @@ inline void no_delay(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// The matrix protocol: a length of 4 bytes, little-endian, then n * n numbers of 8 bytes; the
-// reply is the matrix squared modulo 2^64, in the same form.
+// The matrix protocol. A request is the length of its numbers in bytes (4 bytes, little-endian) and
+// n * n numbers of 8 bytes. The reply is the square of the matrix in the same form, computed modulo
+// 2^64.
 
 inline constexpr std::size_t header = 4;
 inline constexpr std::size_t max_n = 1024;

@@ -136,8 +136,8 @@ typedef struct upshift_task {
 } upshift_task;
 
 /*
- The right to the result of a coroutine. The holder owns it, and may move it by copying its
- words. If all words are 0, there is no right, as after its use. One thread at a time.
+ A handle: the right to the result of a coroutine. The holder owns it, and may move it by copying
+ its words. If all words are 0, as after its use, there is no handle. One thread at a time.
  */
 typedef struct upshift_join {
   size_t words[4];
@@ -345,8 +345,8 @@ typedef struct upshift_config {
    */
   uint32_t floor_level;
   /*
-   Number of receive buffers per vCPU and receiving level (a power of two), and their size in
-   bytes; both 0: the default.
+   Number of receive buffers per vCPU and receiving level, a power of two. Set this and
+   `buffer_size` together; both 0: the defaults.
    */
   uint32_t buffers;
   /*
@@ -457,9 +457,9 @@ void upshift_sender_free(struct upshift_sender *sender);
 void upshift_receiver_free(struct upshift_receiver *receiver);
 
 /*
- Waits for room and sends a message, which the channel owns from the call on. The result is 0;
- -EPIPE if the receiver is gone, or -EINVAL for null, and then `out.handles[0]` is the message.
- Dropping the operation earlier drops the message, too.
+ Waits for room and sends a message, which the channel owns from the call on. The result is 0,
+ -EPIPE if the receiver is gone, or -EINVAL if `sender` is null; with either error the message is
+ in `out.handles[0]`. Dropping the operation earlier drops the message, too.
  */
 int upshift_send(struct upshift_op *op,
                  struct upshift_cx *cx,
@@ -526,8 +526,8 @@ int upshift_open(struct upshift_op *op,
                  uint32_t mode);
 
 /*
- Adopts an open file, which owns the descriptor from the call on. Returns null for a descriptor
- that is not open. Any thread.
+ Adopts the descriptor of an open file: the returned upshift_file owns it from the call on.
+ Returns null for a descriptor that is not open. Any thread.
  */
 struct upshift_file *upshift_file_from_fd(int fd);
 
@@ -542,8 +542,8 @@ int upshift_file_fd(const struct upshift_file *file);
 void upshift_file_free(struct upshift_file *file);
 
 /*
- Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end;
- out.buf is the buffer.
+ Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end of
+ the file; out.buf is the buffer.
  */
 int upshift_read_at(struct upshift_op *op,
                     struct upshift_cx *cx,
@@ -571,7 +571,7 @@ int upshift_write_all_at(struct upshift_op *op,
                          uint64_t offset);
 
 /*
- Waits until written data, and unless `data_only` is set also the metadata, is on the device.
+ Waits until written data is on the device, and also the metadata unless `data_only` is set.
  Result 0.
  */
 int upshift_file_sync(struct upshift_op *op,
@@ -599,7 +599,7 @@ int upshift_file_set_len(struct upshift_op *op,
 void upshift_metrics_get(const struct upshift_handle *handle, struct upshift_metrics *metrics);
 
 /*
- Returns the metrics of a level; zeros for an unused level. `handle` is that of
+ Returns the metrics of a level; zeros for an unused level. `handle` has the same meaning as in
  `upshift_metrics_get`. Any thread.
  */
 void upshift_metrics_level(const struct upshift_handle *handle,
@@ -608,7 +608,8 @@ void upshift_metrics_level(const struct upshift_handle *handle,
 
 /*
  Returns all metrics in the text format of Prometheus, or null if there is no runtime. Free the
- string with `upshift_string_free`. `handle` is that of `upshift_metrics_get`. Any thread.
+ string with `upshift_string_free`. `handle` has the same meaning as in `upshift_metrics_get`.
+ Any thread.
  */
 char *upshift_metrics_prometheus(const struct upshift_handle *handle);
 
@@ -774,8 +775,8 @@ void upshift_reader_free(struct upshift_reader *reader);
 int upshift_writer_shutdown(const struct upshift_writer *writer);
 
 /*
- Frees the sending direction, after the operation that is under way, and ends it for the peer.
- Does nothing for null.
+ Frees the sending direction, after the operation that is under way, and tells the peer that no
+ more data follows. Does nothing for null.
  */
 void upshift_writer_free(struct upshift_writer *writer);
 
@@ -797,18 +798,18 @@ void upshift_op_drop(struct upshift_op *op);
 void upshift_config_init(struct upshift_config *config);
 
 /*
- Creates a runtime with these settings, or with the defaults if `config` is null. Returns 0, or a
- negative errno, whose reason is printed on standard error; -EINVAL for an invalid setting, or
- for a setting without another setting that it depends on.
+ Creates a runtime with these settings, or with the defaults if `config` is null. Returns 0;
+ -EINVAL for an invalid setting, or for a setting without another setting that it depends on; or
+ the negative errno of another failure, whose reason is printed on standard error.
  */
 int upshift_runtime_new(const struct upshift_config *config, struct upshift_runtime **runtime);
 
 /*
  Runs a task as the main coroutine on the calling thread until it finishes. If the function
- returns 0, the caller must destroy the finished task's data. If it returns a negative errno, the
- task has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another
- thread has created the runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has
- panicked).
+ returns 0, `*data` is the finished task's data, which the caller must destroy. If it returns a
+ negative errno, the task has been dropped (-ECANCELED: the main coroutine was cancelled by its
+ id; -EPERM: another thread has created the runtime; -EINVAL: a null pointer, or no poll
+ function; -ENOTRECOVERABLE: called in a coroutine, or Rust code in the task has panicked).
  */
 int upshift_runtime_block_on(struct upshift_runtime *runtime,
                              struct upshift_task task,
@@ -816,8 +817,8 @@ int upshift_runtime_block_on(struct upshift_runtime *runtime,
 
 /*
  Cancels every coroutine, waits for the kernel's operations, and ends the threads. Does nothing
- for null. In a coroutine, or on a thread that has not created the runtime, the function prints
- an error on standard error and does not end the runtime.
+ for null. In a coroutine, or on a thread that has not created the runtime, the function only
+ prints an error on standard error: the runtime continues.
  */
 void upshift_runtime_free(struct upshift_runtime *runtime);
 
@@ -867,8 +868,8 @@ int64_t upshift_write(int fd, const struct upshift_buf *buf);
 /*
  Starts a read at once: the asynchronous form of `upshift_read`. The read wakes the coroutine
  `cid` when it is done. Poll `op` for the result (the count; out.buf is the buffer). Called in a
- poll. Returns 0, or a negative errno, and then the caller still owns the buffer, except after
- -ENOTRECOVERABLE, which has released it.
+ poll. Returns 0 or a negative errno. After an error the caller still owns the buffer, except
+ after -ENOTRECOVERABLE: then the buffer has been released.
  */
 int upshift_read_async(struct upshift_op *op, int fd, const struct upshift_buf *buf, uint64_t cid);
 
@@ -880,8 +881,8 @@ int upshift_write_async(struct upshift_op *op, int fd, const struct upshift_buf 
 /*
  Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of
  the caller if `handle` is null. If `join` is null, the coroutine is detached. The function owns
- the task, also on failure. Returns 0, -EINVAL (level, or no poll function), -ENOMEM, -ESHUTDOWN,
- or -ENXIO (no runtime on this thread). Any thread.
+ the task, also on failure. Returns 0, -EINVAL (an invalid level, or no poll function), -ENOMEM,
+ -ESHUTDOWN, or -ENXIO (no runtime on this thread). Any thread.
  */
 int upshift_spawn(const struct upshift_handle *handle,
                   struct upshift_task task,
@@ -942,7 +943,7 @@ int upshift_reprio(const struct upshift_handle *handle, uint64_t cid, int level)
 
 /*
  Cancels a coroutine: its task is dropped when it is next due. Returns 0, -ESRCH if the coroutine
- has exited, or -EIO outside a runtime without a handle. Any thread with a handle.
+ has exited, or -EIO if `handle` is null outside a runtime. Any thread with a handle.
  */
 int upshift_cancel(const struct upshift_handle *handle, uint64_t cid);
 
@@ -967,7 +968,7 @@ int upshift_udp_fd(const struct upshift_udp *socket);
 int upshift_udp_local(const struct upshift_udp *socket, struct upshift_addr *address);
 
 /*
- Frees a socket without pending operations. Does nothing for null.
+ Frees a socket, which must have no pending operations. Does nothing for null.
  */
 void upshift_udp_free(struct upshift_udp *socket);
 

@@ -34,8 +34,8 @@ TEST(an_exception_reaches_the_handle) {
       caught = error.what();
     }
     CHECK(caught == "out");
-    // An exception also passes through tasks, and leaves a join that returns a result, because it
-    // is not an error of the runtime.
+    // An exception also passes through tasks. Even a join that returns errors as a result throws
+    // it, because it is not an error of the runtime.
     try {
       (void)co_await [](void) -> u::task<int> { co_return co_await failing("in"); }();
     } catch (const std::runtime_error& error) {

@@ -224,7 +224,7 @@ TEST(a_path_need_not_be_text) {
   }());
 }
 
-TEST(a_descriptor_that_is_no_stream_is_refused) {
+TEST(a_descriptor_that_is_not_a_stream_is_refused) {
   const auto taken = [](int fd) { return u::stream::from_fd(fd, u::as_result).error().value(); };
   // The descriptor is closed on failure, too.
   const auto refused = [&](int fd) {
@@ -248,7 +248,7 @@ TEST(a_descriptor_that_is_no_stream_is_refused) {
   }(u::stream::from_fd(socket(AF_INET, SOCK_STREAM, 0))));
 }
 
-TEST(a_descriptor_that_is_not_open_is_no_file) {
+TEST(a_descriptor_that_is_not_open_is_refused_as_a_file) {
   CHECK(upshift_file_from_fd(-1) == nullptr);
   CHECK(upshift_file_from_fd(1 << 20) == nullptr);
   on_one_vcpu([]() -> u::task<> {

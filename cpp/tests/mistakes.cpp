@@ -1,5 +1,5 @@
-// Typical first mistakes. Each is compiled separately (`-DREFUSED=n`), and the compiler must reject
-// it with a message that shows the right form.
+// Typical mistakes of beginners. Each is compiled separately (`-DREFUSED=n`), and the compiler must
+// reject it with a message that shows the right form.
 #include <coroutine>
 #include <future>
 #include <thread>

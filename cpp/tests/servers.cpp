@@ -196,7 +196,7 @@ int main(int argc, char** argv) {
     matrices(argv[1], argv[2]);
     plaintext(argv[1], argv[2]);
   } else {
-    std::printf("skipped: the command upshift is not built: the other servers are not compared with its own\n");
+    std::printf("skipped: the command upshift is not built, so only the file server is tested\n");
   }
   std::printf("test result: ok. %d passed; 0 failed\n", argc > 2 ? 3 : 1);
 }

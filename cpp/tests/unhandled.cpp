@@ -69,7 +69,7 @@ TEST(an_exception_of_a_detached_coroutine_ends_the_program) {
   CHECK(said.find("lost") != std::string::npos);
 }
 
-TEST(a_hook_gets_each_exception_that_no_join_takes) {
+TEST(a_handler_gets_each_exception_that_no_join_takes) {
   const auto before = u::set_unhandled_exception(count);
   on_two_vcpus([]() -> u::task<> {
     // A handle is detached before the throw, detached after it, destroyed, or assigned to.

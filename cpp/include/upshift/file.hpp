@@ -1,4 +1,5 @@
-// Files with positional reads and writes, and the system calls of the papers in two forms.
+// Files with positional reads and writes, and system calls in two forms as in the SharedScheduler
+// papers.
 #pragma once
 
 #include <fcntl.h>
@@ -117,7 +118,7 @@ inline tried_transfer write(int fd, buffer from) {
 ///         └────────────┴────▶ stopped
 ///
 /// An await fails with ECANCELED if the call was or is stopped, with EINVAL if the result was
-/// taken, and with EBUSY while another coroutine waits for the call. The object outlives the
+/// taken, and with EBUSY while another coroutine waits for the call. The object must outlive the
 /// awaits.
 class [[nodiscard("destroying the call cancels it")]] async_call {
  public:

@@ -1,7 +1,7 @@
 // TCP and Unix connections, and UDP.
 //
-// A connection may be split into a reader and a writer for two coroutines. One operation at a time
-// per direction; the object outlives its operations.
+// A connection may be split into a reader and a writer for two coroutines. Each direction has one
+// operation at a time. An object must outlive its operations.
 #pragma once
 
 #include <array>
@@ -214,7 +214,7 @@ class stream {
   stream() noexcept = default;
   stream(reader r, writer w) noexcept : reader_(std::move(r)), writer_(std::move(w)) {}
 
-  /// Adopts a connected socket, also on failure.
+  /// Adopts a connected socket. On failure, too, the caller no longer owns the descriptor.
   template <error_mode M = throwing_t>
   static auto from_fd(int fd, M = {}) {
     upshift_reader* r = nullptr;
@@ -318,8 +318,8 @@ struct datagram {
   address from;
 };
 
-/// A UDP socket. The caller's memory is used within the operation only, and the kernel never owns
-/// it.
+/// A UDP socket. An operation uses the caller's memory only until it ends, and the kernel never
+/// owns that memory.
 class udp_socket {
  public:
   template <error_mode M = throwing_t>

@@ -226,8 +226,8 @@ auto when_all(Awaitable&&... awaitables) {
 }
 
 /// Waits for the first of several operations, tasks and joins. Returns a variant whose index
-/// identifies the branch; of two ready branches the first parameter wins. The other branches are
-/// cancelled as by timeout().
+/// identifies the branch; if several branches are ready, the earliest parameter wins. The other
+/// branches are cancelled as by timeout().
 template <detail::branchable... Awaitable>
   requires(sizeof...(Awaitable) > 0)
 auto when_any(Awaitable&&... awaitables) {

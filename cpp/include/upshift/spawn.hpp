@@ -489,8 +489,8 @@ class suspend_to_name {
 
 }  // namespace detail
 
-/// Passes a waker to `leave` and waits until it is used, which connects callbacks to coroutines.
-/// The wait may return early, like park().
+/// Passes a waker to `leave` and waits until the waker is used: a callback that gets the waker
+/// thereby continues the coroutine. The wait may return early, like park().
 template <std::invocable<waker> F>
 [[nodiscard("co_await it")]] auto suspend(F&& leave) {
   using awaiter = detail::suspend_awaiter<std::decay_t<F>>;

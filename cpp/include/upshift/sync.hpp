@@ -25,7 +25,7 @@ class [[nodiscard("the mutex is given back when the guard is destroyed")]] mutex
 };
 
 /// A mutex of coroutines. The most urgent waiter is first, and waiters lend their level to the
-/// holder. The mutex outlives its guards and waits.
+/// holder. The mutex must outlive its guards and waits.
 class mutex {
  public:
   mutex() : raw_(upshift_mutex_new()) {}

@@ -14,11 +14,11 @@ namespace detail {
 
 __extension__ typedef __int128 int128;
 
-/// The limit beyond which a duration, positive or negative, is infinite. The time since any epoch
-/// is less.
+/// The limit beyond which a duration, positive or negative, is infinite. The time since the epoch
+/// of any clock is less.
 inline constexpr int128 infinite = int128{1} << 94;
 
-/// Converts to whole nanoseconds, rounded up. No clock and no unit overflows.
+/// Converts to whole nanoseconds, rounded up. No value of any clock, in any unit, overflows.
 template <class Rep, class Period>
 constexpr int128 nanoseconds_of(std::chrono::duration<Rep, Period> duration) noexcept {
   // The unit is num/den ns.

@@ -134,9 +134,9 @@ impl Outcome for Option<Message> {
     }
 }
 
-/// Waits for room and sends a message, which the channel owns from the call on. The result is 0;
-/// -EPIPE if the receiver is gone, or -EINVAL for null, and then `out.handles[0]` is the message.
-/// Dropping the operation earlier drops the message, too.
+/// Waits for room and sends a message, which the channel owns from the call on. The result is 0,
+/// -EPIPE if the receiver is gone, or -EINVAL if `sender` is null; with either error the message is
+/// in `out.handles[0]`. Dropping the operation earlier drops the message, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_send(
     op: *mut upshift_op,

@@ -1,6 +1,6 @@
 //! Values that one operation at a time uses, behind the handles of readers, writers and receivers.
-//! An *exclusive use* is the use of a value by one operation. A second operation is refused; a
-//! handle that is freed during a use ends with the use.
+//! An *exclusive use* is the use of a value by one operation. A second operation is refused. If a
+//! handle is freed during a use, its value is dropped at the end of the use.
 //!
 //! ```text
 //!   Idle ──1 begin─▶ Busy ──2 drop of the use──▶ Idle

@@ -69,8 +69,8 @@ pub unsafe extern "C" fn upshift_open(
     unsafe { start(op, cx, open) }
 }
 
-/// Adopts an open file, which owns the descriptor from the call on. Returns null for a descriptor
-/// that is not open. Any thread.
+/// Adopts the descriptor of an open file: the returned upshift_file owns it from the call on.
+/// Returns null for a descriptor that is not open. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_from_fd(fd: c_int) -> *mut upshift_file {
     // SAFETY: the caller gives the descriptor away.
@@ -143,8 +143,8 @@ unsafe fn start_with<F: Future<Output: Outcome>>(
     }
 }
 
-/// Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end;
-/// out.buf is the buffer.
+/// Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end of
+/// the file; out.buf is the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read_at(
     op: *mut upshift_op,
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn upshift_write_all_at(
     unsafe { start_with(op, cx, file, buf, write) }
 }
 
-/// Waits until written data, and unless `data_only` is set also the metadata, is on the device.
+/// Waits until written data is on the device, and also the metadata unless `data_only` is set.
 /// Result 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_sync(

@@ -19,8 +19,9 @@
 //!   Functions whose comment ends with "Any thread" may be called on any thread.
 //! * A buffer of an operation ([`upshift_buf`](buf::upshift_buf)) comes back with its result, or is
 //!   released after the kernel's terminal completion, even if the task and the operation are gone.
-//! * A null pointer where an object is needed is `-EINVAL`, as the result of an operation that was
-//!   started with it (of a descriptor `-EBADF`). Freeing null does nothing.
+//! * A null pointer where an object is needed leads to `-EINVAL`, which the function returns, or
+//!   which is the result of the operation that it starts. (Functions that return a descriptor
+//!   return `-EBADF`.) Freeing null does nothing.
 //! * A task is dropped exactly once, on failure too: a function that takes a task owns it from the
 //!   call on.
 //!

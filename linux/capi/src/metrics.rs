@@ -96,7 +96,7 @@ pub unsafe extern "C" fn upshift_metrics_get(
     });
 }
 
-/// Returns the metrics of a level; zeros for an unused level. `handle` is that of
+/// Returns the metrics of a level; zeros for an unused level. `handle` has the same meaning as in
 /// `upshift_metrics_get`. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_level(
@@ -131,7 +131,8 @@ pub unsafe extern "C" fn upshift_metrics_level(
 }
 
 /// Returns all metrics in the text format of Prometheus, or null if there is no runtime. Free the
-/// string with `upshift_string_free`. `handle` is that of `upshift_metrics_get`. Any thread.
+/// string with `upshift_string_free`. `handle` has the same meaning as in `upshift_metrics_get`.
+/// Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handle) -> *mut c_char {
     let mut string = std::ptr::null_mut();

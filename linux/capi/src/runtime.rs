@@ -45,8 +45,8 @@ pub struct upshift_config {
     pub floor_percent: u32,
     /// Most urgent level that shares `floor_percent`.
     pub floor_level: u32,
-    /// Number of receive buffers per vCPU and receiving level (a power of two), and their size in
-    /// bytes; both 0: the default.
+    /// Number of receive buffers per vCPU and receiving level, a power of two. Set this and
+    /// `buffer_size` together; both 0: the defaults.
     pub buffers: u32,
     /// Bytes of a receive buffer; see `buffers`.
     pub buffer_size: u32,
@@ -174,9 +174,9 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
     })
 }
 
-/// Creates a runtime with these settings, or with the defaults if `config` is null. Returns 0, or a
-/// negative errno, whose reason is printed on standard error; -EINVAL for an invalid setting, or
-/// for a setting without another setting that it depends on.
+/// Creates a runtime with these settings, or with the defaults if `config` is null. Returns 0;
+/// -EINVAL for an invalid setting, or for a setting without another setting that it depends on; or
+/// the negative errno of another failure, whose reason is printed on standard error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_new(
     config: *const upshift_config,
@@ -211,10 +211,10 @@ pub unsafe extern "C" fn upshift_runtime_new(
 }
 
 /// Runs a task as the main coroutine on the calling thread until it finishes. If the function
-/// returns 0, the caller must destroy the finished task's data. If it returns a negative errno, the
-/// task has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another
-/// thread has created the runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has
-/// panicked).
+/// returns 0, `*data` is the finished task's data, which the caller must destroy. If it returns a
+/// negative errno, the task has been dropped (-ECANCELED: the main coroutine was cancelled by its
+/// id; -EPERM: another thread has created the runtime; -EINVAL: a null pointer, or no poll
+/// function; -ENOTRECOVERABLE: called in a coroutine, or Rust code in the task has panicked).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_block_on(
     runtime: *mut upshift_runtime,
@@ -240,8 +240,8 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
 }
 
 /// Cancels every coroutine, waits for the kernel's operations, and ends the threads. Does nothing
-/// for null. In a coroutine, or on a thread that has not created the runtime, the function prints
-/// an error on standard error and does not end the runtime.
+/// for null. In a coroutine, or on a thread that has not created the runtime, the function only
+/// prints an error on standard error: the runtime continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
     // SAFETY: the pointer is null, or by contract a runtime of the caller.

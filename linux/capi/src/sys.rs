@@ -1,4 +1,4 @@
-//! The system calls of the papers, each in a synchronous and an asynchronous form.
+//! System calls, each in a synchronous and an asynchronous form as in the SharedScheduler papers.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
@@ -96,8 +96,8 @@ unsafe fn start<F: Future<Output: Outcome>>(
 
 /// Starts a read at once: the asynchronous form of `upshift_read`. The read wakes the coroutine
 /// `cid` when it is done. Poll `op` for the result (the count; out.buf is the buffer). Called in a
-/// poll. Returns 0, or a negative errno, and then the caller still owns the buffer, except after
-/// -ENOTRECOVERABLE, which has released it.
+/// poll. Returns 0 or a negative errno. After an error the caller still owns the buffer, except
+/// after -ENOTRECOVERABLE: then the buffer has been released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read_async(
     op: *mut upshift_op,

@@ -109,8 +109,8 @@ impl Future for Foreign {
     }
 }
 
-/// The right to the result of a coroutine. The holder owns it, and may move it by copying its
-/// words. If all words are 0, there is no right, as after its use. One thread at a time.
+/// A handle: the right to the result of a coroutine. The holder owns it, and may move it by copying
+/// its words. If all words are 0, as after its use, there is no handle. One thread at a time.
 #[repr(C)]
 pub struct upshift_join {
     words: [usize; 4],
@@ -173,8 +173,8 @@ unsafe fn as_join<'a>(join: *const upshift_join) -> Option<&'a Join> {
 
 /// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of
 /// the caller if `handle` is null. If `join` is null, the coroutine is detached. The function owns
-/// the task, also on failure. Returns 0, -EINVAL (level, or no poll function), -ENOMEM, -ESHUTDOWN,
-/// or -ENXIO (no runtime on this thread). Any thread.
+/// the task, also on failure. Returns 0, -EINVAL (an invalid level, or no poll function), -ENOMEM,
+/// -ESHUTDOWN, or -ENXIO (no runtime on this thread). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn(
     handle: *const upshift_handle,
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn upshift_reprio(
 }
 
 /// Cancels a coroutine: its task is dropped when it is next due. Returns 0, -ESRCH if the coroutine
-/// has exited, or -EIO outside a runtime without a handle. Any thread with a handle.
+/// has exited, or -EIO if `handle` is null outside a runtime. Any thread with a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_cancel(handle: *const upshift_handle, cid: u64) -> c_int {
     catch_panic_code(|| {

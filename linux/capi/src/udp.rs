@@ -116,7 +116,7 @@ pub unsafe extern "C" fn upshift_udp_local(
     })
 }
 
-/// Frees a socket without pending operations. Does nothing for null.
+/// Frees a socket, which must have no pending operations. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_free(socket: *mut upshift_udp) {
     // SAFETY: the caller owns the socket and gives it away once.

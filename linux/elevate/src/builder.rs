@@ -70,7 +70,7 @@ impl Builder {
     /// Builds the set, and the guardian if one is requested.
     ///
     /// # Errors
-    /// The kernel's error: no memory, no processes left, no `/proc`.
+    /// The kernel's error if there is no memory, or if no guardian can be forked.
     pub fn build(self) -> io::Result<Elevator> {
         // SAFETY: `getpid` has no arguments and cannot fail.
         let owner = unsafe { libc::getpid() };

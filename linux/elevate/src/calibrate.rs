@@ -65,7 +65,7 @@ pub struct TimerFloor {
     pub requested_ns: u64,
     /// Cost of arming.
     pub arming: Quantiles,
-    /// Time between the expiry requested and the waiting thread's next instruction.
+    /// Time between the requested expiry and the waiting thread's next instruction.
     pub lateness: Quantiles,
 }
 
@@ -83,7 +83,8 @@ pub struct Calibration {
     pub hand_over: Quantiles,
     /// Timers, by delay.
     pub timers: Vec<TimerFloor>,
-    /// Time that a timer takes from the thread it interrupts if nothing is switched in the end.
+    /// Time that a dispatcher's look takes from the thread that it interrupts, if that thread
+    /// continues afterwards; see [`look_cost`](Calibration::look_cost).
     pub look: Duration,
     /// Duration of the calibration.
     pub took: Duration,
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expensive_look_raises_the_floor_until_it_is_a_third() {
+    fn an_expensive_look_raises_the_floor_until_looks_take_a_third_of_the_cpu() {
         let floor = calibration(50, &[(5, 30), (200, 30)]).quantum_floor();
         assert_eq!(floor, Duration::from_micros(70));
     }

@@ -146,8 +146,8 @@ impl Elevated {
         })
     }
 
-    /// Restores the thread now, and returns the extent. Dropping the guard does the same and
-    /// ignores errors.
+    /// Restores the thread now, and returns how far it was restored. Dropping the guard does the
+    /// same and ignores errors.
     ///
     /// # Errors
     /// The kernel's error. The record then stays: the end of the set, the exit of the process and
@@ -194,9 +194,9 @@ impl Elevated {
         self.set_ordinary(libc::SCHED_IDLE, 0)
     }
 
-    /// Moves the thread to `SCHED_DEADLINE`, above every priority of `SCHED_FIFO`: `runtime` in
-    /// each `period`, within `deadline` of its beginning. Otherwise as
-    /// [`set_fair`](Elevated::set_fair).
+    /// Moves the thread to `SCHED_DEADLINE`, above every priority of `SCHED_FIFO`. In each `period`
+    /// the thread gets `runtime` of CPU time, within `deadline` of the period's beginning.
+    /// Otherwise as [`set_fair`](Elevated::set_fair).
     ///
     /// The kernel enforces the runtime: beyond it the thread waits for the next period.
     /// (`SCHED_FLAG_RECLAIM`, which is not set, would let it use up to 95 % of a CPU above all
@@ -266,12 +266,13 @@ impl Elevated {
         self.restore_and_free()
     }
 
-    /// Restores a thread that the caller knows to be alive, by a pidfd or an open file of its own.
-    /// If the kernel reports that the thread has ended, the report is ignored and the record stays.
+    /// Restores a thread that the caller knows to be alive, because the caller holds a pidfd or an
+    /// open file of it. If the kernel reports nevertheless that the thread has ended, the record
+    /// stays.
     ///
     /// # Errors
     /// Those of [`Elevated::release`]; `ESRCH` if the kernel reports that the thread has ended.
-    /// Dropping the guard then does nothing.
+    /// After an error, dropping the guard does nothing.
     pub fn restore_living(&self) -> io::Result<Restored> {
         let restored = self.try_restore_and_free(true);
         self.abandoned.store(restored.is_err(), Relaxed);

@@ -14,8 +14,9 @@
 //! * A thread that waits for the set's lock lends its priority to the holder (`lock.rs`), which may
 //!   have become ordinary.
 //!
-//! Elevating and restoring take the set's lock and read a file of `/proc` (three for threads of
-//! other processes). [`Elevated::set`] is one system call, without lock or allocation.
+//! Elevating and restoring take the set's lock and open a pidfd, or before Linux 6.9 a file of
+//! `/proc` (three for threads of other processes). [`Elevated::set`] is one system call, without
+//! lock or allocation.
 
 use std::io;
 use std::ops::Deref;
@@ -196,8 +197,8 @@ impl Elevator {
     }
 
     /// Starts the guardian again if it has died. Elevating a thread of another process does this by
-    /// itself. A daemon that elevates seldom calls this from time to time, because without a
-    /// guardian the threads would not be restored.
+    /// itself. A daemon that rarely elevates threads should call this from time to time, because
+    /// without a guardian its threads would not be restored.
     ///
     /// # Errors
     /// [`ElevateError::GuardianLost`] if it cannot be started, [`ElevateError::Forked`] in a fork.
@@ -298,7 +299,8 @@ impl Inner {
         Ok(Elevated::new(inner, tid, (index, generation), ceiling))
     }
 
-    /// Returns the slot of the thread's orphan, or of a new record. The caller holds the lock.
+    /// Returns the slot of the thread's orphaned record, or of a new record. The caller holds the
+    /// lock.
     fn find_or_record(
         &self,
         tid: Tid,
@@ -439,9 +441,9 @@ impl Inner {
         }
     }
 
-    /// Restores all threads at the exit of the process. If there is a guardian, the records stay:
-    /// it checks again once no other thread of this process can elevate a thread. `attempts` is
-    /// the number of attempts to take the lock.
+    /// Restores all threads at the exit of the process. If there is a guardian, the records stay,
+    /// and the guardian checks them again once no other thread of this process can elevate a
+    /// thread. `attempts` is the number of attempts to take the lock.
     pub(crate) fn restore_at_exit(&self, attempts: usize) {
         if !self.is_owner() {
             return;

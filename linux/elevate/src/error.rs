@@ -85,7 +85,7 @@ impl fmt::Display for ElevateError {
             }
             ElevateError::AboveBands { tid, policy } => write!(
                 f,
-                "thread {tid} runs at {policy}, above every priority given out here, and is left alone: lower it first \
+                "thread {tid} runs at {policy}, above every priority used here, and is left alone: lower it first \
                  (`chrt --other -p 0 {tid}`) if it is to be scheduled"
             ),
             ElevateError::AlreadyElevated(tid) => write!(
@@ -100,7 +100,7 @@ impl fmt::Display for ElevateError {
             ),
             ElevateError::TableFull { capacity } => write!(
                 f,
-                "all {capacity} slots of the table are taken, and nothing unrecorded is elevated: drop guards or build \
+                "all {capacity} slots of the table are taken, and only recorded threads are elevated: drop guards or build \
                  the elevator with a larger capacity"
             ),
             ElevateError::GuardianNeeded(tid) => write!(

@@ -43,10 +43,13 @@ pub struct Events {
     socket: OwnedFd,
 }
 
+/// `NETLINK_CONNECTOR`, the protocol of the socket.
 const CONNECTOR: libc::c_int = 11;
 /// Index and value of the connector for processes, and its multicast group.
 const PROC: u32 = 1;
+/// `PROC_CN_MCAST_LISTEN`: the request to subscribe.
 const LISTEN: u32 = 1;
+/// `NLMSG_DONE`, the type of the message.
 const DONE: u16 = 3;
 /// Bytes of a `struct nlmsghdr` and a `struct cn_msg`.
 const HEADERS: usize = 16 + 20;
@@ -115,7 +118,7 @@ impl Events {
             return Err(io::Error::last_os_error());
         }
         let events = Events { socket };
-        // The kernel has answered before the call returned. It never answers a process within a
+        // The kernel has answered by the time `send` returns. It never answers a process within a
         // namespace.
         let mut answers = std::iter::from_fn(|| events.receive());
         if !answers.any(|received| received.is_ok_and(|event| event.is_none())) {

@@ -24,7 +24,7 @@
 //!   because it was stopped or hangs, loses its elevations: threads of other processes go to
 //!   SCHED_OTHER, and stay recorded. The guardian checks four times per heartbeat while any such
 //!   thread is recorded, and sleeps otherwise.
-//! * If the guardian dies first, the next such elevation, or
+//! * If the guardian dies first, the next elevation of another process's thread, or
 //!   [`ensure_guardian`](crate::Elevator::ensure_guardian), starts a new one over the same records.
 //!
 //! A guardian that is killed together with its owner restores nothing (`cgroup.kill`, `systemctl

@@ -1,12 +1,12 @@
 //! SCHED_FIFO bands for threads, with a guarantee that every thread is restored.
 //!
-//! Linux lets a program decide which of its threads, or of another program's, runs on a CPU: put
-//! all candidates into SCHED_FIFO on that CPU and raise the chosen thread. The kernel switches
-//! at once, at the cost of one system call and the switch, and every thread keeps its own stack, so
-//! code is interrupted at any instruction. This is the *priority elevation trick* (Yasukata and
-//! Ishiguro, "Developing Process Scheduling Policies in User Space with Common OS Features", APSys
-//! 2024). This crate adds the missing part: a thread left in SCHED_FIFO after its scheduler died
-//! would starve the machine forever.
+//! Linux lets a program decide which thread runs on a CPU, also among the threads of other
+//! programs: the program puts all candidates into SCHED_FIFO on that CPU and raises the chosen one.
+//! The kernel switches at once, at the cost of one system call and the switch. Every thread keeps
+//! its own stack, so code is interrupted at any instruction. This is the *priority elevation trick*
+//! (Yasukata and Ishiguro, "Developing Process Scheduling Policies in User Space with Common OS
+//! Features", APSys 2024). This crate adds the missing part, the restoration of threads: a thread
+//! left in SCHED_FIFO after its scheduler died would starve the machine forever.
 //!
 //! ```
 //! use upshift_elevate::{Elevator, Priority};
@@ -41,9 +41,9 @@
 //!    that they start are `SCHED_OTHER`.
 //! 4. **Never above 49.** Interrupt threads of the kernel run at 50; threads at 50 and above, and
 //!    deadline threads, are left alone.
-//! 5. **Rights may be withdrawn.** Restoring a thread needs no rights if the thread has the same
-//!    user and no more capabilities. Otherwise the guardian, which keeps the rights of its start,
-//!    restores the thread in the end.
+//! 5. **Rights may be withdrawn.** Restoring a thread needs no rights if the thread has the user of
+//!    the caller, and no capabilities that the caller lacks. Otherwise the guardian, which keeps
+//!    the rights that it had when it started, restores the thread in the end.
 //!
 //! | end of | restored by |
 //! |---|---|
@@ -57,8 +57,8 @@
 //! # Limits
 //!
 //! * A SCHED_FIFO thread that never sleeps keeps every ordinary thread off its CPU. A program that
-//!   elevates unknown code sets `RLIMIT_RTTIME` or keeps a dispatcher above it. The kernel's
-//!   throttling (950 ms of each second) is not a scheduler.
+//!   elevates unknown code should set `RLIMIT_RTTIME`, or keep a dispatcher at a higher priority.
+//!   The kernel's throttling (950 ms of each second) is no substitute.
 //! * Lock holders are not boosted: an elevated thread that *spins* for a lock of a demoted thread
 //!   on its CPU waits forever. Locks that sleep are safe if the holder gets the CPU in the end.
 //! * A process that is stopped or frozen is not dead: its elevated threads stay elevated until it
@@ -69,9 +69,9 @@
 //!
 //! # Costs
 //!
-//! Elevating and restoring take a file of `/proc` and four system calls each. [`Elevated::set`]
-//! takes one system call, and the switch if there is one. The guardian takes one sleeping process,
-//! and 256 bytes for each recorded thread.
+//! Elevating and restoring open a pidfd (before Linux 6.9 a file of `/proc`) and take four system
+//! calls each. [`Elevated::set`] takes one system call, and the switch if there is one. The
+//! guardian takes one sleeping process, and 256 bytes for each recorded thread.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg(target_os = "linux")]

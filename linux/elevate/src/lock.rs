@@ -6,8 +6,8 @@
 //! priorities through futexes of this kind (`FUTEX_LOCK_PI`); on a kernel without them the waiter
 //! sleeps and tries again.
 //!
-//! Uncontended: one compare-exchange to lock, one to unlock. A thread does not lock twice, and does
-//! not end while it holds the lock.
+//! Without contention, locking and unlocking cost one compare-exchange each. A thread must not lock
+//! twice, and must not end while it holds the lock.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

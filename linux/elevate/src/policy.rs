@@ -96,8 +96,8 @@ impl Policy {
         self.real_time() > u32::from(Priority::MAX.get())
     }
 
-    /// Returns whether this crate may have set the policy: `SCHED_FIFO` within the bands, or
-    /// `SCHED_DEADLINE`, reset on fork.
+    /// Returns whether this crate may have set the policy: it is `SCHED_FIFO` within the bands or
+    /// `SCHED_DEADLINE`, and resets on fork.
     pub fn looks_elevated(&self) -> bool {
         let ours = match self.class() {
             Class::Fifo(_) => !self.is_above_bands(),

@@ -3,22 +3,22 @@
 //! The routine is idempotent, allocates nothing and takes no lock. Lowering a thread of the same
 //! user needs no rights in Linux, so it works after rights were lost, unless the thread kept
 //! capabilities that the caller has lost (then the record stays, and the guardian or the next
-//! attempt restores the thread). Steps that need rights are done as far as possible, and the
-//! result is reported ([`Restored`]):
+//! attempt restores the thread). The routine tries these settings in turn until the kernel accepts
+//! one, and reports which ([`Restored`]):
 //!
 //! 1. the exact former policy;
 //! 2. the former policy with the reset-on-fork flag, which only the privileged may clear;
 //! 3. at least nothing above the former policy: the former priority as SCHED_FIFO, or the former
 //!    class at the thread's present nice value.
 //!
-//! A value is restored only if this crate has set the present value: all policies of this crate
-//! reset on fork, and the last nice values and CPUs are recorded. A value that another program has
-//! set since stands ([`Restored::Superseded`]). A thread without CAP_SYS_NICE cannot leave a policy
-//! that resets on fork for a policy that does not.
+//! A value is restored only if this crate has set the present value, which it recognises: all its
+//! policies reset on fork, and the last nice values and CPUs that it has set are recorded. A value
+//! that another program has set since stands ([`Restored::Superseded`]). A thread without
+//! CAP_SYS_NICE cannot leave a policy that resets on fork for a policy that does not.
 //!
 //! A thread is restored only if tid *and* birth match. If the birth cannot be read (for example for
 //! want of a descriptor), the thread is touched only if its policy looks like a policy of this
-//! crate.
+//! crate, or cannot be read either.
 
 use std::io;
 
@@ -70,10 +70,11 @@ const MIN_RESERVATION: (u64, u64) = (1 << 10, 2_000_000_000);
 /// Calls `leave`, which takes the thread out of SCHED_DEADLINE if it is in that class.
 ///
 /// The reservation of a thread that *sleeps* while it leaves is not returned (seen with Linux
-/// 6.18): the timer that would return it fired when the thread fell asleep, and neither its next
-/// wait nor its death makes up for that. The machine then admits less forever. So the reservation
-/// of a sleeping thread is first made as small as possible, which the kernel accounts for at once;
-/// it is restored if the thread cannot leave. This costs two system calls and a read of `/proc`.
+/// 6.18): the timer that would return it fired when the thread fell asleep, and neither the
+/// thread's next wait nor its death makes up for that. The kernel then counts the reservation as
+/// taken forever. So the reservation of a sleeping thread is first made as small as possible, which
+/// the kernel accounts for at once; it is made as large as before if the thread cannot leave. This
+/// costs two system calls and a read of `/proc`.
 ///
 /// The reservation of a running thread stays as it is, and is returned when the thread leaves. The
 /// small reservation would throttle such a thread, and a thread that was throttled when it left may

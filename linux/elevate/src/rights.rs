@@ -179,7 +179,7 @@ impl fmt::Display for MissingRights {
         if let Some(highest) = self.highest {
             write!(f, " (only up to {highest})")?;
         }
-        let mut separator = ": ";
+        let mut separator = ": it lacks ";
         for obstacle in &self.obstacles {
             write!(f, "{separator}{obstacle}")?;
             separator = "; or ";

@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use crate::sys::{CpuSet, SchedAttr, Tid};
 
+// The flags in a slot's state, and the unit of the generation, which occupies the bits above them.
 const RECORDED: u64 = 1;
 const OWN: u64 = 2;
 const CPUS: u64 = 4;

@@ -123,10 +123,10 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
             quote_spanned!(name.span()=> .tokio(#value))
         }
         "worker_threads" => {
-            return Err(Error::new(name.span(), "`worker_threads` is `vcpus` here"));
+            return Err(Error::new(name.span(), "use `vcpus` in place of this"));
         }
         "flavor" => {
-            let message = "there is no `flavor`: remove it; `vcpus = 1` has one thread";
+            let message = "there is no `flavor`: remove it; `vcpus = 1` gives one thread";
             return Err(Error::new(name.span(), message));
         }
         _ => {

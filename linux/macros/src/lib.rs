@@ -60,9 +60,9 @@ pub fn test(
 
 /// Declares a system call once, for both of its forms.
 ///
-/// SharedScheduler (section 4.3.1, "User Space Modification") has synchronous and asynchronous
-/// system calls generated from one declaration, so that they differ in one argument: the coroutine
-/// that the completion wakes. From
+/// In SharedScheduler (the paper's section 4.3.1, "User Space Modification"), the synchronous and
+/// the asynchronous form of a system call are generated from one declaration. Their calls differ in
+/// one argument: the coroutine that the completion wakes. From
 ///
 /// ```ignore
 /// /// Writes the data of a file to the device.
@@ -89,8 +89,8 @@ pub fn test(
 ///
 /// If the name of the function ends in `_blocking`, the other two names omit the suffix.
 ///
-/// The type `CoroutineId` is in scope. The functions are in the module `calls` of the crate, or
-/// re-exported from there; the macro is where the function is.
+/// The type `CoroutineId` must be in scope. The functions must be in the module `calls` of the
+/// crate, or re-exported from there. The macro is in the same module as the function.
 #[proc_macro_attribute]
 pub fn async_fn(
     arguments: proc_macro::TokenStream,
@@ -101,8 +101,8 @@ pub fn async_fn(
         .into()
 }
 
-/// Expands, or returns the error and an empty function, so that the compiler does not also miss
-/// `main`.
+/// Expands, or returns the error and an empty function, so that the compiler does not also report a
+/// missing `main`.
 fn expand_or_report(arguments: TokenStream, item: TokenStream, test: bool) -> TokenStream {
     let name = syn::parse2::<ItemFn>(item.clone()).map(|function| function.sig.ident);
     expand(arguments, item, test).unwrap_or_else(|error| {

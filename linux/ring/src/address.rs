@@ -76,7 +76,7 @@ impl Address {
         if name.len() >= raw.sun_path.len() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the abstract name of a Unix socket must have less than 108 bytes",
+                "the abstract name of a Unix socket must have fewer than 108 bytes",
             ));
         }
         raw.sun_family = libc::AF_UNIX as libc::sa_family_t;

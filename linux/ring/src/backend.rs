@@ -146,7 +146,7 @@ impl Backend {
     }
 
     /// Returns whether there are completions, or entries to hand over. With `busy`, also returns
-    /// true if an operation waits and only an enter shows its completion. A few loads.
+    /// true if an operation waits whose completion only an enter can bring. A few loads.
     #[inline]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         match self {
@@ -170,8 +170,8 @@ impl Backend {
         }
     }
 
-    /// Hands all entries over without waiting; with `fetch` also makes the completions that are
-    /// held back.
+    /// Hands all entries over without waiting; with `fetch` also brings the completions that are
+    /// held back to the queue.
     pub(crate) fn enter(&self, fetch: bool) -> io::Result<usize> {
         match self {
             Self::Kernel(uring) => uring.enter(fetch),
@@ -179,8 +179,8 @@ impl Backend {
         }
     }
 
-    /// Hands all entries over without waiting, and brings the completions of cancellations among
-    /// them to the queue.
+    /// Hands all entries over without waiting. The operations that the cancellations among them
+    /// end have their completions in the queue afterwards.
     pub(crate) fn hand_over_and_fetch(&self) -> io::Result<usize> {
         match self {
             Self::Kernel(uring) => uring.enter(true),

@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "within the buffer")]
-    fn the_clone_of_a_part_is_within_the_clone_of_the_whole() {
+    fn cloning_a_part_panics_if_the_clone_of_the_whole_is_too_short() {
         let part = Shrinks(vec![7; 100]).slice(10..90);
         let clone = part.clone();
         assert!(clone.io_len() <= clone.into_inner().io_len());

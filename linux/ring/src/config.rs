@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Upper bound of [`Config::fetch_limit`]. The owner can stop a stream that is ahead of its
-/// consumer only after it has seen the stream's completions.
+/// consumer only after reading the stream's completions, so it fetches a bounded number at a time.
 const MAX_FETCHED: usize = 64;
 
 /// The executor of operations.
@@ -93,8 +93,8 @@ pub struct Config {
     pub buffer_size: u32,
     /// Unread buffers at which a receiving stream stops until its consumer has caught up. Never
     /// more than half of `buffers`, so that a slow consumer cannot take them all. The kernel
-    /// hands out up to 32 buffers at a time; a pool that must still serve other streams
-    /// meanwhile has 128 or more.
+    /// hands out up to 32 buffers at a time, so a pool needs 128 or more to serve other streams
+    /// meanwhile.
     pub recv_window: u16,
     /// Unread connections at which an accepting stream stops until its consumer has caught up.
     pub accept_window: u16,
@@ -132,8 +132,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the number of unread completions at which a submit stops fetching more: small
-    /// pools are checked more often.
+    /// Returns the number of unread completions at which a submit stops fetching more. It is lower
+    /// for small pools, whose buffers are used up sooner.
     pub(crate) fn fetch_limit(&self) -> usize {
         match self.buffers {
             0 => MAX_FETCHED,
@@ -146,7 +146,7 @@ impl Config {
         if !(1..=32768).contains(&self.entries) {
             Some("a ring has 1 to 32768 entries")
         } else if self.cq_entries < self.entries || self.cq_entries > 65536 {
-            Some("completion entries must be at least the entries of the ring, and at most 65536")
+            Some("cq_entries must be at least `entries`, and at most 65536")
         } else if self.buffers != 0 && (!self.buffers.is_power_of_two() || self.buffers > 32768) {
             Some("receive buffers must be 0 or a power of two up to 32768")
         } else if self.buffers != 0 && !(1..=1 << 24).contains(&self.buffer_size) {

@@ -1,8 +1,8 @@
 //! The handle's half of a stream: takes events out of the inbox in order, requests more, and cleans
 //! up.
 //!
-//! A consumer may be used on any thread, by one at a time. On the ring's thread taking an event
-//! costs no read-modify-write.
+//! A consumer may be used on any thread, by one thread at a time. On the ring's thread, taking an
+//! event costs no read-modify-write.
 
 use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};

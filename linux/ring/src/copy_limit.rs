@@ -33,7 +33,8 @@ use io_uring::{opcode, types::Timespec};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Bytes of less urgent copies in the kernel: about 18 µs of copying.
+/// Bytes of copies that may be in the kernel beside a more urgent operation: about 18 µs of
+/// copying.
 const MAX_COPY_BYTES: u64 = 256 << 10;
 
 /// Returns the number of copies that may be in the kernel regardless of size: one if the ring's

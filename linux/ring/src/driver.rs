@@ -24,7 +24,8 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 
-/// Cancellations that found the submission queue full. Each poll checks their number.
+/// Cancellations that found the submission queue full. Their number has its own cell, because every
+/// [`Driver::is_due`] reads it.
 #[derive(Default)]
 pub(crate) struct Cancels {
     user_data: RefCell<Vec<u64>>,

@@ -20,9 +20,9 @@ use std::time::Duration;
 const MAX_ENTERS: usize = 64;
 
 impl Driver {
-    /// Fills the submission queue: the poll of the eventfd, cancellations, starved streams that can
-    /// have a buffer, the backlog. Returns true if operations cancelled in the backlog have
-    /// completed, so that woken tasks may have work.
+    /// Fills the submission queue with, in this order, the poll of the eventfd, cancellations,
+    /// starved streams that can have a buffer, and the backlog. Returns true if operations that
+    /// were cancelled in the backlog have completed: the woken tasks may have work.
     #[inline]
     fn flush(&self) -> bool {
         let waits = self.cancels.len() + self.starved.len() + self.backlog.len();
@@ -132,9 +132,9 @@ impl Driver {
             let fetch = uring.owes_completions();
             if uring.pending() == 0 {
                 let unread = uring.unread();
-                // The flag may stay set when everything has been fetched, presumably by a
-                // completion that arrives during the fetch: until the next arrival no enter brings
-                // more.
+                // The flag may stay set although everything has been fetched, presumably because a
+                // completion arrived during the fetch. Then no enter brings more until the next
+                // arrival.
                 if !fetch || unread >= self.fetch_limit || fetched == Some(unread) {
                     return Ok(());
                 }
@@ -157,7 +157,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the operations on a descriptor whose handles were dropped; see
+    /// Ends those operations on a descriptor whose handles were dropped; see
     /// [`crate::Ring::settle`].
     pub(crate) fn settle(&self, fd: &Fd) -> usize {
         let mut read = 0;

@@ -2,8 +2,8 @@
 //! interface to the scheduler. A ring is an io_uring or, where io_uring is missing or forbidden, a
 //! readiness driver ([`Driver`]). The two differ below the slots (`backend.rs`).
 //!
-//! The crate knows neither coroutines nor a scheduler. It has no globals and no thread-locals: the
-//! owner of the thread owns the [`Ring`]. One system call per iteration of the owner's loop,
+//! The crate knows neither coroutines nor a scheduler. A [`Ring`] is a plain value, found through
+//! no global and no thread-local. One system call per iteration of the owner's loop,
 //! [`Ring::wait`] or [`Ring::submit`], hands over all operations that were started and fetches all
 //! completions.
 //!
@@ -21,8 +21,8 @@
 //!
 //! 1. [`Ring::start`] takes a slot, moves the operation into it and writes its entry into the
 //!    submission queue.
-//! 2. With the queue full the slot waits in the backlog of its level. A copy to the page cache may
-//!    also wait, *held*, while other copies are in the kernel and a more urgent operation is in
+//! 2. If the queue is full, the slot waits in the backlog of its level. A copy to the page cache
+//!    may also wait, *held*, while other copies are in the kernel and a more urgent operation is in
 //!    flight (`copy_limit.rs`).
 //! 3. The next [`submit`](Ring::submit) or [`wait`](Ring::wait) drains the backlog, most urgent
 //!    level first.

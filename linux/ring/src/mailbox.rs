@@ -5,7 +5,7 @@
 //! loop, and takes the lock only if the flag is set. No user code runs and no thread is woken under
 //! the lock.
 //!
-//! The first urgent message since the owner has read its mail signals the eventfd, also while the
+//! The first urgent message since the owner last read its mail signals the eventfd, even while the
 //! owner is awake. The signal is an arrival like any other: the owner reads the mail in the next
 //! iteration of its loop or, during a long poll, the thread that
 //! [stands in](crate::Ring::stand_in) for the owner reads it.
@@ -127,8 +127,8 @@ impl Mailbox {
         self.lock().starved = starved;
     }
 
-    /// Closes the mailbox if it is empty, after a call of `last` with the lock held. Returns true
-    /// if the mailbox is closed. Owner only.
+    /// If the mailbox is empty, calls `last` with the lock held, closes the mailbox and returns
+    /// true. Owner only.
     pub(crate) fn close(&self, last: impl FnOnce()) -> bool {
         let mut state = self.lock();
         if !state.messages.is_empty() {

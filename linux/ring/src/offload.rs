@@ -98,8 +98,8 @@ impl Call {
         })
     }
 
-    /// Prevents the call. Returns false if a thread has taken the call already, and posts its
-    /// result.
+    /// Prevents the call. Returns false if a thread has taken the call already; that thread then
+    /// posts the result.
     #[must_use]
     pub(crate) fn cancel(&self) -> bool {
         self.is_cancelled.store(true, Ordering::Relaxed);

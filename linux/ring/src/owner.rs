@@ -11,8 +11,9 @@
 
 use std::time::Duration;
 
-/// Functions that a runtime provides, called before and after each use of a handle: between the two
-/// the thread neither gains nor loses the ring. The calls nest.
+/// Functions that a runtime provides, called before and after each use of a handle. Between the two
+/// calls the runtime must neither make the thread the owner of the ring nor end its ownership. The
+/// calls nest.
 #[derive(Clone, Copy, Debug)]
 pub struct UseHooks {
     /// Called before a use.

@@ -14,9 +14,9 @@ use std::time::Duration;
 const RECEIVE: u64 = 1;
 const CANCEL: u64 = 2;
 
-/// Tests the features of io_uring that the driver needs on a small instance, and closes it: setup,
-/// enter, buffer rings, multishot receive, and cancellation of everything. About twenty system
-/// calls.
+/// Creates a small instance, tests on it the features of io_uring that the driver needs, and closes
+/// it. These are setup, enter, buffer rings, multishot receive, and cancellation of everything.
+/// About twenty system calls.
 ///
 /// # Errors
 /// The feature that is missing or refused, with advice ([`SetupError`](crate::SetupError)).
@@ -34,7 +34,7 @@ pub fn ring() -> io::Result<()> {
             .register_buf_ring_with_flags(pool.address(), 2, 0, 0)
     };
     lent.map_err(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => missing_feature("rings of buffers (Linux 5.19)"),
+        Some(libc::EINVAL) => missing_feature("buffer rings (Linux 5.19)"),
         _ => explain("cannot register receive buffers", &error),
     })?;
     let outcome = receive_and_cancel(&mut ring);
@@ -64,7 +64,7 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
     let [receive, cancel] = ended;
     if cancel.result() < 0 || receive.result() != -libc::ECANCELED {
         return Err(missing_feature(
-            "the cancellation of everything (Linux 5.19)",
+            "cancellation of all operations (Linux 5.19)",
         ));
     }
     Ok(())

@@ -15,13 +15,13 @@ use std::{fmt, io, slice};
 /// A stream of the bytes that a socket receives, in the ring's buffers; made by
 /// [`Ring::recv_multi`](crate::Ring::recv_multi).
 ///
-/// An empty buffer marks the end of the stream, which an error also ends. A stream whose consumer
-/// is behind by [`Config::recv_window`](crate::Config::recv_window) buffers stops, and resumes when
-/// the consumer has caught up. A stream that finds no free buffer allocates one, or stops as well
-/// if some data is unread. The consumer notices neither.
+/// An empty buffer marks the end of the stream; an error ends the stream, too. A stream whose
+/// consumer is behind by [`Config::recv_window`](crate::Config::recv_window) buffers stops, and
+/// resumes when the consumer has caught up. A stream that finds no free buffer allocates one or, if
+/// some of its data is unread, stops in the same way. The consumer notices neither.
 ///
-/// The stream may be polled and dropped on any thread. Dropping cancels; unread buffers go back to
-/// the pool.
+/// The stream may be polled and dropped on any thread. Dropping it cancels the receive; unread
+/// buffers go back to the pool.
 pub struct RecvMulti {
     state: State,
 }

@@ -103,13 +103,14 @@ impl Kick {
         }
     }
 
-    /// Kicks, and signals also while the ring's thread is awake, which makes a completion.
+    /// Kicks, and signals the eventfd even while the ring's thread is awake. The ring then has a
+    /// completion, that of the poll of the eventfd.
     pub(crate) fn kick_always(&self) {
         let _ = self.sleep_state.kick();
         self.signal();
     }
 
-    /// Signals the eventfd without reading the word. Async-signal-safe.
+    /// Signals the eventfd without looking at the state word. Async-signal-safe.
     pub(crate) fn signal(&self) {
         let one = 1u64;
         // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves

@@ -1,4 +1,4 @@
-//! The ring's interface for its thread. Each method states its cost.
+//! The ring's interface for its thread. Methods state their cost where it matters.
 
 use crate::accept::AcceptMulti;
 use crate::backlog::LEVELS;
@@ -123,7 +123,7 @@ impl Ring {
     }
 
     /// Reads the whole completion queue, stores the results and wakes the waiters. Returns the
-    /// number of completions. No system call.
+    /// number of completions. Makes no system call.
     #[inline]
     pub fn reap(&self) -> usize {
         let shared = self.shared();
@@ -132,8 +132,8 @@ impl Ring {
     }
 
     /// Hands all pending entries to the kernel and fetches the completions that it holds back; does
-    /// not wait. One enter per filled submission queue and per batch of fetched completions, none
-    /// if there is nothing to do.
+    /// not wait. Costs one `io_uring_enter` for each filled submission queue and for each batch of
+    /// fetched completions, and none if there is nothing to do.
     ///
     /// # Errors
     ///
@@ -146,14 +146,14 @@ impl Ring {
         shared.driver.submit()
     }
 
-    /// Ends the operations on a descriptor whose handles have been dropped, and
-    /// [reaps](Self::reap). Then only handles that are alive keep the descriptor open. Returns the
+    /// Ends those operations on `fd` whose submission handles have been dropped, and
+    /// [reaps](Self::reap). Afterwards only live handles keep the descriptor open. Returns the
     /// number of completions.
     ///
     /// Costs one enter, which hands over all pending entries; none if the descriptor is not
     /// [shared](Fd::is_shared) or no operation has lost its handle. The readiness driver calls
-    /// `epoll_ctl` once for each operation. Calls that cannot be cancelled (mostly on files) and
-    /// operations of other rings end later.
+    /// `epoll_ctl` once for each operation. Calls that cannot be cancelled (mostly those on files)
+    /// and operations of other rings end later, and keep the descriptor open until then.
     ///
     /// ```
     /// # use upshift_ring::{Config, Fd, Ring, op};
@@ -183,8 +183,8 @@ impl Ring {
         let shared = self.shared();
         let willing = timeout != Some(Duration::ZERO) && !shared.driver.closing.get();
         let block = willing && self.kick.sleep_state.sleep() == Sleep::Block;
-        // The mail is read after the word says SLEEPING: messages posted from here on kick. Mail
-        // may run user code that makes work.
+        // Read the mail only after the sleep state is SLEEPING: messages posted later kick the
+        // ring. Reading mail may run user code that creates work, so do not block then.
         let mail = shared.read_mail();
         let result = shared.driver.wait(block && !mail, timeout);
         if block {
@@ -194,22 +194,23 @@ impl Ring {
     }
 
     /// Returns whether there are completions to [reap](Self::reap) or to fetch by
-    /// [`submit`](Self::submit). Four loads.
+    /// [`submit`](Self::submit). Four loads. The readiness driver does not see descriptors that
+    /// have become ready since the last fetch, unless a [`RingWatch`] has reported them.
     #[inline]
     pub fn has_completions(&self) -> bool {
         self.shared().driver.backend.has_completions()
     }
 
-    /// Returns whether there are completions to reap or to fetch. Four loads; with the readiness
-    /// driver sometimes a system call.
+    /// Like [`has_completions`](Self::has_completions), but with the readiness driver also asks the
+    /// kernel for ready descriptors, by a system call, unless completions are known.
     pub fn has_arrivals(&self) -> bool {
         self.shared().driver.backend.has_arrivals()
     }
 
-    /// Returns whether a [`submit`](Self::submit) is due: there are completions to reap or entries
-    /// to hand over. `busy` says that the thread has not waited for a while: with
-    /// [`Driver::Readiness`](crate::Driver::Readiness) it must then ask the kernel for arrivals. A
-    /// few loads.
+    /// Returns whether a [`submit`](Self::submit) is due, because there are completions to reap or
+    /// entries to hand over. Set `busy` if the thread has not waited for a while: with
+    /// [`Driver::Readiness`](crate::Driver::Readiness) a submit is then also due while operations
+    /// wait, to ask the kernel for arrivals. A few loads.
     #[inline]
     pub fn is_due(&self, busy: bool) -> bool {
         self.shared().driver.is_due(busy)
@@ -258,8 +259,7 @@ impl Ring {
     /// The errno of making an eventfd or of registering it (EBUSY if the ring is watched already).
     pub fn watch(&self) -> io::Result<RingWatch> {
         let driver = &self.shared().driver;
-        // The poll of the eventfd by which `RingWatch::wake` ends a wait is under way from here
-        // on.
+        // Submits the poll of the eventfd by which `RingWatch::wake` ends a wait.
         driver.submit()?;
         driver.backend.watch(driver.in_flight.levels(), &self.kick)
     }
@@ -281,9 +281,10 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// The caller ensures that one thread at a time uses this `Ring`, and that the owner changes
-    /// only while no thread is within its [`UseHooks`](crate::UseHooks). Threads other than the
-    /// ring's maker need a [proxy](Self::set_proxy) for system calls.
+    /// The caller ensures that only one thread at a time uses this `Ring`, and that the owner
+    /// changes only while no thread is between the begin and end hooks of
+    /// [`UseHooks`](crate::UseHooks). A thread that did not make the ring needs a
+    /// [proxy](Self::set_proxy) for system calls.
     pub unsafe fn adopt(&self) {
         self.shared().assign(Owner(this_thread()));
     }
@@ -297,9 +298,11 @@ impl Ring {
         self.shared().assign(owner);
     }
 
-    /// Stands in for the owner, which is stopped outside of all uses: reads its mail, publishes
-    /// entries and reads completions. The owner's system calls are left to [`RingWatch::enter`].
-    /// Neither wakers nor other user code run, since user code may wait for the owner.
+    /// Acts for the owner while its thread is stopped and not between the calls of its
+    /// [`UseHooks`](crate::UseHooks): reads its mail, publishes entries and reads completions.
+    /// Makes no system calls of io_uring; if [`StandInOutcome::needs_enter`] is set, the caller has
+    /// them made by [`RingWatch::enter`]. Neither wakers nor other user code run, since user code
+    /// may wait for the owner.
     ///
     /// # Safety
     ///
@@ -308,11 +311,11 @@ impl Ring {
         let shared = self.shared();
         let (owner, driver) = (shared.owner(), &shared.driver);
         shared.assign(Owner(this_thread()));
-        let rule = driver.deferred.defer_all();
+        let previous = driver.deferred.defer_all();
         shared.read_mail();
         let needs_enter = driver.publish();
         driver.reap();
-        driver.deferred.restore(rule);
+        driver.deferred.restore(previous);
         shared.assign(owner);
         StandInOutcome {
             wakers: driver.deferred.take(),
@@ -320,8 +323,8 @@ impl Ring {
         }
     }
 
-    /// Defers user code until [`take_deferred`](Self::take_deferred): wakers, and destructors of
-    /// operations without a handle that [may run user
+    /// Defers user code until [`take_deferred`](Self::take_deferred): the calls of wakers, and, for
+    /// operations without a handle, the destructors that [may run user
     /// code](crate::Operation::DROP_RUNS_USER_CODE). Wakers with `runtime_vtable` are the
     /// runtime's, and are still called at once.
     pub fn defer_user_code(&self, runtime_vtable: &'static RawWakerVTable) {
@@ -354,7 +357,7 @@ impl Ring {
     }
 
     /// Cancels everything and returns when nothing is in flight. Wakes the waiters: operations end
-    /// with ECANCELED, or with the result that they had reached. Later operations are refused with
+    /// with ECANCELED, or with the result that they had reached. Later operations fail with
     /// ECANCELED. Dropping the ring does this first, then closes the ring; memory is freed with the
     /// last handle.
     ///
@@ -373,7 +376,8 @@ impl Ring {
 pub struct StandInOutcome {
     /// Wakers and destructors that were due, to be run once the owner may continue.
     pub wakers: Vec<DeferredCall>,
-    /// Set if the kernel has not taken all entries, or holds completions back.
+    /// Set if the kernel has not taken all entries, or holds completions back. Then a
+    /// [`RingWatch::enter`] is due.
     pub needs_enter: bool,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     /// Number of handles alive after the mailbox has closed.
     references: AtomicUsize,
     mail: Arc<Mailbox>,
-    /// The spare vector of the mailbox.
+    /// An empty vector that [`Mailbox::collect`] swaps with that of the mailbox.
     spare: Cell<Vec<Message>>,
     pub(crate) driver: Driver,
 }
@@ -78,7 +78,7 @@ impl Shared {
 
     /// Ends a handle. On the ring's thread calls `on_owner`; on any other thread posts `message`,
     /// which must release the handle. If the ring is gone, calls `on_closed` and drops the
-    /// reference. `on_closed` may run user code, so it is called outside of this use.
+    /// handle's reference. `on_closed` may run user code, so it is called after the use has ended.
     ///
     /// # Safety
     /// The caller is a handle (or the ring) and does not touch `this` or its slots afterwards.

@@ -167,8 +167,8 @@ impl Slot {
         self.inbox.is_empty().then(|| waker.clone())
     }
 
-    /// Registers `waker`, by its clone in `fresh`, for the next delivery. `is_owner` is set on the
-    /// thread of the ring.
+    /// Registers `waker`, by its clone in `fresh`, for the next delivery. Afterwards `fresh` may
+    /// hold another waker, which the caller drops. `is_owner` is set on the thread of the ring.
     ///
     /// Runs no user code, which might deliver to this very slot.
     #[inline]

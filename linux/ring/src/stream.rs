@@ -21,9 +21,9 @@
 //! Back-pressure: `pushed` (by the ring) minus `taken` (by the consumer) is the number of unread
 //! events. At the window the operation is cancelled. Completions that still arrive before the
 //! cancellation takes effect are delivered, too (they have taken their buffers already), so the
-//! window may be exceeded by up to 32 buffers per stream and enter. A receive polls first, because
-//! a cancellation cannot find a receive that continues from its first attempt. The consumer finds
-//! the `STALLED` event after the last data and asks for more.
+//! window may be exceeded by up to 32 buffers per stream and enter. A receive waits for readiness
+//! before its first attempt, because the kernel cannot cancel a receive that goes on directly from
+//! that attempt. The consumer finds the `STALLED` event after the last data and asks for more.
 //!
 //! Starvation: consumers that do not read, or that hold their buffers, must not keep the other
 //! streams of their level from receiving. So a receive that finds no buffer in the pool allocates
@@ -94,9 +94,10 @@ pub(crate) struct StreamOp {
     pub(crate) taken: AtomicU32,
     /// Events that the consumer had taken out but not read when it was dropped.
     pub(crate) unread: Cell<*const Slot>,
-    /// Room for the senders' addresses, for a receive that reports them.
+    /// The header that sets the room for the senders' addresses, for a receive that reports them.
     message: Option<Box<libc::msghdr>>,
-    /// Set if each receive is an operation of its own, which makes the kernel check the socket.
+    /// Set if each receive is an operation of its own, so that the kernel checks each time whether
+    /// the peer has closed.
     single_shot: bool,
     /// The buffer outside of the pool that the next receive fills.
     unpooled: Cell<Option<Box<UnpooledBuffer>>>,
@@ -392,7 +393,7 @@ impl Driver {
         }
     }
 
-    /// Makes an event and hands it to the stream's consumer.
+    /// Makes an event and hands it to the stream's consumer. Returns the waker to call.
     fn deliver(
         &self,
         slot: &Slot,

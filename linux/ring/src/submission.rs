@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 /// until the kernel is done with them.
 ///
 /// If the ring has no slot left, the output is the error EBUSY; after the ring's shutdown it is
-/// ECANCELED. [`Operation::complete`] makes both as if the kernel had returned them.
+/// ECANCELED. Both reach [`Operation::complete`] as if the kernel had returned them.
 ///
 /// # Cancellation safety
 ///
@@ -50,13 +50,13 @@ struct Refused<T> {
     dispose: fn(T, i32),
 }
 
-// SAFETY: the operation moves with the handle, so it must be `Send`. Slot and shared memory may be
-// reached from any thread under the rules of `slot.rs` and `shared.rs`, which the methods below
-// follow.
+// SAFETY: the thread that has the handle takes or drops the operation, which must therefore be
+// `Send`. Slot and shared memory may be reached from any thread under the rules of `slot.rs` and
+// `shared.rs`, which the methods below follow.
 unsafe impl<T: Send> Send for Submission<T> {}
 // SAFETY: a shared reference only loads an atomic word.
 unsafe impl<T: Send> Sync for Submission<T> {}
-// The operation does not move with the handle.
+// Moving the handle in memory does not move the operation, which lies in its slot or in a box.
 impl<T> Unpin for Submission<T> {}
 
 impl<T: Operation> Submission<T> {
@@ -87,7 +87,7 @@ impl<T> Submission<T> {
                 shared.driver.cancel(slot);
             } else {
                 let message = Message::Cancel(NonNull::from(slot), slot.generation.get());
-                // After the end of the ring the operation has completed.
+                // If the mailbox is closed, the ring has ended and the operation has completed.
                 let _ = shared.post(message);
             }
         }

@@ -26,8 +26,8 @@ pub(crate) struct Uring {
     /// The thread that made the instance, the only one that the kernel lets enter.
     issuer: usize,
     proxy: OnceCell<Box<dyn Proxy>>,
-    // The next three fields point into `*ring`. They own nothing and are never dropped, so they
-    // cannot outlive the instance harmfully.
+    // The next three fields point into `*ring`. They own nothing and are never dropped, so it is
+    // harmless that they outlive the instance.
     submitter: UnsafeCell<ManuallyDrop<Submitter<'static>>>,
     sq: UnsafeCell<ManuallyDrop<SubmissionQueue<'static>>>,
     cq: UnsafeCell<ManuallyDrop<CompletionQueue<'static>>>,

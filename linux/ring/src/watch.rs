@@ -176,8 +176,8 @@ impl RingWatch {
     }
 
     /// Ends the [`wait`](Self::wait) under way, or the next one, without a signal: by an eventfd
-    /// that the ring polls. The owner then reaps a completion without an operation. One `write`.
-    /// May be called on any thread; async-signal-safe.
+    /// that the ring polls. With io_uring the owner then reaps a completion that belongs to no
+    /// operation. One `write`. May be called on any thread; async-signal-safe.
     pub fn wake(&self) {
         match &self.kind {
             Kernel(instance) => instance.kick.signal(),

@@ -172,20 +172,20 @@ fn a_descriptor_serves_both_directions_and_many_waiters() {
     let mut stream = ring.recv_multi(local.clone(), 0);
     // The send exceeds the socket's buffer, and waits for room while the other direction receives.
     let data = vec![7u8; 8 << 20];
-    let mut sends = ring.start(op::Send::new(local.clone(), data).all(), 0);
-    let mut pending_read: Vec<_> = (0..3)
+    let mut send = ring.start(op::Send::new(local.clone(), data).all(), 0);
+    let mut polls: Vec<_> = (0..3)
         .map(|_| ring.start(op::PollAdd::new(local.clone(), libc::POLLIN as u32), 0))
         .collect();
     ring.submit().unwrap();
     ring.reap();
-    assert!(poll_once(&mut sends).is_pending());
+    assert!(poll_once(&mut send).is_pending());
     // The driver removes an operation from the middle of its list.
-    drop(pending_read.remove(1));
+    drop(polls.remove(1));
     peer.write_all(b"in").unwrap();
     let received = block_on(&ring, stream.next()).unwrap();
     assert_eq!(&received[..], b"in");
-    for wait in pending_read {
-        let events = block_on(&ring, wait).unwrap();
+    for poll in polls {
+        let events = block_on(&ring, poll).unwrap();
         assert_ne!(events & libc::POLLIN as u32, 0);
     }
     let reader = std::thread::spawn(move || {
@@ -193,7 +193,7 @@ fn a_descriptor_serves_both_directions_and_many_waiters() {
         peer.read_exact(&mut all).unwrap();
         all.iter().all(|byte| *byte == 7)
     });
-    let (sent, _) = block_on(&ring, sends);
+    let (sent, _) = block_on(&ring, send);
     assert_eq!(sent.unwrap(), 8 << 20);
     assert!(reader.join().unwrap());
 }

@@ -361,8 +361,8 @@ pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) 
     })
 }
 
-/// Frees the sending direction, after the operation that is under way, and ends it for the peer.
-/// Does nothing for null.
+/// Frees the sending direction, after the operation that is under way, and tells the peer that no
+/// more data follows. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_free(writer: *mut upshift_writer) {
     if !writer.is_null() {

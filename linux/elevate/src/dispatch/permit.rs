@@ -113,7 +113,7 @@ impl Permit {
         self.depth.load(Acquire) != 0
     }
 
-    /// Waits until the permit is granted or `give_up` returns true, which is called again after
+    /// Waits until the permit is granted or `give_up` returns true. `give_up` is called again after
     /// each [`nudge`](Permit::nudge). Called by the thread itself. Async-signal-safe if `give_up`
     /// is.
     #[cold]
@@ -137,9 +137,9 @@ impl Permit {
         }
     }
 
-    /// Revokes the permit. `barrier` is a memory barrier for all threads
-    /// ([`heavy_barrier`](super::heavy_barrier)). From then on the thread is outside of all uses.
-    /// Only one supervisor at a time may call this.
+    /// Revokes the permit: until it is granted again, the thread is outside of all uses. `barrier`
+    /// makes all threads pass a full memory barrier ([`heavy_barrier`](super::heavy_barrier)). Only
+    /// one supervisor at a time may call this.
     ///
     /// # Errors
     /// [`Busy`] if a use is under way; nothing has changed.

@@ -47,13 +47,13 @@ impl fmt::Display for Obstacle {
         match self {
             Obstacle::Capability { program } => write!(
                 f,
-                "CAP_SYS_NICE or RLIMIT_RTPRIO. Run it as root (`sudo {program} …`). Or give one user or unit the \
-                 limit, whose programs can then keep a CPU from everybody else: LimitRTPRIO=49 in the [Service] \
+                "CAP_SYS_NICE or RLIMIT_RTPRIO. Run it as root (`sudo {program} …`). Or give the limit to one user or \
+                 to one unit (its programs can then keep a CPU from everybody else): LimitRTPRIO=49 in the [Service] \
                  section of the unit, or the line `<user> - rtprio 49` in /etc/security/limits.d/upshift.conf and a \
                  new login. In a container add `--cap-add=sys_nice`"
             ),
             Obstacle::Limit { soft, hard } => {
-                write!(f, "RLIMIT_RTPRIO is {soft}, less than 49. ")?;
+                write!(f, "a sufficient RLIMIT_RTPRIO: it is {soft}, less than 49. ")?;
                 if *hard > *soft {
                     write!(f, "Run `ulimit -r {}` before starting (the hard limit is {hard}); or put ", (*hard).min(49))?;
                 } else {
@@ -65,8 +65,8 @@ impl fmt::Display for Obstacle {
                 )
             }
             Obstacle::UserNamespace => f.write_str(
-                "CAP_SYS_NICE outside this user namespace (rootless container): the scheduler honours only the first \
-                 one. Raise the limit instead: `--ulimit rtprio=49`, with LimitRTPRIO=49 for whatever starts the \
+                "CAP_SYS_NICE outside this user namespace (rootless container), the only place where it counts for \
+                 the scheduler. Raise the limit instead: `--ulimit rtprio=49`, with LimitRTPRIO=49 for whatever starts the \
                  container; or run it as root",
             ),
             Obstacle::GroupTime { path } => write!(

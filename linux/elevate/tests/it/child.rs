@@ -335,7 +335,7 @@ fn exec_elevated() {
     let pid = std::process::id();
     println!("ready {pid} {}", pid == current_tid() as u32);
     let error = std::process::Command::new("sleep").arg("300").exec();
-    panic!("exec: {error}");
+    panic!("cannot execute sleep: {error}");
 }
 
 /// Prints the rights of this process, which runs in another user namespace.

@@ -471,7 +471,7 @@ fn the_guardian_is_invisible_to_wait_loops() {
     );
 }
 
-/// Other tests print the heartbeat state of a guardian that has not restored a thread.
+/// The tests of the daemon print this state if a guardian has not restored a thread in time.
 #[test]
 fn the_heartbeat_state_shows_the_counters_of_the_guardian() {
     if !root() {

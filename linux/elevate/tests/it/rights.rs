@@ -184,7 +184,7 @@ fn unreadable_files_are_not_an_error() {
 
 /// The test creates a cgroup without real-time runtime in the v1 hierarchy.
 #[test]
-fn an_error_for_a_cgroup_without_real_time_runtime_names_its_file() {
+fn a_refusal_in_a_cgroup_without_real_time_runtime_names_the_reason() {
     if !root() {
         return;
     }

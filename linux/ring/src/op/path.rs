@@ -264,8 +264,8 @@ pub struct SymlinkAt {
 }
 
 impl SymlinkAt {
-    /// Makes a link to `target`, which need not exist. Its path is `link`, relative to `directory`
-    /// or, if `None`, to the working directory.
+    /// Makes a link to `target`, which need not exist. The path of the link is `link`, relative to
+    /// `directory` or, if `None`, to the working directory.
     ///
     /// # Errors
     ///

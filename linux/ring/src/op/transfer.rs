@@ -48,8 +48,9 @@ impl<B: IoBufMut> ReadAt<B> {
     }
 
     /// Declares that the first `count` bytes at the offset are in the buffer already. The operation
-    /// reads the bytes that follow them, and resolves to the number of both. An error is then
-    /// reported by the next read.
+    /// reads the bytes that follow, and resolves to the total number of bytes. If the kernel
+    /// reports an error and `count` is not 0, it resolves to `count`; the next read meets the error
+    /// again.
     ///
     /// # Safety
     ///

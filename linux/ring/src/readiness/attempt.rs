@@ -32,7 +32,7 @@ pub(super) enum Outcome {
 
 use Outcome::{Done, Offload, Wait};
 
-/// The consumer's end of a buffer ring, which is the kernel's end with io_uring.
+/// The end of a buffer ring from which buffers are taken; with io_uring the kernel has this end.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     ring: *const BufferEntry,

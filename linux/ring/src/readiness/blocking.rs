@@ -123,7 +123,7 @@ unsafe fn read(sqe: &Sqe) -> i32 {
             unsafe { libc::preadv2(sqe.fd, vectors.pointer(), vectors.count(), offset, 0) } as i64,
         )
     };
-    without_position(sqe, at, || {
+    at_offset_or_plain(sqe, at, || {
         // SAFETY: forwarded.
         result(unsafe { libc::readv(sqe.fd, vectors.pointer(), vectors.count()) } as i64)
     })
@@ -141,14 +141,15 @@ unsafe fn write(sqe: &Sqe) -> i32 {
             unsafe { libc::pwritev2(sqe.fd, vectors.pointer(), vectors.count(), offset, 0) } as i64,
         )
     };
-    without_position(sqe, at, || {
+    at_offset_or_plain(sqe, at, || {
         // SAFETY: forwarded.
         result(unsafe { libc::writev(sqe.fd, vectors.pointer(), vectors.count()) } as i64)
     })
 }
 
-/// Makes the call at the offset of the entry, or the plain call if the descriptor has no position.
-fn without_position(sqe: &Sqe, at: impl Fn(i64) -> i32, plain: impl Fn() -> i32) -> i32 {
+/// Makes the call at the offset of the entry. Makes the plain call instead if the offset stands for
+/// the file's own position, or if the descriptor has no position.
+fn at_offset_or_plain(sqe: &Sqe, at: impl Fn(i64) -> i32, plain: impl Fn() -> i32) -> i32 {
     if sqe.offset == u64::MAX {
         return plain();
     }

@@ -1,9 +1,9 @@
 //! The few calls of epoll and eventfd that the driver makes.
 //!
 //! No library meets the needs of a scheduler: waits to the nanosecond (`mio` rounds up to a
-//! millisecond), no system call besides the wait (`polling` sets a timerfd and arms its eventfd at
-//! each), interest that stays armed while a stream receives, and an instance that another instance
-//! can watch.
+//! millisecond), no system call besides the wait (`polling` also sets a timerfd and arms its
+//! eventfd for each wait), interest that stays armed while a stream receives, and an instance that
+//! another instance can watch.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -47,8 +47,8 @@ pub(crate) fn drain(eventfd: &OwnedFd) {
     unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
 
-/// Returns the ready events of a descriptor among `events`, and error events. One system call.
-/// Async-signal-safe.
+/// Returns those of `events` for which the descriptor is ready, and its error events. One system
+/// call. Async-signal-safe.
 pub(crate) fn ready_events(fd: RawFd, events: u32) -> u32 {
     let mut poll = libc::pollfd {
         fd,

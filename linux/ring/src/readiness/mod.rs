@@ -372,7 +372,8 @@ impl Readiness {
             }
             (0, _) => epoll.add(fd, events, token),
             _ => match epoll.change(fd, events, token) {
-                // The descriptor was closed although operations wait at it, and its number reused.
+                // The descriptor was closed while operations waited at it, and its number was
+                // reused.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                     epoll.add(fd, events, token)
                 }

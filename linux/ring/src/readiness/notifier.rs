@@ -1,20 +1,19 @@
-//! Notification of other threads about arrivals: an epoll instance that watches the ring's own
-//! instance, and an eventfd.
+//! Notification of other threads about arrivals.
 //!
-//! The ring's instance is readable when a descriptor is ready that the owner has not fetched. The
-//! *notifier* is a second instance that contains the first, one-shot. So an arrival wakes a thread
-//! that sleeps on the notifier although the owner is busy, and wakes it once.
+//! The ring has its own, *inner* epoll instance, which is readable while a descriptor is ready that
+//! the owner has not fetched. The notifier adds an *outer* epoll instance, in which the inner one
+//! is registered with EPOLLONESHOT, beside an eventfd for explicit notifications. A thread that
+//! sleeps on the outer instance is therefore woken once per arming, even while the owner is busy.
 //!
 //! | | unmasked (`wanted`) | masked |
 //! |---|---|---|
-//! | armed in the kernel | an arrival notifies | the next arrival may notify needlessly |
-//! | not armed | an arrival has notified | silence |
+//! | armed in the kernel | the next arrival notifies | the next arrival may notify needlessly |
+//! | not armed | an arrival has notified already | arrivals do not notify |
 //!
-//! A masked notifier is disarmed before the owner fetches.
-//!
-//! Masking is one store, so a thread that polls repeatedly without a fetch makes no system call to
-//! mask; a fetch with the notifier armed costs two system calls. If
-//! [`has_arrivals`](Notifier::has_arrivals) returns `false`, the next arrival notifies the caller.
+//! Masking is one store and no system call, so that it is cheap for a thread that polls repeatedly
+//! without a fetch. A fetch disarms a masked notifier that is still armed, at the cost of a second
+//! system call. If [`has_arrivals`](Notifier::has_arrivals) returns `false` while arrivals are
+//! unmasked, the next one makes the descriptor of the outer instance readable.
 
 use crate::readiness::epoll::{self, Epoll, Event, NO_EVENT};
 use std::io;
@@ -25,27 +24,32 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
+/// Token of the inner instance.
 const ARRIVAL: u64 = 0;
-const NOTIFIED: u64 = 1;
+/// Token of the eventfd for explicit notifications.
+const EXPLICIT: u64 = 1;
 
 /// The notifier of a ring. Methods may be called on any thread unless marked "Owner only". It
 /// outlives the ring.
 pub(crate) struct Notifier {
-    /// The ring's own instance; fetched from by the owner only.
+    /// The inner instance. Only the owner fetches from it.
     pub(crate) epoll: Epoll,
     /// Number of completions in the queue. Written by the owner.
     unread: AtomicU32,
+    /// Set while arrivals are unmasked.
     wanted: AtomicBool,
+    /// Set while the inner instance is armed in the outer one.
     armed: AtomicBool,
-    /// Set when an arrival has notified, until the owner fetches.
-    notified: AtomicBool,
+    /// Set when a notification of an arrival was cleared, until the owner fetches.
+    arrival_notified: AtomicBool,
     outer: OnceLock<Outer>,
 }
 
 struct Outer {
     epoll: Epoll,
+    /// Becomes readable by [`Notifier::notify`].
     eventfd: OwnedFd,
-    /// Ends the owner's wait for a signal.
+    /// Eventfd that ends [`Notifier::wait_for_wake`].
     wake: OwnedFd,
 }
 
@@ -56,12 +60,13 @@ impl Notifier {
             unread: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
             armed: AtomicBool::new(false),
-            notified: AtomicBool::new(false),
+            arrival_notified: AtomicBool::new(false),
             outer: OnceLock::new(),
         })
     }
 
-    /// Registers the ring with the notifier, masked. EBUSY the second time.
+    /// Creates the outer instance, and registers the inner one and the eventfd with it. Arrivals
+    /// are masked. Fails with EBUSY the second time.
     pub(crate) fn register(&self) -> io::Result<()> {
         let outer = Outer {
             epoll: Epoll::new()?,
@@ -71,13 +76,14 @@ impl Notifier {
         let readable = libc::EPOLLIN as u32;
         outer
             .epoll
-            .add(outer.eventfd.as_raw_fd(), readable, NOTIFIED)?;
+            .add(outer.eventfd.as_raw_fd(), readable, EXPLICIT)?;
         outer.epoll.add(self.epoll.raw_fd(), 0, ARRIVAL)?;
         let registered = self.outer.set(outer);
         registered.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Returns a descriptor that is readable when the notifier is notified.
+    /// Returns the descriptor of the outer instance: readable after a notification, until
+    /// [`clear`](Self::clear). -1 before [`register`](Self::register).
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.outer.get().map_or(-1, |outer| outer.epoll.raw_fd())
     }
@@ -108,7 +114,8 @@ impl Notifier {
             revents: 0,
         };
         let no_timeout = ptr::null::<libc::timespec>();
-        // The system call is made directly, because the kernel's set of signals has 64 bits.
+        // The system call is made directly, because libc's `sigset_t` is larger than the kernel's
+        // set of 64 bits.
         // SAFETY: one descriptor, no timeout, and a set that lives for the length of the call.
         let result = unsafe {
             libc::syscall(
@@ -125,7 +132,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// Makes the descriptor unreadable. Up to two system calls.
+    /// Makes the descriptor of [`raw_fd`](Self::raw_fd) unreadable. Up to two system calls.
     pub(crate) fn clear(&self) {
         let Some(outer) = self.outer.get() else {
             return;
@@ -136,7 +143,7 @@ impl Notifier {
             let Event { u64: token, .. } = *event;
             match token {
                 ARRIVAL => {
-                    self.notified.store(true, SeqCst);
+                    self.arrival_notified.store(true, SeqCst);
                     self.armed.store(false, SeqCst);
                 }
                 _ => epoll::drain(&outer.eventfd),
@@ -151,12 +158,12 @@ impl Notifier {
     }
 
     /// Lets the next arrival notify; a full barrier. An arrival that has notified does not notify
-    /// again before it is fetched: the owner sees it in [`is_notified`](Self::is_notified), other
-    /// threads in [`has_arrivals`](Self::has_arrivals).
+    /// again before it is fetched: until then [`is_notified`](Self::is_notified) tells the owner
+    /// of it, and [`has_arrivals`](Self::has_arrivals) other threads.
     #[inline]
     pub(crate) fn unmask(&self) {
         self.wanted.swap(true, SeqCst);
-        let is_notified = || self.notified.load(SeqCst) && self.epoll.is_ready();
+        let is_notified = || self.arrival_notified.load(SeqCst) && self.epoll.is_ready();
         if !self.armed.load(SeqCst) && !is_notified() {
             self.arm();
         }
@@ -175,7 +182,7 @@ impl Notifier {
     /// Returns whether an arrival has notified and has not been fetched.
     #[inline]
     pub(crate) fn is_notified(&self) -> bool {
-        self.notified.load(Relaxed)
+        self.arrival_notified.load(Relaxed)
     }
 
     #[inline]
@@ -190,11 +197,12 @@ impl Notifier {
         self.unread.store(unread, Release);
     }
 
-    /// Announces a fetch, which may sleep. Arrivals that it fetches must not notify. Owner only.
+    /// Prepares for a fetch, which may sleep: while masked, the arrivals that it fetches must not
+    /// notify. Owner only.
     #[inline]
     pub(crate) fn begin_fetch(&self) {
-        if self.notified.load(Relaxed) {
-            self.notified.store(false, Relaxed);
+        if self.arrival_notified.load(Relaxed) {
+            self.arrival_notified.store(false, Relaxed);
         }
         if self.armed.load(Relaxed) && !self.wanted.load(Relaxed) {
             self.disarm();

@@ -34,12 +34,12 @@ impl Sqe {
         unsafe { std::ptr::from_ref(entry).cast::<Self>().read() }
     }
 
-    /// Returns the address of the entry's memory.
+    /// Returns the entry's address field as a pointer.
     pub(crate) fn pointer<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
     }
 
-    /// Returns the second address of the entry.
+    /// Returns the entry's second address, which is in its offset field, as a pointer.
     pub(crate) fn second_pointer<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.offset as usize)
     }
