@@ -251,7 +251,8 @@ impl Control {
             .collect::<Result<_, _>>()
             .map_err(failed("no doorbell created"))?;
         for &cpu in cpus {
-            self.scheduler(cpu).map_err(failed("no scheduler started"))?;
+            self.scheduler(cpu)
+                .map_err(failed("no scheduler started"))?;
         }
         self.start_monitor().map_err(failed("no canary started"))?;
         let copies = doorbells.iter().map(OwnedFd::try_clone);
