@@ -47,6 +47,8 @@ const EXITED: u64 = 1 << 2;
 const CANCELLED: u64 = 1 << 3;
 const HANDLE: u64 = 1 << 4;
 const WAITER: u64 = 1 << 5;
+/// Set when the last handle to the domain is dropped while the slot is still referenced: the slot
+/// then holds a count of the domain's shared state, which keeps the table alive.
 const ORPHAN: u64 = 1 << 6;
 /// Set with `WAITER` if the waiter is an id.
 const BY_ID: u64 = 1 << 7;
@@ -118,8 +120,8 @@ pub(crate) enum TransitionToFree {
     Alive,
     /// Free the memory, then the slot: the reference was the last.
     Free,
-    /// Free the memory, then the slot, and release the slot's count of the domain, whose handles
-    /// are gone.
+    /// Free the memory, then the slot, and release the slot's count of the domain's shared state.
+    /// The domain has no handle any more.
     FreeOrphan,
 }
 
@@ -204,8 +206,8 @@ impl StateWord {
         }
     }
 
-    /// 2: wakes or, with `cancel`, cancels for a caller that has only an id. A slot that is free or
-    /// reused counts as exited.
+    /// 2: wakes, or cancels if `cancel` is true, for a caller that has only an id. A slot that is
+    /// free or reused counts as exited.
     pub(crate) fn wake_by_id(&self, generation: u32, cancel: bool) -> TransitionToReady {
         let mut wake = TransitionToReady::Exited;
         let cancel = if cancel { CANCELLED } else { 0 };

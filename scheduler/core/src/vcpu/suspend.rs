@@ -78,8 +78,8 @@ impl<H: Host> Vcpu<H> {
         Some(id_of(coroutine))
     }
 
-    /// Suspends the current coroutine, whose thread sleeps, without queueing it:
-    /// [`SetAside::requeue`] does, or the drop of the result.
+    /// Suspends the current coroutine, whose thread sleeps, without queueing it. Dropping the
+    /// result queues it, and so does [`SetAside::requeue`].
     ///
     /// # Safety
     /// Same as [`Vcpu::suspend_current`]; and the domain outlives the result.

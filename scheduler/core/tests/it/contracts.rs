@@ -102,7 +102,7 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_current_in_its_poll() {
     assert_eq!(*seen.lock().unwrap(), [other, kept, kept, other]);
 }
 
-/// The coroutine has kept its place and used a part of its turn, which continues.
+/// The coroutine has kept its place and used a part of its quantum, which continues.
 #[test]
 fn make_current_changes_nothing_for_the_current_coroutine() {
     let domain = domain(Config::default());
@@ -203,7 +203,7 @@ fn times_of_any_length_are_accepted() {
     }
 }
 
-/// The poll computes and calls `need_preempt`, while no other coroutine is ready.
+/// The poll runs on and calls `need_preempt`, while no other coroutine is ready.
 #[test]
 fn a_cancelled_poll_is_asked_to_yield() {
     let domain = domain(Config::default());

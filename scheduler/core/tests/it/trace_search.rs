@@ -94,7 +94,7 @@ fn work_behind_a_long_poll_is_found_when_the_poll_is_long() {
         assert_eq!(run(&b, 10), 1);
     });
     run(&a, 10);
-    assert!(!a.is_long(), "the next poll is another poll");
+    assert!(!a.is_long(), "the mark ends with the poll");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn one_of_several_idle_vcpus_looks_and_the_next_takes_its_place() {
 }
 
 #[test]
-fn a_vcpu_that_serves_looks_once_a_period() {
+fn a_vcpu_that_is_not_parked_looks_once_a_period() {
     let (domain, a, b) = two_vcpus();
     b.refresh_clock();
     assert!(b.is_look_due());

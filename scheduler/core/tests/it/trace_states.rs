@@ -113,7 +113,7 @@ fn a_suspended_coroutine_lets_fresh_ones_of_its_level_go_first() {
 }
 
 #[test]
-fn a_suspended_coroutine_is_patient_for_a_bounded_time() {
+fn a_suspended_coroutine_waits_for_fresh_ones_for_a_bounded_time() {
     assert_eq!(suspended_among_yielding(25, 10), "a b a b a long b");
 }
 
