@@ -41,7 +41,7 @@ pub(crate) enum Activity {
     Polling(usize),
 }
 
-/// A law of the simulation.
+/// A law of the simulation. Each variant describes the state that breaks the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Law {
     /// A less urgent poll began while a more urgent coroutine was ready.

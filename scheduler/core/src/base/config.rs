@@ -38,18 +38,19 @@ pub struct Config {
     /// each other's polls, and [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit) always returns
     /// `None`.
     pub long_poll_after: u64,
-    /// Ticks. A suspended coroutine queues in its level as if it had become ready this much later:
-    /// coroutines that have not used their quantum go first, for this long at most. After that, one
-    /// suspended coroutine per `suspended_delay` goes before them, however many are suspended. 0: a
-    /// suspended coroutine waits its turn like any other.
+    /// Ticks. A suspended coroutine queues in its level as if it had become ready this much later,
+    /// so coroutines that have not used their quantum go before it, for this long at most. When it
+    /// has waited so long, it may go before them; but only one suspended coroutine does so per
+    /// `suspended_delay`, however many are suspended. 0: a suspended coroutine is queued like any
+    /// other.
     pub suspended_delay: u64,
 }
 
 /// A share of the time of each vCPU for its less urgent levels; see [`Config::floor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Floor {
-    /// The most urgent level of the floor. A turn of the floor goes to the most urgent of its
-    /// levels that is ready on the vCPU.
+    /// The most urgent level of the floor. When the floor is served, the most urgent of its levels
+    /// that is ready on the vCPU goes first.
     pub from: Level,
     /// Share of these levels in percent, 1 to 99.
     pub percent: u8,

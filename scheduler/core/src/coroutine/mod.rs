@@ -292,7 +292,8 @@ impl<H: Host> Slot<H> {
         self.state.store(State::Ready as u8 | KEEPS_PLACE, Relaxed);
     }
 
-    /// Returns true if the coroutine lends its level to the holder that it waits for.
+    /// Returns true if the coroutine has lent its level to what it waits for, now or earlier. A
+    /// change of its level then makes it poll again, to pass the change on.
     pub(crate) fn lends(&self) -> bool {
         self.traits.load(Relaxed) & LENDS != 0
     }

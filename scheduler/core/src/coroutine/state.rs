@@ -35,9 +35,9 @@
 //!
 //! The coroutine's own reference is released with the exit in one step (6), except in two cases in
 //! which the exiting thread still needs the control block: to wake a boxed waker, or to drop the
-//! output after a concurrent drop of the handle. If the waiter is an id, the exiting thread reads
-//! the id and then clears the field (`join.rs`); the handle, which has seen the exit, then releases
-//! both references.
+//! output after a concurrent drop of the handle. If the waiter is an id, the reference passes to
+//! the handle: the exiting thread reads the id and then clears the field (`join.rs`), and the
+//! handle, which has seen the exit, releases both references when it has seen the clear field.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -118,10 +118,10 @@ pub(crate) enum TransitionToExited {
 pub(crate) enum TransitionToFree {
     /// No duty: other references remain.
     Alive,
-    /// Free the memory, then the slot: the reference was the last.
+    /// Give the slot back: the reference was the last. The memory of the future is freed already.
     Free,
-    /// Free the memory, then the slot, and release the slot's count of the domain's shared state.
-    /// The domain has no handle any more.
+    /// Release the slot's count of the domain's shared state: the reference was the last, and the
+    /// domain has no handle any more. The slot is not given back.
     FreeOrphan,
 }
 

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_nothing_urgent_wanted_is_not_owed() {
+    fn time_without_urgent_work_is_not_owed() {
         let mut budget = budget(10);
         for now in (0..1_000_000).step_by(1_000) {
             assert_eq!(budget.next_level(LOW, now), 40);

@@ -97,8 +97,8 @@ impl ModelHost {
     }
 }
 
-/// Checks a model with at most two threads besides the first, and this number of preemptions unless
-/// the environment says otherwise.
+/// Checks a model with at most two threads besides the first, and at most this number of
+/// preemptions. `LOOM_MAX_PREEMPTIONS` may lower that number, but not raise it.
 pub fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_threads = 3;
