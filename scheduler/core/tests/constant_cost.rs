@@ -74,7 +74,7 @@ fn cycle(coroutines: usize, levels: usize) -> f64 {
         let mut back = None;
         cost(|_| {
             let Some(Picked::Poll(running)) = vcpu.pick(back.take()) else {
-                panic!("a coroutine is ready")
+                panic!("no coroutine is ready")
             };
             if let Polled::Yielded(yielded) = running.poll() {
                 back = Some(yielded);
@@ -155,7 +155,7 @@ fn wake(coroutines: usize, inside: bool) -> f64 {
                 domain.wake(id).unwrap();
             }
             let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-                panic!("the coroutine was woken")
+                panic!("the woken coroutine is not ready")
             };
             let _ = black_box(running.poll());
         });

@@ -67,7 +67,7 @@ impl SharedVcpu {
         serving(&self.vcpu, || {
             self.permit.enter();
             let Some(Picked::Poll(running)) = self.vcpu.pick(None) else {
-                panic!("something is ready")
+                panic!("no coroutine is ready")
             };
             self.use_own_state();
             self.began.store(true, Relaxed);

@@ -249,7 +249,7 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
             // The first poll, in a coroutine of the domain: no user code is involved.
             block.waiter.store(id, Relaxed);
             if block.word.set_waiter(true) == HandleTransition::Done {
-                // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
+                // SAFETY: we are in the poll of `waiting`, and hold a reference to the awaited one.
                 unsafe { lend_from(domain, slot, Some(waiting), true) };
                 return HandleTransition::Done;
             }
@@ -260,7 +260,7 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
         return HandleTransition::Exited;
     }
     let _critical = Critical::<H>::enter();
-    // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
+    // SAFETY: we are in the poll of `waiting`, and hold a reference to the awaited one.
     unsafe { lend_from(domain, slot, waiting, block.word.has_waiter_by_id()) };
     HandleTransition::Done
 }

@@ -101,10 +101,10 @@ impl<'a, H: Host> Running<'a, H> {
         self.block().is_pinned()
     }
 
-    /// Makes this the current coroutine of its vCPU, after others were picked in the meantime.
+    /// Makes this the current coroutine of its vCPU again, if others have been picked since.
     /// [`Running::poll`] does so, too; a host whose polls may be
-    /// [suspended](crate::Vcpu::suspend_current) calls this before suspension is possible. One load
-    /// if the coroutine was picked last.
+    /// [suspended](crate::Vcpu::suspend_current) calls this before suspension is possible. Costs
+    /// one load if the coroutine is current already.
     #[inline]
     pub fn make_current(&self) {
         if !self.vcpu.is_current(self.coroutine) {

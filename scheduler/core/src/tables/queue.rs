@@ -82,8 +82,8 @@ fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
 impl<H: Host> Lists<H> {
     /// Returns the next coroutine of the level, where `fresh` is the next one that is not
     /// suspended, and true if a suspended coroutine goes before `fresh` because its delay is
-    /// over; see [`ReadyQueues::pop`]. `may_turn`: the last such turn of a suspended coroutine is
-    /// long enough ago.
+    /// over; see [`ReadyQueues::pop`]. `may_turn` is true if a suspended coroutine last went before
+    /// a fresh one long enough ago.
     #[cold]
     fn choose(
         &self,

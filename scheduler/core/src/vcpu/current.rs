@@ -61,7 +61,7 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Returns true while a coroutine is being polled here. One load, from any thread.
+    /// Returns true while a coroutine is being polled here. Costs one load, on any thread.
     #[must_use]
     pub fn is_polling(&self) -> bool {
         !self.current.load(Relaxed).is_null()

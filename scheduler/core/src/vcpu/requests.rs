@@ -56,7 +56,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Requests that the running poll yields, for a reason of the host: a tick, a deadline, the
-    /// board. Any thread; the request lasts until the next pick.
+    /// board. May be called on any thread; the request lasts until the next pick.
     pub fn request_preempt(&self) {
         self.set_preempt_flag(PREEMPT_HOST);
     }
@@ -72,7 +72,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns true if the call that [`Vcpu::set_arrival_notice`] requested has not been made yet.
-    /// One load.
+    /// Costs one load.
     #[inline]
     #[must_use]
     pub fn has_arrival_notice(&self) -> bool {

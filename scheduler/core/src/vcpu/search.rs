@@ -197,7 +197,7 @@ impl<H: Host> Vcpu<H> {
             .filter(move |vcpu| vcpu.index != own && !vcpu.is_retired())
     }
 
-    /// Returns true if a look has found the poll under way here to be long. One load.
+    /// Returns true if a look has found the poll under way here to be long. Costs one load.
     #[inline]
     #[must_use]
     pub fn is_long(&self) -> bool {
@@ -303,7 +303,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns true if this vCPU has not looked for a period, judged by its last reading of the
-    /// clock. For a vCPU that is not parked. A few loads.
+    /// clock. For a vCPU that is not parked. Costs a few loads.
     #[inline]
     #[must_use]
     pub fn is_look_due(&self) -> bool {

@@ -62,7 +62,7 @@ impl<H: Host> Vcpu<H> {
         self.watched.store(self.current.load(Relaxed), Relaxed);
     }
 
-    /// Returns true if the poll that has just ended is to be reported. One load.
+    /// Returns true if the poll that has just ended is to be reported. Costs one load.
     #[inline]
     pub(crate) fn is_watched(&self, slot: NonNull<Slot<H>>) -> bool {
         self.watched.load(Relaxed) == slot.as_ptr()

@@ -39,7 +39,7 @@ fn polling<R: Send + 'static>(
     serving(vcpu, || {
         domain.spawn(async {}, at(40)).unwrap().detach();
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-            panic!("the coroutine is ready")
+            panic!("no coroutine is ready")
         };
         let result = during();
         let _ = running.poll();
@@ -127,7 +127,7 @@ fn fruitless_looks_eventually_come_once_a_period() {
             pass(&domain, limit);
             // Polls are short: the one under way has just begun.
             a.refresh_clock();
-            assert!(!b.look(|_| panic!("no poll is long")));
+            assert!(!b.look(|_| panic!("a short poll is called long")));
             b.charge_fruitless_wait();
             looks += 1;
         }

@@ -132,7 +132,7 @@ fn a_resumed_coroutine_gets_a_turn_if_fresh_ones_wait() {
             }
             match executor.pick(None) {
                 Some(Picked::Resume { for_a_turn, .. }) => assert_eq!(for_a_turn, expected),
-                _ => panic!("the suspended coroutine is the oldest"),
+                _ => panic!("another coroutine is picked, or none"),
             }
         };
         let handle = domain.spawn(long, at(20)).unwrap();
@@ -524,7 +524,7 @@ fn a_poll_that_is_suspended_for_urgent_work_resumes_first() {
             match executor.pick(None) {
                 Some(Picked::Resume { id, .. }) => break assert_eq!(id, me),
                 Some(Picked::Poll(running)) => drop(running.poll()),
-                None => panic!("the suspended coroutine is ready"),
+                None => panic!("the suspended coroutine is not ready"),
             }
         }
         t.push("long");

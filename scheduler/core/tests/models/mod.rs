@@ -194,7 +194,7 @@ pub fn turn(vcpu: &Executor<ModelHost>) -> bool {
 pub fn polling<R>(vcpu: &Executor<ModelHost>, during: impl FnOnce() -> R) -> R {
     serving(vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-            panic!("something is ready")
+            panic!("no coroutine is ready")
         };
         let result = during();
         drop(running.poll());
