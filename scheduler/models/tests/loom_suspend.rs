@@ -149,7 +149,7 @@ impl SharedVcpu {
     /// Polls the remaining coroutines, after the other threads have ended.
     fn finish(&self) {
         models::run(&self.vcpu);
-        assert_eq!(self.vcpu.bitmap(), 0, "nothing is left");
+        assert_eq!(self.vcpu.bitmap(), 0, "a bit is left");
     }
 }
 

@@ -31,10 +31,10 @@ pub(crate) enum Ended {
     Panicked,
 }
 
-/// The functions that depend on the type of the future. Each takes the address of a body with a
-/// future of that type, whose coroutine the caller owns. The body holds the future when `poll` or
-/// `cancel` is called, and the output when `take_output` or `drop_output` is called. It holds the
-/// output after `cancel`, and after `poll` has returned `Some`.
+/// The functions that depend on the type of the future. Each takes the address of a body of that
+/// type. `poll` and `cancel` are called by the owner of the coroutine while the body holds the
+/// future. After `cancel`, and after `poll` has returned `Some`, the body holds the output.
+/// `take_output` or `drop_output` is then called once, by the owner of the output.
 pub(crate) struct VTable<H: Host> {
     /// Polls the future; `None` if it is pending.
     poll: unsafe fn(NonNull<()>, &mut Context<'_>) -> Option<Ended>,

@@ -92,10 +92,14 @@ pub(super) fn budget(long_poll_after: u64) -> TokenBucket {
 ///          ├────────────► Sleeps  ──┘
 ///          └────────────► Saves   ─────────────► Saved (until the next `sleep_limit`)
 /// ```
+///
+/// That is with [`Config::long_poll_after`](crate::Config::long_poll_after), except that picks then
+/// make no step. Without it no vCPU looks: `sleep_limit` makes no step, `unpark` leads from `Over`
+/// to `Ended`, and a pick back to `Over`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Wait {
-    /// The vCPU has picked since its last wait.
+    /// The vCPU has not waited yet, or has picked since its last wait.
     Over,
     /// The vCPU looks when the limit of its wait is over.
     Watches,

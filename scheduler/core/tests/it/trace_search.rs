@@ -80,7 +80,7 @@ fn work_behind_a_long_poll_is_found_when_the_poll_is_long() {
     polling(&domain, &a, || {
         domain.spawn(block_once(), at(50)).unwrap().detach();
         pass(&domain, AFTER - 1);
-        assert!(!b.look(|_| false), "not long yet");
+        assert!(!b.look(|_| false), "found before it is long");
         assert!(!a.is_long());
         pass(&domain, 1);
         let mut seen = Vec::new();
