@@ -46,6 +46,7 @@ pub(crate) use body::{Ended, VTable, allocate, take_back, vtable_of};
 const KIND: u8 = 0b0011;
 const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
+/// Set in traits while the coroutine is suspended and resumes before the others of its level.
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
 /// Set in traits while the poll under way has polled handles of less urgent coroutines; see
