@@ -22,7 +22,8 @@
 //! 3. *One at a time*: no coroutine is polled by two threads at once.
 //! 4. *O(1)*: pick, enqueue, wake and `reprio` in any state.
 //! 5. *Bitmap = truth*: bit L is set iff level L has a ready coroutine.
-//! 6. *Bounded*: a coroutine is in one queue at most and brings its own links.
+//! 6. *Bounded*: a coroutine is in one queue at most and contains its own links, so queues need no
+//!    memory.
 //!
 //! # Folders
 //!
@@ -34,7 +35,7 @@
 //! | `preempt/` | the decision to suspend a poll |
 //! | `tables/` | slots of coroutines that never move; 64 levels, bitmap, doubly linked FIFO lists |
 //! | `coroutine/` | the control block, its state word, the future's allocation, lent levels |
-//! | `base/` | levels, ids, counters, lock, inbox; the `Host` trait of the surroundings |
+//! | `base/` | levels, ids, counters, lock, inbox; `Host`, the interface to the environment |
 //!
 //! A folder uses only the folders below it in the table. There are two cycles of files:
 //! `vcpu/shared.rs` with `vcpu/release.rs`, and the files of the control block. `coroutine/` stores

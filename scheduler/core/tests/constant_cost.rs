@@ -40,7 +40,7 @@ fn cost(mut operation: impl FnMut(usize)) -> f64 {
 /// counts: a machine that is busy for a while spoils single measurements.
 fn constant(what: &str, near: impl Fn() -> f64, far: impl Fn() -> f64) {
     let ratio = (0..5).map(|_| far() / near()).fold(f64::INFINITY, f64::min);
-    assert!(ratio <= MARGIN, "{what}: {ratio:.1} times dearer");
+    assert!(ratio <= MARGIN, "{what}: {ratio:.1} times as expensive");
 }
 
 /// Spawns coroutines that yield for ever, distributed over a number of levels.
@@ -67,14 +67,14 @@ fn yielding(
     (domain, vcpu, ids)
 }
 
-/// Returns the cost of a turn: pick, poll, enqueue.
-fn turn(coroutines: usize, levels: usize) -> f64 {
+/// Returns the cost of a cycle: pick, poll, enqueue.
+fn cycle(coroutines: usize, levels: usize) -> f64 {
     let (_domain, vcpu, _) = yielding(coroutines, levels);
     serving(&vcpu, || {
         let mut back = None;
         cost(|_| {
             let Some(Picked::Poll(running)) = vcpu.pick(back.take()) else {
-                panic!("a coroutine is ready")
+                panic!("no coroutine is ready")
             };
             if let Polled::Yielded(yielded) = running.poll() {
                 back = Some(yielded);
@@ -84,10 +84,10 @@ fn turn(coroutines: usize, levels: usize) -> f64 {
 }
 
 #[test]
-fn invariant_4_a_turn_costs_the_same_with_many_coroutines() {
-    constant("coroutines", || turn(1, 1), || turn(MANY, 1));
-    constant("levels", || turn(64, 1), || turn(64, 64));
-    constant("both", || turn(1, 1), || turn(MANY, 64));
+fn invariant_4_a_cycle_costs_the_same_with_many_coroutines() {
+    constant("coroutines", || cycle(1, 1), || cycle(MANY, 1));
+    constant("levels", || cycle(64, 1), || cycle(64, 64));
+    constant("both", || cycle(1, 1), || cycle(MANY, 64));
 }
 
 #[test]
@@ -131,7 +131,8 @@ fn invariant_4_reprio_costs_the_same_with_many_arrivals() {
     constant("arrivals", || reprio(1), || reprio(MANY));
 }
 
-/// Returns the cost of a wake of a blocked coroutine, and of the turn that blocks it again.
+/// Returns the cost of a wake of a blocked coroutine, and of the poll after which it is blocked
+/// again.
 fn wake(coroutines: usize, inside: bool) -> f64 {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
@@ -154,7 +155,7 @@ fn wake(coroutines: usize, inside: bool) -> f64 {
                 domain.wake(id).unwrap();
             }
             let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-                panic!("the coroutine was woken")
+                panic!("the woken coroutine is not ready")
             };
             let _ = black_box(running.poll());
         });

@@ -6,7 +6,7 @@
 #![cfg(loom)]
 
 // Included by path: the lock is private to the crate, and these models run it with another host.
-// Programs could not use the lock, which has one owner thread, so it is not public.
+// It is not public, because programs have no use for a lock with a single owner thread.
 #[path = "../src/base/lock.rs"]
 mod lock;
 mod models;
@@ -162,7 +162,7 @@ fn a_bias_that_comes_back_is_ended_again() {
 
 /// Another thread serves the vCPU while its lock is biased.
 #[test]
-fn a_bias_goes_with_the_executor() {
+fn a_bias_moves_with_the_executor_to_another_thread() {
     check(2, || {
         let domain = biased_domain(0);
         let owner = domain.add_vcpu().unwrap();

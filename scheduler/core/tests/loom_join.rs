@@ -105,7 +105,7 @@ fn a_loan_that_is_given_up_while_its_coroutine_exits_elsewhere_frees_its_slot_on
 }
 
 #[test]
-fn a_handle_that_leaves_its_coroutine_is_polled_by_a_thread_too() {
+fn a_handle_that_a_coroutine_has_polled_may_then_be_polled_by_a_thread() {
     check(2, || {
         let domain = biased_domain(0);
         let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());

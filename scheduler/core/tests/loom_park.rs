@@ -18,8 +18,8 @@ use upshift_core::{Domain, Executor, Kind};
 /// Values of `long_poll_after`: without and with looks.
 const LOOKS: [u64; 2] = [0, AFTER];
 
-/// Runs a turn of a runtime that finds no more work. Returns true if it would wait now, without a
-/// time limit.
+/// Runs one iteration of a runtime's loop: polls until no coroutine is ready, and prepares to park.
+/// Returns true if the runtime would wait now, without a time limit.
 fn runs_and_parks(vcpu: &Executor<ModelHost>) -> bool {
     run(vcpu);
     serving(vcpu, || vcpu.prepare_park() && vcpu.sleep_limit().is_none())
@@ -254,7 +254,7 @@ fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
     hart
 }
 
-/// Runs a turn of a hart whose wait has ended.
+/// Polls the next coroutine of a hart whose wait has ended.
 fn run_hart(hart: &Executor<ModelHost>) {
     if !hart.is_parked() {
         hart.unpark();
@@ -263,7 +263,7 @@ fn run_hart(hart: &Executor<ModelHost>) {
 }
 
 #[test]
-fn a_wake_while_a_hart_turns_to_its_wait_is_seen_or_interrupts_it() {
+fn a_wake_while_a_hart_begins_to_wait_is_seen_or_interrupts_it() {
     check(3, || {
         let domain = domain(0);
         let hart = hart(&domain);
@@ -294,7 +294,7 @@ fn a_wake_while_a_hart_turns_to_its_wait_is_seen_or_interrupts_it() {
 /// The poll of the busy hart, or an interrupt handler there, which serves no vCPU, wakes the work.
 /// Before the hart enters user mode, it announces its work.
 #[test]
-fn work_of_a_hart_that_turns_to_a_program_is_taken_by_one_that_turns_to_its_wait() {
+fn work_of_a_hart_that_enters_user_mode_is_taken_by_one_that_begins_to_wait() {
     for handler in [false, true] {
         check(3, move || {
             let domain = domain(0);
@@ -312,7 +312,7 @@ fn work_of_a_hart_that_turns_to_a_program_is_taken_by_one_that_turns_to_its_wait
                 } else {
                     work.wake(&domain, id);
                 }
-                // A fence, and then reads of the number of parked vCPUs and of the work left here.
+                // Passes a fence, and then reads the number of parked vCPUs and the work left here.
                 busy.announce();
                 let idle = parker.join().unwrap();
                 run_hart(&idle);

@@ -51,8 +51,8 @@ fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_wok
     });
 }
 
-/// Like the last test, between two polls: the first took long, and a look has marked it as long or
-/// not.
+/// Like the last test, between two polls. The first took long, and a look may have marked it as
+/// long.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_it() {
     for (found, passed) in [(true, AFTER), (true, 3 * PERIOD), (false, 3 * PERIOD)] {

@@ -483,7 +483,7 @@ fn a_reference_by_id_is_to_the_living_coroutine_or_refused() {
         match coroutine.word.exit(true) {
             TransitionToExited::Alive => {}
             TransitionToExited::Free => coroutine.released(TransitionToFree::Free),
-            other => panic!("the output was dropped, and the domain exists: {other:?}"),
+            other => panic!("unexpected duty after the exit: {other:?}"),
         }
         other.join().unwrap();
         assert_eq!(coroutine.freed.load(Relaxed), 1);

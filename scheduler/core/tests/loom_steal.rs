@@ -169,9 +169,9 @@ fn work_passed_on_while_its_level_changes_shows_its_level() {
         let raiser = reprio_elsewhere(&domain, id, 30);
         serving(&leaver, || leaver.retire());
         raiser.join().unwrap();
-        assert_ne!(successor.bitmap() & level(30).bit(), 0, "level");
+        assert_ne!(successor.bitmap() & level(30).bit(), 0, "no bit");
         run(&successor);
         assert_eq!(work.polls(), 1);
-        assert_eq!(domain.bitmap(), 0, "bits left");
+        assert_eq!(domain.bitmap(), 0, "a bit is left");
     });
 }

@@ -79,7 +79,7 @@ fn check() -> Result<(), String> {
     let table = Table::empty();
     if before.made_with != table.made_with {
         println!(
-            "skipped: the table was made with {}, and this is {}: `accept` makes another one",
+            "skipped: the table is from {}, but the tools here are {}; `accept` makes a new one",
             before.made_with, table.made_with
         );
         return Ok(());
@@ -102,7 +102,7 @@ fn check() -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "more instructions than in the table: {}. If that is worth it, say so in the commit, and `cargo run --release -p upshift-counts -- accept`",
+        "more instructions than in the table: {}. If that is worth it, say so in the commit, and run `cargo run --release -p upshift-counts -- accept`",
         worse.join("; ")
     ))
 }

@@ -36,7 +36,7 @@ pub(crate) const OPERATIONS: [Operation; 14] = operations! {
     "yield", "one of eight coroutines of a level yields", 20_000, yield_among_equals;
     "spawn-join", "a coroutine is spawned, runs and is awaited", 5_000, spawn_join;
     "spawn-local", "the same, pinned", 5_000, spawn_local_join;
-    "spawn-batch", "one of 64 that are spawned, then awaited", 5_000, spawn_batch;
+    "spawn-batch", "one of 64 coroutines is spawned and later awaited", 5_000, spawn_batch;
     "wake", "a coroutine wakes another one, which is polled", 10_000, wake;
     "wake-across", "a coroutine is woken by another thread, arrives, and is polled", 12_800, wake_across;
     "hop", "a value goes through a channel to another coroutine", 10_000, hop;
@@ -44,7 +44,7 @@ pub(crate) const OPERATIONS: [Operation; 14] = operations! {
     "level", "a coroutine that is ready gets another level", 10_000, level;
     "timer", "a timer is armed and dropped", 10_000, timer;
     "echo", "a request and its reply over TCP, both ends", 500, echo;
-    "request", "the same in buffers of the ring's, as a server of requests does it", 500, request;
+    "request", "the same, but received into buffers of the ring, as in a server", 500, request;
     "serve", "a GET of `/plaintext` to `upshift serve` and its reply, both ends", 300, serve;
 };
 
@@ -173,7 +173,7 @@ fn wake(times: u32) -> io::Result<()> {
     })
 }
 
-/// Wakes 64 coroutines from another thread, for which a poll waits meanwhile, in each round.
+/// In each round another thread wakes 64 coroutines, while a poll waits for that thread.
 fn wake_across(times: u32) -> io::Result<()> {
     const WAITING: u32 = 64;
     let rounds = times / WAITING;
@@ -350,7 +350,7 @@ fn serve(times: u32) -> io::Result<()> {
             let reply = stream.recv().await?;
             // Head and body are sent together, so one call receives the whole reply.
             if !reply.starts_with(b"HTTP/1.1 200") || !reply.ends_with(b"World!") {
-                return Err(io::Error::other("this is no greeting"));
+                return Err(io::Error::other("unexpected reply to the GET"));
             }
         }
         drop(stream);

@@ -39,7 +39,7 @@ impl Table {
     pub(crate) fn read() -> Result<Table, String> {
         let path = Table::path();
         let text = std::fs::read_to_string(&path)
-            .map_err(|error| format!("{}: {error}: `accept` makes it", path.display()))?;
+            .map_err(|error| format!("{}: {error} (`accept` makes it)", path.display()))?;
         let mut lines = text.lines();
         let made_with = lines.next().unwrap_or_default().to_owned();
         let counts = lines

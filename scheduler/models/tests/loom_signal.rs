@@ -1,6 +1,6 @@
 //! Models of the signal that frees a CPU: a poll that has continued after a suspension is stopped
-//! once more, another thread is made current, and the poll continues again, with the unmodified
-//! permit. The model checker does not interrupt threads, so the handler runs at points that the
+//! once more, another thread is made current, and the poll continues again. The permit is
+//! unmodified. The model checker does not interrupt threads, so the handler runs at points that the
 //! test chooses, or never: the models have no signal, a late signal, or two. The runtime's own
 //! steps around the permit (`preempt/{suspend,current,watcher}.rs`) are repeated in [`Vcpu`].
 //!
@@ -119,8 +119,8 @@ impl Vcpu {
     /// thread that does not wait for its permit has continued, so the poll may be stopped.
     fn stop_poll(&self) {
         let is_to_wake = self.woken.load(SeqCst) && self.permit.is_awaited();
-        assert!(!is_to_wake, "its permit is granted");
-        assert!(self.permit.revoke(|| fence(SeqCst)).is_ok(), "in its poll");
+        assert!(!is_to_wake, "the thread still waits for its permit");
+        assert!(self.permit.revoke(|| fence(SeqCst)).is_ok(), "no poll");
         self.next_up.store(true, SeqCst);
     }
 

@@ -1,5 +1,5 @@
 //! Models of suspension: the watcher stops a poll in its middle, another thread serves the vCPU,
-//! and the poll resumes; with the unmodified vCPU of the core and permit. [`SharedVcpu`] repeats
+//! and the poll resumes. The vCPU of the core and the permit are unmodified. [`SharedVcpu`] repeats
 //! the steps of the runtime (`preempt/suspend.rs`) without roles, signals and futexes.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_suspend`
@@ -67,7 +67,7 @@ impl SharedVcpu {
         serving(&self.vcpu, || {
             self.permit.enter();
             let Some(Picked::Poll(running)) = self.vcpu.pick(None) else {
-                panic!("something is ready")
+                panic!("no coroutine is ready")
             };
             self.use_own_state();
             self.began.store(true, Relaxed);
@@ -149,7 +149,7 @@ impl SharedVcpu {
     /// Polls the remaining coroutines, after the other threads have ended.
     fn finish(&self) {
         models::run(&self.vcpu);
-        assert_eq!(self.vcpu.bitmap(), 0, "nothing is left");
+        assert_eq!(self.vcpu.bitmap(), 0, "a bit is left");
     }
 }
 
@@ -213,7 +213,7 @@ fn more_urgent_work_goes_before_the_poll_suspended_for_it() {
         shared.poll(|| {
             outside.join().unwrap();
             let watcher = thread::spawn(move || {
-                let id = other.suspend(QueueEnd::Head).expect("in its poll");
+                let id = other.suspend(QueueEnd::Head).expect("a poll is under way");
                 assert_eq!(other.serve_until_resume(id), 1);
                 assert_eq!(waits.polls(), 1);
             });
@@ -235,7 +235,7 @@ fn a_blocked_poll_does_not_stop_its_vcpu_and_resumes() {
         let (needed, _) = shared.spawn(40);
         let awake = Arc::new(loom::sync::Notify::new());
         let server = shared.poll(|| {
-            let aside = shared.set_aside().expect("in its poll");
+            let aside = shared.set_aside().expect("a poll is under way");
             let (id, spare, wakes) = (aside.id(), shared.clone(), awake.clone());
             let server = thread::spawn(move || {
                 assert!(models::turn(&spare.vcpu));
@@ -267,7 +267,7 @@ fn a_level_given_to_a_poll_that_is_being_suspended_counts() {
         shared.poll(|| {
             let demoted = models::reprio_elsewhere(&shared.domain, id, 50);
             let watcher = thread::spawn(move || {
-                let stopped = other.suspend(QueueEnd::Head).expect("in its poll");
+                let stopped = other.suspend(QueueEnd::Head).expect("a poll is under way");
                 demoted.join().unwrap();
                 assert_eq!(other.domain.level(stopped).unwrap().get(), 50);
                 assert_eq!(other.serve_until_resume(stopped), 1);

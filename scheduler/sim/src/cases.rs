@@ -242,7 +242,7 @@ pub fn search(
         Ok(()) => Ok(()),
         Err(TestError::Fail(reason, case)) => match case.run() {
             Err(violation) => Err(Box::new(Counterexample { case, violation })),
-            Ok(()) => panic!("a case that broke a law does so no more: {reason}\n{case:#?}"),
+            Ok(()) => panic!("the case broke no law in a second run: {reason}\n{case:#?}"),
         },
         Err(error) => panic!("{error}"),
     }

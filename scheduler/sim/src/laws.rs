@@ -41,7 +41,7 @@ pub(crate) enum Activity {
     Polling(usize),
 }
 
-/// A law of the simulation.
+/// A law of the simulation. Each variant describes the state that breaks the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Law {
     /// A less urgent poll began while a more urgent coroutine was ready.
@@ -119,6 +119,7 @@ struct Tracked {
     unsettled: Option<usize>,
     /// True if the coroutine has yielded, and is in no queue before the next pick of its vCPU.
     in_hand: bool,
+    /// Position at which the coroutine was last settled.
     settled: Stamp,
     /// Last removal of the coroutine from a queue, and the vCPU that removed it.
     taken: (Stamp, usize),
@@ -130,7 +131,9 @@ struct Tracked {
     keeps: Option<u8>,
     /// Time of the first poll.
     first: Option<u64>,
+    /// Time for which the coroutine has waited beside an idle vCPU without a break.
     beside_idle: u64,
+    /// Time for which the coroutine has waited while less urgent work ran, or a vCPU idled.
     behind: u64,
 }
 

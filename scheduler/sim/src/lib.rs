@@ -19,8 +19,9 @@
 //!   floor may go ahead of levels above the floor.
 //! * *Conservation*: a coroutine waits (ready, or its timer due, or its data arrived) beside a vCPU
 //!   that idles all the time, for longer than *B* ([`Machine::conservation_bound`]); or for ever.
-//! * *Progress*: the time that a coroutine waits while a vCPU polls less urgent ones, or idles,
-//!   exceeds the longest poll and *B*; with preemption, on one vCPU, three suspensions and *B*.
+//! * *Progress*: a coroutine waits for too long while a vCPU polls less urgent ones, or idles: for
+//!   longer than *B* plus the longest poll; with preemption, plus three suspensions more; with
+//!   preemption on one vCPU, only *B* plus three suspensions.
 //! * *Floor*: in some window the floor's levels exceed a bound of
 //!   [`Config::floor`](upshift_core::Config::floor).
 //! * *Truth*: between two steps a ready coroutine is missing in the bitmap; or a vCPU publishes a

@@ -98,7 +98,7 @@ fn find(name: &str, family: Family, seed: u64) -> ExitCode {
     let again = format!("upshift-sim find {name} {seed}");
     println!("repeat with: {again}");
     let file = format!("violation-{name}-{seed}.svg");
-    let title = format!("{}; again by: {again}", found.violation.what);
+    let title = format!("{}; repeat with: {again}", found.violation.what);
     let picture = found.violation.timeline.recording(&title).to_svg();
     match std::fs::write(&file, picture) {
         Ok(()) => println!("drawn in {file}"),

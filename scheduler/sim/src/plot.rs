@@ -9,7 +9,7 @@ use upshift_report::{Kind, Plot, SeriesStyle};
 
 use crate::scale::Point;
 
-/// Draws `figure` of all points over the load, to a file.
+/// Plots `figure` of all points against the load, and writes the plot to the file `to`.
 ///
 /// # Errors
 /// Errors of writing the file.

@@ -14,8 +14,8 @@ use crate::strand::Pause;
 use crate::world::{Event, World};
 
 impl World {
-    /// Schedules looks of the watcher of a vCPU, for whose poll another coroutine may wait, at the
-    /// times after which the poll may be suspended.
+    /// Schedules looks of a vCPU's watcher at the times after which the poll under way may be
+    /// suspended. Called when another coroutine may wait for the end of that poll.
     pub(crate) fn supervise(&self, vcpu: usize) {
         let Some(preemption) = self.machine.preemption else {
             return;

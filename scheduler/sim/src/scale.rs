@@ -1,9 +1,9 @@
 //! Comparison of the core with an ideal scheduler on many vCPUs, for the table and the plots of
 //! `docs/scale.md`.
 //!
-//! Jobs arrive from outside at random, one in ten of level 0, the others of level 40, and compute
-//! for exponential times with a mean of 20 µs. The ideal scheduler has one global queue and no
-//! costs; like the core it does not interrupt polls.
+//! Jobs arrive from outside at random. One in ten has level 0, the others level 40. The times for
+//! which they compute are distributed exponentially, with a mean of 20 µs. The ideal scheduler has
+//! one global queue and no costs; like the core it does not interrupt polls.
 
 use std::collections::VecDeque;
 use std::fmt::Write;

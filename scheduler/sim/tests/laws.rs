@@ -101,8 +101,8 @@ fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_the_waiters_behind_it()
     .unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// For coroutines that wait for a poll that cannot be interrupted, it is as urgent as at its
-/// beginning.
+/// A poll that cannot be interrupted counts as being as urgent as at its beginning, for coroutines
+/// that wait for it.
 #[test]
 fn a_poll_that_makes_itself_less_urgent_counts_at_its_first_level() {
     const LONG: u64 = 2_000_000;

@@ -12,47 +12,49 @@ pub const MAX_VCPUS: usize = if cfg!(loom) { 4 } else { 256 };
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// A guaranteed share of CPU time for less urgent levels. `None`: priority is strict, and a
-    /// less urgent level may starve. With a floor, for a share *f*, a quantum *Q*, the longest poll
-    /// *P* of any level and *f* · *P* ≤ *Q*, on each vCPU:
+    /// less urgent level may starve. With a floor of share *f* and quantum *Q*, two bounds hold on
+    /// each vCPU if the longest poll *P* of any level is so short that *f* · *P* ≤ *Q*:
     ///
     /// * In any window of length *w* in which the floor's levels have work, they get at least
     ///   *f* · *w* − (*Q* + *P*).
-    /// * In any window of length *w*, polls of the floor that began while something more urgent
-    ///   was ready take at most *f* · *w* + *Q* + *P*. So in a row they take at most
-    ///   *Q* / (1 − *f*) + *P*.
+    /// * In any window of length *w*, polls of the floor's levels that began while a coroutine of
+    ///   a more urgent level was ready take at most *f* · *w* + *Q* + *P*. So a series of such
+    ///   polls without a break takes at most *Q* / (1 − *f*) + *P*.
     ///
     /// With a floor the clock is read at each poll: `coarse_below` has no effect.
     pub floor: Option<Floor>,
-    /// Seed of the test mode: the order within a level is shuffled, and a random half of the polls
-    /// is asked to yield. `None`: off.
+    /// Seed of a test mode in which the order within a level is shuffled and a random half of the
+    /// polls is asked to yield. `None`: the mode is off.
     pub chaos: Option<u64>,
     /// Ticks. While polls take less than this, the clock is read at every fourth poll only, and the
     /// four share the elapsed time. 0: the clock is read at every poll.
     pub coarse_below: u64,
-    /// Ticks. A vCPU wakes a parked vCPU if its surplus work is worth at least this, judged by the
-    /// mean poll. 0: any surplus does.
+    /// Ticks. A vCPU wakes a parked vCPU to take over work if that work would take at least this
+    /// long: the coroutines that may move, of the most urgent level that has any, times the mean
+    /// length of a poll. 0: any such work suffices.
     pub notify_above: u64,
     /// Ticks. A poll that has run for this time is *long*: idle vCPUs take the work that waits
     /// behind it. A good value is the cost of moving work to another CPU. 0: vCPUs do not look at
-    /// each other's polls, and the host does not ask
-    /// [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit).
+    /// each other's polls, and [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit) always returns
+    /// `None`.
     pub long_poll_after: u64,
-    /// Ticks. A suspended coroutine queues in its level as if it had become ready this much later:
-    /// coroutines that have not used their quantum go first, for this long at most. After that, one
-    /// suspended coroutine per `suspended_delay` goes before them, however many are suspended. 0: a
-    /// suspended coroutine waits its turn like any other.
+    /// Ticks. A suspended coroutine queues in its level as if it had become ready this much later,
+    /// so coroutines that have not used their quantum go before it, for this long at most. When it
+    /// has waited so long, it may go before them; but only one suspended coroutine does so per
+    /// `suspended_delay`, however many are suspended. 0: a suspended coroutine is queued like any
+    /// other.
     pub suspended_delay: u64,
 }
 
 /// A share of the time of each vCPU for its less urgent levels; see [`Config::floor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Floor {
-    /// The most urgent level of the floor. A turn of the floor goes to the most urgent of its
-    /// levels that is ready on the vCPU.
+    /// The most urgent level of the floor. When the floor is served, the most urgent of its levels
+    /// that is ready on the vCPU goes first.
     pub from: Level,
     /// Share of these levels in percent, 1 to 99.
     pub percent: u8,
-    /// Ticks. The time by which the levels may be ahead of their share or behind their share.
+    /// Ticks. The time by which the levels may be ahead of their share or behind it.
     pub quantum: u64,
 }
 
@@ -87,7 +89,7 @@ impl From<Priority> for SpawnOptions {
     }
 }
 
-/// Reason for which a coroutine could not be started.
+/// Reason why a coroutine could not be spawned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpawnError {
     /// Memory for a control block ran out, or the table has no slot left.
@@ -104,7 +106,7 @@ impl fmt::Display for SpawnError {
             SpawnError::OutOfMemory => "no memory for another coroutine",
             SpawnError::Closed => "the domain is shutting down: it takes no new coroutines",
             SpawnError::NoVcpu => {
-                "no vCPU here: spawn from a coroutine, or through a handle; a domain needs a vCPU first"
+                "no vCPU: add one to the domain, or spawn in a coroutine or through a handle"
             }
         })
     }

@@ -21,7 +21,7 @@ use super::id::CoroutineId;
 use super::kind::State;
 use super::level::Level;
 
-/// Step in the life of a coroutine.
+/// A step in the life of a coroutine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The coroutine was created.
@@ -76,7 +76,7 @@ pub struct Change {
     pub step: Step,
     /// Index of the vCPU that the coroutine is on.
     pub vcpu: usize,
-    /// Index of the vCPU of its domain that the calling thread serves.
+    /// Index of the vCPU of the coroutine's domain that the calling thread serves, if any.
     pub by: Option<usize>,
 }
 
@@ -89,14 +89,16 @@ pub struct Poll {
     pub level: Level,
     /// Source position of its spawn.
     pub location: &'static Location<'static>,
-    /// Start of the poll, in the host's ticks; up to four short polls too early.
+    /// Start of the poll, in the host's ticks. Too early by the length of up to four short polls,
+    /// since the clock is not read at each poll
+    /// ([`Config::coarse_below`](crate::Config::coarse_below)).
     pub began: u64,
 }
 
 /// The most urgent work that waits for the end of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitingWork {
-    /// The absence of work that may interrupt the poll.
+    /// No waiting work may interrupt the poll.
     Nothing,
     /// Work of the poll's level.
     Equal,

@@ -15,8 +15,8 @@ use super::events::{Change, Poll, WaitingWork};
 /// Payload of a coroutine's panic.
 pub type Panic = Box<dyn Any + Send + 'static>;
 
-/// Address of the vCPU that a thread serves: the answer of [`Host::current`], made from the pointer
-/// of [`Executor::vcpu`](crate::Executor::vcpu).
+/// Address of the vCPU that a thread serves, returned by [`Host::current`] and created from the
+/// pointer that [`Executor::vcpu`](crate::Executor::vcpu) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedVcpu(pub(crate) NonNull<()>);
 
@@ -28,15 +28,16 @@ pub struct ServedVcpu(pub(crate) NonNull<()>);
 /// # Safety
 /// [`Host::current`] returns a vCPU of this host, and only to the thread that has the vCPU's
 /// [`Executor`](crate::Executor). [`Host::allocate`] and [`Host::map`] return memory of the
-/// requested layout. [`Host::catch`] calls the closure, which may drop a pinned future. A host that
-/// returns true from [`Host::has_heavy_barrier`] implements [`Host::heavy_barrier`].
-/// [`Host::waker_table`] returns the table that [`waker_table!`](crate::waker_table) makes for this
-/// type.
+/// requested layout. [`Host::catch`] calls the closure before it returns. It must not return an
+/// error instead of calling the closure, which may have to drop a pinned future before the memory
+/// of the future is used again. If [`Host::has_heavy_barrier`] returns true,
+/// [`Host::heavy_barrier`] does what its description says. [`Host::waker_table`] returns the table
+/// that [`waker_table!`](crate::waker_table) makes for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
-    /// Bytes of a page of the domain's table of coroutines, a power of two. The first of its slots
-    /// of 64 bytes is a header. With 4096 the table asks the global allocator for each page. With a
-    /// larger size it asks [`Host::map`] for 1, 2, 4, … pages, and each time for another page to
-    /// align them.
+    /// Bytes of a page of the domain's table of coroutines, a power of two. A page consists of
+    /// slots of 64 bytes, the first of which is a header. With 4096 the table asks the global
+    /// allocator for each page. With a larger size it asks [`Host::map`] for 1, 2, 4, … pages, and
+    /// each time for one page more, so that it can align them.
     const TABLE_PAGE: usize = 4096;
 
     /// Returns the table of the wakers of this host's coroutines, made by
@@ -55,49 +56,51 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn now(&self) -> u64;
 
     /// Returns the time to use when the clock has shown less than `before`, an earlier reading:
-    /// `before` or later. A host whose clock may be set back continues to count from `before`; by
-    /// default the vCPU's clock stands still until the host's clock has caught up.
+    /// `before` or later. A host whose clock may be set back should continue to count from
+    /// `before`. The default returns `before`, so the vCPU's clock stands still until the host's
+    /// clock has caught up.
     #[cold]
     fn now_after(&self, before: u64) -> u64 {
         before
     }
 
-    /// Returns the vCPU that the calling thread serves, if any. An interrupt handler returns
-    /// `None`: its wakes then go through the inbox.
+    /// Returns the vCPU that the calling thread serves, if any. Returns `None` in an interrupt
+    /// handler, so that its wakes go through the inbox, like those of other threads.
     fn current(&self) -> Option<ServedVcpu>;
 
-    /// Kicks vCPU `index`, which is parked and has work: ends its wait.
+    /// Ends the wait of vCPU `index`, which is parked and has work.
     ///
-    /// Called once per park at most, from any thread.
+    /// Called at most once per park, from any thread.
     fn kick(&self, index: usize);
 
-    /// Passes time in a spin loop. Locks of this crate are held for a few instructions, but a
-    /// hypervisor or an oversubscribed kernel may stop the holder: after many `spins` the host
-    /// gives the CPU away.
+    /// Called in each iteration of a spin loop, with the number of iterations so far. Locks of this
+    /// crate are held for a few instructions, but a hypervisor or an oversubscribed kernel may stop
+    /// the holder: after many `spins` an implementation should yield the CPU to other threads.
     fn relax(&self, spins: u32) {
         let _ = spins;
         core::hint::spin_loop();
     }
 
-    /// Returns whether the host has [`Host::heavy_barrier`]: the lock of a vCPU then costs the
-    /// thread that serves it no atomic step, as long as no other thread takes it. The answer is the
-    /// same at all times. A constant false costs nothing.
+    /// Returns whether the host has [`Host::heavy_barrier`]. If so, the thread that serves a vCPU
+    /// takes the vCPU's lock without an atomic read-modify-write while no other thread takes the
+    /// lock. Must always return the same value. A constant false costs nothing.
     #[inline]
     fn has_heavy_barrier(&self) -> bool {
         false
     }
 
     /// Makes the calling thread and each thread that serves a vCPU, wherever it runs, pass a full
-    /// memory barrier before this returns. Called only if [`Host::has_heavy_barrier`]; a cost of
-    /// microseconds is good enough.
+    /// memory barrier before this returns. Called only if [`Host::has_heavy_barrier`] returns true,
+    /// and rarely: it may take microseconds.
     fn heavy_barrier(&self) {}
 
-    /// Begins a critical section of the calling thread, which must not be interrupted for long
-    /// because other threads would wait for it: in the middle of a wake, or with a lock of this
-    /// crate. Sections nest. A host that suspends polls
-    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the
-    /// stack of a poll holds them back until [`Host::leave_critical`]. Each nanosecond matters.
-    /// No user code runs inside: no destructor, and no waker of another executor.
+    /// Begins a critical section: the calling thread is in the middle of a wake or is about to take
+    /// a lock of this crate, and other threads would wait if it were interrupted for long. Sections
+    /// nest. A host that suspends polls
+    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack
+    /// of a poll must delay suspensions and interrupts until the matching
+    /// [`Host::leave_critical`]. Each nanosecond of cost matters. No user code runs inside a
+    /// section: no destructor, and no waker of another executor.
     #[inline]
     fn enter_critical() {}
 
@@ -106,8 +109,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn leave_critical() {}
 
     /// Notifies the host that another thread has made a coroutine ready on vCPU `index`, which is
-    /// not parked. Called from any thread, once per
-    /// [`Vcpu::set_arrival_notice`](crate::Vcpu::set_arrival_notice), which requests this call.
+    /// not parked. Called from any thread, at most once after each request by
+    /// [`Vcpu::set_arrival_notice`](crate::Vcpu::set_arrival_notice).
     fn notify_arrival(&self, index: usize) {
         let _ = index;
     }
@@ -133,8 +136,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         let _ = (index, poll, ended);
     }
 
-    /// Reports that a detached coroutine has panicked in a poll on vCPU `index`: no join handle
-    /// does. Called on the thread that polled, as a part of the poll.
+    /// Reports that a detached coroutine has panicked in a poll on vCPU `index`. It has no join
+    /// handle that could report the panic. Called on the polling thread, as a part of the poll.
     fn on_panic(&self, index: usize, poll: &Poll) {
         let _ = (index, poll);
     }
@@ -180,8 +183,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 
-    /// Runs `f` and returns its result, or the payload of its panic. A host whose panics abort only
-    /// calls `f`.
+    /// Runs `f` and returns its result, or the payload of its panic. If a panic aborts the process,
+    /// an implementation just calls `f`, as the default does.
     ///
     /// # Errors
     /// The payload of a panic that unwound out of `f`.
@@ -196,10 +199,10 @@ pub(crate) const fn is_lazy<H: Host>() -> bool {
     H::TABLE_PAGE > 4096 && !cfg!(miri)
 }
 
-/// Allocates zeroed memory: by [`Host::map`] if its pages are lazy, else by the global allocator.
+/// Allocates zeroed memory: by [`Host::map`] if [`is_lazy`], else by the global allocator.
 ///
 /// # Safety
-/// The contract of [`Host::map`]; where memory is not lazy, any alignment is allowed.
+/// The contract of [`Host::map`], except that any alignment is allowed unless [`is_lazy`].
 pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
     // SAFETY: the layout is not empty, by the caller's contract, and fits the call that is made.
     unsafe {

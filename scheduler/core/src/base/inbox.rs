@@ -2,8 +2,8 @@
 //!
 //! Any thread pushes; the holder of the vCPU lock takes all elements at once, in the order of the
 //! pushes. A push is one compare-exchange and never fails: the inbox cannot overflow, because a
-//! coroutine is in at most one queue (`OWNED` in the state word) and contains its own link. To take
-//! the elements costs one swap and one step per element, amortised O(1).
+//! coroutine is in at most one queue (`OWNED` in the state word) and contains its own link. Taking
+//! the elements costs one swap and a constant time per element, amortised O(1).
 //!
 //! There is no ABA problem: single elements are never popped.
 
@@ -71,7 +71,7 @@ impl<T: Linked> Inbox<T> {
         let mut oldest = null_mut();
         while let Some(element) = NonNull::new(newest) {
             // SAFETY: pushed elements are valid until they are taken, which happens here; the
-            // acquire above orders their links before this.
+            // swap acquires, so their links are visible.
             let link = unsafe { element.as_ref() }.link();
             newest = link.load(Ordering::Relaxed);
             link.store(oldest, Ordering::Relaxed);

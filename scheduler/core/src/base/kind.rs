@@ -1,7 +1,7 @@
 //! Kinds, states and queue positions of coroutines, as hosts and programs see them.
 
-/// Purpose of a coroutine. It decides whether a poll that returned `Pending` blocks, and it shows
-/// in inspection.
+/// Purpose of a coroutine. It decides whether the coroutine blocks when a poll has returned
+/// `Pending`, and inspection shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Kind {
@@ -51,7 +51,7 @@ impl State {
     }
 }
 
-/// End of its level's queue at which a suspended coroutine queues.
+/// The end of its level's queue at which a suspended coroutine is put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueEnd {
     /// Before all others of the level: the coroutine has made room for a more urgent one, and has

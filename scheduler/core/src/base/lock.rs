@@ -4,12 +4,12 @@
 //! No user code runs under the lock, and no allocation. The lock itself calls the host only to wait
 //! ([`Host::relax`]) and to end a bias ([`Host::heavy_barrier`]). The owner takes the lock once or
 //! more per poll; thieves, and `reprio` from other threads, take it now and then. An interrupt
-//! handler must not take the lock that the interrupted thread may hold: its wakes use the inbox
-//! instead.
+//! handler must not take the lock that the interrupted thread may hold: the handler's wakes use the
+//! inbox instead.
 //!
 //! # Bias
 //!
-//! While the lock is biased, the owner takes and releases it without an atomic step:
+//! While the lock is biased, the owner takes and releases it without an atomic read-modify-write:
 //!
 //! ```text
 //!   owner:  inside = true; (compiler barrier) biased? ──► yes: taken
@@ -17,22 +17,23 @@
 //!   other:  held.swap(true); biased = false; (heavy barrier) inside? ──► wait until it is false
 //! ```
 //!
-//! The heavy barrier orders the owner's two steps: either the owner sees that the bias has gone, or
-//! the other thread sees that the owner is inside; never neither (`tests/loom_bias.rs`, with full
-//! fences for both barriers). It is Dekker's protocol, a store and a load on both sides, and the
-//! cheap side is the one that runs a thousand times as often.
+//! The heavy barrier orders the owner's store before its load, so at least one side sees the other:
+//! the owner sees that the bias has gone, or the other thread sees that the owner is inside
+//! (`tests/loom_bias.rs` checks this, with full fences for both barriers). It is Dekker's protocol,
+//! a store and a load on both sides, and the cheap side is the one that runs a thousand times as
+//! often.
 //!
 //! The owner sets the bias again, under `held`, when it has taken the lock [`REBIAS_AFTER`] times
-//! and no other thread has. That many atomic steps cost as much as a heavy barrier, so the total
-//! cost is at most twice the cost of the better policy of *always biased* and *never biased*, for
-//! any behaviour of the other threads (ski rental). On a host without heavy barriers the lock is
-//! never biased.
+//! since another thread last took it. That many atomic exchanges cost as much as a heavy barrier,
+//! so the total cost is at most twice the cost of the better policy of *always biased* and *never
+//! biased*, for any behaviour of the other threads (ski rental). On a host without heavy barriers
+//! the lock is never biased.
 
 use super::host::Host;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
 
-/// Number of atomic steps, of 5 ns each, that cost as much as a heavy barrier: 20 µs where CPUs are
-/// virtual, half for the calling thread and half for the interrupt of the owner.
+/// Number of atomic exchanges, of 5 ns each, that cost as much as a heavy barrier: 20 µs where CPUs
+/// are virtual, half for the calling thread and half for the interrupt of the owner.
 const REBIAS_AFTER: u32 = if cfg!(loom) { 1 } else { 4096 };
 
 /// A spin lock without data; the fields that it guards are in `Guarded` of the vCPU.
@@ -80,7 +81,7 @@ impl Lock {
     /// before. So only one thread at a time calls this.
     #[inline]
     pub(crate) unsafe fn lock_by_owner<H: Host>(&self, host: &H) -> Guard<'_> {
-        // Models of hosts without a heavy barrier are spared the steps.
+        // Models of hosts without a heavy barrier skip these steps, to have fewer states.
         if !cfg!(loom) || host.has_heavy_barrier() {
             self.inside.store(true, Ordering::Relaxed);
             light_barrier();
@@ -94,7 +95,7 @@ impl Lock {
     /// Takes the lock on the owner's thread while it is not biased.
     #[inline(never)]
     fn take_by_owner<H: Host>(&self, host: &H) -> Guard<'_> {
-        // Cleared before the wait for `held`, whose holder may wait for the clear flag.
+        // Cleared before the wait for `held`, whose holder may be waiting until this flag is clear.
         self.inside.store(false, Ordering::Release);
         self.take(host);
         if host.has_heavy_barrier() {

@@ -33,7 +33,9 @@ fn lower_bound(bucket: usize) -> u64 {
 struct LevelCounters {
     polls: Statistic,
     suspensions: Statistic,
+    /// Ticks spent in polls.
     run: Statistic,
+    /// Ticks during which the level starved: see [`LevelStats::starve_ticks`].
     starve: Statistic,
     wait: [Statistic; BUCKETS],
 }

@@ -4,7 +4,7 @@
 //! caller passes the time, so a bucket needs no clock and no thread. Times are nanoseconds or
 //! ticks, the same unit at each call; the arithmetic is in integers, exact, and saturates.
 //!
-//! A time earlier than that of an earlier call refills nothing, and no time is counted twice.
+//! A call with an earlier time than a previous call refills nothing, and no time is counted twice.
 //!
 //! Cost: O(1), a division per call.
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_without_refill_ends_and_one_without_capacity_holds_nothing() {
+    fn a_bucket_without_refill_runs_out_and_one_without_capacity_holds_nothing() {
         let mut never = TokenBucket::new(u64::MAX, 2, 0);
         assert!(never.try_take(2, 0) && !never.try_take(1, u64::MAX - 1));
         assert_eq!(never.wait(1, 1), u64::MAX - 1);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn another_interval_counts_from_then_on() {
+    fn a_new_rate_applies_from_then_on() {
         let mut bucket = TokenBucket::new(10, 100, 0);
         bucket.spend(100, 0);
         bucket.set_rate((1, 5), 100);

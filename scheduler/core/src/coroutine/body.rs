@@ -27,11 +27,14 @@ use crate::sync::Ordering::Relaxed;
 pub(crate) enum Ended {
     /// The coroutine returned, or was cancelled.
     Normally,
-    /// The poll panicked, or the destructor of the future.
+    /// The poll or the destructor of the future panicked.
     Panicked,
 }
 
-/// The functions that depend on the type of the future.
+/// The functions that depend on the type of the future. Each takes the address of a body of that
+/// type. `poll` and `cancel` are called by the owner of the coroutine while the body holds the
+/// future. After `cancel`, and after `poll` has returned `Some`, the body holds the output.
+/// `take_output` or `drop_output` is then called once, by the owner of the output.
 pub(crate) struct VTable<H: Host> {
     /// Polls the future; `None` if it is pending.
     poll: unsafe fn(NonNull<()>, &mut Context<'_>) -> Option<Ended>,
@@ -96,8 +99,8 @@ impl<F: Future + 'static> Body<F> {
     unsafe fn poll<H: Host>(body: NonNull<()>, cx: &mut Context<'_>) -> Option<Ended> {
         let body = body.cast::<Body<F>>().as_ptr();
         let polled = H::catch(|| {
-            // SAFETY: the caller is the only poller, and the future stays in the body until this
-            // function has returned its end. It never moves.
+            // SAFETY: the caller is the only poller. The future never moves: it stays in the body
+            // until `finish` drops it.
             let future = unsafe { Pin::new_unchecked(&mut *(*body).future) };
             future.poll(cx)
         });
@@ -172,9 +175,9 @@ impl<F: Future + 'static> Body<F> {
 const SITE_BITS: u32 = 16;
 
 /// Address of the body and number of its [spawn site](super::spawn_sites). Where addresses have 64
-/// bits, one word contains both: the upper 16 bits of an address repeat the highest of the other
-/// bits. (x86-64 and arm64 give longer addresses only to programs that ask for them; addresses of
-/// RISC-V are shorter.)
+/// bits, one word contains both: the upper 16 bits of an address only repeat bit 47, so the number
+/// replaces them. (x86-64 and arm64 give longer addresses only to programs that ask for them;
+/// addresses of RISC-V are shorter.)
 pub(super) struct BodyPtr {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]
@@ -238,8 +241,8 @@ impl BodyPtr {
 /// Calls through the vtable.
 ///
 /// # Safety
-/// Each function has the contract of the vtable's field. `sites` are the spawn sites of the
-/// coroutine's domain.
+/// Each function has the contract that [`VTable`] states for the function that it calls. `sites`
+/// are the spawn sites of the coroutine's domain.
 impl<H: Host> Slot<H> {
     /// Returns the body and the functions of its type.
     #[inline]

@@ -1,9 +1,9 @@
 //! The loans of a coroutine that holds locks: the number of its locks, and the most urgent level
 //! that waiters for these locks lend, in one word.
 //!
-//! One word is needed because a thread to which a guard was moved may release the last lock while
-//! the coroutine takes the next and is lent a level for it: only the step that counts down to zero
-//! ends the loans.
+//! Both are in one word because a guard may have been moved to another thread, which releases the
+//! last lock while the coroutine takes the next lock and is lent a level for it. So only the atomic
+//! operation that counts down to zero may end the loans.
 //!
 //! ```text
 //!   bits 15..7   6..0
@@ -27,8 +27,9 @@ const ONE_LOCK: u16 = LEVEL + 1;
 /// Largest number of locks that the word can count.
 const MAX_LOCKS: u16 = u16::MAX / ONE_LOCK;
 
-/// The word. A thread that changes the word settles the coroutine afterwards under the lock of its
-/// vCPU, which orders the change.
+/// The word. A thread that has changed the word then recomputes the coroutine's level and moves the
+/// coroutine to its new place (`Shared::resettle`), under the lock of the coroutine's vCPU, which
+/// orders the change.
 pub(crate) struct Loans(AtomicU16);
 
 impl Loans {
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lock_ends_the_loans_and_no_other() {
+    fn only_the_release_of_the_last_lock_ends_the_loans() {
         let loans = Loans::new();
         (0..300).for_each(|_| loans.add_lock());
         assert!(loans.lend(9) && !loans.lend(20) && loans.lend(3));

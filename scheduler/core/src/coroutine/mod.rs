@@ -8,9 +8,9 @@
 //!                                              └ number ─► Site: vtable, source position
 //! ```
 //!
-//! Slots never move and stay with the table, which does not shrink: a domain keeps 64 bytes for
-//! each of the largest number of coroutines that it had at once. The memory of a future is freed
-//! with the future. The fields are accessed by:
+//! Slots never move and stay with the table, which does not shrink: a domain keeps 64 bytes times
+//! the largest number of coroutines that it has had at once. The memory of a future is freed with
+//! the output. The fields are accessed by:
 //!
 //! * links, `queued`: the holder of the lock of the vCPU in whose queues the coroutine is; `next`
 //!   is also the link of the inbox and of the free list;
@@ -46,6 +46,7 @@ pub(crate) use body::{Ended, VTable, allocate, take_back, vtable_of};
 const KIND: u8 = 0b0011;
 const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
+/// Set in traits while the coroutine is suspended and resumes before the others of its level.
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
 /// Set in traits while the poll under way has polled handles of less urgent coroutines; see
@@ -57,8 +58,8 @@ const POLLED_TO_LEND: u8 = 0b1000_0000;
 
 /// Set in the state's byte while the poll under way has woken its own coroutine.
 const WOKEN: u8 = 0b1000_0000;
-/// Set in the state's byte while that poll keeps its place among its equals; with
-/// [`State::Ready`], the coroutine has kept its place.
+/// Set in the state's byte if the coroutine is to keep its place among its equals when the poll
+/// under way yields. With [`State::Ready`]: the coroutine has kept its place.
 const KEEPS_PLACE: u8 = 0b0100_0000;
 
 /// A control block. Zeroed memory is a block without a tenant.
@@ -119,7 +120,7 @@ impl<H: Host> Slot<H> {
     ///
     /// # Safety
     /// The caller has taken the slot, and no coroutine is in it. The body holds a future of the
-    /// given site.
+    /// type that belongs to the spawn site `init.site`.
     #[inline]
     pub(crate) unsafe fn init_block(
         this: NonNull<Self>,
@@ -134,8 +135,8 @@ impl<H: Host> Slot<H> {
         let slot = this.as_ptr();
         // The links, the time and the waiter need no initial value: they are written before they
         // are read.
-        // SAFETY: no other thread uses these fields of a slot without a tenant, so they need no
-        // atomic steps.
+        // SAFETY: no other thread uses these fields of a slot without a tenant, so plain writes
+        // suffice.
         unsafe {
             (&raw mut (*slot).vcpu).write(AtomicPtr::new(init.vcpu.as_ptr()));
             (&raw mut (*slot).body_ptr).write(body_ptr);
@@ -292,7 +293,8 @@ impl<H: Host> Slot<H> {
         self.state.store(State::Ready as u8 | KEEPS_PLACE, Relaxed);
     }
 
-    /// Returns true if the coroutine lends its level to the holder that it waits for.
+    /// Returns true if the coroutine has lent its level to what it waits for, now or earlier. A
+    /// change of its level then makes it poll again, to pass the change on.
     pub(crate) fn lends(&self) -> bool {
         self.traits.load(Relaxed) & LENDS != 0
     }

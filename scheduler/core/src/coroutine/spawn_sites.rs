@@ -24,7 +24,7 @@ use crate::sync::{AtomicPtr, AtomicU16, AtomicU32};
 /// Number of pairs in the first chunk, a page, where memory is resident from the beginning: most
 /// programs have fewer pairs.
 const FIRST_CHUNK: u32 = 128;
-/// Number of chunks: almost all numbers of 16 bits; a model has few pairs.
+/// Number of chunks: enough for almost all 16-bit numbers; one in a model, which has few pairs.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 9 };
 /// Number of buckets: in a program with a thousand pairs a bucket has four.
 const BUCKETS: usize = if cfg!(loom) {
@@ -212,7 +212,9 @@ impl<H: Host> SpawnSites<H> {
         if memory.is_null() {
             return None;
         }
-        // Release: `get` synchronizes with the call of `number` that returned the number.
+        // Release and acquire: other threads that add pairs write to this memory. `get` need not
+        // acquire, since its caller synchronizes with the call of `number` that returned the
+        // number.
         match place.compare_exchange(null_mut(), memory, Release, Acquire) {
             Ok(_) => Some(memory),
             Err(there) => {

@@ -35,9 +35,9 @@
 //!
 //! The coroutine's own reference is released with the exit in one step (6), except in two cases in
 //! which the exiting thread still needs the control block: to wake a boxed waker, or to drop the
-//! output after a concurrent drop of the handle. If the waiter is an id, the exiting thread reads
-//! the id and then clears the field (`join.rs`); the handle, which has seen the exit, then releases
-//! both references.
+//! output after a concurrent drop of the handle. If the waiter is an id, the reference passes to
+//! the handle: the exiting thread reads the id and then clears the field (`join.rs`), and the
+//! handle, which has seen the exit, releases both references when it has seen the clear field.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -47,6 +47,8 @@ const EXITED: u64 = 1 << 2;
 const CANCELLED: u64 = 1 << 3;
 const HANDLE: u64 = 1 << 4;
 const WAITER: u64 = 1 << 5;
+/// Set when the last handle to the domain is dropped while the slot is still referenced: the slot
+/// then holds a count of the domain's shared state, which keeps the table alive.
 const ORPHAN: u64 = 1 << 6;
 /// Set with `WAITER` if the waiter is an id.
 const BY_ID: u64 = 1 << 7;
@@ -116,10 +118,10 @@ pub(crate) enum TransitionToExited {
 pub(crate) enum TransitionToFree {
     /// No duty: other references remain.
     Alive,
-    /// Free the memory, then the slot: the reference was the last.
+    /// Give the slot back: the reference was the last. The memory of the future is freed already.
     Free,
-    /// Free the memory, then the slot, and release the slot's count of the domain, whose handles
-    /// are gone.
+    /// Release the slot's count of the domain's shared state: the reference was the last, and the
+    /// domain has no handle any more. The slot is not given back.
     FreeOrphan,
 }
 
@@ -204,8 +206,8 @@ impl StateWord {
         }
     }
 
-    /// 2: wakes or, with `cancel`, cancels for a caller that has only an id. A slot that is free or
-    /// reused counts as exited.
+    /// 2: wakes, or cancels if `cancel` is true, for a caller that has only an id. A slot that is
+    /// free or reused counts as exited.
     pub(crate) fn wake_by_id(&self, generation: u32, cancel: bool) -> TransitionToReady {
         let mut wake = TransitionToReady::Exited;
         let cancel = if cancel { CANCELLED } else { 0 };

@@ -46,7 +46,8 @@ impl<H: Host> Executor<H> {
         &self.domain
     }
 
-    /// Returns the vCPU, for [`Host::current`] (`ServedVcpu::from`).
+    /// Returns the address of the vCPU. On the thread that serves the vCPU, [`Host::current`]
+    /// returns `ServedVcpu::from` this address.
     #[must_use]
     pub fn vcpu(&self) -> NonNull<Vcpu<H>> {
         self.vcpu
@@ -128,8 +129,8 @@ impl<H: Host> Executor<H> {
     /// Takes the vCPU out of service: cancels the coroutines pinned to it, and moves all others to
     /// other vCPUs. O(coroutines of the domain).
     ///
-    /// Called, or the executor dropped, on the thread that served the vCPU, while
-    /// [`Host::current`] still names the vCPU.
+    /// Must be called (or the executor dropped) on the thread that serves the vCPU, while
+    /// [`Host::current`] still returns the vCPU there.
     pub fn retire(&self) {
         if !self.retire_once() {
             return;
@@ -159,7 +160,7 @@ impl<H: Host> Executor<H> {
                 .word
                 .wake_by_id(id.generation(), true)
             {
-                // SAFETY: `Enqueue` makes the coroutine ours; this thread serves its vCPU.
+                // SAFETY: `Enqueue` gives this thread the coroutine, whose vCPU it serves.
                 TransitionToReady::Enqueue => unsafe { discard(slot) },
                 TransitionToReady::Absorbed | TransitionToReady::Exited => {}
             }

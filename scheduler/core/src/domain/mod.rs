@@ -48,7 +48,7 @@ impl<H: Host> Domain<H> {
     }
 
     /// Returns true if `waker` belongs to a coroutine of a domain with this type of host: its
-    /// clone, wake and drop run no user code. Two loads.
+    /// clone, wake and drop run no user code. Costs two loads.
     #[inline]
     #[must_use]
     pub fn is_own_waker(waker: &Waker) -> bool {
@@ -68,8 +68,8 @@ impl<H: Host> Domain<H> {
         &self.shared.host
     }
 
-    /// Adds a vCPU, or puts a retired one back into service (`alloc_cpu` of the papers). The caller
-    /// serves it.
+    /// Adds a vCPU, or puts a retired one back into service (`alloc_cpu` in the papers on
+    /// SharedScheduler). The caller serves it.
     ///
     /// # Errors
     /// [`TooManyVcpus`] if the domain has [`MAX_VCPUS`](crate::MAX_VCPUS) vCPUs.
@@ -105,8 +105,8 @@ impl<H: Host> Domain<H> {
                 .compare_exchange(null_mut(), vcpu, AcqRel, Acquire)
                 .is_ok()
             {
-                // Entries are filled from below: the thread that fills an entry counts it after the
-                // entries before.
+                // Entries are counted in order: a thread that has filled an entry waits until the
+                // entries before it are counted.
                 while let Err(count) =
                     shared
                         .count
@@ -231,7 +231,8 @@ impl<H: Host> Domain<H> {
             .with_coroutine(id, |coroutine| unsafe { coroutine.as_ref() }.level())
     }
 
-    /// Returns the coroutine that the calling thread is polling (`get_cid`).
+    /// Returns the id of the coroutine that the calling thread is polling (`get_cid` in the papers
+    /// on SharedScheduler).
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
@@ -282,8 +283,8 @@ impl<H: Host> Domain<H> {
     }
 
     /// Records that the current coroutine waits for a holder outside of the domain, to which the
-    /// host lends its level: when the level changes while the coroutine is blocked, the coroutine
-    /// is polled. Returns the level; `None` outside of a coroutine.
+    /// host lends the coroutine's level. If that level changes while the coroutine is blocked, the
+    /// coroutine is polled. Returns the level; `None` outside of a coroutine.
     pub fn record_wait(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         let waiting = self.shared.current()?;
@@ -316,8 +317,8 @@ impl<H: Host> Domain<H> {
         Some(current.level())
     }
 
-    /// Lends `level` to the holder of a lock. For the thread that hands a lock over while
-    /// coroutines wait that have lent to the previous holder.
+    /// Lends `level` to the holder of a lock. Called by a thread that hands the lock over to
+    /// `holder` while other coroutines wait that have lent their levels to the previous holder.
     pub fn lend(&self, holder: CoroutineId, level: Level) {
         let _ = self.shared.with_coroutine(holder, |coroutine| {
             // SAFETY: `with_coroutine` holds a reference.
@@ -329,8 +330,8 @@ impl<H: Host> Domain<H> {
     }
 
     /// Sets the most urgent level that waits for a lock of `holder`, which may be less urgent than
-    /// before; `None` if no coroutine waits. The loan of a coroutine that holds one lock follows. A
-    /// coroutine with several locks keeps its loan until it has released the last.
+    /// before; `None` if no coroutine waits. If the holder has one lock, its loan becomes this
+    /// level. If it has several, its loan only becomes more urgent until it has released the last.
     pub fn set_loan(&self, holder: CoroutineId, level: Option<Level>) {
         let level = level.map_or(NO_LOAN, Level::get);
         let _ = self.shared.with_coroutine(holder, |coroutine| {

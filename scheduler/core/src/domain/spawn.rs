@@ -132,7 +132,7 @@ impl<H: Host> Shared<H> {
                 if slot.word.wake_by_id(generation, true) == TransitionToReady::Enqueue
                     && let Some(slot) = self.table.find(index)
                 {
-                    // SAFETY: `Enqueue` makes the coroutine ours.
+                    // SAFETY: `Enqueue` gives this thread the ownership of the coroutine.
                     unsafe { discard(slot) };
                 }
             }

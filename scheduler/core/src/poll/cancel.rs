@@ -24,7 +24,7 @@ impl<H: Host> CancelHandle<H> {
     /// Creates a handle.
     ///
     /// # Safety
-    /// The caller passes a reference to the slot's coroutine to the handle.
+    /// The caller has a reference to the slot's coroutine, and gives it to the handle.
     pub(crate) unsafe fn new(slot: NonNull<Slot<H>>) -> CancelHandle<H> {
         CancelHandle { slot }
     }

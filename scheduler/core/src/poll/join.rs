@@ -51,8 +51,8 @@ use crate::vcpu::shared::Shared;
 use crate::vcpu::{Vcpu, release, wake};
 
 /// An owned handle to the result of a coroutine. Dropping the handle detaches the coroutine. Until
-/// then the handle keeps the control block alive, even after the result has been taken. It takes
-/// one word.
+/// then the handle keeps the control block alive, even after the result has been taken. A handle
+/// is one word in size.
 ///
 /// # Cancellation safety
 /// Awaiting `&mut handle` is cancel safe: a wait that is abandoned leaves the coroutine running and
@@ -135,7 +135,7 @@ impl<T, H: Host> JoinHandle<T, H> {
     }
 
     /// Asks the coroutine to end: its future is dropped instead of polled again. A poll that is
-    /// under way finishes first, and is asked to yield, so that a computing poll which calls
+    /// under way finishes first, and is asked to yield, so that a long poll that checks
     /// [`Vcpu::need_preempt`](crate::Vcpu::need_preempt) ends soon, whatever else is ready. The
     /// handle then returns [`JoinError::Cancelled`], unless the coroutine finished first.
     pub fn cancel(&self) {
@@ -214,7 +214,7 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
             !self.is_taken(),
-            "a join handle is not polled after its result"
+            "a join handle must not be polled after it has returned the result"
         );
         if let Some(result) = self.try_take() {
             return Poll::Ready(result);
@@ -249,7 +249,7 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
             // The first poll, in a coroutine of the domain: no user code is involved.
             block.waiter.store(id, Relaxed);
             if block.word.set_waiter(true) == HandleTransition::Done {
-                // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
+                // SAFETY: we are in the poll of `waiting`, and hold a reference to the awaited one.
                 unsafe { lend_from(domain, slot, Some(waiting), true) };
                 return HandleTransition::Done;
             }
@@ -260,7 +260,7 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
         return HandleTransition::Exited;
     }
     let _critical = Critical::<H>::enter();
-    // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
+    // SAFETY: we are in the poll of `waiting`, and hold a reference to the awaited one.
     unsafe { lend_from(domain, slot, waiting, block.word.has_waiter_by_id()) };
     HandleTransition::Done
 }
@@ -348,7 +348,8 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
 /// handle may be dropped.
 ///
 /// # Safety
-/// `handle` is the field `slot` of a [`JoinHandle`], whose reference the caller passes.
+/// `handle` is the field `slot` of a [`JoinHandle`], and the caller gives up the reference of that
+/// handle.
 #[inline(never)]
 unsafe fn drop_handle<H: Host>(handle: NonNull<Slot<H>>) {
     let slot = untagged(handle);
@@ -371,7 +372,7 @@ unsafe fn drop_with_output<H: Host>(slot: NonNull<Slot<H>>) {
     let block = unsafe { slot.as_ref() };
     let word = &block.word;
     if word.has_waiter() {
-        // A waker whose destructor panics must not keep the handle's reference.
+        // Even if the destructor of the waker panics, the handle's reference is released.
         let (_, waiter) = take_back(block);
         catch_panic::<H>(|| drop(waiter));
     }
@@ -458,8 +459,8 @@ pub(crate) unsafe fn take_waiter<H: Host>(block: &Slot<H>) -> BoxedWaker {
 /// Wakes the coroutine that awaits this one. The caller does not use the block after this.
 ///
 /// # Safety
-/// The caller has just exited the coroutine, on this vCPU or for it, a waiter by id was published,
-/// and the section is critical.
+/// The calling thread is in a critical section and has just exited the coroutine, on this vCPU or
+/// on its behalf. The published waiter was an id.
 pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>) {
     let id = {
         // SAFETY: the handle keeps the slot until the field is cleared.
@@ -473,8 +474,9 @@ pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>
     let _ = domain.wake_from(domain.here(), id);
 }
 
-/// Returns the id of the coroutine that is being polled, as a value of the field `waiter`, if the
-/// waker is its own. Never null: no coroutine's slot has index 0.
+/// Returns the id of `waiting`, the coroutine that is being polled, as a value of the field
+/// `waiter`; `None` if `waker` is not the coroutine's own. Never null: no coroutine's slot has
+/// index 0.
 fn id_to_wake<H: Host>(waiting: NonNull<Slot<H>>, waker: &Waker) -> Option<*mut ()> {
     if waker::slot_of::<H>(waker) != Some(waiting) {
         return None;

@@ -1,7 +1,7 @@
 //! A picked coroutine, its poll, and the outcome of the poll.
 //!
-//! [`Running`] owns a coroutine from its removal from the queue to the end of its poll. It is
-//! polled, or dropped: then the coroutine returns to the tail of its level.
+//! [`Running`] owns a coroutine from its removal from the queue to the end of its poll. If it is
+//! dropped without a poll, the coroutine returns to the tail of its level.
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -27,13 +27,16 @@ use crate::vcpu::{Vcpu, release};
 pub enum Picked<'a, H: Host> {
     /// A coroutine to poll.
     Poll(Running<'a, H>),
-    /// A suspended coroutine: the thread that holds its stack continues the poll, and ends it.
+    /// A suspended coroutine. The host lets the thread that holds the coroutine's stack continue
+    /// the poll and finish it.
     Resume {
         /// The coroutine.
         id: CoroutineId,
-        /// True if coroutines of its level that have not used their quantum wait: the suspended
-        /// coroutine has waited for [`Config::suspended_delay`](crate::Config::suspended_delay) and
-        /// may use a turn.
+        /// True if coroutines of the same level wait that are not suspended. The suspended
+        /// coroutine goes before them, for example because
+        /// [`Config::suspended_delay`](crate::Config::suspended_delay) has passed, and should run
+        /// for one turn only. Also true after
+        /// [`Executor::pick_suspended`](crate::Executor::pick_suspended).
         for_a_turn: bool,
     },
 }
@@ -98,10 +101,10 @@ impl<'a, H: Host> Running<'a, H> {
         self.block().is_pinned()
     }
 
-    /// Makes this the current coroutine of its vCPU, after others were picked in the meantime.
+    /// Makes this the current coroutine of its vCPU again, if others have been picked since.
     /// [`Running::poll`] does so, too; a host whose polls may be
-    /// [suspended](crate::Vcpu::suspend_current) calls this before suspension is possible. One load
-    /// if the coroutine was picked last.
+    /// [suspended](crate::Vcpu::suspend_current) calls this before suspension is possible. Costs
+    /// one load if the coroutine is current already.
     #[inline]
     pub fn make_current(&self) {
         if !self.vcpu.is_current(self.coroutine) {
@@ -179,8 +182,8 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
     unsafe { coroutine.as_ref().poll(vcpu.spawn_sites(), &mut cx) }
 }
 
-/// Polls a coroutine that has polled less urgent handles once more if it is about to block: it
-/// lends its level to the coroutines whose handles this poll polls (see [`join`]).
+/// Polls once more a coroutine that has polled handles of less urgent coroutines, if it is about to
+/// block. In this poll it lends its level to the coroutines whose handles it polls (see [`join`]).
 ///
 /// # Safety
 /// Same as [`poll_future`].
@@ -280,7 +283,7 @@ pub(crate) unsafe fn exit<H: Host>(
     block.set_state(State::Exited);
     vcpu.trace(coroutine, Step::Exited);
     vcpu.counters.record_exit(end == Ended::Panicked);
-    // Before another thread may free the coroutine and reuse its slot.
+    // Stopped before another thread may free the coroutine and reuse its slot.
     if began.is_some() {
         vcpu.stop();
     }

@@ -1,8 +1,8 @@
 //! The waker of a coroutine: a counted reference to its slot.
 //!
 //! An ordinary [`core::task::Waker`]: any future may hold it, on any thread, for any time, also
-//! after the end of the domain. A clone and a drop are one atomic step each, a wake is one atomic
-//! step and an enqueue.
+//! after the end of the domain. A clone and a drop cost one atomic operation each, a wake costs one
+//! atomic operation and an enqueue.
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -36,10 +36,10 @@ macro_rules! waker_table {
     }};
 }
 
-/// Creates a waker of a coroutine that uses a reference of the caller.
+/// Creates a waker of a coroutine that borrows the caller's reference to the coroutine.
 ///
 /// # Safety
-/// The caller holds a reference while the result is used.
+/// The caller holds a reference for as long as the result is used.
 pub(crate) unsafe fn borrow<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Waker> {
     let raw = RawWaker::new(slot.as_ptr().cast(), H::waker_table());
     // SAFETY: the functions of the vtable keep the contract of `RawWaker`; the reference is the
@@ -88,6 +88,6 @@ unsafe fn wake_by_ref<H: Host>(data: *const ()) {
 }
 
 unsafe fn drop_waker<H: Host>(data: *const ()) {
-    // SAFETY: the waker's reference is released.
+    // SAFETY: the waker is being dropped, so its reference is released once.
     unsafe { release(NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>())) }
 }

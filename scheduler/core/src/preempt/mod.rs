@@ -2,23 +2,25 @@
 //! nanoseconds.
 //!
 //! Suspending a poll and resuming it later costs *C* of CPU time ([`Rule::cost`]). The remaining
-//! time of the poll is not known. That is the ski-rental problem: to rent (let the poll run) until
-//! the rent has reached the price and then to buy (suspend the poll) costs at most twice as much as
-//! a decision with knowledge of the future.
+//! time of the poll is not known. That is the ski-rental problem: renting (letting the poll run)
+//! until the rent has reached the price, and then buying (suspending the poll), costs at most twice
+//! as much as a decision with knowledge of the future.
 //!
 //! 1. A poll may be suspended for **more urgent** work once it has used *C* of CPU time. It returns
 //!    to the head of its level until it has used its quantum, then to the tail.
 //! 2. A poll may be suspended for an **equal** once it has used its **quantum**, at least 4 *C*. It
-//!    returns to the tail, and from then on is suspended at once for fresh equals. Polls of a level
-//!    that have used their quantum do not interrupt each other: they take turns.
+//!    returns to the tail, and from then on is suspended at once for equals that have not used
+//!    their quantum. Polls of a level that have used their quantum do not interrupt each other:
+//!    they take turns.
 //! 3. **One budget**: suspensions, turns and stale looks are charged to one [`TokenBucket`] that is
-//!    refilled by a tenth of the time. Equals use it only while it is at least half full. While it
-//!    does not hold *C*, polls run on. After a stale look (the poll for which its timer was set has
-//!    ended) the watcher ignores arrivals for 20 ms ([`REST_LENGTH`]), or until a poll is
-//!    suspended; it still looks at a poll that lasts for 2 to 4 ms.
+//!    refilled by a tenth of the time. Suspensions for equals use it only while it is at least half
+//!    full. While it does not hold *C*, polls run on. After a stale look (the poll for which the
+//!    timer of the look was set has ended) the watcher ignores arrivals for 20 ms
+//!    ([`REST_LENGTH`]), or until a poll is suspended; it still looks at a poll that lasts for 2 to
+//!    4 ms.
 //! 4. **Nothing hangs**: a suspended poll gets a turn at least every 2 ms while other work may
-//!    depend on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll that
-//!    sleeps while others wait behind it is set aside.
+//!    depend on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll whose
+//!    thread sleeps while others wait behind it is set aside.
 //!
 //! `docs/preemption-proofs.md` states the bounds as theorems. The simulator checks this code
 //! against the theorems, and the runtime's watcher runs the same code.
@@ -35,7 +37,8 @@ pub use rule::{Rule, RunTime};
 /// Reciprocal of the share of a vCPU's time that preemption takes at most.
 pub const SHARE: u64 = 10;
 /// Longest time in nanoseconds that a suspended poll is kept off the CPU while other work may
-/// depend on it, per suspended poll.
+/// depend on it, if no other poll is suspended. Several suspended polls take their turns one after
+/// the other, so the time grows in proportion to their number.
 pub const MAX_SUSPENSION: u64 = 2_000_000;
 /// Length of a suspended poll's turn in nanoseconds.
 pub const TURN_LENGTH: u64 = MAX_SUSPENSION / SHARE;

@@ -54,7 +54,8 @@ impl Snapshot {
 /// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The watcher waits for arrivals, since no work waits.
+    /// The watcher waits for arrivals, since no work waits. (It does not ignore them, as it does
+    /// while it rests after a stale look.)
     Rest,
     /// The watcher looks again later.
     Later {
@@ -66,7 +67,7 @@ pub enum Decision {
     /// The poll is suspended, and queued at this end. The caller then calls
     /// [`Policy::record_suspension`].
     Suspend(QueueEnd),
-    /// The poll sleeps while other work waits, and is set aside.
+    /// The thread of the poll sleeps while other work waits, and the poll is set aside.
     SetAside,
 }
 
@@ -142,7 +143,7 @@ impl Policy {
         // the poll has lost to other threads, the longer it takes to use the remaining time.
         let lost = ran.elapsed.saturating_sub(ran.total);
         let least = (lost / 4).min(TURN_LENGTH).max(self.looks.timer);
-        // On a busy machine, the measured cost of a timer may exceed that maximum.
+        // On a busy machine, the measured cost of a timer may exceed `MAX_SUSPENSION`.
         let left = left
             .unwrap_or(MAX_SUSPENSION)
             .max(least)
@@ -223,15 +224,16 @@ impl Policy {
         self.rests_until = 0;
     }
 
-    /// Returns true if other work on the vCPU may depend on a suspended poll while this one is
-    /// under way.
+    /// Returns true if other work on the vCPU may depend on a suspended poll: because the thread of
+    /// a poll that was set aside is asleep (`blocked`), or because the poll under way, whose times
+    /// are `ran`, has run for [`MAX_SUSPENSION`] since it began or was resumed.
     #[must_use]
     pub fn may_block_others(blocked: bool, ran: RunTime) -> bool {
         blocked || ran.stretch >= MAX_SUSPENSION
     }
 
     /// Returns, if a turn of a suspended poll is due, the minimum time for which the poll that gets
-    /// the turn has been suspended.
+    /// the turn must have been suspended.
     #[must_use]
     pub fn min_suspension_for_turn(&self, depended_on: bool, now: u64) -> Option<u64> {
         let apart = if depended_on {

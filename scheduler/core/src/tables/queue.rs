@@ -1,14 +1,16 @@
 //! The ready queues of one vCPU: 64 levels and a bitmap. Every operation takes O(1).
 //!
 //! Each level has four doubly linked lists: of coroutines that may move to another vCPU, of pinned
-//! coroutines, of suspended coroutines that resume first, and of other suspended coroutines, which
-//! may not move either. The level's bit is set iff any of the lists has an element.
+//! coroutines, of suspended coroutines that resume first, and of other suspended coroutines. Only
+//! coroutines of the first list may move. The level's bit is set iff any of the lists has an
+//! element.
 //!
-//! Suspended coroutines that resume first form a stack, which is served before the other lists.
-//! These are served as one FIFO: every element has the strictly increasing stamp of its enqueueing,
-//! and suspended coroutines count as enqueued `suspended_delay` later. At most one suspended
-//! coroutine per `suspended_delay` goes before fresh ones, however many are suspended. Push, pop,
-//! unlink and the search for the most urgent level touch a constant number of words.
+//! Suspended coroutines that resume first form a stack, which is served before the other lists. The
+//! other lists are served as one FIFO: every element has the strictly increasing stamp of its
+//! enqueueing, and suspended coroutines count as enqueued `suspended_delay` later. At most one
+//! suspended coroutine per `suspended_delay` goes before *fresh* ones, which are not suspended,
+//! however many are suspended. Push, pop, unlink and the search for the most urgent level touch a
+//! constant number of words.
 //!
 //! The lock of the vCPU guards its queues, except for [`Lengths`], which any thread may read.
 
@@ -80,8 +82,8 @@ fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
 impl<H: Host> Lists<H> {
     /// Returns the next coroutine of the level, where `fresh` is the next one that is not
     /// suspended, and true if a suspended coroutine goes before `fresh` because its delay is
-    /// over; see [`ReadyQueues::pop`]. `may_turn`: the last such turn of a suspended coroutine is
-    /// long enough ago.
+    /// over; see [`ReadyQueues::pop`]. `may_turn` is true if a suspended coroutine last went before
+    /// a fresh one long enough ago.
     #[cold]
     fn choose(
         &self,
@@ -349,7 +351,8 @@ impl<H: Host> ReadyQueues<H> {
         // SAFETY: the contract is the caller's; after `unlink` the coroutine is in no queue.
         unsafe {
             self.unlink(coroutine);
-            // The coroutine gets a new place in the order, and keeps the time that it has waited.
+            // The coroutine gets a new place in the order. Its stamp increases no further than this
+            // requires, since the time that it has waited is counted from the stamp.
             let waited_since = coroutine.as_ref().ready_at.load(Relaxed);
             self.stamp = waited_since.max(self.stamp + 1);
             coroutine.as_ref().ready_at.store(self.stamp, Relaxed);

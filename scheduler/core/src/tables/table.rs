@@ -212,8 +212,8 @@ impl<H: Host> Table<H> {
         pages.all(|page| self.page(page).is_some() || self.grow(page))
     }
 
-    /// Returns the layout of a chunk. Lazy memory is not aligned to pages, so its layout has
-    /// another page, in which to align.
+    /// Returns the layout of a chunk. Lazy memory is not aligned to pages, so its layout has one
+    /// page more, within which the first page is aligned.
     fn layout(chunk: usize) -> Option<Layout> {
         let pages = 1usize.checked_shl(chunk as u32)?;
         if !Self::WHOLE {
@@ -324,8 +324,8 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Returns the number of slots in the free list or out of generations, if none is taken
-    /// meanwhile. O(n).
+    /// Returns the number of slots in the free list or out of generations. Exact only if no slot is
+    /// taken meanwhile. O(n).
     pub(crate) fn count_free(&self) -> usize {
         let mut index = self.free.load(Ordering::Acquire) as u32;
         let mut count = self.exhausted.load(Ordering::Acquire);

@@ -13,8 +13,9 @@ impl<H: Host> Vcpu<H> {
     /// Steals work that is more urgent than all work that is ready here; any work, if none is ready
     /// here.
     ///
-    /// A thief that comes too late looks again: each time, another vCPU has taken a coroutine, or a
-    /// coroutine in an inbox was found to be pinned and is published as such from now on.
+    /// A thief that comes too late looks again. It does not do so for ever, because each time
+    /// another vCPU has taken a coroutine, or a coroutine in an inbox was found to be pinned and is
+    /// published as such from now on.
     #[inline(never)]
     pub(super) fn look_elsewhere<'a>(&'a self, mut locked: Locked<'a, H>) -> Locked<'a, H> {
         loop {
@@ -23,7 +24,8 @@ impl<H: Host> Vcpu<H> {
             // ready.
             let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);
             let victim = match mine {
-                // An idle vCPU that may help takes the most urgent work, whatever the reason.
+                // An idle vCPU that may help takes the most urgent work, whatever its reason to
+                // help.
                 0 if !self.may_help(locked.now()) => None,
                 _ if wanted == 0 => None,
                 _ => self.shared().find_victim(self, wanted),

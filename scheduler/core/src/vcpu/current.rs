@@ -20,9 +20,9 @@ impl<H: Host> Vcpu<H> {
         self.clock.load(Relaxed)
     }
 
-    /// Returns the tick at which the turn of the current coroutine would have begun if it had run
-    /// without a break: the beginning of its poll minus the time that it has used since it last
-    /// went to the tail of its level ([`Vcpu::keep_place`]).
+    /// Returns the tick at which the quantum of the current coroutine would have begun if the
+    /// coroutine had run without a break: the beginning of its poll minus the time that it has used
+    /// since it last went to the tail of its level ([`Vcpu::keep_place`]).
     #[inline]
     #[must_use]
     pub fn quantum_began(&self) -> u64 {
@@ -61,15 +61,15 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Returns true while a coroutine is being polled here. One load, from any thread.
+    /// Returns true while a coroutine is being polled here. Costs one load, on any thread.
     #[must_use]
     pub fn is_polling(&self) -> bool {
         !self.current.load(Relaxed).is_null()
     }
 
-    /// Returns the id of the coroutine that is being polled here (`get_cid` of the papers). Two
-    /// loads, and two more from a slot to its index. Exact on the thread that serves this vCPU; on
-    /// other threads, the poll may have ended before this returns.
+    /// Returns the id of the coroutine that is being polled here (`get_cid` in the papers on
+    /// SharedScheduler). Costs two loads, and two more to find the index of the slot. Exact on the
+    /// thread that serves this vCPU; on other threads, the poll may have ended before this returns.
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
         let slot = NonNull::new(self.current.load(Acquire))?;
@@ -108,7 +108,7 @@ impl<H: Host> Vcpu<H> {
             None => block.set_state(State::Running),
         }
         self.set_running(block.level().get());
-        // Release: a watchdog looks at the slot.
+        // Release: a watchdog reads the slot through this pointer.
         self.current.store(coroutine.as_ptr(), Release);
         if resumed.is_some() && block.word.is_cancelled() {
             // The coroutine was cancelled while it was suspended, and its poll continues.
@@ -151,14 +151,14 @@ impl<H: Host> Vcpu<H> {
         }
         self.quantum_began.store(guarded.now, Relaxed);
         self.set_running(level.get());
-        // Release: a watchdog looks at the slot.
+        // Release: a watchdog reads the slot through this pointer.
         self.current.store(coroutine.as_ptr(), Release);
     }
 
     /// Makes a poll that was [ended](Vcpu::stop) current again, for user code that is still part of
     /// it.
     pub(crate) fn continue_poll(&self, slot: NonNull<Slot<H>>) {
-        // Release: a watchdog looks at the slot.
+        // Release: a watchdog reads the slot through this pointer.
         self.current.store(slot.as_ptr(), Release);
     }
 

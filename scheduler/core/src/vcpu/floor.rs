@@ -78,8 +78,8 @@ mod tests {
         })
     }
 
-    /// Runs polls of 10 ticks, with both levels always ready, up to a tick; returns the number of
-    /// polls of the floor.
+    /// Runs polls of 10 ticks until tick `until`, with both levels always ready. Returns the number
+    /// of polls of the floor.
     fn polls(budget: &mut FloorBudget, until: u64) -> u64 {
         let mut of_floor = 0;
         for now in (0..until).step_by(10) {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_nothing_urgent_wanted_is_not_owed() {
+    fn time_without_urgent_work_is_not_owed() {
         let mut budget = budget(10);
         for now in (0..1_000_000).step_by(1_000) {
             assert_eq!(budget.next_level(LOW, now), 40);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_process_owes_a_hundred_quanta() {
+    fn a_stopped_process_owes_at_most_a_hundred_quanta() {
         let mut budget = budget(10);
         assert_eq!(budget.next_level(URGENT | LOW, 0), 40);
         budget.charge(u64::MAX / 2, u64::MAX / 2);

@@ -48,16 +48,16 @@ impl<H: Host> Vcpu<H> {
         self.counters.spawned.load(Relaxed)
     }
 
-    /// Returns the number of coroutines of a level queued here: ready or suspended. One load, from
-    /// any thread; coroutines in the inbox do not count.
+    /// Returns the number of coroutines of a level queued here: ready or suspended. Coroutines in
+    /// the inbox do not count. Costs one load, on any thread.
     #[must_use]
     pub fn ready_len(&self, level: Level) -> usize {
         self.lengths.len(level)
     }
 
     /// Returns true if all work of a level here is *expired* polls: suspended at the
-    /// [tail](crate::QueueEnd::Tail) of the level, after they have used their quantum. Three loads,
-    /// from any thread; concurrent changes may be seen or not.
+    /// [tail](crate::QueueEnd::Tail) of the level, after they have used their quantum. Costs three
+    /// loads, on any thread; concurrent changes may be seen or not.
     #[inline]
     #[must_use]
     pub fn only_expired(&self, level: Level) -> bool {
@@ -65,7 +65,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the number of coroutines suspended here: interrupted in the middle of a poll, and
-    /// not yet resumed. One load, from any thread.
+    /// not yet resumed. Costs one load, on any thread.
     #[must_use]
     pub fn suspended(&self) -> usize {
         self.lengths.suspended()

@@ -8,8 +8,8 @@
 //! Order: `pick` returns the oldest coroutine of the most urgent ready level of the vCPU, or a more
 //! urgent coroutine of another vCPU of the domain, if it may move.
 //!
-//! Cost of a pick: no atomic step, or one exchange where other threads have recently taken the lock
-//! (see `lock`); a clock reading, or one at every fourth pick (see
+//! Cost of a pick: taking the lock, which needs an atomic exchange only if other threads have
+//! recently taken it (see `lock`); a clock reading, or one at every fourth pick (see
 //! [`Config::coarse_below`](crate::Config::coarse_below)); a constant number of plain loads and
 //! stores; and with more than one vCPU one load per other vCPU. No allocation. The upcalls are
 //! [`Host::now`], and [`Host::kick`] if work is left for an idle vCPU.
@@ -121,8 +121,8 @@ struct Guarded<H: Host> {
     served: [u64; LEVELS],
     /// Level at which the current poll was picked.
     picked: u8,
-    /// For each level, the ticks of its turn that the coroutine which keeps its place at the head
-    /// has used.
+    /// For each level, the ticks of its quantum that the coroutine which keeps its place at the
+    /// head has used.
     used: [u64; LEVELS],
     /// Budget of fruitless looks.
     looks: TokenBucket,
@@ -154,7 +154,7 @@ struct Published {
     parked: AtomicBool,
     /// Set after a look has found the poll under way to be long.
     long: AtomicBool,
-    /// State of work that idle vCPUs may take: see `search`.
+    /// Whether idle vCPUs may take ready work that is not behind a long poll: see `search`.
     surplus: AtomicU8,
     wait: WaitWord,
     service: Service,
@@ -182,7 +182,8 @@ pub struct Vcpu<H: Host> {
     lock: Lock,
     /// Last reading of the clock.
     clock: AtomicU64,
-    /// Tick at which the turn of the current poll began, without the time in which it had yielded.
+    /// Tick at which the quantum of the current poll began, without the time in which it had
+    /// yielded: see [`Vcpu::quantum_began`].
     quantum_began: AtomicU64,
     /// Tick of the last look.
     looked_at: AtomicU64,

@@ -47,8 +47,8 @@ impl<H: Host> Vcpu<H> {
     /// fence and a load if no vCPU is parked.
     ///
     /// A vCPU that parks raises `idle`, then looks for work on all vCPUs ([`Vcpu::prepare_park`]);
-    /// here ready work was published before `idle` is read. The steps are ordered by fences, so at
-    /// least one side sees the other.
+    /// this function reads `idle` after the ready work was published. The steps are ordered by
+    /// fences, so at least one side sees the other.
     pub fn announce(&self) {
         fence(SeqCst);
         let domain = self.shared();
@@ -57,8 +57,8 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Returns true if coroutines have arrived since the last pick. Loads only, for a host that
-    /// spins briefly before it parks.
+    /// Returns true if the inbox or the ready queues of this vCPU hold a coroutine. Loads only, for
+    /// a host that spins briefly before it parks.
     #[must_use]
     pub fn has_arrivals(&self) -> bool {
         !self.mail.inbox.is_empty() || self.published.ready.load(Relaxed) != 0

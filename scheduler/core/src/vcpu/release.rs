@@ -21,7 +21,7 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
 }
 
 /// Releases the references of the handle of an exited coroutine. On a thread that serves a vCPU
-/// this takes no atomic step if they are the only ones, as they usually are.
+/// this needs no atomic read-modify-write if they are the only ones, as they usually are.
 ///
 /// # Safety
 /// The caller is the handle, which has seen the exit, and uses no reference afterwards.
@@ -88,7 +88,7 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Releases the count of the domain that the mark of an orphaned slot held.
+    /// Releases the count of the domain that was held for a slot marked as an orphan.
     ///
     /// # Safety
     /// The caller freed a slot that was marked.

@@ -10,8 +10,8 @@ use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
     /// Returns true if the running poll should yield: a more urgent coroutine is ready here, or a
-    /// yield was requested. One load, three if the inbox is not empty; no system call, no atomic
-    /// step.
+    /// yield was requested. Costs one load, or three if the inbox is not empty; no system call, and
+    /// no atomic read-modify-write.
     #[inline]
     #[must_use]
     pub fn need_preempt(&self) -> bool {
@@ -56,22 +56,23 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Requests that the running poll yields, for a reason of the host: a tick, a deadline, the
-    /// board. Any thread; the request lasts until the next pick.
+    /// board. May be called on any thread; the request lasts until the next pick.
     pub fn request_preempt(&self) {
         self.set_preempt_flag(PREEMPT_HOST);
     }
 
     /// Requests one call of [`Host::notify_arrival`] when another thread makes a coroutine ready
     /// here, and until then calls of [`Host::notify_local_arrival`]: for a host whose watcher
-    /// sleeps while a poll is under way. One sequentially consistent store, so that a later look at
-    /// [`Vcpu::bitmap`] sees all work that became ready earlier.
+    /// sleeps while a poll is under way. With `false`, withdraws the request. One sequentially
+    /// consistent store, so that a later read of [`Vcpu::bitmap`] sees all work that became ready
+    /// earlier.
     pub fn set_arrival_notice(&self, requested: bool) {
         self.mail.arrival_notice.store(requested, SeqCst);
         fence(SeqCst);
     }
 
     /// Returns true if the call that [`Vcpu::set_arrival_notice`] requested has not been made yet.
-    /// One load.
+    /// Costs one load.
     #[inline]
     #[must_use]
     pub fn has_arrival_notice(&self) -> bool {

@@ -1,16 +1,16 @@
 //! The search for work: an idle vCPU looks for work that waits behind a long poll of another vCPU.
 //!
-//! A vCPU cannot notify others during a poll that work waits for the end of the poll. So parked
-//! vCPUs look, and the law of *conservation* holds: while a vCPU of a domain is parked, no
-//! coroutine that may run there waits for long.
+//! In the middle of a poll, a vCPU cannot notify others that work waits for the end of that poll.
+//! So parked vCPUs look, and the law of *conservation* holds: while a vCPU of a domain is parked,
+//! no coroutine that may run there waits for long.
 //!
 //! A poll is **long** when it has run for
 //! [`Config::long_poll_after`](crate::Config::long_poll_after) ticks, the cost of moving work to
 //! another CPU: by the ski-rental argument, work behind a poll is left alone until then and moved
 //! afterwards. A look ([`Vcpu::look`]) marks long polls. Work behind a long poll is taken; work
-//! that becomes ready during a long poll is announced to a parked vCPU at once; and the host, which
-//! knows its timers and its I/O, is called with the vCPU. So a long poll is found once, and costs
-//! no further looks.
+//! that becomes ready during a long poll is announced to a parked vCPU at once; and the look passes
+//! the vCPU of the long poll to the host, which can serve the timers and the I/O of that vCPU. So
+//! one look finds a long poll, and parked vCPUs need not look again because of it.
 //!
 //! # Work that an idle vCPU takes
 //!
@@ -20,9 +20,9 @@
 //!   [`Config::notify_above`](crate::Config::notify_above), or work that was there at two looks and
 //!   all the time between.
 //!
-//! Its own vCPU polls all other work sooner than a move would take, and at a lower cost: a child
-//! that is taken before its parent has yielded costs both CPUs their caches. If there is a reason
-//! to take work, the idle vCPU takes the most urgent work of all vCPUs.
+//! All other work is left to its own vCPU, which polls it sooner than it could be moved, and at a
+//! lower cost: if a child is taken before its parent has yielded, both CPUs miss in their caches.
+//! If there is a reason to take work, the idle vCPU takes the most urgent work of all vCPUs.
 //!
 //! # Which vCPU looks, and when
 //!
@@ -47,9 +47,9 @@
 //!
 //! Each wait that ends without work is charged a *period* of `SHARE · long_poll_after` to a
 //! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU in debt looks once a period. So
-//! fruitless looks come at most once a period on average, at any load. A stranded coroutine waits
-//! for at most 2 · `long_poll_after` plus the cost of a wake-up where long polls are found or rare,
-//! and for a period more where looks at many short polls have used up the budget.
+//! fruitless looks come at most once a period on average, at any load. A coroutine behind a long
+//! poll waits for at most 2 · `long_poll_after` plus the cost of a wake-up, and for a period more
+//! if fruitless looks at many short polls have used up the budget.
 //!
 //! A vCPU that is not parked also looks, once a period ([`Vcpu::is_look_due`]): work that is more
 //! urgent than its own may wait behind a long poll of another vCPU while no vCPU is parked.
@@ -92,10 +92,14 @@ pub(super) fn budget(long_poll_after: u64) -> TokenBucket {
 ///          ├────────────► Sleeps  ──┘
 ///          └────────────► Saves   ─────────────► Saved (until the next `sleep_limit`)
 /// ```
+///
+/// That is with [`Config::long_poll_after`](crate::Config::long_poll_after), except that picks then
+/// make no step. Without it no vCPU looks: `sleep_limit` makes no step, `unpark` leads from `Over`
+/// to `Ended`, and a pick back to `Over`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Wait {
-    /// The vCPU has picked since its last wait.
+    /// The vCPU has not waited yet, or has picked since its last wait.
     Over,
     /// The vCPU looks when the limit of its wait is over.
     Watches,
@@ -197,7 +201,7 @@ impl<H: Host> Vcpu<H> {
             .filter(move |vcpu| vcpu.index != own && !vcpu.is_retired())
     }
 
-    /// Returns true if a look has found the poll under way here to be long. One load.
+    /// Returns true if a look has found the poll under way here to be long. Costs one load.
     #[inline]
     #[must_use]
     pub fn is_long(&self) -> bool {
@@ -303,7 +307,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns true if this vCPU has not looked for a period, judged by its last reading of the
-    /// clock. For a vCPU that is not parked. A few loads.
+    /// clock. For a vCPU that is not parked. Costs a few loads.
     #[inline]
     #[must_use]
     pub fn is_look_due(&self) -> bool {

@@ -33,9 +33,10 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) closed: AtomicBool,
     pub(crate) spawn_sites: SpawnSites<H>,
 
-    /// Begins the words that spawns from outside and changes of the number of handles write.
+    /// Begins the words that are written by spawns from outside (by threads that serve no vCPU) and
+    /// by changes of the number of handles.
     outside: NextLine,
-    /// Index of the vCPU for the next coroutine from outside.
+    /// Counter by which coroutines from outside are distributed over the vCPUs in turn.
     next: AtomicUsize,
     /// Number of `Domain` handles, including the handles of executors.
     pub(crate) handles: AtomicUsize,
@@ -130,6 +131,8 @@ impl<H: Host> Shared<H> {
         self.choose(|vcpu| !core::ptr::eq(vcpu, not))
     }
 
+    /// Returns a vCPU in service that `accept` accepts: a parked one if possible, else the next in
+    /// turn.
     pub(crate) fn choose(&self, accept: impl Fn(&Vcpu<H>) -> bool) -> Option<&Vcpu<H>> {
         let accept = |vcpu: &&Vcpu<H>| !vcpu.is_retired() && accept(vcpu);
         if self.idle.load(Relaxed) != 0
@@ -206,15 +209,15 @@ impl<H: Host> Shared<H> {
             TransitionToReady::Exited => Err(Dead),
             TransitionToReady::Absorbed => Ok(()),
             TransitionToReady::Enqueue => {
-                // SAFETY: `Enqueue` makes the coroutine ours.
+                // SAFETY: `Enqueue` gives this thread the right to enqueue the coroutine.
                 unsafe { Vcpu::admit_from(here, slot) };
                 Ok(())
             }
         }
     }
 
-    /// Returns the number of free slots. Called when no vCPU is served any more and no slot is
-    /// taken. O(n).
+    /// Returns the number of free slots. Called only when no vCPU is served any more and no thread
+    /// takes slots. O(n).
     pub(crate) fn count_free(&self) -> usize {
         // SAFETY: the vCPUs are not served, so only this thread uses their caches.
         let cached = self.vcpus().map(|vcpu| unsafe { vcpu.slot_cache.len() });

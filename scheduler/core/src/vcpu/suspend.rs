@@ -1,9 +1,9 @@
 //! Suspension of polls: a host that can stop a thread stops a poll in the middle, and resumes it on
 //! the same stack.
 //!
-//! A stopped poll gives up the ownership of its coroutine. Either the coroutine is queued
-//! ([`Vcpu::suspend_current`]), and [`pick`](crate::Executor::pick) returns [`Picked::Resume`] in
-//! its turn. Or its thread sleeps in the middle of the poll and could not continue: then the
+//! A stopped poll gives up the ownership of its coroutine. Usually the coroutine is queued
+//! ([`Vcpu::suspend_current`]), and a later [`pick`](crate::Executor::pick) returns it as
+//! [`Picked::Resume`]. If the thread sleeps in the middle of the poll and could not continue, the
 //! coroutine is in no queue ([`Vcpu::set_aside_current`]) until [`SetAside::requeue`].
 
 use core::ptr::NonNull;
@@ -39,7 +39,7 @@ impl<H: Host> SetAside<H> {
     }
 
     /// Queues the coroutine, whose thread can continue, first in its level on the vCPU on which it
-    /// was stopped. From any thread.
+    /// was stopped. May be called on any thread.
     pub fn requeue(self) {}
 }
 
@@ -58,7 +58,7 @@ impl<H: Host> Drop for SetAside<H> {
 
 impl<H: Host> Vcpu<H> {
     /// Suspends the coroutine that is being polled here: it queues in its level as
-    /// [`State::Suspended`](crate::State::Suspended), and in its turn `pick` returns
+    /// [`State::Suspended`](crate::State::Suspended), and a later `pick` returns it as
     /// [`Picked::Resume`](crate::Picked::Resume). `None` if no coroutine is being polled.
     ///
     /// # Safety
@@ -78,8 +78,8 @@ impl<H: Host> Vcpu<H> {
         Some(id_of(coroutine))
     }
 
-    /// Suspends the current coroutine, whose thread sleeps, without queueing it:
-    /// [`SetAside::requeue`] does, or the drop of the result.
+    /// Suspends the current coroutine, whose thread sleeps, without queueing it. Dropping the
+    /// result queues it, and so does [`SetAside::requeue`].
     ///
     /// # Safety
     /// Same as [`Vcpu::suspend_current`]; and the domain outlives the result.

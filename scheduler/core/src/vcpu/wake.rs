@@ -19,7 +19,7 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     let coroutine = unsafe { slot.as_ref() };
     if coroutine.vcpu().polls_here(coroutine) {
         // The coroutine wakes itself in its poll, as most coroutines that yield do: the end of the
-        // poll sees the wake without an atomic step.
+        // poll sees the wake without an atomic read-modify-write.
         coroutine.wake_itself();
         return;
     }
@@ -35,15 +35,15 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
 unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
     // SAFETY: slots outlive their references.
     match unsafe { slot.as_ref() }.word.wake() {
-        // SAFETY: `Enqueue` makes the coroutine ours.
+        // SAFETY: `Enqueue` gives this thread the right to enqueue the coroutine.
         TransitionToReady::Enqueue => unsafe { Vcpu::admit(slot) },
         TransitionToReady::Absorbed | TransitionToReady::Exited => {}
     }
 }
 
 /// Cancels the coroutine of this generation in a slot. If it is being polled, the poll is asked to
-/// yield, so that a computing poll which calls `need_preempt` ends, even while no other coroutine
-/// is ready.
+/// yield, so that a long poll that checks `need_preempt` ends, even while no other coroutine is
+/// ready.
 ///
 /// # Safety
 /// The caller holds a reference to the coroutine, if the slot's tenant is of this generation.
@@ -55,7 +55,7 @@ pub(crate) unsafe fn cancel_slot<H: Host>(
     // SAFETY: slots outlive their references.
     let wake = unsafe { slot.as_ref() }.word.wake_by_id(generation, true);
     match wake {
-        // SAFETY: `Enqueue` makes the coroutine ours.
+        // SAFETY: `Enqueue` gives this thread the right to enqueue the coroutine.
         TransitionToReady::Enqueue => unsafe { Vcpu::admit(slot) },
         // SAFETY: the caller holds a reference.
         TransitionToReady::Absorbed => unsafe { Vcpu::preempt_cancelled(slot) },

@@ -36,8 +36,8 @@ impl Poll {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Returns the poll under way here; `None` if there is none, or if the poll ends meanwhile. Any
-    /// thread; a few atomic steps, and no lock.
+    /// Returns the poll under way here; `None` if there is none, or if the poll ends meanwhile. May
+    /// be called on any thread. Costs a few atomic operations, and no lock.
     #[must_use]
     pub fn current_poll(&self) -> Option<Poll> {
         let slot = NonNull::new(self.current.load(Acquire))?;
@@ -57,19 +57,20 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Makes the end of the poll under way here call [`Host::on_watched_poll_end`] with the poll
-    /// and its end. Any thread; two loads and a store.
+    /// and its end. May be called on any thread. Costs two loads and a store.
     pub fn watch_current_poll(&self) {
         self.watched.store(self.current.load(Relaxed), Relaxed);
     }
 
-    /// Returns true if the poll that has just ended is to be reported. One load.
+    /// Returns true if the poll that has just ended is to be reported. Costs one load.
     #[inline]
     pub(crate) fn is_watched(&self, slot: NonNull<Slot<H>>) -> bool {
         self.watched.load(Relaxed) == slot.as_ptr()
     }
 
     /// Returns the poll of the calling thread, which has just ended, with the level at which it was
-    /// picked: a connection that served a request is back at the level of receiving.
+    /// picked. The coroutine may have changed its level in the poll, as a server's connection does
+    /// when it has received or served a request.
     ///
     /// # Safety
     /// The caller owns the coroutine.

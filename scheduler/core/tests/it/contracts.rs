@@ -52,11 +52,11 @@ fn a_coroutine_that_yielded_in_another_domain_returns_there() {
     let handle = other.spawn(yield_now(), at(7)).unwrap();
     let yielded = serving(&there, || {
         let Some(Picked::Poll(running)) = there.pick(None) else {
-            panic!("a coroutine is ready")
+            panic!("no coroutine is ready")
         };
         match running.poll() {
             Polled::Yielded(yielded) => yielded,
-            _ => panic!("the coroutine yields"),
+            _ => panic!("the coroutine does not yield"),
         }
     });
     assert!(serving(&here, || here.pick(Some(yielded)).is_none()));
@@ -83,11 +83,11 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_current_in_its_poll() {
     let kept = spawn(5);
     let other = serving(&vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-            panic!("a coroutine is ready")
+            panic!("no coroutine is ready")
         };
         let other = spawn(9);
         let Some(Picked::Poll(one)) = vcpu.pick(None) else {
-            panic!("a coroutine is ready")
+            panic!("no coroutine is ready")
         };
         assert!(matches!(one.poll(), Polled::Yielded(_)));
         // The kept coroutine is neither queued nor current.
@@ -102,7 +102,7 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_current_in_its_poll() {
     assert_eq!(*seen.lock().unwrap(), [other, kept, kept, other]);
 }
 
-/// The coroutine has kept its place and used a part of its turn, which continues.
+/// The coroutine has kept its place and used a part of its quantum, which continues.
 #[test]
 fn make_current_changes_nothing_for_the_current_coroutine() {
     let domain = domain(Config::default());
@@ -125,14 +125,14 @@ fn make_current_changes_nothing_for_the_current_coroutine() {
     let _keeps = domain.spawn(keeps, at(7)).unwrap();
     serving(&vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-            panic!("a coroutine is ready")
+            panic!("no coroutine is ready")
         };
         let Polled::Yielded(yielded) = running.poll() else {
-            panic!("the coroutine yields")
+            panic!("the coroutine does not yield")
         };
         time().store(105, Relaxed);
         let Some(Picked::Poll(running)) = vcpu.pick(Some(yielded)) else {
-            panic!("the coroutine is ready")
+            panic!("no coroutine is ready")
         };
         assert_eq!(quantum_began(), 100);
         running.make_current();
@@ -203,7 +203,7 @@ fn times_of_any_length_are_accepted() {
     }
 }
 
-/// The poll computes and calls `need_preempt`, while no other coroutine is ready.
+/// The poll runs on and calls `need_preempt`, while no other coroutine is ready.
 #[test]
 fn a_cancelled_poll_is_asked_to_yield() {
     let domain = domain(Config::default());

@@ -8,8 +8,8 @@ use std::task::{Poll, Waker};
 use upshift_core::{Config, Domain, Executor, Host, Level, Picked, Polled, Priority, ServedVcpu};
 
 thread_local! {
-    /// Number of live allocations for futures by the test's thread.
-    static BODIES: Cell<isize> = const { Cell::new(0) };
+    /// Number of allocations for futures that the test's thread has made and not yet freed.
+    static LIVE_FUTURES: Cell<isize> = const { Cell::new(0) };
     static OUT_OF_MEMORY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -34,13 +34,13 @@ unsafe impl Host for Counting {
         if OUT_OF_MEMORY.get() {
             return std::ptr::null_mut();
         }
-        BODIES.set(BODIES.get() + 1);
+        LIVE_FUTURES.set(LIVE_FUTURES.get() + 1);
         // SAFETY: the contract is the caller's.
         unsafe { std::alloc::alloc(layout) }
     }
 
     unsafe fn free(memory: *mut u8, layout: Layout) {
-        BODIES.set(BODIES.get() - 1);
+        LIVE_FUTURES.set(LIVE_FUTURES.get() - 1);
         // SAFETY: the contract is the caller's.
         unsafe { std::alloc::dealloc(memory, layout) }
     }
@@ -58,7 +58,9 @@ fn run(executor: &Executor<Counting>) {
 }
 
 /// Returns a future that stores its waker and never ends.
-fn blocks(place: &'static std::thread::LocalKey<Cell<Option<Waker>>>) -> impl Future<Output = ()> {
+fn store_waker_forever(
+    place: &'static std::thread::LocalKey<Cell<Option<Waker>>>,
+) -> impl Future<Output = ()> {
     poll_fn(move |cx| {
         place.set(Some(cx.waker().clone()));
         Poll::Pending
@@ -70,32 +72,32 @@ thread_local! {
 }
 
 #[test]
-fn a_waker_does_not_keep_the_future() {
+fn a_waker_does_not_keep_the_memory_of_the_future() {
     let domain = Domain::new(Counting, Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    let handle = domain.spawn(blocks(&WAKER), LEVEL).unwrap();
+    let handle = domain.spawn(store_waker_forever(&WAKER), LEVEL).unwrap();
     run(&vcpu);
-    assert_eq!(BODIES.get(), 1);
+    assert_eq!(LIVE_FUTURES.get(), 1);
     handle.cancel();
     handle.detach();
     run(&vcpu);
-    assert_eq!(BODIES.get(), 0, "although the waker remains");
+    assert_eq!(LIVE_FUTURES.get(), 0, "although the waker remains");
     let waker = WAKER.take().unwrap();
     drop((vcpu, domain));
     waker.wake();
 }
 
 #[test]
-fn the_output_goes_with_the_handle() {
+fn the_output_is_freed_with_the_handle() {
     let domain = Domain::new(Counting, Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let handle = domain.spawn(async { [7; 20] }, LEVEL).unwrap();
     run(&vcpu);
-    assert_eq!(BODIES.get(), 1);
+    assert_eq!(LIVE_FUTURES.get(), 1);
     drop((vcpu, domain));
-    assert_eq!(BODIES.get(), 1);
+    assert_eq!(LIVE_FUTURES.get(), 1);
     drop(handle);
-    assert_eq!(BODIES.get(), 0);
+    assert_eq!(LIVE_FUTURES.get(), 0);
 }
 
 #[test]
@@ -111,5 +113,5 @@ fn without_memory_for_the_future_a_spawn_fails_and_no_slot_is_lost() {
     assert_eq!(handle.id().index(), 1);
     run(&vcpu);
     drop(handle);
-    assert_eq!(BODIES.get(), 0);
+    assert_eq!(LIVE_FUTURES.get(), 0);
 }

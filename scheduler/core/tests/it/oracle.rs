@@ -408,12 +408,12 @@ proptest! {
 
     /// Invariants 1, 2 and 5.
     #[test]
-    fn one_vcpu_polls_in_the_order_of_the_sorted_list(steps in steps()) {
+    fn one_vcpu_polls_the_coroutines_that_the_model_predicts(steps in steps()) {
         compare(1, &steps)?;
     }
 
     #[test]
-    fn two_vcpus_poll_the_levels_of_the_sorted_list(steps in steps()) {
+    fn two_vcpus_poll_the_levels_that_the_model_predicts(steps in steps()) {
         compare(2, &steps)?;
     }
 }

@@ -1,5 +1,5 @@
-//! Races of two threads at the end of a coroutine, a vCPU or a domain, in the smallest runs that
-//! have them. Under Miri each run is another schedule.
+//! Races of two threads, most of them at the end of a coroutine, a vCPU or a domain, each in the
+//! smallest program that has it. Under Miri each round has another schedule.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};

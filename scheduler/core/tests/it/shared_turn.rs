@@ -12,10 +12,10 @@ use upshift_core::{Config, CoroutineId, Picked, QueueEnd};
 #[derive(Default)]
 struct Resumptions(Vec<(u64, u64, CoroutineId)>);
 
-/// Runs `suspended` coroutines beside fresh ones of their level that are always ready. A suspended
-/// coroutine runs for a time of `turns` when it is resumed; the fresh ones run for the times of
-/// `polls`, one after the other. Returns the times at which the fresh coroutines began and ended,
-/// and the resumptions.
+/// Runs a number of suspended coroutines beside a fresh one of their level that is always ready. A
+/// suspended coroutine runs for a time taken from `turns` when it is resumed; the polls of the
+/// fresh one take the times in `polls`. Returns the times at which the fresh coroutine began and
+/// ended, and the resumptions.
 fn contend(
     suspended: usize,
     suspended_delay: u64,
@@ -39,7 +39,8 @@ fn contend(
         let turns = turns.to_vec();
         let long = async move {
             let executor = server.get();
-            // SAFETY: the poll continues when it has been picked again, after the fresh ones.
+            // SAFETY: the poll continues when it has been picked again, after the fresh coroutine
+            // has ended.
             let suspend = || unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
             let me = suspend();
             loop {
@@ -86,7 +87,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn suspended_coroutines_share_one_turn_in_their_patience(
+    fn suspended_coroutines_share_one_turn_per_suspended_delay(
         suspended in 1..8_usize,
         suspended_delay in 10..300_u64,
         polls in prop::collection::vec(1..100_u64, 1..200),
@@ -97,7 +98,7 @@ proptest! {
         let turn = *turns.iter().max().unwrap();
         // Resumptions before the first fresh coroutine and after the last do not count.
         let runs: Vec<_> = runs.into_iter().filter(|go| (begun..ended).contains(&go.0)).collect();
-        // Fresh coroutines keep the rest: at most one resumption per delay.
+        // The fresh coroutine gets the rest of the time: there is at most one resumption per delay.
         for pair in runs.windows(2) {
             let apart = pair[1].0 - pair[0].0;
             prop_assert!(apart + poll + turn >= suspended_delay, "{apart} apart: {pair:?}");

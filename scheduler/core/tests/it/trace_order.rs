@@ -468,7 +468,7 @@ fn a_coroutine_that_yields_with_another_level_goes_to_the_tail() {
 }
 
 #[test]
-fn a_turn_continues_over_polls_that_yield_in_place() {
+fn a_quantum_continues_over_polls_that_yield_in_place() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     domain.host().time.store(100, Ordering::Relaxed);
@@ -488,7 +488,7 @@ fn a_turn_continues_over_polls_that_yield_in_place() {
     domain.spawn(works, at(7)).unwrap().detach();
     domain.spawn(trace.say("old"), at(7)).unwrap().detach();
     run(&vcpu, 100);
-    // Each poll takes 10 ticks, and the turn begins with the first.
+    // Each poll takes 10 ticks, and the quantum begins with the first.
     assert_eq!(began.take(), "100 100 100");
     assert_eq!(trace.take(), "old");
 }

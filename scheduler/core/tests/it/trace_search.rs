@@ -39,7 +39,7 @@ fn polling<R: Send + 'static>(
     serving(vcpu, || {
         domain.spawn(async {}, at(40)).unwrap().detach();
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-            panic!("the coroutine is ready")
+            panic!("no coroutine is ready")
         };
         let result = during();
         let _ = running.poll();
@@ -80,7 +80,7 @@ fn work_behind_a_long_poll_is_found_when_the_poll_is_long() {
     polling(&domain, &a, || {
         domain.spawn(block_once(), at(50)).unwrap().detach();
         pass(&domain, AFTER - 1);
-        assert!(!b.look(|_| false), "not long yet");
+        assert!(!b.look(|_| false), "found before it is long");
         assert!(!a.is_long());
         pass(&domain, 1);
         let mut seen = Vec::new();
@@ -94,7 +94,7 @@ fn work_behind_a_long_poll_is_found_when_the_poll_is_long() {
         assert_eq!(run(&b, 10), 1);
     });
     run(&a, 10);
-    assert!(!a.is_long(), "the next poll is another poll");
+    assert!(!a.is_long(), "the mark ends with the poll");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn fruitless_looks_eventually_come_once_a_period() {
             pass(&domain, limit);
             // Polls are short: the one under way has just begun.
             a.refresh_clock();
-            assert!(!b.look(|_| panic!("no poll is long")));
+            assert!(!b.look(|_| panic!("a short poll is called long")));
             b.charge_fruitless_wait();
             looks += 1;
         }
@@ -190,7 +190,7 @@ fn one_of_several_idle_vcpus_looks_and_the_next_takes_its_place() {
 }
 
 #[test]
-fn a_vcpu_that_serves_looks_once_a_period() {
+fn a_vcpu_that_is_not_parked_looks_once_a_period() {
     let (domain, a, b) = two_vcpus();
     b.refresh_clock();
     assert!(b.is_look_due());

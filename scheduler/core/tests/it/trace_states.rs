@@ -113,7 +113,7 @@ fn a_suspended_coroutine_lets_fresh_ones_of_its_level_go_first() {
 }
 
 #[test]
-fn a_suspended_coroutine_is_patient_for_a_bounded_time() {
+fn a_suspended_coroutine_waits_for_fresh_ones_for_a_bounded_time() {
     assert_eq!(suspended_among_yielding(25, 10), "a b a b a long b");
 }
 
@@ -132,7 +132,7 @@ fn a_resumed_coroutine_gets_a_turn_if_fresh_ones_wait() {
             }
             match executor.pick(None) {
                 Some(Picked::Resume { for_a_turn, .. }) => assert_eq!(for_a_turn, expected),
-                _ => panic!("the suspended coroutine is the oldest"),
+                _ => panic!("another coroutine is picked, or none"),
             }
         };
         let handle = domain.spawn(long, at(20)).unwrap();
@@ -524,7 +524,7 @@ fn a_poll_that_is_suspended_for_urgent_work_resumes_first() {
             match executor.pick(None) {
                 Some(Picked::Resume { id, .. }) => break assert_eq!(id, me),
                 Some(Picked::Poll(running)) => drop(running.poll()),
-                None => panic!("the suspended coroutine is ready"),
+                None => panic!("the suspended coroutine is not ready"),
             }
         }
         t.push("long");

@@ -105,7 +105,7 @@ fn a_theft_from_the_inbox_asks_the_poll_of_the_victim_to_yield() {
     serving(&a, || {
         domain.spawn(async {}, at(40)).unwrap().detach();
         let Some(Picked::Poll(running)) = a.pick(None) else {
-            panic!("the coroutine is ready")
+            panic!("no coroutine is ready")
         };
         serving(&b, || {
             ids.into_iter().for_each(|id| domain.wake(id).unwrap());

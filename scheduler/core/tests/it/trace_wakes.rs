@@ -66,9 +66,9 @@ fn invariant_2_wakes_during_a_poll_poll_once_more() {
     let future = async move {
         for _ in 0..2 {
             t.push("poll");
-            let mut waked = false;
+            let mut woken = false;
             poll_fn(|cx| {
-                if std::mem::replace(&mut waked, true) {
+                if std::mem::replace(&mut woken, true) {
                     return Poll::Ready(());
                 }
                 let waker = cx.waker().clone();

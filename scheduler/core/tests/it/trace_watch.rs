@@ -36,7 +36,7 @@ fn a_poll_is_seen_from_another_thread_while_it_lasts() {
         domain.spawn_at(future, at(9), here).unwrap()
     });
     run(&vcpu, 10);
-    let poll = observer.join().unwrap().expect("under way");
+    let poll = observer.join().unwrap().expect("a poll is under way");
     assert_eq!(poll.id, handle.id());
     assert_eq!(poll.level, level(9));
     assert_eq!(poll.location, here);

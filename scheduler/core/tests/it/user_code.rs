@@ -13,7 +13,8 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use crate::support::{TestHost, Trace, at, block_once, domain, is_critical, run, serving};
 use upshift_core::{Config, Domain, Executor};
 
-/// Records each call, and whether it was made in a critical section or outside of a poll.
+/// Records each call. A `!` before its name marks a call in a critical section, `outside` after its
+/// name a call outside of a poll.
 #[derive(Clone)]
 struct Probe {
     trace: Trace,

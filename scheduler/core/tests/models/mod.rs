@@ -97,8 +97,8 @@ impl ModelHost {
     }
 }
 
-/// Checks a model with at most two threads besides the first, and this number of preemptions unless
-/// the environment says otherwise.
+/// Checks a model with at most two threads besides the first, and at most this number of
+/// preemptions. `LOOM_MAX_PREEMPTIONS` may lower that number, but not raise it.
 pub fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_threads = 3;
@@ -194,7 +194,7 @@ pub fn turn(vcpu: &Executor<ModelHost>) -> bool {
 pub fn polling<R>(vcpu: &Executor<ModelHost>, during: impl FnOnce() -> R) -> R {
     serving(vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-            panic!("something is ready")
+            panic!("no coroutine is ready")
         };
         let result = during();
         drop(running.poll());

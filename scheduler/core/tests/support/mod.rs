@@ -43,7 +43,7 @@ pub struct TestHost {
     pub watched: Mutex<Vec<(upshift_core::Poll, u64)>>,
 }
 
-// SAFETY: `SERVED` is set only by `serve`, which has the executor.
+// SAFETY: `SERVED` is set only by `serving`, which has the executor.
 unsafe impl Host for TestHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -208,7 +208,7 @@ pub fn yield_now() -> impl Future<Output = ()> + Send {
     })
 }
 
-/// Runs one turn, and returns the coroutine that was polled and its level.
+/// Picks and polls one coroutine, and returns its id and its level.
 pub fn step(executor: &Executor<TestHost>) -> Option<(CoroutineId, Level)> {
     serving(executor, || match executor.pick(None)? {
         Picked::Resume { id, .. } => panic!("{id} was not suspended"),

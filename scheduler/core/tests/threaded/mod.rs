@@ -43,7 +43,7 @@ unsafe impl Host for ThreadHost {
     }
     fn kick(&self, index: usize) {
         let thread = self.threads[index].lock().unwrap().clone();
-        thread.expect("a thread that parks is served").unpark();
+        thread.expect("a parked vCPU is served").unpark();
     }
     fn relax(&self, spins: u32) {
         if cfg!(miri) || spins > 16 {

@@ -28,7 +28,7 @@ pub(super) struct FloorLaw {
     uses: Vec<Use>,
     /// Excess of polls ahead of urgent work over the share, for each vCPU.
     ahead: Vec<u64>,
-    /// Time that the floor lacks of its share while it has work; on a machine with one vCPU.
+    /// Time by which the floor is behind its share while it has work; on a machine with one vCPU.
     behind: u64,
     /// *Q* + *P*.
     bound: u64,
@@ -106,7 +106,7 @@ impl FloorLaw {
         let (what, excess) = if most_ahead > self.bound {
             ("went ahead of urgent work for", most_ahead)
         } else if self.promises && self.behind > self.bound {
-            ("lack of their share", self.behind)
+            ("are behind their share by", self.behind)
         } else {
             return None;
         };

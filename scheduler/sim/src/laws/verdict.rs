@@ -144,7 +144,7 @@ impl Laws {
         self.violation(
             world,
             Law::Progress,
-            "the vCPUs spin and get nowhere".into(),
+            "the vCPUs spin without progress".into(),
         )
     }
 
@@ -222,7 +222,7 @@ impl Laws {
         self.check_lending(world)?;
         if idle != world.domain.idle_vcpus() {
             let what = format!(
-                "{idle} are parked, {} are counted",
+                "{idle} vCPUs are parked, and {} are counted",
                 world.domain.idle_vcpus()
             );
             return Err(self.violation(world, Law::Truth, what));

@@ -64,8 +64,8 @@ pub struct Wait {
     pub lacked: bool,
     /// Set if the poll had a turn, or was stopped for a turn of another poll.
     pub turned: bool,
-    /// Set if another poll arrived while an equal waited: the watcher may have been woken, and each
-    /// look is charged.
+    /// Set if another poll arrived while an equal waited. The bound of the theorem then does not
+    /// apply: the arrival may have woken the watcher, and each look is charged to the budget.
     pub followed: bool,
 }
 

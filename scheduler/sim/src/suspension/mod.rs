@@ -277,7 +277,7 @@ impl Machine<'_> {
             {
                 *waited_since = None;
             }
-            self.start(index, poll.expect("found there"), 0);
+            self.start(index, poll.expect("still queued"), 0);
         }
     }
 

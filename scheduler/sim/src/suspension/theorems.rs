@@ -22,7 +22,7 @@ pub enum Service {
 pub enum Levels {
     /// All polls at one level.
     Same,
-    /// One poll of this number is more urgent than the others, on average.
+    /// On average, one in this number of polls is more urgent than the others.
     UrgentOneIn(u64),
     /// Eight levels, in equal parts.
     Eight,
@@ -166,8 +166,8 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Returns the longest time in nanoseconds that theorem 1 or 2 allows for a wait. `loses`: polls
-/// sleep or wait for the CPU.
+/// Returns the longest time in nanoseconds that theorem 1 or 2 allows for a wait. `loses` is true
+/// if polls of the load sleep or wait for the CPU.
 fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     let (cost, slow) = (load.cost, load.slow);
     let quantum = load.quantum.max(4 * cost);
@@ -209,18 +209,18 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
         let theorem = 1 + u8::from(wait.is_equal);
         let most = longest(load, wait, loses);
         if wait.waited > most {
-            return Err(format!("theorem {theorem}: {wait:?}, at most {most}"));
+            return Err(format!("theorem {theorem}: over {most} ns: {wait:?}"));
         }
     }
     if outcome.for_expired != 0 {
         let count = outcome.for_expired;
         return Err(format!(
-            "theorem 2: {count} for polls that had used their quantum"
+            "theorem 2: {count} suspensions for polls that had used their quantum"
         ));
     }
     if outcome.before_quantum != 0 {
         let count = outcome.before_quantum;
-        return Err(format!("theorem 2: {count} before their quantum"));
+        return Err(format!("theorem 2: {count} suspended before the quantum"));
     }
     for (vcpu, suspended) in outcome.suspended.iter().enumerate() {
         // Largest lead of the cost of suspensions over its share of the time.
@@ -230,7 +230,7 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             lowest = lowest.min(spent);
             let ahead = spent + i128::from(cost * SHARE) - lowest;
             if ahead > i128::from(SHARE * BURST) {
-                return Err(format!("theorem 3: {ahead} ns of time ahead at {at}"));
+                return Err(format!("theorem 3: {ahead} ns over the share at {at}"));
             }
         }
         let turns = outcome.turns[vcpu];
@@ -253,7 +253,7 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
         + 3 * (cost + late);
     if outcome.kept_off > apart {
         let time = outcome.kept_off;
-        return Err(format!("theorem 4: kept off for {time}, at most {apart}"));
+        return Err(format!("theorem 4: {time} ns off the CPU; bound {apart}"));
     }
     let asleep = 2 * MAX_SUSPENSION + cost + 2 * late;
     if outcome.slept_in_the_way > asleep {

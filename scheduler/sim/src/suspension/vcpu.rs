@@ -11,7 +11,9 @@ pub(super) struct Poll {
     /// Index of the poll's arrival.
     pub(super) n: usize,
     pub(super) level: u8,
+    /// CPU time that the poll still needs.
     pub(super) left: u64,
+    /// CPU time that the poll has used.
     pub(super) total: u64,
     /// Time since the poll began, without the time in which it was suspended.
     pub(super) elapsed: u64,
@@ -40,6 +42,7 @@ pub(super) enum Activity {
         poll: Poll,
         stretch: Stretch,
         until: u64,
+        /// Time since which other polls have waited for the end of the sleep, if any wait.
         waited_since: Option<u64>,
     },
     Switching {
@@ -95,6 +98,7 @@ impl Alarm {
 pub(super) struct Vcpu {
     slow: u64,
     pub(super) queues: Vec<VecDeque<Poll>>,
+    /// Bitmap of the queues that are not empty.
     pub(super) waiting: u64,
     pub(super) activity: Activity,
     pub(super) policy: Policy,
