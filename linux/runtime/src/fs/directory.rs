@@ -22,7 +22,7 @@ const BATCH: usize = 128;
 /// Creates a directory, whose parent must exist.
 ///
 /// # Errors
-/// `AlreadyExists`, `NotFound`, `PermissionDenied`, …; and outside a runtime.
+/// `AlreadyExists`, `NotFound`, `PermissionDenied`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -43,7 +43,7 @@ pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// Creates a directory and its parents, as far as they do not exist.
 ///
 /// # Errors
-/// `PermissionDenied`, `NotADirectory`, …; and outside a runtime.
+/// `PermissionDenied`, `NotADirectory`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -66,7 +66,7 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 /// Removes an empty directory.
 ///
 /// # Errors
-/// `NotFound`, `DirectoryNotEmpty`, …; and outside a runtime.
+/// `NotFound`, `DirectoryNotEmpty`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -88,7 +88,7 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// Removes a directory with all its contents; symbolic links are removed, not followed.
 ///
 /// # Errors
-/// `NotFound`, `PermissionDenied`, …: a part may have been removed; and outside a runtime.
+/// `NotFound`, `PermissionDenied`, …: a part may have been removed; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -121,7 +121,7 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 /// ```
 ///
 /// # Errors
-/// `NotFound`, `NotADirectory`, `PermissionDenied`, …; and outside a runtime.
+/// `NotFound`, `NotADirectory`, `PermissionDenied`, …; also fails outside a runtime.
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref().to_owned();
     let (batch, listing) = blocking::run(move || Ok(take(std::fs::read_dir(path)?))).await?;

@@ -260,7 +260,7 @@ impl OpenOptions {
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination of options without
-    /// meaning; and outside a runtime.
+    /// meaning; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -131,7 +131,7 @@ impl Io {
     /// arrived, without consuming them. Also returns when `enough` returns true for these bytes.
     ///
     /// # Errors
-    /// `ConnectionReset` and the like; and outside a runtime.
+    /// `ConnectionReset` and the like; also fails outside a runtime.
     pub async fn peek(
         &mut self,
         count: usize,
@@ -155,7 +155,7 @@ impl Io {
     /// Waits for bytes and lends them, without a copy; no bytes mean that the peer has ended.
     ///
     /// # Errors
-    /// `ConnectionReset` and the like; and outside a runtime.
+    /// `ConnectionReset` and the like; also fails outside a runtime.
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         if self.peeked.is_empty() {
             self.stream.poll_fill(cx)

@@ -204,7 +204,7 @@ impl UnixDatagram {
     /// The future may be dropped at any time without losing a message.
     ///
     /// # Errors
-    /// The error of `recv`; and outside a runtime.
+    /// The error of `recv`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
