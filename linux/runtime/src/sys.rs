@@ -4,7 +4,7 @@
 //! The paper "SharedScheduler" (section 4.3.1, "User Space Modification") gives a call one name and
 //! two forms. Without a coroutine id, the call is synchronous: it blocks the thread, like the call
 //! in section 2 of the manual. With a coroutine id, the call is asynchronous: the operation is
-//! started at once on the vCPU's ring, at the caller's priority, and its completion wakes the
+//! started at once on the vCPU's ring, at the caller's level, and its completion wakes the
 //! coroutine `cid`. The asynchronous form is also a future of the same result, for a caller that
 //! awaits the call.
 //!
@@ -440,8 +440,8 @@ where
 /// when the kernel no longer uses it.
 #[must_use = "dropping the call cancels it"]
 pub struct AsyncCall<T, O> {
-    // No bound on `T`, as in `Submission`: with a bound, a coroutine that holds a call with a
-    // `&'static` buffer is refused as not `Send`.
+    // No bound on `T`, as in `Submission`: with a bound, the compiler refuses a coroutine that
+    // holds a call with a `&'static` buffer as not `Send`.
     call: Call<T, O>,
     notify: Option<Arc<Notify>>,
 }

@@ -40,7 +40,7 @@ pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     start(op::MkDirAt::new(None, path, 0o777)?)?.await
 }
 
-/// Creates a directory and its parents, as far as they do not exist.
+/// Creates a directory and those of its parents that do not exist. The directory may exist too.
 ///
 /// # Errors
 /// `PermissionDenied`, `NotADirectory`, …; also fails outside a runtime.
@@ -88,7 +88,8 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// Removes a directory with all its contents; symbolic links are removed, not followed.
 ///
 /// # Errors
-/// `NotFound`, `PermissionDenied`, …: a part may have been removed; also fails outside a runtime.
+/// `NotFound`, `PermissionDenied`, …, after a part may have been removed; also fails outside a
+/// runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -139,7 +140,7 @@ fn take(mut entries: std::fs::ReadDir) -> (Batch, Option<std::fs::ReadDir>) {
     let mut batch = Batch::new();
     for entry in entries.by_ref().take(BATCH) {
         batch.push_back(entry.map(|entry| DirEntry {
-            // The listing itself has the kind, on most file systems.
+            // On most file systems the listing itself contains the kind.
             kind: entry.file_type().ok().map(FileType::from),
             path: entry.path(),
         }));
@@ -244,7 +245,8 @@ impl DirEntry {
         self.path.file_name().unwrap_or_default().to_owned()
     }
 
-    /// Returns the kind; a symbolic link is not followed. No system call on most file systems.
+    /// Returns the kind; a symbolic link is not followed. Costs no system call on most file
+    /// systems.
     ///
     /// # Errors
     /// The errors of [`metadata`](DirEntry::metadata).

@@ -353,8 +353,8 @@ impl File {
         (Ok(()), rest.into_inner())
     }
 
-    /// Waits until data and metadata are on the device, for everything written to this file before
-    /// the call, by any thread or process. Calls that wait at the same time share an `fsync`.
+    /// Waits until everything that any thread or process wrote to this file before the call is on
+    /// the device: data and metadata. Calls that wait at the same time share an `fsync`.
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time; other calls that wait are not disturbed.

@@ -133,8 +133,8 @@ pub(super) fn prepare(socket: RawFd) -> bool {
     if sigpipe_kills {
         return false;
     }
-    // The operations of both drivers on a stream do not depend on the flag.
-    // SAFETY: `F_GETFL` and `F_SETFL` take no pointer; the caller owns the descriptor.
+    // The operations on a stream do not depend on the flag, neither with io_uring nor with
+    // readiness. SAFETY: `F_GETFL` and `F_SETFL` take no pointer; the caller owns the descriptor.
     unsafe {
         let flags = libc::fcntl(socket, libc::F_GETFL);
         flags >= 0
@@ -219,7 +219,7 @@ mod tests {
         drop(from);
         match send_file(to.as_raw_fd(), file.as_fd(), 0, 100) {
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::BrokenPipe),
-            other => assert_eq!(other.unwrap(), None, "cachestat is not there"),
+            other => assert_eq!(other.unwrap(), None, "sent to a closed reader"),
         }
     }
 }

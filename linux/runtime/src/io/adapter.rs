@@ -4,8 +4,8 @@
 //! A [`Source`] lends bytes that it has read, from memory that it or the ring owns; a trait's
 //! `poll_read` copies out of that memory. A [`Sink`] has taken the bytes that it reports as
 //! written: into the kernel, or into a buffer of its own. Neither ever passes borrowed memory to an
-//! operation, so buffers outlive operations however early a future is dropped, and data that had
-//! arrived stays with the source.
+//! operation. So the memory of an operation stays valid however early a future is dropped, and data
+//! that has arrived stays with the source.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -23,7 +23,7 @@ pub(crate) trait Source: Unpin {
 /// A type that can be written to.
 pub(crate) trait Sink: Unpin {
     /// True if [`poll_write_vectored`](Sink::poll_write_vectored) gathers buffers.
-    #[allow(dead_code, reason = "only some of the optional traits ask")]
+    #[allow(dead_code, reason = "only traits of optional features use it")]
     const VECTORED: bool = false;
 
     /// Takes a part of `bytes`, and returns its length.

@@ -6,7 +6,8 @@
 //! encrypt into rustls' buffers and send those: no buffer is added.
 //!
 //! A handshake waits for the peer without a limit: wrap [`Acceptor::accept`] in a
-//! [`timeout`](crate::time::timeout), and make it in the coroutine of the connection.
+//! [`timeout`](crate::time::timeout), and await it in the coroutine of the connection, not in the
+//! coroutine that accepts.
 //!
 //! `examples/tls.rs` creates a certificate and talks to itself.
 

@@ -21,10 +21,10 @@
 //! 3. At the end of the runtime the vCPUs leave first and cancel their coroutines within tokio's
 //!    runtime. Then tokio's tasks are dropped; the drop waits for them for at most [`GRACE`].
 //!
-//! The runtime costs five descriptors and one coroutine until the first use; afterwards, each wake
-//! costs a switch from tokio's thread to the vCPU's. A context is entered once per thread, not per
-//! poll. The only internal of tokio that matters is that its driver waits in an epoll set; where
-//! the set is not found, the thread starts at once.
+//! tokio's runtime costs five descriptors and one coroutine until its first use; afterwards, each
+//! wake costs a switch from tokio's thread to the vCPU's. tokio's context is entered once per
+//! thread, not per poll. The only internal of tokio that matters is that its driver waits in an
+//! epoll set; where the set is not found, the thread starts at once.
 
 use std::cell::RefCell;
 use std::io;
@@ -69,7 +69,7 @@ pub(crate) struct TokioRuntime {
     driver: Arc<Driver>,
 }
 
-/// The part that the coroutine shares with the runtime.
+/// The part that is shared with the coroutine of [`TokioRuntime::drive_when_used`].
 struct Driver {
     state: Mutex<State>,
     /// Name of the thread.
