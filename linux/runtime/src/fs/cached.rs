@@ -5,8 +5,8 @@
 //! name, with `openat2` and `RESOLVE_CACHED`: the same attempts that the ring makes at submission.
 //! If the attempt fails with `EAGAIN`, the operation goes through the ring, which waits.
 //!
-//! * **Never for long.** Neither call waits for a device. A read is made in pieces of at most 1
-//!   MiB, 256 KiB if the vCPU's ring or timers have something more urgent, and it yields between
+//! * **Never for long.** Neither call waits for a device. A read is made in pieces of at most
+//!   1 MiB, 256 KiB if the vCPU's ring or timers have something more urgent, and it yields between
 //!   two pieces like every future of this crate (`coop`); the ring would copy all of it within one
 //!   system call, with the vCPU waiting.
 //! * **Attempts stop where they fail.** After three misses in a row the next operations go through

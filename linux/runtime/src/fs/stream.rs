@@ -247,7 +247,7 @@ impl FileStream {
             .checked_add_signed(by)
             .ok_or_else(|| invalid("a seek to before the beginning of the file"))?;
         if i64::try_from(position).is_err() {
-            return Poll::Ready(Err(invalid("a seek beyond the largest position of a file")));
+            return Poll::Ready(Err(invalid("a seek beyond the last position of a file")));
         }
         if position != self.position {
             self.discard_read_ahead();

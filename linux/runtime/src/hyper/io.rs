@@ -3,8 +3,8 @@
 //! One multishot receive reads for the life of the connection. A read copies from the ring's buffer
 //! into hyper's buffer, and gives the ring's buffer back as soon as all of it has been copied.
 //!
-//! A write gets bytes that hyper lends for the duration of the call, while the ring has to own
-//! them:
+//! A write borrows hyper's bytes for the duration of the call, while the ring has to own the bytes
+//! that it sends:
 //!
 //! ```text
 //!            ≤ MAX_COPIED bytes: gather into the connection's buffer, start a send
@@ -128,8 +128,9 @@ impl Io {
         &self.stream
     }
 
-    /// Waits until `count` bytes have arrived or the peer has ended, and lends all bytes that have
-    /// arrived, without consuming them. Also returns when `enough` returns true for these bytes.
+    /// Waits until `count` bytes have arrived or the peer has ended, and returns all bytes that
+    /// have arrived, without consuming them. Also returns when `enough` returns true for these
+    /// bytes.
     ///
     /// # Errors
     /// `ConnectionReset` and the like; also fails outside a runtime.
@@ -153,7 +154,7 @@ impl Io {
         Ok(&self.peeked)
     }
 
-    /// Waits for bytes and lends them, without a copy; no bytes mean that the peer has ended.
+    /// Waits for bytes and returns them, without a copy; no bytes mean that the peer has ended.
     ///
     /// # Errors
     /// `ConnectionReset` and the like; also fails outside a runtime.
@@ -165,7 +166,7 @@ impl Io {
         }
     }
 
-    /// Consumes `count` of the bytes that [`poll_fill`](Io::poll_fill) has lent.
+    /// Consumes `count` of the bytes that [`poll_fill`](Io::poll_fill) has returned.
     pub fn consume(&mut self, count: usize) {
         self.received += count as u64;
         if self.peeked.is_empty() {

@@ -134,7 +134,8 @@ pub(super) fn prepare(socket: RawFd) -> bool {
         return false;
     }
     // The operations on a stream do not depend on the flag, neither with io_uring nor with
-    // readiness. SAFETY: `F_GETFL` and `F_SETFL` take no pointer; the caller owns the descriptor.
+    // readiness.
+    // SAFETY: `F_GETFL` and `F_SETFL` take no pointer; the caller owns the descriptor.
     unsafe {
         let flags = libc::fcntl(socket, libc::F_GETFL);
         flags >= 0

@@ -90,7 +90,7 @@ impl<T> fmt::Debug for Lock<T> {
 /// Exclusive access to the value; unlocks when dropped.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    #[expect(dead_code, reason = "its drop, after the unlock, ends the critical section")]
+    #[expect(dead_code, reason = "its drop, after the unlock, permits suspension")]
     critical: Critical,
 }
 

@@ -113,7 +113,7 @@ pub struct Interval {
 impl Interval {
     #[track_caller]
     fn new(start: u64, period: Duration) -> Interval {
-        assert!(!period.is_zero(), "the period of an interval is above zero");
+        assert!(!period.is_zero(), "an interval needs a period above zero");
         Interval {
             period: clock::nanos(period),
             sleep: Sleep::at(start),

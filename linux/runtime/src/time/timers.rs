@@ -2,8 +2,8 @@
 //!
 //! Timers are armed and reset by the thread that serves the vCPU, expired by that thread or by a
 //! vCPU that stands in for it, and cancelled by any thread to which a `Sleep` has been moved. The
-//! lock is hardly ever contended, and then costs one atomic exchange; wakers run, and are dropped,
-//! while it is free. The loop of the vCPU reads [`Timers::next_deadline`] without the lock.
+//! lock is hardly ever contended, so it costs one atomic exchange; wakers run, and are dropped,
+//! while it is not held. The loop of the vCPU reads [`Timers::next_deadline`] without the lock.
 //!
 //! Contract with the loop: a timer is armed only on the thread that serves the vCPU, which
 //! therefore sees the new deadline before it waits. Other threads only remove deadlines; at worst
