@@ -1,7 +1,7 @@
 //! Signals as futures: Ctrl-C, SIGTERM and the like.
 //!
-//! The handler records the signal and writes to an eventfd; a thread of the process, which starts
-//! with the first [`Signals`], reads the eventfd and wakes the waiters. So a waiter has no
+//! The signal handler records the signal and writes to an eventfd; a thread of the process, which
+//! starts with the first [`Signals`], reads the eventfd and wakes the waiters. So a waiter has no
 //! operation in the ring. An operation would stay there as long as the program runs, mostly at an
 //! urgent level; the level of a completion is not known before it is reaped, so every completion
 //! would count as urgent (`docs/preemption.md`). Once the program has listened for a signal, the

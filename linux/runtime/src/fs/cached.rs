@@ -67,7 +67,8 @@ fn failed<T>() -> Attempt<T> {
     }
 }
 
-/// Reads cached bytes, at most [a piece](piece); 0 is the end of the file.
+/// Reads up to `length` cached bytes, of which the caller asks for at most [a piece](piece); 0 is
+/// the end of the file.
 ///
 /// # Safety
 /// `start` is valid for writes of `length` bytes.

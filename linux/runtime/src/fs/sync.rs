@@ -1,7 +1,7 @@
 //! Group commit: calls that wait for the same file share an `fsync`.
 //!
-//! A call needs an `fsync` that began after the call did, so that everything written before the
-//! call is in it. So a file has at most one `fsync` in flight, and all calls that come meanwhile
+//! A call needs an `fsync` that began after the call did, so that it covers everything written
+//! before the call. So a file has at most one `fsync` in flight, and all calls that come meanwhile
 //! wait for the next `fsync`:
 //!
 //! ```text

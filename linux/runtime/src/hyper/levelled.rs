@@ -100,8 +100,9 @@ impl Drop for RestoreLevel {
     }
 }
 
-/// The level of a request: moves the coroutine that polls the request, and restores its level when
-/// dropped. Part of the future of a request, then of the body of its response.
+/// The level of a request: moves the coroutine that polls the request to this level, and restores
+/// the coroutine's level when dropped. Part of the future of a request, then of the body of its
+/// response.
 pub struct RequestLevel {
     target: Option<Level>,
     restores: bool,
@@ -177,7 +178,8 @@ impl fmt::Debug for RequestLevel {
 }
 
 pin_project! {
-    /// The future of a request of [`Levelled`]: moves the coroutine that first polls it.
+    /// The future of a request of [`Levelled`]: moves the coroutine that first polls it to the
+    /// level of the request.
     pub struct LevelFuture<F> {
         #[pin]
         inner: F,

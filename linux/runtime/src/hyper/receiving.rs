@@ -1,6 +1,6 @@
 //! The CPU time that a connection may take at the level at which it receives.
 //!
-//! The level of receiving is more urgent than all requests, so its work has to be bounded, also for
+//! The level of receiving is more urgent than all requests, so its work has to be bounded, even for
 //! malicious clients: frames without a request, refused heads, endless health checks. A connection
 //! has [`FREE_POLLS`] polls at the level of receiving for each poll at the level of a request.
 //! Further polls are charged, by their duration, to a [`TokenBucket`] of CPU time. The bucket is
@@ -62,7 +62,7 @@ thread_local! {
     static RECEIVE_LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
-/// Sets [`RECEIVE_LEVEL`] during a poll, also if the poll panics.
+/// Sets [`RECEIVE_LEVEL`] during a poll, and resets it even if the poll panics.
 struct ReceiveGuard;
 
 impl ReceiveGuard {

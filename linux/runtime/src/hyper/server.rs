@@ -52,7 +52,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
 /// Serves a tower service, such as an axum `Router`, until the listener fails.
 ///
 /// # Errors
-/// Outside a runtime.
+/// If it is called outside a runtime.
 pub async fn serve<L, S, B>(listener: L, service: S) -> io::Result<()>
 where
     L: Listener,
@@ -169,7 +169,7 @@ impl<L: Listener> Server<L> {
     /// A dropped future stops accepting; open connections continue.
     ///
     /// # Errors
-    /// Outside a runtime. The error of a connection ends that connection alone.
+    /// If it is called outside a runtime. An error of a connection ends only that connection.
     pub async fn run<S, B>(self, service: S) -> io::Result<()>
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! Primitives for coroutines that know about priorities.
+//! Priority-aware primitives for coroutines.
 //!
 //! | type | purpose |
 //! |---|---|

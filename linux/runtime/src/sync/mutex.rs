@@ -22,8 +22,8 @@
 //! * CONTENDED is set before a waiter is in the queue, so 2 cannot miss a waiter.
 //! * All ids belong to one runtime, *the mutex's runtime*: the first that takes the mutex. Holders
 //!   and waiters of other runtimes have no name here; they neither lend nor receive a level. When
-//!   that runtime is gone and no waiter is in the queue, an unnamed holder makes its own runtime
-//!   the mutex's. So an id is never looked up in a runtime other than its own.
+//!   the mutex's runtime is gone and no waiter is in the queue, an unnamed holder makes its own
+//!   runtime the mutex's. So an id is never looked up in a runtime other than its own.
 //! * The coroutine that the word names counts the mutex among its locks, from before the word names
 //!   it until after. So a level that was lent for this mutex does not end when the coroutine
 //!   releases another lock.
@@ -84,9 +84,8 @@ fn holder(word: u64) -> Option<CoroutineId> {
 ///
 /// * Waiters are served most urgent level first, first come first served within a
 ///   level. The lock is handed over: no newcomer takes it in between.
-/// * A waiter *lends its level* to the coroutine that holds the lock, so that urgent
-///   work waits for the critical section only, not for everything of the levels
-///   between (priority inversion).
+/// * A waiter *lends its level* to the coroutine that holds the lock, so that urgent work waits
+///   only for the critical section, not for all work at the levels between (priority inversion).
 /// * Coroutines of several runtimes may share a mutex. Only the coroutines of one runtime lend: of
 ///   the runtime that used the mutex first or, when that runtime is gone, of another.
 /// * There is no poisoning: when a coroutine panics the lock is released and the next holder sees
@@ -222,7 +221,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn take(&self) -> Option<MutexGuard<'_, T>> {
         let (word, elsewhere) = self.name();
-        // Release too: a thread that reads the word sees the runtime of its id.
+        // Release, too, so that a thread that reads the word sees the runtime of the id in it.
         let taken = self
             .word
             .compare_exchange(UNLOCKED, word, Ordering::AcqRel, Ordering::Relaxed);
@@ -309,7 +308,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Transitions 2 and 4. The caller holds the lock.
+    /// Transitions 2 and 4. The caller holds the mutex.
     #[inline]
     fn unlock(&self) {
         let word = self.word.load(Ordering::Relaxed);

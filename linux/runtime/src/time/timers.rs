@@ -142,7 +142,7 @@ pub(super) enum TimerState {
     Pending,
     /// The timer is gone: it has fired.
     Fired,
-    /// The timer is gone: it was woken because its vCPU left.
+    /// The timer is gone: it was woken because its vCPU left the runtime.
     Evicted,
 }
 

@@ -1,11 +1,11 @@
 //! A runtime of tokio beside this runtime (feature `tokio-rt`), for code that needs tokio.
 //!
-//! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within*
-//! tokio's runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and
-//! `spawn_blocking` find a driver in coroutines. A thread of tokio runs that driver and wakes the
-//! coroutines, which are polled by the vCPUs at their levels. That thread also polls the tasks of
-//! `tokio::spawn`, which have no level. It has the shortest slices that the kernel allows: urgent
-//! coroutines may wait for the thread while the vCPUs compute.
+//! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within* tokio's
+//! runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and `spawn_blocking`
+//! find a driver in coroutines. A thread of tokio runs that driver and wakes the coroutines, which
+//! are polled by the vCPUs at their levels. That thread also polls the tasks of `tokio::spawn`,
+//! which have no level. It has the shortest time slices that the kernel allows: urgent coroutines
+//! may wait for the thread while the vCPUs compute.
 //!
 //! ```text
 //!         (1)            (2)                   (3)
@@ -129,7 +129,7 @@ impl TokioRuntime {
     /// Starts the thread at the first use of tokio's runtime.
     ///
     /// # Errors
-    /// If the thread cannot be started, where the first use cannot be observed; if there is no
+    /// If the first use cannot be observed and the thread cannot be started now; or if there is no
     /// memory for the coroutine.
     pub(crate) fn drive_when_used(
         &self,
@@ -267,8 +267,9 @@ impl Drop for TokioRuntime {
     }
 }
 
-/// Returns a duplicate of the epoll set that tokio's driver waits in. tokio does not tell its
-/// number, so the function searches for the set that contains a descriptor registered with tokio.
+/// Returns a duplicate of the epoll set that tokio's driver waits in. tokio does not reveal the
+/// number of the set, so the function searches for the set that contains a descriptor registered
+/// with tokio.
 fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
     let _within = handle.enter();
     let probe = UnixDatagram::unbound().ok()?;

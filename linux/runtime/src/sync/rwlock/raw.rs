@@ -247,7 +247,7 @@ impl Future for Entering<'_> {
                 .granted
                 .and_then(|claim| claim.name);
             if side == Side::Write && granted != context::name() {
-                // Another coroutine polls the future now: the lock names that coroutine.
+                // Another coroutine polls the future now, so the lock has to name that coroutine.
                 state.writer = Some(take_name());
                 state.lend_on();
                 give_name_back(granted);
