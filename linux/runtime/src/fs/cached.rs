@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cached_name_is_opened_as_the_ring_would() {
+    fn a_cached_name_is_opened_close_on_exec() {
         let path = std::env::current_exe().unwrap();
         let Attempt::Done(fd) = open(&path, libc::O_RDONLY) else {
             return; // not in the cache, or a kernel before 5.12

@@ -179,7 +179,7 @@ mod tests {
         let (to, mut from) = UnixStream::pair().unwrap();
         assert!(prepare(to.as_raw_fd()));
         if !is_cached(file.as_fd(), 0, 1) {
-            println!("skipped: cachestat is not there, or not for this file");
+            println!("skipped: no cachestat, or not permitted for this file");
             return;
         }
         let mut sent = 0;

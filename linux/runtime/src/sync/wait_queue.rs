@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_without_waiters_is_a_pointer() {
+    fn an_unused_queue_is_as_small_as_a_pointer() {
         assert_eq!(size_of::<WaitQueue<u64>>(), size_of::<usize>());
     }
 
