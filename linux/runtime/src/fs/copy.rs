@@ -31,8 +31,8 @@ pub struct Progress {
 /// Not cancellation safe: a part may have been copied.
 ///
 /// # Errors
-/// Errors of opening, reading and writing; `InvalidInput` if one of the files is no regular file,
-/// or both are the same. Bytes that have been written stay.
+/// Errors of opening, reading and writing; `InvalidInput` if the source is not a regular file, or
+/// if source and target are the same file. Bytes that have been written stay.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -53,7 +53,7 @@ pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
 ///
 /// let deep = dir.join("one/two/three");
 /// fs::create_dir_all(&deep).await?;
-/// fs::create_dir_all(&deep).await?; // An existing directory is no error.
+/// fs::create_dir_all(&deep).await?; // An existing directory is not an error.
 /// assert!(fs::metadata(&deep).await?.is_dir());
 /// # std::fs::remove_dir_all(&dir)?;
 /// # std::io::Result::Ok(()) }).unwrap();

@@ -159,7 +159,7 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::
 /// Returns the target of a symbolic link.
 ///
 /// # Errors
-/// `NotFound`, `InvalidInput` if the file is no symbolic link, …; also fails outside a runtime.
+/// `NotFound`, `InvalidInput` if the file is not a symbolic link, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -196,8 +196,8 @@ impl std::error::Error for LookupError {
 /// ```
 ///
 /// # Errors
-/// An error that contains a [`LookupError`] for an unknown name; `InvalidInput` for text that is no
-/// address; also fails outside a runtime.
+/// An error that contains a [`LookupError`] for an unknown name; `InvalidInput` for text that is
+/// not an address; also fails outside a runtime.
 pub async fn lookup_host(
     host: impl ToSocketAddrs,
 ) -> io::Result<impl Iterator<Item = SocketAddr> + Send> {

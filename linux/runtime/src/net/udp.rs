@@ -251,7 +251,7 @@ impl UdpSocket {
     ///
     /// A buffer ([`Builder::buffers`](crate::Builder::buffers)) holds 144 bytes of data less than
     /// its size, 1904 by default; a longer datagram is truncated and marked as such. Use one
-    /// `Datagrams` per socket, and no other receiving call beside it.
+    /// `Datagrams` per socket, and no other receiving call at the same time.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

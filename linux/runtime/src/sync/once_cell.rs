@@ -203,7 +203,7 @@ impl<T> OnceCell<T> {
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time: a half-made value is dropped, and the most urgent
-    /// waiter begins anew.
+    /// waiter begins to make a new value.
     ///
     /// # Deadlock
     /// If `make` initializes the same cell, the future waits for itself.

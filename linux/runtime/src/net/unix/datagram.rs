@@ -66,7 +66,7 @@ impl UnixDatagram {
         std::os::unix::net::UnixDatagram::bind_addr(address).map(UnixDatagram::new)
     }
 
-    /// Creates a socket without a name, which can send but gets no answers.
+    /// Creates a socket without a name, which can send, but which no answer can reach.
     ///
     /// # Errors
     /// When no descriptor is left.
