@@ -1,11 +1,11 @@
 //! Signals as futures: Ctrl-C, SIGTERM and the like.
 //!
-//! The handler records the signal and writes an eventfd; a thread of the process, which starts with
-//! the first [`Signals`], reads the eventfd and wakes the waiters. So a waiter has no operation in
-//! the ring. An operation would stay there as long as the program runs, mostly at an urgent level;
-//! the level of a completion is not known before it is reaped, so every completion would count as
-//! urgent (`docs/preemption.md`). Once the program has listened for a signal, the signal no longer
-//! ends the process.
+//! The signal handler records the signal and writes to an eventfd; a thread of the process, which
+//! starts with the first [`Signals`], reads the eventfd and wakes the waiters. So a waiter has no
+//! operation in the ring. An operation would stay there as long as the program runs, usually at an
+//! urgent level; the level of a completion is not known before it is reaped, so every completion
+//! would count as urgent (`docs/preemption.md`). Once the program has listened for a signal, the
+//! signal no longer ends the process.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -48,7 +48,7 @@ struct Shared {
     waiter: Lock<Option<Waker>>,
 }
 
-/// All listeners, and the eventfd that the handlers write.
+/// All listeners, and the eventfd that the handlers write to.
 struct Hub {
     eventfd: Arc<OwnedFd>,
     listeners: Vec<Weak<Shared>>,
@@ -159,8 +159,8 @@ impl Signals {
     /// signal that arrives from now on.
     ///
     /// # Errors
-    /// For a number that is no signal or may not be caught (`SIGKILL`, `SIGSTOP`,
-    /// `SIGSEGV`, …), and when no descriptor or thread is left for the first listener.
+    /// For a number that is not a signal or may not be caught (`SIGKILL`, `SIGSTOP`, `SIGSEGV`, …),
+    /// and when no descriptor or thread is left for the first listener.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

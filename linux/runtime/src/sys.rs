@@ -4,7 +4,7 @@
 //! The paper "SharedScheduler" (section 4.3.1, "User Space Modification") gives a call one name and
 //! two forms. Without a coroutine id, the call is synchronous: it blocks the thread, like the call
 //! in section 2 of the manual. With a coroutine id, the call is asynchronous: the operation is
-//! started at once on the vCPU's ring, at the caller's priority, and its completion wakes the
+//! started at once on the vCPU's ring, at the caller's level, and its completion wakes the
 //! coroutine `cid`. The asynchronous form is also a future of the same result, for a caller that
 //! awaits the call.
 //!
@@ -36,7 +36,7 @@
 //! assert_eq!(written?, 4);
 //! # use std::io::Seek; (&file).rewind()?;
 //! let cid = get_cid().expect("in a coroutine");
-//! let (count, buffer) = read!(&file, vec![0; 8], cid).await;      // suspends the coroutine only
+//! let (count, buffer) = read!(&file, vec![0; 8], cid).await;      // blocks the coroutine only
 //! assert_eq!(&buffer[..count?], b"four");
 //! # std::fs::remove_file(&path)?;
 //! # std::io::Result::Ok(())
@@ -124,7 +124,7 @@ const OWN_POSITION: u64 = u64::MAX;
 /// let (count, buffer) = read!(&reader, vec![0; 3]); // Blocks the thread.
 /// assert_eq!(&buffer[..count?], b"one");
 /// let cid = upshift::get_cid().expect("in a coroutine");
-/// let (count, buffer) = read!(&reader, vec![0; 3], cid).await; // Suspends the coroutine only.
+/// let (count, buffer) = read!(&reader, vec![0; 3], cid).await; // Blocks the coroutine only.
 /// assert_eq!(&buffer[..count?], b"two");
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
@@ -149,7 +149,7 @@ pub fn read_blocking<B: IoBufMut + Unpin>(fd: impl AsFd, buffer: B) -> (io::Resu
 /// let (mut reader, writer) = std::io::pipe()?;
 /// assert_eq!(write!(&writer, "one").0?, 3); // Blocks the thread.
 /// let cid = upshift::get_cid().expect("in a coroutine");
-/// assert_eq!(write!(&writer, "two", cid).await.0?, 3); // Suspends the coroutine only.
+/// assert_eq!(write!(&writer, "two", cid).await.0?, 3); // Blocks the coroutine only.
 /// drop(writer);
 /// let mut text = String::new();
 /// reader.read_to_string(&mut text)?;
@@ -179,7 +179,7 @@ pub fn write_blocking<B: IoBuf + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result
 /// let (count, buffer) = recv!(&other, vec![0; 3]); // Blocks the thread.
 /// assert_eq!(&buffer[..count?], b"one");
 /// let cid = upshift::get_cid().expect("in a coroutine");
-/// let (count, buffer) = recv!(&other, vec![0; 3], cid).await; // Suspends the coroutine only.
+/// let (count, buffer) = recv!(&other, vec![0; 3], cid).await; // Blocks the coroutine only.
 /// assert_eq!(&buffer[..count?], b"two");
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
@@ -204,7 +204,7 @@ pub fn recv_blocking<B: IoBufMut + Unpin>(fd: impl AsFd, buffer: B) -> (io::Resu
 /// let (one, mut other) = UnixStream::pair()?;
 /// assert_eq!(send!(&one, "one").0?, 3); // Blocks the thread.
 /// let cid = upshift::get_cid().expect("in a coroutine");
-/// assert_eq!(send!(&one, "two", cid).await.0?, 3); // Suspends the coroutine only.
+/// assert_eq!(send!(&one, "two", cid).await.0?, 3); // Blocks the coroutine only.
 /// let mut buffer = [0; 6];
 /// other.read_exact(&mut buffer)?;
 /// assert_eq!(&buffer, b"onetwo");
@@ -265,7 +265,7 @@ pub fn accept_blocking(fd: impl AsFd) -> io::Result<OwnedFd> {
 /// connect!(&first, address)?; // Blocks the thread.
 /// let second: OwnedFd = socket()?.into();
 /// let cid = upshift::get_cid().expect("in a coroutine");
-/// connect!(&second, address, cid).await?; // Suspends the coroutine only.
+/// connect!(&second, address, cid).await?; // Blocks the coroutine only.
 /// # let second = std::net::TcpStream::from(second);
 /// assert_eq!(second.peer_addr()?, address);
 /// # std::io::Result::Ok(()) }).unwrap();
@@ -301,7 +301,7 @@ pub fn connect_blocking(fd: impl AsFd, address: impl Into<Address>) -> io::Resul
 /// file.write_all(b"must survive a crash")?;
 /// fsync!(&file)?; // Blocks the thread.
 /// let cid = upshift::get_cid().expect("in a coroutine");
-/// fsync!(&file, cid).await?; // Suspends the coroutine only.
+/// fsync!(&file, cid).await?; // Blocks the coroutine only.
 /// assert_eq!(file.metadata()?.len(), 20);
 /// # std::fs::remove_file(&path)?;
 /// # std::io::Result::Ok(()) }).unwrap();
@@ -440,8 +440,8 @@ where
 /// when the kernel no longer uses it.
 #[must_use = "dropping the call cancels it"]
 pub struct AsyncCall<T, O> {
-    // No bound on `T`, as in `Submission`: with a bound, a coroutine that holds a call with a
-    // `&'static` buffer is refused as not `Send`.
+    // No bound on `T`, as in `Submission`: with a bound, the compiler refuses a coroutine that
+    // holds a call with a `&'static` buffer as not `Send`.
     call: Call<T, O>,
     notify: Option<Arc<Notify>>,
 }

@@ -1,4 +1,5 @@
-//! axum's types as services that are made for the connections of this runtime.
+//! Lets axum's routers and handlers make the services of this runtime's connections, and lets
+//! axum's `ConnectInfo` return the address of a client.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

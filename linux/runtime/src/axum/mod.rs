@@ -2,7 +2,7 @@
 //!
 //! [`serve`](serve()) takes the arguments of `axum::serve`, with a listener of this runtime.
 //! Connections and handlers are coroutines: [`Serve::levels`] gives each request its level, and
-//! handlers that compute delay none that is more urgent.
+//! handlers that compute do not delay more urgent handlers.
 //!
 //! ```no_run
 //! use axum::{Router, routing::{get, post}};
@@ -72,8 +72,8 @@
 //! # Web sockets
 //!
 //! axum's `on_upgrade` spawns its callback with tokio and needs feature `tokio-rt`. The callback is
-//! a task on tokio's thread and has no level.
-//! `upshift::spawn(…, level).await` in it runs a part on the vCPUs.
+//! a task on tokio's thread and has no level. `upshift::spawn(…, level).await` in the callback runs
+//! a part of it on the vCPUs.
 
 mod connect_info;
 mod name_routes;

@@ -1,7 +1,7 @@
 //! [`NameRoutes`]: the work of a request is named by its method and the route that axum matched.
 //!
-//! axum shows the route ([`MatchedPath`]) only inside its router, so this is a layer.
-//! Cost: the name is an allocation per request; further that of [`named`](crate::named).
+//! axum shows the route ([`MatchedPath`]) only inside its router, so this is a layer. A request
+//! costs one allocation, for the name, and the cost of [`named`](crate::named).
 
 use std::task::{Context, Poll};
 
@@ -19,8 +19,8 @@ const NO_ROUTE: &str = "(no route)";
 ///
 /// Stalls, panics, timelines, `upshift top` and [`Metrics::named`](crate::metrics::Metrics::named)
 /// show the name. Add the layer last, by `Router::layer` (not `tower::ServiceBuilder` around the
-/// router, where no route is known yet): the other layers are then a part of the request. The
-/// request ends with the head of its response; a body that streams does not count.
+/// router, where no route is known yet): the other layers are then a part of the request. The name
+/// covers the request up to the head of its response, not the streaming of a body.
 ///
 /// ```
 /// use axum::{Router, routing::get};

@@ -87,8 +87,8 @@ pub struct Serve<L, M, S> {
 }
 
 impl<L: Listener, M, S> Serve<L, M, S> {
-    /// Sets the level of each request, by its head, for its handler and for sending the response
-    /// (default: the level of receiving).
+    /// Sets the function that returns the level of a request, given its head (default: the level of
+    /// receiving): the level at which its handler runs and its response is sent.
     pub fn levels(
         self,
         level: impl Fn(&::hyper::Request<Incoming>) -> Level + Send + Sync + 'static,
@@ -97,10 +97,10 @@ impl<L: Listener, M, S> Serve<L, M, S> {
     }
 
     /// Sets the level at which connections are accepted and requests received. The default is
-    /// [`Level::URGENT`] with [`levels`](Serve::levels), and otherwise the level of the
-    /// coroutine that awaits the server. With `levels` it should be at least as urgent as the
-    /// most urgent request. A connection that takes more of the CPU there than its
-    /// [`Allowance`](crate::hyper::Allowance) is received at the least urgent level.
+    /// [`Level::URGENT`] with [`levels`](Serve::levels), and otherwise the level of the coroutine
+    /// that awaits the server. With `levels` it should be at least as urgent as the most urgent
+    /// request. When a connection has used up its [`Allowance`](crate::hyper::Allowance) of CPU
+    /// time there, the server receives from it at the least urgent level.
     pub fn receive_level(self, level: Level) -> Self {
         self.with(|server| server.receive_level(level))
     }
@@ -113,14 +113,14 @@ impl<L: Listener, M, S> Serve<L, M, S> {
 
     /// Limits the time that the requests under way have after
     /// [`with_graceful_shutdown`](Serve::with_graceful_shutdown) (default: 10 s). Connections that
-    /// are open after it are cut off.
+    /// are still open then are cut off.
     pub fn drain_timeout(self, limit: Duration) -> Self {
         self.with(|server| server.drain_timeout(limit))
     }
 
-    /// Limits the time in which a client has to send the head of a request, or may be idle before
-    /// it, and in which it has to make a TLS handshake (default: 30 s; zero: no limit). axum itself
-    /// has no limit.
+    /// Limits the time in which a client has to send the head of a request, or may be idle before a
+    /// request, and in which the client has to complete the TLS handshake (default: 30 s; zero: no
+    /// limit). axum itself has no limit.
     pub fn header_timeout(self, limit: Duration) -> Self {
         self.with(|server| server.header_timeout(limit))
     }

@@ -1,11 +1,11 @@
-//! The decision whether the next operation is tried without the ring.
+//! The decision whether the next operation is *tried*, which means here: tried without the ring.
 //!
-//! A hit saves the way through the ring, a miss costs somewhat more than a hit saves. So after
-//! [`MISSES`] misses in a row the next [`PAUSE`] operations go through the ring, then one operation
-//! is tried again. A hit ends the pause, a miss begins another pause. Of operations that all miss,
-//! one in [`PAUSE`] is tried in vain; a file that becomes cached is read without the ring after at
-//! most [`PAUSE`] more reads. Where hits and misses alternate, every operation is tried, and
-//! nothing is gained or lost.
+//! An attempt that succeeds (a *hit*) saves the way through the ring; an attempt that would have
+//! waited (a *miss*) costs somewhat more than a hit saves. So after [`MISSES`] misses in a row the
+//! next [`PAUSE`] operations go through the ring, then one operation is tried again. A hit ends the
+//! pause, a miss begins another pause. Of operations that all miss, one in [`PAUSE`] is tried in
+//! vain; a file that becomes cached is read without the ring after at most [`PAUSE`] more reads.
+//! Where hits and misses alternate, every operation is tried, and nothing is gained or lost.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -35,7 +35,7 @@ impl AttemptHistory {
         AttemptHistory(AtomicU32::new(0))
     }
 
-    /// Creates the history of a file that was opened elsewhere.
+    /// Creates the history of a file that was opened elsewhere, with unknown flags.
     pub(super) const fn unknown() -> AttemptHistory {
         AttemptHistory(AtomicU32::new(UNKNOWN))
     }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_that_all_miss_are_tried_once_in_a_pause() {
+    fn operations_that_all_miss_are_tried_once_per_pause() {
         let history = AttemptHistory::new();
         let tried = |n: u32| {
             let due = (0..n).filter(|_| history.is_due(None));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn direct_io_is_never_tried() {
+    fn direct_io_and_a_disabled_file_are_never_tried() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let fd = Fd::new(file);
         assert!(AttemptHistory::unknown().is_due(Some(&fd)));

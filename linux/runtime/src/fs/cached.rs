@@ -1,14 +1,14 @@
 //! Attempts without the ring: reads of pages and openings of names that the kernel has cached.
 //!
 //! A read of 4 KiB from the page cache takes about half as long again through the ring. So a read
-//! first asks for cached bytes, with `preadv2` and `RWF_NOWAIT`, and an opening for a cached name,
-//! with `openat2` and `RESOLVE_CACHED`: the same attempts that the ring makes at submission. If
-//! the attempt fails with `EAGAIN`, the operation goes through the ring, which waits.
+//! first asks for cached bytes, with `preadv2` and `RWF_NOWAIT`, and an opening asks for a cached
+//! name, with `openat2` and `RESOLVE_CACHED`: the same attempts that the ring makes at submission.
+//! If the attempt fails with `EAGAIN`, the operation goes through the ring, which waits.
 //!
 //! * **Never for long.** Neither call waits for a device. A read is made in pieces of at most
-//!   1 MiB, 256 KiB beside something more urgent, and yields between two of them like
-//!   any leaf future (`coop`); the ring would copy all of it within one system call, with the vCPU
-//!   waiting.
+//!   1 MiB, 256 KiB if the vCPU's ring or timers have something more urgent, and it yields between
+//!   two pieces like every future of this crate (`coop`); the ring would copy all of it within one
+//!   system call, with the vCPU waiting.
 //! * **Attempts stop where they fail.** After three misses in a row the next operations go through
 //!   the ring ([`AttemptHistory`](super::attempt_history::AttemptHistory)).
 //! * **Errors come from the ring.** The ring repeats a failed operation, and its result counts.
@@ -27,10 +27,11 @@ use std::path::Path;
 
 use crate::context;
 
-/// Number of bytes that one system call copies beside something more urgent. The copy takes less
-/// than the interval at which a vCPU reaps under load, and smaller pieces cost more in all.
+/// Number of bytes that one system call copies if the vCPU's ring or timers have something more
+/// urgent. The copy takes less than the interval at which a vCPU reaps under load, and smaller
+/// pieces cost more in all.
 const PIECE: usize = 256 << 10;
-/// Number of bytes that one system call copies if nothing of the vCPU's ring or timers is more
+/// Number of bytes that one system call copies if the vCPU's ring and timers have nothing more
 /// urgent. The interval between two reaps is then five times as long.
 const LONG_PIECE: usize = 1 << 20;
 /// Time that a long piece takes, in nanoseconds.
@@ -58,7 +59,7 @@ pub(super) enum Attempt<T> {
     Unsupported,
 }
 
-/// Returns the outcome for the last error.
+/// Returns the outcome for the error of the last system call.
 fn failed<T>() -> Attempt<T> {
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::EAGAIN | libc::EINTR) => Attempt::WouldBlock,
@@ -66,7 +67,8 @@ fn failed<T>() -> Attempt<T> {
     }
 }
 
-/// Reads cached bytes, at most [a piece](piece); 0 is the end of the file.
+/// Reads up to `length` cached bytes, of which the caller asks for at most [a piece](piece); 0 is
+/// the end of the file.
 ///
 /// # Safety
 /// `start` is valid for writes of `length` bytes.
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cached_name_is_opened_as_the_ring_would() {
+    fn a_cached_name_is_opened_close_on_exec() {
         let path = std::env::current_exe().unwrap();
         let Attempt::Done(fd) = open(&path, libc::O_RDONLY) else {
             return; // not in the cache, or a kernel before 5.12

@@ -2,7 +2,7 @@
 //!
 //! A copy has two buffers: one is written while the other is read. At each step the copy yields to
 //! more urgent work, and its I/O has the priority of its level; so a large copy at a less urgent
-//! level disturbs nothing.
+//! level does not disturb more urgent work.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -25,14 +25,14 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Copies the contents and the permissions of a file. Returns the number of bytes.
+/// Copies the contents and the permissions of a file. Returns the number of bytes copied.
 ///
 /// # Cancellation safety
 /// Not cancellation safe: a part may have been copied.
 ///
 /// # Errors
-/// Errors of opening, reading and writing; `InvalidInput` if one of the files is no regular file,
-/// or both are the same. Bytes that have been written stay.
+/// Errors of opening, reading and writing; `InvalidInput` if the source is not a regular file, or
+/// if source and target are the same file. Bytes that have been written stay.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -51,7 +51,7 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u6
     copy_with(from, to, |_| {}).await
 }
 
-/// [`copy`] that calls `progress` at the beginning and after each piece. Dropping the future ends
+/// [`copy`] that calls `progress` at the beginning and after each write. Dropping the future ends
 /// the copy in the middle.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ const BATCH: usize = 128;
 /// Creates a directory, whose parent must exist.
 ///
 /// # Errors
-/// `AlreadyExists`, `NotFound`, `PermissionDenied`, …; and outside a runtime.
+/// `AlreadyExists`, `NotFound`, `PermissionDenied`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -40,10 +40,10 @@ pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     start(op::MkDirAt::new(None, path, 0o777)?)?.await
 }
 
-/// Creates a directory and its parents, as far as they do not exist.
+/// Creates a directory and those of its parents that do not exist. The directory may exist too.
 ///
 /// # Errors
-/// `PermissionDenied`, `NotADirectory`, …; and outside a runtime.
+/// `PermissionDenied`, `NotADirectory`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -53,7 +53,7 @@ pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
 ///
 /// let deep = dir.join("one/two/three");
 /// fs::create_dir_all(&deep).await?;
-/// fs::create_dir_all(&deep).await?; // An existing directory is no error.
+/// fs::create_dir_all(&deep).await?; // An existing directory is not an error.
 /// assert!(fs::metadata(&deep).await?.is_dir());
 /// # std::fs::remove_dir_all(&dir)?;
 /// # std::io::Result::Ok(()) }).unwrap();
@@ -66,7 +66,7 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 /// Removes an empty directory.
 ///
 /// # Errors
-/// `NotFound`, `DirectoryNotEmpty`, …; and outside a runtime.
+/// `NotFound`, `DirectoryNotEmpty`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -88,7 +88,7 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// Removes a directory with all its contents; symbolic links are removed, not followed.
 ///
 /// # Errors
-/// `NotFound`, `PermissionDenied`, …: a part may have been removed; and outside a runtime.
+/// `NotFound`, `PermissionDenied`, …: a part may have been removed. Also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -121,7 +121,7 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 /// ```
 ///
 /// # Errors
-/// `NotFound`, `NotADirectory`, `PermissionDenied`, …; and outside a runtime.
+/// `NotFound`, `NotADirectory`, `PermissionDenied`, …; also fails outside a runtime.
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref().to_owned();
     let (batch, listing) = blocking::run(move || Ok(take(std::fs::read_dir(path)?))).await?;
@@ -139,7 +139,7 @@ fn take(mut entries: std::fs::ReadDir) -> (Batch, Option<std::fs::ReadDir>) {
     let mut batch = Batch::new();
     for entry in entries.by_ref().take(BATCH) {
         batch.push_back(entry.map(|entry| DirEntry {
-            // The listing itself has the kind, on most file systems.
+            // On most file systems the listing itself contains the kind.
             kind: entry.file_type().ok().map(FileType::from),
             path: entry.path(),
         }));
@@ -244,7 +244,8 @@ impl DirEntry {
         self.path.file_name().unwrap_or_default().to_owned()
     }
 
-    /// Returns the kind; a symbolic link is not followed. No system call on most file systems.
+    /// Returns the kind; a symbolic link is not followed. Costs no system call on most file
+    /// systems.
     ///
     /// # Errors
     /// The errors of [`metadata`](DirEntry::metadata).

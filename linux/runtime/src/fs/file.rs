@@ -130,7 +130,7 @@ impl File {
     /// A dropped future loses the buffer, but a file's bytes can be read again.
     ///
     /// # Errors
-    /// The error of `pread`; and outside a runtime.
+    /// The error of `pread`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -216,7 +216,7 @@ impl File {
     /// Not cancellation safe: an unknown part may be written.
     ///
     /// # Errors
-    /// The error of `pwrite`; and outside a runtime.
+    /// The error of `pwrite`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -353,14 +353,14 @@ impl File {
         (Ok(()), rest.into_inner())
     }
 
-    /// Waits until data and metadata are on the device, for everything written to this file before
-    /// the call, by any thread or process. Calls that wait at the same time share an `fsync`.
+    /// Waits until everything that any thread or process wrote to this file before the call is on
+    /// the device: data and metadata. Calls that wait at the same time share an `fsync`.
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time; other calls that wait are not disturbed.
     ///
     /// # Errors
-    /// The error of `fsync`; and outside a runtime.
+    /// The error of `fsync`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -381,7 +381,7 @@ impl File {
     /// Waits until the data is on the device; see [`sync_all`](File::sync_all).
     ///
     /// # Errors
-    /// The error of `fdatasync`; and outside a runtime.
+    /// The error of `fdatasync`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -404,7 +404,7 @@ impl File {
     /// Returns length, kind, times, owner and permissions.
     ///
     /// # Errors
-    /// The error of `statx`; and outside a runtime.
+    /// The error of `statx`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -421,7 +421,7 @@ impl File {
     /// Truncates the file, or extends it by a hole, to `length` bytes.
     ///
     /// # Errors
-    /// The error of `ftruncate`; and outside a runtime.
+    /// The error of `ftruncate`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -524,7 +524,7 @@ impl File {
     /// Returns the length of the file in bytes.
     ///
     /// # Errors
-    /// The error of `statx`; and outside a runtime.
+    /// The error of `statx`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_are_before_1970() {
+    fn negative_timestamps_are_before_1970() {
         // SAFETY: all zeroes is a valid value.
         let mut stamp: libc::statx_timestamp = unsafe { std::mem::zeroed() };
         stamp.tv_sec = -2;

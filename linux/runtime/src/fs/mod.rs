@@ -1,11 +1,11 @@
 //! Files and directories.
 //!
 //! Reads and writes go through the ring, by position; so do opening, inspecting, syncing and
-//! truncating files, and creating, moving and removing names. Data and names in the kernel's
-//! caches are read, and opened, at once, without the ring; calls that wait for the same file to
-//! be on the device share an `fsync`. Calls that the kernel's ring does not have (listing
-//! directories, resolving links, permissions, the recursive calls) run on threads for blocking
-//! calls, at the level of the caller.
+//! truncating files, and creating, moving and removing names. Data in the kernel's cache is read,
+//! and files whose names are in the cache are opened, at once and without the ring. Calls that wait
+//! until the same file is on the device share an `fsync`. Calls that the kernel's ring does not
+//! have (listing directories, resolving links, permissions, the recursive calls) run on threads for
+//! blocking calls, at the level of the caller.
 //!
 //! The I/O priority of each operation follows from the level of the coroutine that starts it: eight
 //! levels share one of the eight best-effort classes of `ioprio_set(2)`, so 0..=7 is class 0,
@@ -17,7 +17,7 @@
 //! to one CPU). The kernel's threads copy them without regard to levels, if need be on the vCPU's
 //! CPU; the other writes wait in user space, by level.
 //!
-//! A [`File`] has no position: callers pass it to [`read_at`](File::read_at) and
+//! A [`File`] has no position: callers pass the position to [`read_at`](File::read_at) and
 //! [`write_at`](File::write_at), and any number of coroutines may use the file at once.
 //! [`File::into_stream`] returns a stream that has a position, with the traits of
 //! [`io`](crate::io).

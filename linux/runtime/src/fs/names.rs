@@ -13,7 +13,7 @@ use crate::net::start;
 /// Returns the metadata of the file at a path; symbolic links are followed.
 ///
 /// # Errors
-/// `NotFound`, `PermissionDenied`, …; and outside a runtime.
+/// `NotFound`, `PermissionDenied`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -74,7 +74,7 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
 /// Moves a file or directory within its file system; a file at `to` is replaced.
 ///
 /// # Errors
-/// `NotFound`, `CrossesDevices` (copy it instead), …; and outside a runtime.
+/// `NotFound`, `CrossesDevices` (copy it instead), …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -97,7 +97,7 @@ pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<
 /// Removes a file (strictly, one of its names).
 ///
 /// # Errors
-/// `NotFound`, `IsADirectory`, `PermissionDenied`, …; and outside a runtime.
+/// `NotFound`, `IsADirectory`, `PermissionDenied`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -116,7 +116,7 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
 /// Creates a second name for the file at `original`.
 ///
 /// # Errors
-/// `NotFound`, `AlreadyExists`, `CrossesDevices`, …; and outside a runtime.
+/// `NotFound`, `AlreadyExists`, `CrossesDevices`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -138,7 +138,7 @@ pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io
 /// Creates a symbolic link at `link` that points to `original`.
 ///
 /// # Errors
-/// `AlreadyExists`, …; and outside a runtime.
+/// `AlreadyExists`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -159,7 +159,7 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::
 /// Returns the target of a symbolic link.
 ///
 /// # Errors
-/// `NotFound`, `InvalidInput` if the file is no symbolic link, …; and outside a runtime.
+/// `NotFound`, `InvalidInput` if the file is not a symbolic link, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -179,7 +179,7 @@ pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
 /// Returns the absolute path without links, `.` and `..`.
 ///
 /// # Errors
-/// `NotFound`, …; and outside a runtime.
+/// `NotFound`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -195,7 +195,7 @@ pub async fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
 /// Changes the permissions of a file.
 ///
 /// # Errors
-/// `NotFound`, `PermissionDenied`, …; and outside a runtime.
+/// `NotFound`, `PermissionDenied`, …; also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

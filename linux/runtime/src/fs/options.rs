@@ -15,7 +15,7 @@ use crate::coroutine::coop;
 use crate::net::start;
 
 thread_local! {
-    /// Attempts on the names that this thread opens.
+    /// History of the attempts to open names without the ring on this thread.
     static NAMES: AttemptHistory = const { AttemptHistory::new() };
 }
 
@@ -34,7 +34,7 @@ async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
             NAMES.with(AttemptHistory::record_hit);
             Some(fd)
         }
-        // This includes a forbidden `openat2` and a name that does not exist.
+        // This includes an `openat2` that is not permitted, and a name that does not exist.
         Attempt::WouldBlock | Attempt::Unsupported => {
             NAMES.with(AttemptHistory::record_miss);
             None
@@ -229,7 +229,7 @@ impl OpenOptions {
         self
     }
 
-    /// Adds flags of `open(2)`, such as `O_DIRECT`.
+    /// Sets further flags of `open(2)`, such as `O_DIRECT`.
     pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
         self.flags = flags;
         self
@@ -259,8 +259,8 @@ impl OpenOptions {
     /// If the future is dropped, the file may have been created or truncated; it is closed.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination of options without
-    /// meaning; and outside a runtime.
+    /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination of options that has no
+    /// meaning; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -281,7 +281,8 @@ impl OpenOptions {
         opened.into_file(history)
     }
 
-    /// [`open`](OpenOptions::open), where a file that was opened without the ring is still marked.
+    /// Like [`open`](OpenOptions::open), but leaves the mark on a file that was opened without the
+    /// ring.
     pub(super) async fn open_marked(&self, path: &Path) -> io::Result<Opened> {
         let flags = self.flags()?;
         if let Some(fd) = open_cached(path, flags).await {
@@ -291,9 +292,9 @@ impl OpenOptions {
         Ok(Opened::unmarked(start(open)?.await?, flags))
     }
 
-    /// Opens a file beneath a directory. `path` is relative to the directory, and no part of the
-    /// path (`..`, an absolute path, a symbolic link, a magic link of procfs) leads out of the
-    /// directory, even if the directory changes meanwhile.
+    /// Opens a file beneath a directory. `path` is relative to the directory. The call fails if a
+    /// part of the path (`..`, an absolute path, a symbolic link, a magic link of procfs) leads out
+    /// of the directory, even if the directory changes meanwhile.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -320,8 +321,8 @@ impl OpenOptions {
                 libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS,
             )?;
             match start(open)?.await {
-                // A name changed on the way, so that the kernel cannot be sure, or no thread was
-                // available.
+                // A name changed during the lookup, so that the kernel cannot be sure that the path
+                // stays beneath the directory, or no thread was available.
                 Err(error)
                     if error.raw_os_error() == Some(libc::EAGAIN) && tries.next().is_some() => {}
                 result => return Ok(File::new(result?, AttemptHistory::with_flags(flags))),
@@ -335,14 +336,14 @@ impl OpenOptions {
             (true, false) => libc::O_RDONLY,
             (false, true) => libc::O_WRONLY,
             (true, true) => libc::O_RDWR,
-            (false, false) => return Err(invalid("open a file for reading or writing")),
+            (false, false) => return Err(invalid("the options allow no access to the file")),
         };
         let creates = self.create || self.create_new;
         if (self.truncate || creates) && access == libc::O_RDONLY {
-            return Err(invalid("a file is created or truncated for writing only"));
+            return Err(invalid("a file is created or truncated only for writing"));
         }
         if self.truncate && self.append {
-            return Err(invalid("a file is either truncated or appended to"));
+            return Err(invalid("a file can be truncated or appended to, not both"));
         }
         let flag = |on: bool, flag: i32| if on { flag } else { 0 };
         Ok(access

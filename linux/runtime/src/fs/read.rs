@@ -50,7 +50,7 @@ enum State<B> {
     Taken,
 }
 
-// The buffer of an operation in flight lies elsewhere, so nothing is pinned.
+// The buffer of an operation in flight is not part of this future, so nothing is pinned.
 impl<B> Unpin for Reading<'_, B> {}
 
 impl<'a, B: IoBufMut> Reading<'a, B> {

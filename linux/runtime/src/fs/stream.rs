@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A caller may drop a call in the middle, and the stream cannot tell whether the next call
-//! continues it. So the result of an operation is no answer by itself: bytes read ahead belong to a
-//! position, and the length and the end of the file are checked once more when their operation has
-//! completed.
+//! continues it. So the result of an operation, which an earlier call may have started, is not
+//! taken as the answer unchecked: bytes read ahead belong to a position, and the length and the end
+//! of the file are checked once more when their operation has completed.
 //!
 //! A stream has one buffer of [`BUFFER_BYTES`] per direction, allocated on first use. An operation
 //! in flight owns its buffer.
@@ -34,10 +34,10 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// A file with a position, for the traits of [`io`](crate::io); created by [`File::into_stream`].
 ///
-/// A write is reported as done when it is in flight: the next call reports its error, so flush
-/// before you rely on a write. After an error the position is behind the last byte written, and the
-/// remaining bytes of the failed write are lost, as with a file of the standard library. A stream
-/// that is dropped without a flush still completes its write, unless the runtime ends first.
+/// A write is reported as done as soon as it is in flight; the next call reports its error, so
+/// flush before you rely on a write. After an error the position is behind the last byte written,
+/// and the remaining bytes of the failed write are lost, as with a file of the standard library. A
+/// stream that is dropped without a flush still completes its write, unless the runtime ends first.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -95,7 +95,7 @@ impl Writing {
     }
 
     /// Continues until everything is written, and returns the buffer. After an error, `written` is
-    /// the number of bytes in the file.
+    /// the number of bytes that have been written.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         loop {
             let (result, slice) = ready!(Pin::new(&mut self.submission).poll(cx));
@@ -247,7 +247,7 @@ impl FileStream {
             .checked_add_signed(by)
             .ok_or_else(|| invalid("a seek to before the beginning of the file"))?;
         if i64::try_from(position).is_err() {
-            return Poll::Ready(Err(invalid("a seek to where no file can have anything")));
+            return Poll::Ready(Err(invalid("a seek beyond the last position of a file")));
         }
         if position != self.position {
             self.discard_read_ahead();

@@ -1,7 +1,7 @@
 //! Group commit: calls that wait for the same file share an `fsync`.
 //!
-//! A call needs an `fsync` that began after the call did, so that everything written before the
-//! call is in it. So a file has at most one `fsync` in flight, and all calls that come meanwhile
+//! A call needs an `fsync` that began after the call did, so that it covers everything written
+//! before the call. So a file has at most one `fsync` in flight, and all calls that come meanwhile
 //! wait for the next `fsync`:
 //!
 //! ```text
@@ -18,7 +18,8 @@
 //!   file.
 //! * Two open files are two groups, even of one inode: each has errors of its own to report.
 //!
-//! A table of the process has the groups, as long as a call waits; a call takes its lock twice.
+//! A table of the process has the *group* of each file: its rounds, as long as a call waits. A call
+//! takes the lock of the table twice.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +31,8 @@ use upshift_ring::{Fd, op};
 use crate::net::{is_cancelled, start};
 use crate::sync::{Lock, SetOnce};
 
-/// The files with waiting calls, by descriptor, which a call of each keeps open.
+/// The groups of the files with waiting calls, by descriptor. A waiting call keeps its descriptor
+/// open.
 static GROUPS: Lock<BTreeMap<RawFd, Arc<Group>>> = Lock::new(BTreeMap::new());
 
 /// The calls of one file.

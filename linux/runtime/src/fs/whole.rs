@@ -121,7 +121,8 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         let (result, tail) = file.read_at(Tail(bytes), offset).await;
         bytes = tail.0;
         let count = result?;
-        // The try that precedes each read shows whether a short read means the end.
+        // Each read is first tried without the ring. That shows whether the file is cacheable, and
+        // so whether a short read means the end.
         has_ended = count == 0 || (file.is_cacheable() && cached::is_end(offset, count, room));
     }
     bytes.shrink_to_fit();

@@ -52,7 +52,7 @@ where
         .build(Connector)
 }
 
-/// The future of a connection of [`Connector`].
+/// The future of a connection of [`Connector`] or [`TcpConnector`].
 pub struct Connecting(Pin<Box<dyn Future<Output = io::Result<Io>> + Send>>);
 
 impl Future for Connecting {

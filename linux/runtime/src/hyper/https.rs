@@ -14,7 +14,8 @@ use super::{Clock, Spawner, TcpConnector};
 pub type HttpsConnector = hyper_rustls::HttpsConnector<TcpConnector>;
 
 /// Creates a client that speaks `https` and `http` and keeps connections for later requests. The
-/// client trusts the roots in the system's store, or in `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+/// client trusts the root certificates in the system's store, or in `SSL_CERT_FILE` and
+/// `SSL_CERT_DIR`.
 ///
 /// Its connections are coroutines of this priority. An HTTP/2 connection carries requests of many
 /// levels, so pass at least the level of the most urgent request, or create a client for each class
@@ -33,7 +34,7 @@ pub type HttpsConnector = hyper_rustls::HttpsConnector<TcpConnector>;
 /// ```
 ///
 /// # Errors
-/// If the system has no roots that can be read.
+/// If the system has no root certificates that can be read.
 pub fn https_client<B>(priority: impl Into<Priority>) -> io::Result<Client<HttpsConnector, B>>
 where
     B: Body + Send,
@@ -49,9 +50,9 @@ where
     Ok(client(connector, priority.into()))
 }
 
-/// [`https_client`] with a TLS configuration, for instance of
-/// [`tls::client_config`](crate::tls::client_config): other roots, or a certificate of the
-/// client's own. The protocols of the configuration (ALPN) are replaced.
+/// [`https_client`] with a TLS configuration, for instance one of
+/// [`tls::client_config`](crate::tls::client_config): for other root certificates, or a certificate
+/// of the client's own. The protocols of the configuration (ALPN) are replaced.
 pub fn https_client_with<B>(
     mut config: ClientConfig,
     priority: impl Into<Priority>,

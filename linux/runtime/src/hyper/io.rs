@@ -1,10 +1,10 @@
 //! A TCP connection for hyper.
 //!
 //! One multishot receive reads for the life of the connection. A read copies from the ring's buffer
-//! into hyper's buffer, and returns the ring's buffer as soon as that is empty.
+//! into hyper's buffer, and gives the ring's buffer back as soon as all of it has been copied.
 //!
-//! A write gets bytes that hyper lends for the duration of the call, while the ring has to own
-//! them:
+//! A write borrows hyper's bytes for the duration of the call, while the ring has to own the bytes
+//! that it sends:
 //!
 //! ```text
 //!            ≤ MAX_COPIED bytes: gather into the connection's buffer, start a send
@@ -19,8 +19,9 @@
 //! each call gets [`MAX_MESSAGE`] bytes at most, and the poll checks before each call whether to
 //! yield.
 //!
-//! [`Io::poll_send_file`] sends cached bytes of a file without a copy, [`MAX_FILE_PIECE`] bytes
-//! between the same checks, in one packet with the bytes of [`Io::poll_send_before`].
+//! [`Io::poll_send_file`] sends cached bytes of a file without a copy, at most [`MAX_FILE_PIECE`]
+//! bytes between two of the same checks. The first of them share a packet with the bytes of
+//! [`Io::poll_send_before`].
 //!
 //! A write is accepted once the preceding write has completed, so at most one buffer of
 //! [`Io::MAX_COPIED`] bytes is in flight. When its send fails, all later writes, flushes and
@@ -127,11 +128,12 @@ impl Io {
         &self.stream
     }
 
-    /// Waits until `count` bytes have arrived or the peer has ended, and lends all bytes that have
-    /// arrived, without consuming them. Also returns when `enough` returns true for these bytes.
+    /// Waits until `count` bytes have arrived or the peer has ended, and returns all bytes that
+    /// have arrived, without consuming them. Also returns when `enough` returns true for these
+    /// bytes.
     ///
     /// # Errors
-    /// `ConnectionReset` and the like; and outside a runtime.
+    /// `ConnectionReset` and the like; also fails outside a runtime.
     pub async fn peek(
         &mut self,
         count: usize,
@@ -152,10 +154,10 @@ impl Io {
         Ok(&self.peeked)
     }
 
-    /// Waits for bytes and lends them, without a copy; no bytes mean that the peer has ended.
+    /// Waits for bytes and returns them, without a copy; no bytes mean that the peer has ended.
     ///
     /// # Errors
-    /// `ConnectionReset` and the like; and outside a runtime.
+    /// `ConnectionReset` and the like; also fails outside a runtime.
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         if self.peeked.is_empty() {
             self.stream.poll_fill(cx)
@@ -164,7 +166,7 @@ impl Io {
         }
     }
 
-    /// Consumes `count` of the bytes that [`poll_fill`](Io::poll_fill) has lent.
+    /// Consumes `count` of the bytes that [`poll_fill`](Io::poll_fill) has returned.
     pub fn consume(&mut self, count: usize) {
         self.received += count as u64;
         if self.peeked.is_empty() {
@@ -176,8 +178,8 @@ impl Io {
         }
     }
 
-    /// Returns the number of bytes that have been received and read. A layer above that waits for a
-    /// whole record or frame sees the progress of the peer by this number alone.
+    /// Returns the number of bytes that have been received and read. While a layer above waits for
+    /// a whole record or frame, only this number shows the progress of the peer.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -299,9 +301,9 @@ impl Io {
     /// Sends up to 64 KiB of a file, at most `max` bytes from position `at`, from the kernel's
     /// memory without a copy through this process, once all earlier writes are sent. Returns 0 at
     /// the end of the file. Returns `None` if the caller must read the file and write the bytes:
-    /// the kernel may not have all of the bytes in memory, or does not tell this process (before
-    /// Linux 6.5; a foreign file that this process may not write), or `SIGPIPE` would end the
-    /// process.
+    /// the kernel may not have all of the bytes in memory, or does not tell this process whether it
+    /// has (before Linux 6.5, or if the process neither owns the file nor may write to it), or
+    /// `SIGPIPE` would end the process.
     ///
     /// The pages are sent as they are: a change of the file before the peer has them may be seen,
     /// as with every `sendfile`.
@@ -570,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_fit_into_a_piece_are_counted() {
+    fn the_pieces_that_fit_into_a_limit_are_counted() {
         let ten = [0; 10];
         let pieces = [IoSlice::new(&ten), IoSlice::new(&ten), IoSlice::new(&ten)];
         assert_eq!(count_within(&pieces, 25), 2);

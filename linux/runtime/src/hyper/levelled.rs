@@ -2,10 +2,10 @@
 //!
 //! An HTTP/1 connection is one coroutine that serves one request after the other; an HTTP/2 stream
 //! is a coroutine of its own. The coroutine that first polls a request's future takes the level of
-//! the request and goes to the tail of that level's ready queue. When the response has been handed
-//! over (its body is dropped), an HTTP/1 connection returns to the level of receiving. So requests
-//! are read and classified at the level of receiving, and responses are sent at the level of their
-//! request.
+//! the request and, if that is less urgent, goes to the tail of that level's ready queue. When the
+//! response has been handed over (its body is dropped), an HTTP/1 connection returns to the level
+//! of receiving. So requests are read and classified at the level of receiving, and responses are
+//! sent at the level of their request.
 //!
 //! A request costs two calls of `reprio` for the running coroutine and one pass through the ready
 //! queue, or one call if the request has the level of its connection.
@@ -100,8 +100,9 @@ impl Drop for RestoreLevel {
     }
 }
 
-/// The level of a request: moves the coroutine that polls the request, and restores its level when
-/// dropped. Part of the future of a request, then of the body of its response.
+/// The level of a request: moves the coroutine that polls the request to this level, and restores
+/// the coroutine's level when dropped. Part of the future of a request, then of the body of its
+/// response.
 pub struct RequestLevel {
     target: Option<Level>,
     restores: bool,
@@ -138,7 +139,8 @@ impl RequestLevel {
             && let (Some(id), Some(from)) = (crate::get_cid(), crate::current_level())
         {
             if self.restores {
-                // Even without a change of level: the operator may move the request later.
+                // This is needed even without a change of level, because an operator may change the
+                // level of the request later.
                 let level = receiving::return_level(from);
                 self.restore = Some(RestoreLevel { id, level });
             }
@@ -176,7 +178,8 @@ impl fmt::Debug for RequestLevel {
 }
 
 pin_project! {
-    /// The future of a request of [`Levelled`]: moves the coroutine that first polls it.
+    /// The future of a request of [`Levelled`]: moves the coroutine that first polls it to the
+    /// level of the request.
     pub struct LevelFuture<F> {
         #[pin]
         inner: F,
@@ -231,8 +234,9 @@ impl<B: Body> Body for LevelBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
-        // The next piece begins early in a poll, so its producer is seldom suspended in the
-        // middle, holding locks. The first piece goes with the head.
+        // Giving way here lets the next piece begin early in a poll, so that its producer is seldom
+        // suspended while it holds locks. The first piece is sent with the head, without giving
+        // way.
         if *this.has_begun {
             ready!(coop::poll_piece(cx));
         }

@@ -35,7 +35,7 @@ pub trait Listener: Sealed + Send + Sync + Sized + 'static {
     #[doc(hidden)]
     type Handshake: Future<Output = io::Result<Self::Io>> + Send + 'static;
 
-    /// The bytes below HTTP.
+    /// The byte stream below HTTP.
     #[doc(hidden)]
     type Transport: Transport;
 
@@ -55,7 +55,7 @@ pub trait Listener: Sealed + Send + Sync + Sized + 'static {
 /// Restricts [`Listener`] to the types of this crate.
 pub trait Sealed {}
 
-/// The bytes below HTTP.
+/// The byte stream below HTTP.
 pub trait Transport: Read + Write + Unpin + Send + 'static {
     /// Returns whether the client speaks HTTP/2.
     fn is_http2(&mut self) -> impl Future<Output = io::Result<bool>> + Send;
@@ -122,7 +122,7 @@ impl Listener for UnixListener {
     }
 }
 
-/// A new connection, for the function or the service that makes its service.
+/// A new connection, as passed to the function or service that makes the service of the connection.
 ///
 /// It corresponds to axum's `serve::IncomingStream`, with this runtime's sockets.
 pub struct IncomingStream<'a, L: Listener> {

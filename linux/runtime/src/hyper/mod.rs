@@ -7,8 +7,8 @@
 //! | [`Io`] | `hyper::rt::Read` and `Write` of a [`TcpStream`](crate::net::TcpStream) |
 //! | [`Spawner`] | `hyper::rt::Executor`, at a level |
 //! | [`Clock`] | `hyper::rt::Timer` |
-//! | [`Server`], [`serve`] | accept, HTTP/1.1 and HTTP/2 by their first bytes, any tower service |
-//! | [`Listener`] | its listeners: TCP, Unix, and `TlsListener` (feature `tls`) |
+//! | [`Server`], [`serve`] | a server of HTTP/1.1 and HTTP/2 for any tower service |
+//! | [`Listener`] | the server's listeners: TCP, Unix, and `TlsListener` (feature `tls`) |
 //! | [`Levelled`] | a service whose requests each run at a level of their own |
 //! | [`Receiving`] | the CPU time that connections may take at the level at which they receive |
 //! | `Connector`, `client` | outgoing connections (feature `hyper-client`) |
@@ -27,8 +27,8 @@
 //!
 //! Beyond hyper's own cost, a request costs one receive completion, whose bytes are copied once
 //! into hyper's buffer, and one send of an owned buffer into which hyper's pieces are gathered,
-//! submitted with the vCPU's other operations. It costs no allocation and no system call. More than
-//! [`Io::MAX_COPIED`] bytes are not copied but sent directly, by one system call.
+//! submitted with the vCPU's other operations. These cost no allocation and no system call of their
+//! own. More than [`Io::MAX_COPIED`] bytes are not copied but sent directly, by system calls.
 
 #[cfg(feature = "hyper-client")]
 mod connect;

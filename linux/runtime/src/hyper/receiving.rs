@@ -1,6 +1,6 @@
 //! The CPU time that a connection may take at the level at which it receives.
 //!
-//! The level of receiving is more urgent than all requests, so its work has to be bounded, also for
+//! The level of receiving is more urgent than all requests, so its work has to be bounded, even for
 //! malicious clients: frames without a request, refused heads, endless health checks. A connection
 //! has [`FREE_POLLS`] polls at the level of receiving for each poll at the level of a request.
 //! Further polls are charged, by their duration, to a [`TokenBucket`] of CPU time. The bucket is
@@ -8,17 +8,17 @@
 //! at more than 1/[`TOTAL_DIVISOR`]. It holds at most [`BUCKET_CAPACITY`], owes at most as much,
 //! and is full at first.
 //!
-//! A connection whose bucket owes time is *throttled*: received at a less urgent level, until
-//! the bucket holds [`POLL_TIME`] again or the connection is polled for a request. A second
-//! coroutine, at the level of receiving, waits for that, since a throttled coroutine may not be
-//! polled at all. A connection returns from its request to the level of receiving, also if it
-//! was throttled before.
+//! A connection whose bucket owes time is *throttled*: the server receives from it at a less urgent
+//! level, until the bucket holds [`POLL_TIME`] again or the connection is polled for a request. A
+//! second coroutine, at the level of receiving, waits for that, since a throttled coroutine may not
+//! be polled at all. A connection returns from its request to the level of receiving even if it was
+//! throttled before.
 //!
-//! So, while work of level *L* is ready, connections without a request of *L* or of a more
-//! urgent level delay it, by receiving, for at most [`FREE_POLLS`] + 1 polls and 2
-//! [`BUCKET_CAPACITY`] each, and for a tenth of the time in all. A client whose requests are
-//! answered is not throttled while it needs at most [`FREE_POLLS`] polls for a request,
-//! regardless of their durations.
+//! So a connection that has no request of level *L* or of a more urgent level can delay ready work
+//! of level *L*, by receiving, for at most [`FREE_POLLS`] + 1 polls and twice [`BUCKET_CAPACITY`].
+//! Beyond that, all such connections together delay the work for at most a tenth of the time. A
+//! client whose requests are answered is not throttled while it needs at most [`FREE_POLLS`] polls
+//! for a request, regardless of their durations.
 //!
 //! Each poll costs about 20 instructions, and a charged poll two readings of the clock.
 
@@ -62,7 +62,7 @@ thread_local! {
     static RECEIVE_LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
-/// Sets [`RECEIVE_LEVEL`] during a poll, also if the poll panics.
+/// Sets [`RECEIVE_LEVEL`] during a poll, and resets it even if the poll panics.
 struct ReceiveGuard;
 
 impl ReceiveGuard {
@@ -113,8 +113,8 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// Creates the levels of a server: `level`, and `throttled` for a connection that has used
-    /// up its [`Allowance`], which must not be more urgent.
+    /// Creates the levels of a server: `level`, and `throttled` for a connection that has used up
+    /// its [`Allowance`]. If `throttled` is more urgent than `level`, it counts as `level`.
     #[must_use]
     pub fn new(level: Level, throttled: Level) -> Arc<Receiving> {
         Arc::new(Receiving {
@@ -149,7 +149,8 @@ impl Receiving {
 
 /// The CPU time that a connection may still take at the level of receiving.
 ///
-/// Two coroutines of a connection that are polled on two vCPUs may take the same free poll.
+/// Two coroutines of a connection that are polled at the same time on two vCPUs may take the same
+/// free poll.
 pub struct Allowance {
     receiving: Arc<Receiving>,
     /// Number of polls that are not charged.

@@ -133,7 +133,8 @@ pub(super) fn prepare(socket: RawFd) -> bool {
     if sigpipe_kills {
         return false;
     }
-    // The operations of both drivers on a stream do not depend on the flag.
+    // The operations on a stream do not depend on the flag, neither with io_uring nor with
+    // readiness.
     // SAFETY: `F_GETFL` and `F_SETFL` take no pointer; the caller owns the descriptor.
     unsafe {
         let flags = libc::fcntl(socket, libc::F_GETFL);
@@ -178,7 +179,7 @@ mod tests {
         let (to, mut from) = UnixStream::pair().unwrap();
         assert!(prepare(to.as_raw_fd()));
         if !is_cached(file.as_fd(), 0, 1) {
-            println!("skipped: cachestat is not there, or not for this file");
+            println!("skipped: no cachestat, or not permitted for this file");
             return;
         }
         let mut sent = 0;
@@ -219,7 +220,7 @@ mod tests {
         drop(from);
         match send_file(to.as_raw_fd(), file.as_fd(), 0, 100) {
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::BrokenPipe),
-            other => assert_eq!(other.unwrap(), None, "cachestat is not there"),
+            other => assert_eq!(other.unwrap(), None, "sent to a closed reader"),
         }
     }
 }

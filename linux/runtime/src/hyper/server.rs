@@ -41,17 +41,18 @@ pub(crate) use connection::MakeService;
 /// hyper's type of errors.
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Default of [`Server::header_timeout`]: hyper's default, since an idle connection counts, too.
+/// Default of [`Server::header_timeout`]: hyper's own default. It is long because the limit applies
+/// to idle connections, too.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of [`Server::drain_timeout`].
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before the next connection is accepted when descriptors or memory have run out.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
 
-/// Serves a tower service, such as an axum `Router`, until an error of the listener.
+/// Serves a tower service, such as an axum `Router`, until the listener fails.
 ///
 /// # Errors
-/// Outside a runtime.
+/// If it is called outside a runtime.
 pub async fn serve<L, S, B>(listener: L, service: S) -> io::Result<()>
 where
     L: Listener,
@@ -111,13 +112,14 @@ impl<L: Listener> Server<L> {
     /// Sets the level at which connections are accepted and requests received. The default is
     /// [`Level::URGENT`] with [`levels`](Server::levels), and otherwise the level of the coroutine
     /// that runs the server. With `levels` it should be at least as urgent as the most urgent
-    /// request; each connection is then received there within its [`Allowance`](super::Allowance).
+    /// request; the server then receives from each connection at this level within its
+    /// [`Allowance`](super::Allowance).
     pub fn receive_level(mut self, level: Level) -> Server<L> {
         self.receive_level = Some(level);
         self
     }
 
-    /// Sets the level at which a connection is received that has used up its
+    /// Sets the level at which the server receives from a connection that has used up its
     /// [`Allowance`](super::Allowance), for instance because it sends malformed requests without
     /// end (default: the least urgent). It matters only with [`levels`](Server::levels).
     pub fn throttled_level(mut self, level: Level) -> Server<L> {
@@ -125,8 +127,8 @@ impl<L: Listener> Server<L> {
         self
     }
 
-    /// Sets the function that returns the level of each request (default: the level of receiving),
-    /// for its handler and the sending of its response.
+    /// Sets the function that returns the level of each request (default: the level of receiving):
+    /// the level at which its handler runs and its response is sent.
     pub fn levels(
         mut self,
         classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,
@@ -167,7 +169,7 @@ impl<L: Listener> Server<L> {
     /// A dropped future stops accepting; open connections continue.
     ///
     /// # Errors
-    /// Outside a runtime. The error of a connection ends that connection alone.
+    /// If it is called outside a runtime. An error of a connection ends only that connection.
     pub async fn run<S, B>(self, service: S) -> io::Result<()>
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,

@@ -40,9 +40,9 @@ pub struct TlsListener {
 }
 
 impl TlsListener {
-    /// Combines a listener and a configuration, as
-    /// [`server_config`](crate::tls::server_config) makes it. A configuration that names no
-    /// protocol (ALPN) gets HTTP/2 and HTTP/1.1.
+    /// Combines a listener and a configuration, such as one of
+    /// [`server_config`](crate::tls::server_config). A configuration that names no protocol (ALPN)
+    /// gets HTTP/2 and HTTP/1.1.
     #[must_use]
     pub fn new(listener: TcpListener, config: impl Into<Arc<ServerConfig>>) -> TlsListener {
         let mut config = config.into();

@@ -1,29 +1,29 @@
 //! The requirements on a type to get the traits of the ecosystem, and the macros that implement
 //! the traits.
 //!
-//! A [`Source`] lends bytes that it has read, from memory that it or the ring owns; a trait's
-//! `poll_read` copies out of that memory. A [`Sink`] has taken the bytes that it reports as
-//! written: into the kernel, or into a buffer of its own. Neither ever passes borrowed memory to an
-//! operation, so buffers outlive operations however early a future is dropped, and data that had
-//! arrived stays with the source.
+//! A [`Source`] gives out references to bytes that it has read, from memory that it or the ring
+//! owns; a trait's `poll_read` copies out of that memory. A [`Sink`] has taken the bytes that it
+//! reports as written: into the kernel, or into a buffer of its own. Neither ever passes borrowed
+//! memory to an operation. So the memory of an operation stays valid however early a future is
+//! dropped, and data that has arrived stays with the source.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
 /// A type that can be read from.
 pub(crate) trait Source: Unpin {
-    /// Lends the bytes that have been read and not consumed; waits for bytes if there are none. No
-    /// bytes mean the end.
+    /// Returns the bytes that have been read and not consumed; waits for bytes if there are none.
+    /// No bytes mean the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
 
-    /// Discards the first `count` of the lent bytes.
+    /// Discards the first `count` of these bytes.
     fn consume(&mut self, count: usize);
 }
 
 /// A type that can be written to.
 pub(crate) trait Sink: Unpin {
     /// True if [`poll_write_vectored`](Sink::poll_write_vectored) gathers buffers.
-    #[allow(dead_code, reason = "only some of the optional traits ask")]
+    #[allow(dead_code, reason = "only traits of optional features use it")]
     const VECTORED: bool = false;
 
     /// Takes a part of `bytes`, and returns its length.
@@ -46,8 +46,8 @@ pub(crate) trait Sink: Unpin {
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// Lends up to `room` bytes that have been read to `take`, and consumes them. Returns their number:
-/// 0 if there is no room, or at the end.
+/// Passes up to `room` bytes that have been read to `take`, and consumes them. Returns their
+/// number: 0 if there is no room, or at the end.
 pub(crate) fn poll_copy<S: Source>(
     source: &mut S,
     cx: &mut Context<'_>,

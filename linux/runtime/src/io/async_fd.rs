@@ -70,7 +70,7 @@ impl AsyncFd {
     /// The future may be dropped at any time.
     ///
     /// # Errors
-    /// The kernel's answer to the poll; and outside a runtime.
+    /// The error with which the kernel answers the poll; also fails outside a runtime.
     ///
     /// ```
     /// use std::io::Write;

@@ -113,8 +113,8 @@ where
     poll_fn(|cx| transfer.poll(cx, reader, writer, false)).await
 }
 
-/// [`copy`] out of the reader's buffer, without a buffer of its own. From one connection to
-/// another, bytes are sent straight out of the ring's receive buffers.
+/// Like [`copy`], but writes straight out of the reader's buffer, without another buffer. From one
+/// connection to another, bytes are sent straight out of the ring's receive buffers.
 ///
 /// # Cancellation safety
 /// A dropped future loses no bytes: bytes that were not written stay in the reader.

@@ -1,9 +1,10 @@
 //! Descriptors that are closed when they are dropped, even with operations in flight.
 //!
 //! An operation keeps its descriptor open until it has ended, even after its future has been
-//! dropped. So the drop of a [`Descriptor`] first ends the operations that have lost their futures.
+//! dropped. So the drop of a [`Descriptor`] first ends the operations whose futures have been
+//! dropped.
 //!
-//! | operation of | closed |
+//! | operations of | the descriptor is closed |
 //! |---|---|
 //! | the vCPU that drops | before `drop` returns |
 //! | another vCPU, or any vCPU if the thread has none | in the next pass of that vCPU's loop |
@@ -12,8 +13,9 @@
 //! thread that drops. If it does not answer in time, the next pass of the loop closes the
 //! descriptor.
 //!
-//! For a vCPU in a long poll, an idle vCPU that stands in does so, or the thread that continues
-//! when the poll is suspended; without either, the descriptor is closed when the poll ends.
+//! If the vCPU of the operations is in a long poll, an idle vCPU that stands in for it closes the
+//! descriptor, or the thread that continues when the poll is suspended; without either, the
+//! descriptor is closed when the poll ends.
 //!
 //! A drop costs one load if no operation is in flight, else one system call, which also submits all
 //! other pending entries of the ring.
@@ -33,7 +35,7 @@ use crate::{context, time};
 /// Longest pause between two checks of a descriptor that another vCPU keeps open.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// A user of a descriptor, other than an operation.
+/// One of the users of a descriptor, not counting its operations.
 #[derive(Debug)]
 pub(crate) struct Descriptor(Fd);
 
@@ -47,7 +49,7 @@ impl Descriptor {
         Descriptor(self.0.clone())
     }
 
-    /// Ends the operations that have lost their futures, and returns the descriptor.
+    /// Ends the operations whose futures have been dropped, and returns the descriptor.
     pub(crate) fn into_fd(self) -> Fd {
         settle(&self.0);
         self.0.clone()
@@ -81,8 +83,8 @@ impl Drop for Descriptor {
     }
 }
 
-/// Ends the operations on a descriptor that have lost their futures, if the calling thread serves
-/// the vCPU that has them.
+/// Ends those operations on a descriptor whose futures have been dropped, if the calling thread
+/// serves the vCPU whose ring has them.
 #[inline]
 fn settle(fd: &Fd) {
     if fd.is_shared() {
@@ -158,7 +160,8 @@ close!(
 pub async fn close(closable: impl Close) {
     let mut fd = closable.into_fd();
     let mut pause = Duration::from_micros(100);
-    // Operations of other vCPUs have been told to end; their ends are not reported.
+    // Operations of other vCPUs have been told to end. Nothing reports when they have ended, so
+    // this checks from time to time.
     while let Err(shared) = fd.try_into_owned() {
         fd = shared;
         time::sleep(pause).await;

@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | sockets | the vCPU's receive buffers: one copy, no system call | `send` without waiting |
 //! | pipes ([`pipe`]) | 8 KiB, allocated by the first read | `write` without waiting |
-//! | files ([`FileStream`]) | 64 KiB, filled by the ring | 64 KiB, written by the ring: flush |
+//! | files ([`FileStream`]) | 64 KiB, filled by the ring | 64 KiB, written by the ring; flush it |
 //!
 //! An idle connection holds no memory ([`TcpStream::recv`]). When a socket or a pipe is full, a
 //! poll operation waits for room.

@@ -250,7 +250,8 @@ macro_rules! descriptor {
             }
         }
 
-        /// Converts the end for a child, into blocking mode, as programs expect.
+        /// Converts the end for a child process, and puts it into blocking mode, as programs
+        /// expect.
         impl TryFrom<$type> for Stdio {
             type Error = io::Error;
 

@@ -62,8 +62,8 @@ macro_rules! connection {
                 )
             }
 
-            /// Splits the connection into two halves for two coroutines. The connection closes
-            /// when both are dropped; the write half ends its direction when it is dropped.
+            /// Splits the connection into two halves for two coroutines. The connection closes when
+            /// both are dropped; dropping the write half ends its direction.
             ///
             /// ```
             /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -226,7 +226,7 @@ macro_rules! connection {
                     /// The future may be dropped at any time without losing data.
                     ///
                     /// # Errors
-                    /// `ConnectionReset` and the like; and outside a runtime.
+                    /// `ConnectionReset` and the like; also fails outside a runtime.
                     ///
                     /// ```
                     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -251,7 +251,7 @@ macro_rules! connection {
                     /// Use `recv` where that matters.
                     ///
                     /// # Errors
-                    /// `ConnectionReset` and the like; and outside a runtime.
+                    /// `ConnectionReset` and the like; also fails outside a runtime.
                     ///
                     /// ```
                     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -313,7 +313,7 @@ macro_rules! connection {
                     /// Not cancellation safe: an unknown part may have been sent.
                     ///
                     /// # Errors
-                    /// `BrokenPipe`, `ConnectionReset`, …; and outside a runtime.
+                    /// `BrokenPipe`, `ConnectionReset`, …; also fails outside a runtime.
                     pub fn write<B: IoBuf>(
                         &mut self,
                         buffer: B,

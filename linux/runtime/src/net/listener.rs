@@ -43,9 +43,9 @@ impl TcpListener {
     /// Binds and listens, with `SO_REUSEADDR` and a backlog of 1024. Tries the addresses in order.
     /// For other options see [`TcpSocket`].
     ///
-    /// `0.0.0.0` takes clients of IPv4 alone. `[::]` takes clients of IPv6 and IPv4, unless the
+    /// `0.0.0.0` accepts IPv4 clients only. `[::]` accepts IPv6 and IPv4 clients, unless the
     /// administrator has set `net.ipv6.bindv6only`; [`TcpSocket::set_only_v6`] overrides both. At
-    /// `[::]`, clients of IPv4 have addresses such as `::ffff:127.0.0.1`.
+    /// `[::]`, IPv4 clients have addresses such as `::ffff:127.0.0.1`.
     ///
     /// # Errors
     /// The error of the last address tried: `AddrInUse`, `PermissionDenied`, …
@@ -104,8 +104,8 @@ impl TcpListener {
     ///
     /// # Errors
     /// An error of the connection (`ConnectionAborted`) or of the process (`EMFILE`: raise
-    /// `RLIMIT_NOFILE`); and outside a runtime. The next call accepts again: wait a moment first,
-    /// or close descriptors.
+    /// `RLIMIT_NOFILE`); also fails outside a runtime. The next call accepts again: wait a moment
+    /// first, or close descriptors.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

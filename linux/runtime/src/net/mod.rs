@@ -13,11 +13,12 @@
 //! A listener, a socket or a connection is closed when its last part is dropped. Operations of
 //! dropped futures do not keep it open; duplicates of its descriptor stay open and usable.
 //!
-//! * On the vCPU that has the operations, the drop cancels them, with one system call, and closes
-//!   the descriptor before it returns. Without operations in flight there is no additional system
-//!   call.
-//! * If another vCPU has the operations, that vCPU closes the descriptor in the next pass of its
-//!   loop. Its poll need not end first if another vCPU idles, or with preemption.
+//! * On the vCPU whose ring has the operations, the drop cancels them, with one system call, and
+//!   closes the descriptor before it returns. Without operations in flight there is no additional
+//!   system call.
+//! * If the ring of another vCPU has the operations, that vCPU closes the descriptor in the next
+//!   pass of its loop. The poll that it runs need not end first if a vCPU is idle, or with
+//!   preemption.
 //!
 //! [`close`](crate::io::close) waits until the descriptor is closed.
 //!
@@ -63,7 +64,7 @@ pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
 }
 
 /// Sends the bytes that the socket takes at once, without the ring, if the calling thread did not
-/// create the ring: while the thread that did is suspended, the way through the ring is long.
+/// create the ring: while the thread that did is suspended, the way through the ring takes long.
 /// Returns `None` if the caller must use the ring, which also reports errors.
 #[inline]
 pub(crate) fn send_without_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> {

@@ -269,7 +269,8 @@ impl TcpStream {
         self.socket().take_error()
     }
 
-    /// Returns a view of the send queue, for a timeout that lasts as long as the peer takes bytes.
+    /// Returns a view of the send queue, for a timeout that is extended as long as the peer takes
+    /// bytes.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -325,7 +326,7 @@ impl SendQueue {
     /// Costs one system call (`SIOCOUTQ`).
     ///
     /// TCP: bytes that have been written and that the peer's machine has not acknowledged. Unix
-    /// sockets: memory of the messages that the peer has not read to their end, so the number
+    /// sockets: the memory of the messages that the peer has not read to their end, so the number
     /// changes in steps of up to 64 KiB.
     #[must_use]
     pub fn bytes(&self) -> Option<usize> {

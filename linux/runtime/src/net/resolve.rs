@@ -185,7 +185,8 @@ impl std::error::Error for LookupError {
 /// Looks up the addresses of a host.
 ///
 /// # Cancellation safety
-/// The future may be dropped at any time; the lookup then ends unused on its thread.
+/// The future may be dropped at any time; the lookup then still runs to its end on its thread, and
+/// the result is dropped.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -195,8 +196,8 @@ impl std::error::Error for LookupError {
 /// ```
 ///
 /// # Errors
-/// An error that contains a [`LookupError`] for an unknown name; `InvalidInput` for text that is no
-/// address; and outside a runtime.
+/// An error that contains a [`LookupError`] for an unknown name; `InvalidInput` for text that is
+/// not an address; also fails outside a runtime.
 pub async fn lookup_host(
     host: impl ToSocketAddrs,
 ) -> io::Result<impl Iterator<Item = SocketAddr> + Send> {

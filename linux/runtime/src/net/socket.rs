@@ -66,7 +66,8 @@ impl TcpSocket {
         TcpSocket::new(Domain::IPV6)
     }
 
-    /// Allows binding an address whose old connections linger.
+    /// Sets whether the socket can be bound to an address that old connections still use
+    /// (`SO_REUSEADDR`).
     ///
     /// # Errors
     /// The error of `setsockopt`.
@@ -88,7 +89,8 @@ impl TcpSocket {
         self.socket.set_reuse_address(on)
     }
 
-    /// Allows several sockets to listen on the address and share its connections.
+    /// Sets whether several sockets can listen on the address and share its connections
+    /// (`SO_REUSEPORT`).
     ///
     /// # Errors
     /// The error of `setsockopt`.
@@ -109,7 +111,7 @@ impl TcpSocket {
         self.socket.set_reuse_port(on)
     }
 
-    /// Restricts an IPv6 socket to IPv6.
+    /// Sets whether an IPv6 socket is restricted to IPv6.
     ///
     /// # Errors
     /// The error of `setsockopt`.
@@ -133,7 +135,8 @@ impl TcpSocket {
         self.socket.set_send_buffer_size(bytes)
     }
 
-    /// Sends small segments at once. Accepted connections inherit the setting.
+    /// Sets whether small segments are sent at once (`TCP_NODELAY`). Accepted connections inherit
+    /// the setting.
     ///
     /// # Errors
     /// The error of `setsockopt`.
@@ -152,7 +155,8 @@ impl TcpSocket {
         self.socket.set_tcp_nodelay(on)
     }
 
-    /// Probes silent peers. Accepted connections inherit the setting.
+    /// Sets whether silent peers are probed (`SO_KEEPALIVE`). Accepted connections inherit the
+    /// setting.
     ///
     /// # Errors
     /// The error of `setsockopt`.
@@ -223,7 +227,7 @@ impl TcpSocket {
     /// If the future is dropped, the socket is closed.
     ///
     /// # Errors
-    /// `ConnectionRefused`, `TimedOut`, …; and outside a runtime.
+    /// `ConnectionRefused`, `TimedOut`, …; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

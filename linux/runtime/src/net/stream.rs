@@ -53,7 +53,7 @@ impl TcpStream {
     /// If the future is dropped, the attempt is cancelled and its socket closed.
     ///
     /// # Errors
-    /// The error of the last address tried, or of the lookup; and outside a runtime.
+    /// The error of the last address tried, or of the lookup; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -68,7 +68,7 @@ impl TcpStream {
     pub async fn connect(addresses: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
         for address in super::resolve::resolve(addresses).await? {
-            // A machine without IPv6 has no such sockets.
+            // A machine without IPv6 cannot create a socket for an IPv6 address.
             let connected = match TcpSocket::for_address(address) {
                 Ok(socket) => socket.connect(address).await,
                 Err(error) => Err(error),

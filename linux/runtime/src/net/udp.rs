@@ -31,8 +31,8 @@ use crate::io::Descriptor;
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
 ///
-/// A server that receives much should use [`datagrams`](UdpSocket::datagrams): one operation
-/// for all datagrams, and no copy.
+/// A server that receives many datagrams should use [`datagrams`](UdpSocket::datagrams): one
+/// operation for all datagrams, and no copy.
 pub struct UdpSocket {
     fd: Descriptor,
 }
@@ -127,8 +127,8 @@ impl UdpSocket {
     /// If the future is dropped before it is ready, the datagram has not been sent.
     ///
     /// # Errors
-    /// `NotConnected`; `ConnectionRefused` if an earlier datagram found no socket; EMSGSIZE if
-    /// `bytes` is too long.
+    /// `NotConnected`; `ConnectionRefused` if an earlier datagram found no socket at the peer's
+    /// address; EMSGSIZE if `bytes` is too long.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -178,7 +178,8 @@ impl UdpSocket {
     /// The future may be dropped at any time without losing a datagram.
     ///
     /// # Errors
-    /// `ConnectionRefused` if an earlier datagram found no socket; and outside a runtime.
+    /// `ConnectionRefused` if an earlier datagram found no socket at the peer's address; also fails
+    /// outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -250,7 +251,7 @@ impl UdpSocket {
     ///
     /// A buffer ([`Builder::buffers`](crate::Builder::buffers)) holds 144 bytes of data less than
     /// its size, 1904 by default; a longer datagram is truncated and marked as such. Use one
-    /// `Datagrams` per socket, and no other receiving call beside it.
+    /// `Datagrams` per socket, and no other receiving call at the same time.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -397,7 +398,7 @@ impl Datagrams {
                 from,
                 truncated: datagram.truncated,
             }),
-            None => Err(io::Error::other("a datagram without a sender")),
+            None => Err(io::Error::other("a datagram has no sender address")),
         }
     }
 }

@@ -107,7 +107,8 @@ pub(crate) async fn write_all<B: IoBuf>(fd: &Fd, buffer: B) -> (io::Result<()>, 
 
 /// Continues after a short write: the connection has met an error, which the next write reports, or
 /// the vCPU that was writing has been released, or the buffer is larger than the kernel takes at
-/// once. Callers box the future, whose state would take room in every write.
+/// once. [`write_all`] boxes the future, because its state would otherwise take room in every
+/// write.
 #[cold]
 async fn write_rest<B: IoBuf>(fd: &Fd, buffer: B, mut sent: usize) -> (io::Result<()>, B) {
     let length = buffer.io_len();

@@ -1,4 +1,4 @@
-//! Atomics of the primitives, and the lock of a value that users borrow.
+//! The atomics that the primitives use, and the `RwLock` of a value that users borrow.
 //!
 //! They are `std`'s in production and `loom`'s under the model checker (`scheduler/models`), so
 //! that both run the same source. The checker replaces the spinning [`Lock`](super::Lock) too.

@@ -1,14 +1,16 @@
 //! A channel on which every receiver gets every message.
 //!
-//! The last messages lie in a ring; a receiver is a position in it. Invariants, under the lock:
+//! The latest messages are kept in a ring buffer; a receiver is a position in it. A receiver
+//! *passes* a message when it receives it, or when it is dropped. Invariants, under the lock:
 //!
-//! * the ring holds the messages of the positions `tail - ring.len() .. tail`;
-//! * a message counts the receivers that have not passed it; at zero it is removed from the ring.
-//!   As receivers pass in order, the removed messages are the oldest.
+//! * the buffer has an entry for each of the positions `tail - ring.len() .. tail`;
+//! * an entry counts the receivers that have not passed its message; at zero the message is taken
+//!   out, and the empty entry stays. As receivers pass in order, the empty entries are the oldest.
 //!
-//! A message is cloned without the channel's lock, under a lock of its own: a user's `clone` may
-//! take long. The last receiver gets the message itself. A message costs one allocation. A dropped
-//! receiver passes the messages that it has not received, a few per acquisition of the lock.
+//! A message is cloned under a lock of its own, not under the channel's lock, because a user's
+//! `clone` may take long. The last receiver gets the message itself. A message costs one
+//! allocation. A dropped receiver passes the messages that it has not received, a few per
+//! acquisition of the lock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -60,8 +62,8 @@ impl<T> State<T> {
         self.tail - self.ring.len() as u64
     }
 
-    /// Lets a receiver pass the message at a position of the ring. Returns the message, and true
-    /// if this receiver was the last.
+    /// Lets a receiver pass the message at a position. Returns the message, and true if this
+    /// receiver was the last.
     fn pass(&mut self, position: u64) -> (Option<Arc<Message<T>>>, bool) {
         let index = (position - self.head()) as usize;
         let Some(entry) = self.ring.get_mut(index) else {
@@ -77,8 +79,8 @@ impl<T> State<T> {
 
 /// Creates a channel on which every receiver gets every message sent after it subscribed.
 ///
-/// The channel keeps `capacity` messages, rounded up to a power of two. A receiver that is
-/// slower misses the oldest messages, and is told their number.
+/// The channel keeps `capacity` messages, rounded up to a power of two. A receiver that falls
+/// further behind misses the oldest messages, and is told how many it missed.
 ///
 /// # Panics
 /// If `capacity` is 0 or above `usize::MAX / 2`.
@@ -135,7 +137,7 @@ impl<T> Sender<T> {
         assert!(capacity > 0, "a broadcast channel needs room for a message");
         assert!(
             capacity <= usize::MAX >> 1,
-            "a broadcast channel cannot have so much room"
+            "the capacity of a broadcast channel is at most usize::MAX / 2"
         );
         Sender {
             shared: Arc::new(Shared {
@@ -154,7 +156,7 @@ impl<T> Sender<T> {
     }
 
     /// Sends a message to all present receivers and returns their number. They are woken most
-    /// urgent first. Never waits: the oldest message makes room if the channel is full.
+    /// urgent first. Never waits: if the channel is full, its oldest message is dropped.
     ///
     /// # Errors
     /// [`SendError`] with the message when there is no receiver.

@@ -109,7 +109,7 @@ impl CancellationToken {
             drop(state);
             return CancellationToken::with_parent(None, true);
         }
-        // Before the list grows, dropped children make room: O(1) per child on average.
+        // Dropped children are removed before the list grows: O(1) per child on average.
         if state.children.len() == state.children.capacity() {
             let children = std::mem::take(&mut state.children);
             let (alive, gone): (Vec<_>, Vec<_>) = children

@@ -16,7 +16,7 @@ macro_rules! error_text {
     };
 }
 
-/// Defines the error of a send without a receiver.
+/// Defines `SendError`, the error of a send when there is no receiver.
 macro_rules! send_error {
     ($doc:literal, $text:literal) => {
         #[doc = $doc]

@@ -7,8 +7,8 @@
 //!
 //! Locking is one atomic exchange and unlocking is a plain store, where `std::sync::Mutex` needs a
 //! second exchange, which checks for sleepers. A thread that finds the lock taken spins, then
-//! yields, then sleeps with growing pauses: a holder that was preempted by the waiter itself
-//! (real-time priorities on one CPU) gets to run, so there is no deadlock.
+//! yields, then sleeps with growing pauses. So even a holder that the waiter itself has preempted
+//! (real-time priorities on one CPU) gets to run, and there is no deadlock.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -49,7 +49,8 @@ impl<T> Lock<T> {
 
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        // A suspended holder would make other threads spin, so its poll is not suspended meanwhile.
+        // A suspended holder would make other threads spin, so its poll is not suspended until it
+        // unlocks.
         let critical = Critical::enter();
         if self.held.swap(true, Ordering::Acquire) {
             self.wait();
@@ -89,7 +90,7 @@ impl<T> fmt::Debug for Lock<T> {
 /// Exclusive access to the value; unlocks when dropped.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    #[expect(dead_code, reason = "held for its drop, which comes after the lock's")]
+    #[expect(dead_code, reason = "its drop, after the unlock, permits suspension")]
     critical: Critical,
 }
 

@@ -1,4 +1,4 @@
-//! Primitives for coroutines that know about priorities.
+//! Priority-aware primitives for coroutines.
 //!
 //! | type | purpose |
 //! |---|---|
@@ -23,7 +23,7 @@
 //! next waiter in that order, so no newcomer can take it on the way.
 //!
 //! The primitives work with any waker and on any thread: coroutines of several runtimes, foreign
-//! executors, and (the `blocking_` calls) plain threads.
+//! executors and, with the `blocking_` calls, plain threads.
 //!
 //! # Cancellation safety
 //! Every future of this module may be dropped while it waits. It leaves its queue; a lock,
@@ -38,8 +38,8 @@
 //!
 //! Besides the lock, only the word of [`Mutex`], the count of broadcasts of [`Notify`], the counts
 //! of [`watch`] and the flag of [`OnceCell`] are atomics; the lock guards everything else. The
-//! model checker (`scheduler/models`) covers these atomics, and the drop of a waiter while it is
-//! chosen.
+//! model checker (`scheduler/models`) covers these atomics, and the drop of a waiter while another
+//! thread takes it out of the queue.
 
 mod atomic;
 mod barrier;

@@ -1,7 +1,7 @@
 //! A mutex that may be held across `await`, with priority inheritance.
 //!
-//! The state is one word, so that a coroutine that finds the mutex taken learns in the same
-//! step which coroutine holds it:
+//! The state is one word, so that a coroutine that finds the mutex taken learns from the same read
+//! which coroutine holds it:
 //!
 //! ```text
 //!   bits 63..32     31         30      29..0
@@ -21,18 +21,20 @@
 //! * A contended mutex is never free: no newcomer can take it before its next holder.
 //! * CONTENDED is set before a waiter is in the queue, so 2 cannot miss a waiter.
 //! * All ids belong to one runtime, *the mutex's runtime*: the first that takes the mutex. Holders
-//!   and waiters of other runtimes have no name here; they neither lend nor receive a level.
-//!   An unnamed holder replaces the runtime when that is gone and no waiter is in the queue: so a
-//!   word never outlives the runtime that gives it its meaning.
-//! * The coroutine that the word names counts the mutex among its locks, from before the word
-//!   names it until after: so a level lent for one lock does not end with another lock.
-//! * A waiter lends under the queue's lock. There it also withdraws the loan, when it gives up
-//!   or is polled at a less urgent level. A holder with waiters goes through that lock before it
-//!   reports the release: all loans for this mutex end with its release.
+//!   and waiters of other runtimes have no name here; they neither lend nor receive a level. When
+//!   the mutex's runtime is gone and no waiter is in the queue, an unnamed holder makes its own
+//!   runtime the mutex's. So an id is never looked up in a runtime other than its own.
+//! * The coroutine that the word names counts the mutex among its locks, from before the word names
+//!   it until after. So a level that was lent for this mutex does not end when the coroutine
+//!   releases another lock.
+//! * A waiter lends under the queue's lock. Under that lock it also withdraws the loan, when it
+//!   gives up or is polled at a less urgent level. A holder with waiters takes the queue's lock
+//!   before it reports the release, so all loans for this mutex end with the release.
 //! * A future that was handed the mutex and is dropped instead of polled does 4.
 //!
-//! Uncontended: two atomic read-modify-writes, and the scheduler's count of the locks
-//! that a coroutine holds. A guard may be dropped on any thread.
+//! To lock and unlock without contention costs two atomic read-modify-writes, and two updates of
+//! the scheduler's count of the locks that the coroutine holds. A guard may be dropped on any
+//! thread.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -82,16 +84,15 @@ fn holder(word: u64) -> Option<CoroutineId> {
 ///
 /// * Waiters are served most urgent level first, first come first served within a
 ///   level. The lock is handed over: no newcomer takes it in between.
-/// * A waiter *lends its level* to the coroutine that holds the lock, so that urgent
-///   work waits for the critical section only, not for everything of the levels
-///   between (priority inversion).
-/// * Coroutines of several runtimes may share a mutex. They lend within the runtime that
-///   used it first; when that runtime is gone, within another.
+/// * A waiter *lends its level* to the coroutine that holds the lock, so that urgent work waits
+///   only for the critical section, not for all work at the levels between (priority inversion).
+/// * Coroutines of several runtimes may share a mutex. Only the coroutines of one runtime lend: of
+///   the runtime that used the mutex first or, when that runtime is gone, of another.
 /// * There is no poisoning: when a coroutine panics the lock is released and the next holder sees
 ///   the value as it was left.
 ///
-/// A lock and an unlock without contention cost two atomic steps. For a critical section
-/// of a few instructions without `await`, use `std::sync::Mutex`.
+/// A lock and an unlock without contention cost two atomic operations. For a critical section of a
+/// few instructions without `await`, use `std::sync::Mutex`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -220,7 +221,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn take(&self) -> Option<MutexGuard<'_, T>> {
         let (word, elsewhere) = self.name();
-        // Release too: a thread that reads the word sees the runtime of its id.
+        // Release, too, so that a thread that reads the word sees the runtime of the id in it.
         let taken = self
             .word
             .compare_exchange(UNLOCKED, word, Ordering::AcqRel, Ordering::Relaxed);
@@ -234,8 +235,9 @@ impl<T: ?Sized> Mutex<T> {
         Some(self.guard())
     }
 
-    /// Returns the word of a mutex that the caller holds, and the number of the caller's runtime if
-    /// that is not the mutex's. If the word names the caller, its locks include the mutex now.
+    /// Returns the word of a mutex that the caller locks, and the number of the caller's runtime if
+    /// that is not the mutex's. If the word names the caller, the mutex now counts among the
+    /// caller's locks.
     #[inline]
     fn name(&self) -> (u64, Option<u64>) {
         let runtime = self.runtime.load(Ordering::Relaxed);
@@ -247,18 +249,19 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Returns the word of a holder whose locks include the mutex.
+    /// Returns the word that names this holder, which already counts the mutex among its locks.
     #[inline]
     fn word_of(&self, id: CoroutineId) -> u64 {
         let word = locked_by(Some(id));
         if word == UNNAMED {
-            // The index does not fit into the word.
+            // The index does not fit into the word: the holder stays unnamed.
             context::record_unlock(self.runtime.load(Ordering::Relaxed), id);
         }
         word
     }
 
-    /// Makes the first coroutine's runtime the mutex's: no word and no waiter has had a name yet.
+    /// Makes the runtime of the first coroutine the mutex's. Until then neither the word nor a
+    /// waiter in the queue has named a coroutine.
     #[cold]
     fn adopt_runtime(&self, number: u64) -> (u64, Option<u64>) {
         let settled =
@@ -282,7 +285,7 @@ impl<T: ?Sized> Mutex<T> {
         if !waiters.is_empty() || self.word.load(Ordering::Relaxed) & !CONTENDED != UNNAMED {
             return;
         }
-        // The coroutine that took the mutex under the old name is not polled any more.
+        // The former runtime is gone, so none of its coroutines is being polled.
         self.runtime.store(number, Ordering::Relaxed);
         let (word, _) = self.name();
         // The caller holds the mutex and the queue's lock, so no other thread changes the word.
@@ -291,7 +294,7 @@ impl<T: ?Sized> Mutex<T> {
         drop(waiters);
     }
 
-    /// Creates the guard. The word is the caller's.
+    /// Creates the guard. The caller has locked the mutex.
     #[inline]
     fn guard(&self) -> MutexGuard<'_, T> {
         MutexGuard::new(self)
@@ -305,7 +308,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Transitions 2 and 4. The caller holds the lock.
+    /// Transitions 2 and 4. The caller holds the mutex.
     #[inline]
     fn unlock(&self) {
         let word = self.word.load(Ordering::Relaxed);
@@ -332,7 +335,7 @@ impl<T: ?Sized> Mutex<T> {
         waiters.settle_first(|word| level_of(runtime, word));
         let waker = waiters.pop(|word| {
             next = match holder(word) {
-                // The coroutine that queued is gone; its future is elsewhere.
+                // The coroutine that queued has ended; its future has been moved elsewhere.
                 Some(id) if !context::record_handover(runtime, id) => UNNAMED,
                 _ => word,
             };
@@ -351,8 +354,9 @@ impl<T: ?Sized> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Lends the level of the first waiter to the next holder. Waiters have lent to the former
-    /// holder. The next holder is as urgent, but its level may change before it unlocks.
+    /// Lends the level of the first waiter to the next holder: the waiters have lent to the former
+    /// holder only. The next holder is at least as urgent now, but its level may change before it
+    /// unlocks.
     fn lend_on(&self, waiters: &WaitQueue<u64>, next: u64) {
         if let Some((level, waiting)) = waiters.first()
             && waiting != UNNAMED
@@ -365,7 +369,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Adjusts the loan of the holder in `word` after a waiter left or changed its level.
     fn update_loan(&self, waiters: &WaitQueue<u64>, word: u64) {
         let level = match waiters.first() {
-            // The level of a foreign waiter is not known; waiters behind it may have lent.
+            // An unnamed waiter has lent nothing, and named waiters behind it may have lent.
             Some((_, UNNAMED)) => return,
             Some((level, _)) => Some(level),
             None => None,

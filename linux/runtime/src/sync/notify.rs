@@ -1,8 +1,8 @@
 //! Notifications without data. At most one is stored, as a permit.
 //!
 //! Invariant, under the lock: while there is a waiter no permit is stored. A waiter that
-//! `notify_one` chose and that is dropped before it ran passes the notification on. Every call
-//! takes the lock once: one atomic step.
+//! `notify_one` chose, and that is dropped before it is polled, passes the notification on. Every
+//! call takes the lock once, which costs one atomic exchange.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ struct State {
     waiters: WaitQueue<WokenBy>,
 }
 
-/// The call that took a waiter out of the queue.
+/// The call that took a waiter out of the queue: `None` while it is in the queue, then
+/// `notify_one`, `notify_last` or `notify_waiters`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WokenBy {
     None,

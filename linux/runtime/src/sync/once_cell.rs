@@ -14,9 +14,9 @@ use super::atomic::{AtomicU64, Ordering, const_fn};
 
 /// A cell that is filled once, also by an `async` function.
 ///
-/// One coroutine makes the value; other coroutines wait, and meanwhile *lend it their level*:
-/// urgent work does not wait for work of the levels between. If making the value fails, panics or
-/// is cancelled, the most urgent waiter tries next.
+/// One coroutine makes the value; other coroutines wait, and meanwhile *lend it their level*, so
+/// that urgent work does not wait for work at the levels between. If making the value fails, panics
+/// or is cancelled, the most urgent waiter tries next.
 ///
 /// ```
 /// use upshift::sync::OnceCell;
@@ -47,7 +47,7 @@ impl<T: std::panic::RefUnwindSafe + std::panic::UnwindSafe> std::panic::RefUnwin
 
 impl<T> OnceCell<T> {
     const_fn! {
-        /// Creates an empty cell; in a `static` too.
+        /// Creates an empty cell. Can be called in a `static`.
         ///
         /// ```
         /// use upshift::sync::OnceCell;
@@ -66,7 +66,7 @@ impl<T> OnceCell<T> {
     }
 
     const_fn! {
-        /// Creates a cell with this value; in a `static` too.
+        /// Creates a cell with this value. Can be called in a `static`.
         ///
         /// ```
         /// use upshift::sync::OnceCell;
@@ -203,7 +203,7 @@ impl<T> OnceCell<T> {
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time: a half-made value is dropped, and the most urgent
-    /// waiter begins anew.
+    /// waiter begins to make a new value.
     ///
     /// # Deadlock
     /// If `make` initializes the same cell, the future waits for itself.

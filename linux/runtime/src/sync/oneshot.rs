@@ -1,9 +1,10 @@
 //! A channel for one value, from one sender to one receiver.
 //!
-//! A channel is one allocation. Each call takes a short lock (one atomic step), and so does the
-//! drop of a side that is not done. Invariant, under the lock: a value is inside only after the
-//! sender is done, and until the receiver takes it or is dropped; a sender that finds the receiver
-//! gone gets its value back. Values and wakers are dropped without the lock.
+//! A channel is one allocation. Each call takes a short lock (one atomic exchange); so does the
+//! drop of a sender that has not sent, or of a receiver that has not returned a result. Invariant,
+//! under the lock: a value is inside from the time when it is sent until the receiver takes it or
+//! is dropped; a sender that finds the receiver gone gets its value back. Values and wakers are
+//! dropped without the lock.
 //!
 //! ```
 //! use upshift::{Priority, sync::oneshot};
@@ -146,8 +147,8 @@ impl<T> Sender<T> {
         poll_fn(|cx| self.poll_closed(cx)).await;
     }
 
-    /// Polls for the end of the receiver: [`closed`](Sender::closed) for hand-written futures.
-    /// Only the waker of the last call is woken.
+    /// Polls until the receiver is closed or dropped: [`closed`](Sender::closed) for hand-written
+    /// futures. Only the waker of the last call is woken.
     pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.shared().lock();
@@ -193,7 +194,7 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// Receives the value; a future that returns the value.
+/// A future that returns the value.
 ///
 /// # Cancellation safety
 /// Awaited by `&mut`, the receiver may be polled in one branch of a `select!`: the value is not
@@ -325,7 +326,7 @@ impl<T> Future for Receiver<T> {
     /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        assert!(!this.done, "a oneshot receiver was polled after its end");
+        assert!(!this.done, "a finished oneshot receiver was polled again");
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = this.shared.lock();
         if state.value.is_some() || state.sent || state.closed {

@@ -33,7 +33,7 @@ thread_local! {
     static PARKED: Cell<Option<Arc<Parked>>> = const { Cell::new(None) };
 }
 
-/// Polls the future on the calling thread, which sleeps meanwhile.
+/// Polls the future on the calling thread, which sleeps between the polls.
 ///
 /// # Panics
 /// When called in a coroutine: its vCPU would wait for itself.

@@ -22,8 +22,8 @@ use raw::{Raw, Side};
 
 /// A lock that gives shared access to several readers, or exclusive access to one writer.
 ///
-/// * Waiters are served most urgent level first, first come first served within a level. A
-///   reader does not overtake a waiting writer that is as urgent: writers do not starve.
+/// * Waiters are served most urgent level first, first come first served within a level. A reader
+///   does not overtake a waiting writer that is at least as urgent, so that writers do not starve.
 /// * Waiters *lend their level* to the writer that holds the lock. Readers receive no level: the
 ///   lock counts them but does not know their names.
 /// * There is no poisoning: when a coroutine panics the lock is released and the next holder
@@ -82,7 +82,7 @@ impl<T> RwLock<T> {
         #[track_caller]
         pub const fn const_with_max_readers(value: T, readers: u32) -> RwLock<T> {
             assert!(readers > 0, "a RwLock may not be created with 0 readers");
-            assert!(readers <= MAX_READERS, "a lock cannot have so many readers");
+            assert!(readers <= MAX_READERS, "an RwLock admits at most u32::MAX / 8 readers");
             RwLock { raw: Raw::new(readers), value: UnsafeCell::new(value) }
         }
     }
@@ -133,7 +133,7 @@ impl<T: ?Sized> RwLock<T> {
     /// Locks for reading: waits until no writer holds the lock or waits ahead of the caller.
     ///
     /// Do not wait for a second read lock while holding the first: a writer that queues in between
-    /// waits for the first lock, and the second lock for the writer.
+    /// waits for the first lock, and the second lock waits for the writer (deadlock).
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time: it leaves the queue, and a lock that it had been

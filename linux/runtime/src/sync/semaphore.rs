@@ -1,9 +1,9 @@
 //! A number of permits, handed out in order of urgency.
 //!
 //! Invariant, under the lock: the free permits do not suffice for the first waiter. So a newcomer
-//! may take permits only if it goes ahead of the first waiter, and every call that adds permits
-//! or removes a waiter hands out all permits that it can. Each operation takes the lock once (one
-//! atomic step), and once more per waiter that it wakes.
+//! may take permits only if it is more urgent than the first waiter, and every call that adds
+//! permits or removes a waiter hands out all permits that it can. Each operation takes the lock
+//! once (one atomic exchange), and once more for each further waiter that it wakes.
 
 use std::fmt;
 use std::future::Future;
@@ -116,7 +116,7 @@ impl Semaphore {
         #[must_use]
         #[track_caller]
         pub const fn new(permits: usize) -> Semaphore {
-            assert!(permits <= Semaphore::MAX_PERMITS, "a semaphore cannot have so many permits");
+            assert!(permits <= Semaphore::MAX_PERMITS, "a semaphore has at most MAX_PERMITS");
             Semaphore {
                 state: Lock::new(State {
                     permits,
@@ -459,7 +459,7 @@ impl Semaphore {
             Some(sum) if sum <= Semaphore::MAX_PERMITS => state.permits = sum,
             _ => {
                 drop(state);
-                panic!("a semaphore cannot have so many permits");
+                panic!("a semaphore has at most MAX_PERMITS");
             }
         }
         self.grant(state);
@@ -518,7 +518,7 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// State and behaviour common to both futures.
+/// State and behaviour common to [`Acquire`] and [`AcquireOwned`].
 #[derive(Debug)]
 struct Request {
     permits: usize,

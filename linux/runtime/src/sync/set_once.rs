@@ -28,7 +28,7 @@ pub struct SetOnce<T> {
 
 impl<T> SetOnce<T> {
     const_fn! {
-        /// Creates an empty cell; in a `static` too.
+        /// Creates an empty cell. Can be called in a `static`.
         ///
         /// ```
         /// use upshift::sync::SetOnce;
@@ -45,7 +45,7 @@ impl<T> SetOnce<T> {
     }
 
     const_fn! {
-        /// Creates a cell with this value; in a `static` too.
+        /// Creates a cell with this value. Can be called in a `static`.
         ///
         /// ```
         /// use upshift::sync::SetOnce;

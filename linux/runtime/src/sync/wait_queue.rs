@@ -14,7 +14,7 @@
 //! Invariants: a node belongs to the future that inserted it until that future calls
 //! [`WaitQueue::release`], once; `waiting` nodes are linked and have a waker, `granted` nodes are
 //! not linked and have none. Methods that displace a waker return it: drop or wake it after the
-//! lock is given back.
+//! lock is released.
 
 use std::task::Waker;
 
@@ -24,7 +24,7 @@ use super::waker::{LockSafeWaker, register};
 
 const NONE: u32 = u32::MAX;
 
-/// Names the node of a future.
+/// Identifies the node of a future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u32);
 
@@ -128,7 +128,8 @@ impl<P: Copy> WaitQueue<P> {
         Key(index)
     }
 
-    /// Takes the most urgent waiter out of the queue, and turns its payload into the grant.
+    /// Takes the most urgent waiter out of the queue, and replaces its payload by the result of
+    /// `grant`.
     pub(crate) fn pop(&mut self, grant: impl FnOnce(P) -> P) -> Option<Waker> {
         let inner = self.inner.as_mut()?;
         let index = inner.head;
@@ -149,8 +150,9 @@ impl<P: Copy> WaitQueue<P> {
             .is_some_and(|inner| !inner.nodes[key.0 as usize].waiting)
     }
 
-    /// Updates the node of a future that was polled again and still waits: its waker, and its
-    /// level (then its place too) may have changed. Returns the old waker.
+    /// Updates the node of a future that was polled again and still waits. Its waker may have
+    /// changed, and its level; with the level its place in the queue changes too. Returns the old
+    /// waker.
     pub(crate) fn refresh(
         &mut self,
         key: Key,
@@ -203,7 +205,7 @@ impl<P> Inner<P> {
         &mut self.nodes[index as usize]
     }
 
-    /// Takes a waiting node out of the queue, and turns its payload into the grant.
+    /// Takes a waiting node out of the queue, and replaces its payload by the result of `grant`.
     fn take(&mut self, index: u32, grant: impl FnOnce(P) -> P) -> Option<Waker>
     where
         P: Copy,
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_without_waiters_is_a_pointer() {
+    fn an_unused_queue_is_as_small_as_a_pointer() {
         assert_eq!(size_of::<WaitQueue<u64>>(), size_of::<usize>());
     }
 

@@ -1,9 +1,9 @@
 //! Wakers that are cloned and stored while a lock is held.
 //!
-//! Cloning a foreign waker runs user code, which may take long, or use the same primitive. So such
-//! a waker is cloned before the lock is taken, and dropped after the lock is released, whether the
-//! clone was needed or not. A waker of this crate, the usual case, is cloned only when the clone is
-//! needed.
+//! Cloning a foreign waker (one that this crate did not create) runs user code, which may take
+//! long, or use the same primitive. So such a waker is cloned before the lock is taken, and dropped
+//! after the lock is released, whether the clone was needed or not. A waker of this crate, the
+//! usual case, is cloned only when the clone is needed.
 
 use std::ops::Deref;
 use std::task::Waker;
@@ -56,7 +56,8 @@ impl<'a> LockSafeWaker<'a> {
         self.foreign.is_some()
     }
 
-    /// Returns the clone. The first call runs no user code; there is one call per lock.
+    /// Returns the clone. The first call runs no user code; call it at most once while a lock is
+    /// held.
     #[inline]
     pub(crate) fn take(&mut self) -> Waker {
         self.foreign.take().unwrap_or_else(|| self.waker.clone())

@@ -1,10 +1,10 @@
 //! A channel that keeps only the latest value.
 //!
-//! The version counts the values; its lowest bit is set when the senders are gone. It changes while
-//! the value is locked for writing, so a thread that holds the value's lock knows its version. A
-//! waiter subscribes to a notification before it reads the version, so it misses no change. The
-//! lock of the value is `std`'s: a reference to the value may be held for long, but never across an
-//! `await`.
+//! The version counts the values; its lowest bit is set when the senders are gone. The count
+//! changes only while the value is locked for writing, so it is constant for a thread that holds
+//! the value's lock. A waiter subscribes to a notification before it reads the version, so it
+//! misses no change. The lock of the value is `std`'s: a reference to the value may be held for
+//! long, but never across an `await`.
 
 use std::fmt;
 use std::ops::Deref;

@@ -31,14 +31,14 @@ thread_local! {
 /// Number of microseconds for which a thread counts ticks from its last reading of
 /// `CLOCK_MONOTONIC`.
 const READING_MICROS: u64 = 5;
-/// Nanoseconds added to a time that is counted in ticks. A fifth of [`READING_MICROS`], because
-/// the kernel slews its clock by a tenth at most (`adjtimex(2)`), now and when the tick was
-/// measured. It also covers a CPU that reads its counter early, before its caller's own reading
-/// of a clock has ended.
+/// Nanoseconds added to a time that is counted in ticks, so that it is not early. A fifth of
+/// [`READING_MICROS`], because the kernel slews its clock by a tenth at most (`adjtimex(2)`), and
+/// it may do so both now and while the tick is measured. The margin also covers a CPU that reads
+/// its counter out of order, before the caller's preceding reading of a clock has ended.
 const MARGIN: u64 = 1024;
 
-/// Returns the start of a timer's duration: [`now`], or later by at most twice [`MARGIN`]. Reads
-/// the counter only, if the thread has read the clock within [`READING_MICROS`].
+/// Returns the start of a timer's duration: [`now`], or later by at most twice [`MARGIN`]. If the
+/// thread has read the clock within [`READING_MICROS`], this reads only the counter.
 #[inline]
 pub(crate) fn now_or_later() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -59,8 +59,8 @@ pub(crate) fn now_or_later() -> u64 {
     now()
 }
 
-/// Reads `CLOCK_MONOTONIC` after the ticks, so that times counted from both are late rather than
-/// early. Returns the start of a timer's duration.
+/// Reads `CLOCK_MONOTONIC` after the ticks, so that times counted from this pair are late rather
+/// than early. Returns the start of a timer's duration.
 #[cfg(target_arch = "x86_64")]
 fn read(ticks: u64, tick: &Tick) -> u64 {
     let (nanos, took) = nanos_after(ticks);
@@ -80,9 +80,9 @@ fn nanos_after(ticks: u64) -> (u64, u64) {
     (nanos, after.wrapping_sub(ticks))
 }
 
-/// Returns one moment on both clocks: the tightest of several readings, late rather than early.
-/// All threads share it: deadlines keep the order and the distance of their instants, even if a
-/// thread loses the CPU while it reads.
+/// Returns one moment as an `Instant` and in nanoseconds: the tightest of several readings of both,
+/// with the nanoseconds late rather than early. All threads share it: deadlines keep the order and
+/// the distance of their instants, even if a thread loses the CPU while it reads.
 fn moment() -> (Instant, u64) {
     static MOMENT: OnceLock<(Instant, u64)> = OnceLock::new();
     *MOMENT.get_or_init(|| {
@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn the_longest_duration_exceeds_any_uptime() {
-        let century = Duration::from_secs(100 * 365 * 86_400) / 4;
-        assert!(to_ticks(Duration::MAX) >= to_ticks(century));
+        let quarter_century = Duration::from_secs(100 * 365 * 86_400) / 4;
+        assert!(to_ticks(Duration::MAX) >= to_ticks(quarter_century));
         assert!(ticks().checked_add(to_ticks(Duration::MAX)).is_some());
     }
 

@@ -128,7 +128,7 @@ impl Instant {
         Instant::now().duration_since(*self)
     }
 
-    /// Returns the moment later by `duration`, or `None` if it cannot be represented.
+    /// Returns the moment `duration` later, or `None` if it cannot be represented.
     ///
     /// ```
     /// use std::time::Duration;
@@ -142,7 +142,7 @@ impl Instant {
         self.0.checked_add(duration).map(Instant)
     }
 
-    /// Returns the moment earlier by `duration`, or `None` if it cannot be represented.
+    /// Returns the moment `duration` earlier, or `None` if it cannot be represented.
     ///
     /// ```
     /// use std::time::Duration;

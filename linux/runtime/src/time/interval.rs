@@ -50,7 +50,7 @@ pub fn interval_at(start: impl Into<Instant>, period: Duration) -> Interval {
     Interval::new(nanos_of(start.into()), period)
 }
 
-/// The handling of missed ticks, which are already due when the preceding tick is taken.
+/// The handling of missed ticks: ticks that are already due when the preceding tick is taken.
 ///
 /// With a period of 100 ms and a tick at 0 ms whose work lasts 250 ms, the next ticks are:
 ///
@@ -77,8 +77,8 @@ pub fn interval_at(start: impl Into<Instant>, period: Duration) -> Interval {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissedTickBehavior {
-    /// Missed ticks come at once, one after the other, until the schedule is caught up: as many
-    /// ticks as periods.
+    /// Missed ticks come at once, one after the other, until the schedule is caught up, so that
+    /// there are as many ticks as periods.
     #[default]
     Burst,
     /// The schedule starts anew: the next tick comes a period after the late tick.
@@ -113,7 +113,7 @@ pub struct Interval {
 impl Interval {
     #[track_caller]
     fn new(start: u64, period: Duration) -> Interval {
-        assert!(!period.is_zero(), "an interval has a period");
+        assert!(!period.is_zero(), "an interval needs a period above zero");
         Interval {
             period: clock::nanos(period),
             sleep: Sleep::at(start),
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tick_in_time_keeps_the_schedule() {
+    fn a_punctual_tick_keeps_the_schedule() {
         for behavior in [
             MissedTickBehavior::Burst,
             MissedTickBehavior::Delay,

@@ -8,7 +8,7 @@
 //! | [`Instant`] | a moment of the clock that timers use |
 //!
 //! Every vCPU keeps its timers in a hierarchical wheel with ticks of about a microsecond (1024 ns).
-//! A timer never fires early; it is late by up to three ticks and the time until the vCPU checks
+//! A timer never fires early; it is late by up to three ticks, plus the time until the vCPU checks
 //! its timers (the kernel's timer wakes a parked vCPU). Arming and cancelling are O(1), without
 //! allocation or system call, so a `timeout` around every request is cheap.
 //!

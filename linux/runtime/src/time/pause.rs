@@ -1,11 +1,11 @@
 //! Paused time, for tests (feature `test-util`).
 //!
-//! A runtime of one inline vCPU may have its time paused. Its timers then lie in this module, in
-//! order, instead of in the wheel, and fire when the time is moved: by [`advance`], or, when no
-//! coroutine of the runtime is ready, by the *mover*, to the next timer. The mover is a coroutine
-//! of the least urgent level, so it runs when no other coroutine is ready; before it moves the
-//! time, the vCPU reaps its ring. Do not pause the time of code that waits for something outside (a
-//! thread, another process).
+//! A runtime of one inline vCPU may have its time paused. Its timers are then kept by this module,
+//! in order, instead of by the wheel, and fire when the time is moved. [`advance`] moves the time;
+//! when no coroutine of the runtime is ready, the *mover* moves it to the next timer. The mover is
+//! a coroutine of the least urgent level, so it runs when no other coroutine is ready; before it
+//! moves the time, the vCPU reaps its ring. Do not pause the time of code that waits for something
+//! outside the runtime (a thread, another process).
 //!
 //! All state belongs to the thread of the vCPU, so there is no lock.
 
@@ -37,8 +37,8 @@ struct Paused {
     /// Number of the runtime.
     runtime: u64,
     now: u64,
-    /// Moment of the clock at which the time was resumed, from `now` on; `None` while it is
-    /// paused.
+    /// Moment of the clock at which the time was resumed: it then continued from `now`. `None`
+    /// while the time is paused.
     resumed: Option<u64>,
     timers: BTreeMap<Key, Waker>,
     /// Number in the key of the newest timer.
@@ -155,7 +155,7 @@ impl Paused {
 /// timers fire when the time is moved.
 ///
 /// When nothing is ready the time moves by itself, to the next timer: a test that sleeps an hour
-/// takes no time. The time ends after 292 years: a longer sleep ends then.
+/// takes no time. The time ends 292 years after the clock's zero: a longer sleep ends then.
 ///
 /// # Panics
 /// Outside a runtime; if the runtime has more than one vCPU, or preemption; if its time is
@@ -180,11 +180,11 @@ pub fn pause() {
         (worker.shared().number.get(), alone && worker.is_inline())
     });
     let Some((runtime, alone)) = current else {
-        panic!("time is paused in a coroutine");
+        panic!("time can only be paused in a coroutine of upshift");
     };
     assert!(
         alone,
-        "time can be paused in a runtime with one vCPU and without preemption"
+        "time can only be paused in a runtime with one vCPU and without preemption"
     );
     let was_paused = with(|paused| {
         let was_paused = paused.resumed.is_none();
@@ -237,7 +237,7 @@ pub fn resume() {
             return None;
         }
         paused.resumed = Some(clock::now());
-        // The timers' futures arm in the wheel.
+        // The futures are woken, and then arm their timers in the wheel.
         Some(std::mem::take(&mut paused.timers))
     });
     match woken.flatten() {
@@ -247,7 +247,7 @@ pub fn resume() {
 }
 
 /// Moves the time by a duration. Timers that are due by then fire, and their coroutines run before
-/// the future is ready. The time moves to 146 years at most.
+/// the future is ready. The time moves to 146 years after the clock's zero at most.
 ///
 /// # Cancellation safety
 /// The time moves at the first poll; a dropped future does not move it back.

@@ -2,9 +2,9 @@
 //!
 //! A [`Sleep`] is armed at its first poll, on the vCPU that polls it. The timer stays there until
 //! it fires or the `Sleep` is dropped, reset, polled by another runtime, or polled after that vCPU
-//! left. When it is polled on a thread of tokio beside the vCPUs, a coroutine waits for the
-//! deadline instead. Arming and cancelling cost two short locks, and updates of the counters of the
-//! waker and of the vCPU.
+//! has left the runtime. When it is polled on a thread of tokio beside the vCPUs, a coroutine waits
+//! for the deadline instead. Arming and cancelling cost two short locks, and updates of the
+//! counters of the waker and of the vCPU.
 
 use std::future::Future;
 use std::mem;
@@ -40,7 +40,7 @@ use crate::user_code::on_vcpu::OnVcpu;
 ///
 /// # Panics
 /// When the future is polled on a thread that neither serves a vCPU of an upshift runtime nor
-/// belongs to tokio beside it (`Builder::tokio`).
+/// belongs to the tokio runtime beside it (`Builder::tokio`).
 #[inline]
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep::at(if duration.is_zero() {
@@ -50,7 +50,8 @@ pub fn sleep(duration: Duration) -> Sleep {
     })
 }
 
-/// Waits until an instant. A past instant is ready at once, or when the vCPU has read its clock.
+/// Waits until an instant. For a past instant, the future is ready at once or as soon as the vCPU
+/// next reads its clock.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -188,9 +189,9 @@ impl Sleep {
         {
             return;
         }
-        // The timer is armed on another vCPU, which may be asleep until the old deadline: its waker
-        // has the coroutine polled, which arms where it runs. If the timer has fired, its wake has
-        // done the same.
+        // The timer is armed on another vCPU, which may sleep until the old deadline. So the
+        // timer's waker is woken here: the coroutine is polled, and arms a timer on the vCPU where
+        // it runs. If the timer has fired, the coroutine has been woken already.
         if let Some(waker) = self.disarm() {
             wake(waker);
         }
@@ -236,7 +237,7 @@ impl Sleep {
                 drop(self.disarm());
                 match fired {
                     TimerState::Fired => true,
-                    // The timer's vCPU may be idle for ever and serve no timers.
+                    // The timer's vCPU may never serve its timers again.
                     TimerState::Pending | TimerState::Evicted => now() >= self.deadline,
                 }
             }
@@ -245,7 +246,7 @@ impl Sleep {
                 if !pause::has_fired(*key, cx.waker()) {
                     return Poll::Pending;
                 }
-                // The time may have been resumed instead.
+                // The waker may have been woken by `resume` instead.
                 pause::has_passed(self.deadline)
             }
             Stage::Away => {
@@ -301,7 +302,7 @@ impl Sleep {
         }
         match self.stage {
             Stage::Done => return Poll::Ready(()),
-            // The vCPU has left: the next poll is on another vCPU.
+            // The vCPU has left the runtime: the next poll is on another vCPU.
             Stage::New => cx.waker().wake_by_ref(),
             _ => {}
         }

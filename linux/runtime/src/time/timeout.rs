@@ -124,8 +124,8 @@ impl<F: Future> Future for Timeout<F> {
         if let Poll::Ready(output) = future.poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        // A future that uses up the coroutine's budget in every poll must not keep the deadline
-        // from being checked.
+        // The deadline is checked even if the coroutine should give way: otherwise a future that
+        // makes it give way in every poll would prevent the check.
         sleep.advance(cx, false).map(|()| Err(Elapsed(())))
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Timers are armed and reset by the thread that serves the vCPU, expired by that thread or by a
 //! vCPU that stands in for it, and cancelled by any thread to which a `Sleep` has been moved. The
-//! lock is hardly ever contended (one atomic step); wakers run, and are dropped, without it. The
-//! loop of the vCPU reads [`Timers::next_deadline`] without the lock.
+//! lock is hardly ever contended, so it costs one atomic exchange; wakers run, and are dropped,
+//! while it is not held. The loop of the vCPU reads [`Timers::next_deadline`] without the lock.
 //!
 //! Contract with the loop: a timer is armed only on the thread that serves the vCPU, which
 //! therefore sees the new deadline before it waits. Other threads only remove deadlines; at worst
@@ -27,7 +27,7 @@ use crate::sync::waker::LockSafeWaker;
 /// Value of [`Timers::next`] while no timer is armed.
 const NEVER: u64 = u64::MAX;
 
-/// The waker of a timer.
+/// The waker of a timer. It is *foreign* if it is not that of a coroutine of upshift.
 struct Alarm {
     waker: Waker,
     /// Level of the arming coroutine if the waker is foreign, else 0.
@@ -54,7 +54,8 @@ impl Alarm {
 
 /// The timers of a vCPU.
 pub(crate) struct Timers {
-    /// Address of the host of the vCPU's runtime, which outlives these timers or has closed them.
+    /// Address of the [`Linux`] of the vCPU's runtime, which identifies the runtime. The runtime
+    /// outlives these timers, or has closed them.
     host: usize,
     /// Lower bound of all deadlines; changes under the lock.
     next: AtomicU64,
@@ -68,7 +69,7 @@ struct State {
     /// True while the [`TimersRef`]s own one count of the `Arc`: from the first timer on, until the
     /// timers are closed and the last `TimersRef` is gone.
     counted: bool,
-    /// Set when the vCPU leaves: these timers are not expired any more.
+    /// Set when the vCPU leaves the runtime: these timers are not expired any more.
     closed: bool,
     /// Cache of `expire`, so that it does not allocate.
     due: Vec<(u64, Alarm)>,
@@ -82,8 +83,9 @@ impl State {
     }
 }
 
-/// A reference to the timers that an armed timer holds; cancelling the timer consumes it. Counted
-/// under the lock that both steps take anyway, not in the `Arc`.
+/// The reference of an armed timer to the timers of its vCPU; cancelling the timer consumes it.
+/// These references are counted under the lock, which arming and cancelling take anyway, and not in
+/// the `Arc`.
 pub(super) struct TimersRef(NonNull<Timers>);
 
 // SAFETY: `TimersRef` is a reference to `Timers`, which is `Sync`.
@@ -130,7 +132,7 @@ pub(super) enum Armed {
     At(TimersRef, Key),
     /// The deadline has passed; nothing is armed.
     Past,
-    /// The vCPU has left; nothing is armed.
+    /// The vCPU has left the runtime; nothing is armed.
     Closed,
 }
 
@@ -140,7 +142,7 @@ pub(super) enum TimerState {
     Pending,
     /// The timer is gone: it has fired.
     Fired,
-    /// The timer is gone: it was woken because its vCPU left.
+    /// The timer is gone: it was woken because its vCPU left the runtime.
     Evicted,
 }
 
@@ -160,13 +162,14 @@ impl Timers {
         }
     }
 
-    /// Returns true if the timers belong to the runtime with this host.
+    /// Returns true if the timers belong to the runtime of this `host`.
     #[inline]
     pub(super) fn belong_to(&self, host: &Linux) -> bool {
         ptr::from_ref(host).addr() == self.host
     }
 
-    /// Returns when to call [`expire`](Timers::expire) next, in ns; at worst too early. One load.
+    /// Returns when to call [`expire`](Timers::expire) next, in ns; at worst too early. Costs one
+    /// load.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.next.load(Ordering::Relaxed) {
@@ -200,7 +203,7 @@ impl Timers {
             }
         }
         let mut state = self.state.lock();
-        // A burst does not keep its memory.
+        // The memory of a burst is not kept.
         if due.capacity() <= 1024 {
             std::mem::swap(&mut state.due, &mut due);
         }
@@ -208,7 +211,7 @@ impl Timers {
         count
     }
 
-    /// Wakes all sleepers, which then arm on another vCPU. Called when the vCPU leaves.
+    /// Wakes all sleepers, which then arm on another vCPU. Called when the vCPU leaves the runtime.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut woken = Vec::new();
         let mut state = self.state.lock();
@@ -227,7 +230,8 @@ impl Timers {
         }
     }
 
-    /// Arms a timer, on the thread that serves the vCPU, which polls at `level`. Runs no user code.
+    /// Arms a timer. Called on the thread that serves the vCPU, in a poll at `level`. Runs no user
+    /// code.
     #[inline]
     pub(super) fn arm(
         self: &Arc<Self>,

@@ -4,10 +4,11 @@
 //! nanoseconds; the wheel counts in ticks of 1024 ns. A deadline is rounded up to a tick, so a
 //! timer is never early, and late by a tick at most.
 //!
-//! Level 0 has 64 slots of one tick, level 1 64 slots of 64 ticks, and so on; nine levels hold
-//! every `u64`. A timer lies at the level of the highest group of six bits in which its tick
-//! differs from `elapsed`, in the slot that this group names. Slots are doubly linked lists; a word
-//! per level has a bit for each slot in use; each slot knows a lower bound of its deadlines.
+//! A level here is a level of the wheel, not a priority. Level 0 has 64 slots of one tick, level 1
+//! has 64 slots of 64 ticks, and so on; nine levels hold every `u64`. A timer lies at the level of
+//! the highest group of six bits in which its tick differs from `elapsed`, in the slot whose number
+//! this group is. Slots are doubly linked lists; a word per level has a bit for each slot in use;
+//! each slot knows a lower bound of its deadlines.
 //!
 //! Invariants:
 //!
@@ -15,7 +16,7 @@
 //!   level. So the first slot in use of a level has the level's earliest timers, and the next
 //!   deadline is the least bound of nine slots;
 //! * a node belongs to the caller that inserted it until the caller removes it, also after it has
-//!   fired. So a key never names a foreign timer.
+//!   fired. So a key never refers to the timer of another caller.
 //!
 //! Costs: insert and remove are O(1) without allocation (once the slab has grown); a timer is moved
 //! at most once per level before it fires; an empty stretch of time costs nothing, however long. A
@@ -26,12 +27,12 @@ use std::mem;
 const TICK_BITS: u32 = 10;
 const GROUP_BITS: u32 = 6;
 const SLOTS: usize = 1 << GROUP_BITS;
-const WHEELS: usize = 9;
+const LEVELS: usize = 9;
 /// Last tick that exists: 584 years after the clock's zero.
 const LAST_TICK: u64 = (1 << (64 - TICK_BITS)) - 1;
 const NONE: u32 = u32::MAX;
 
-/// Names the node of a timer.
+/// Identifies the node of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u32);
 
@@ -42,7 +43,7 @@ pub(crate) struct Wheel<T> {
     armed: usize,
     /// Last tick whose timers have fired.
     elapsed: u64,
-    levels: Box<[Level; WHEELS]>,
+    levels: Box<[Level; LEVELS]>,
 }
 
 struct Level {
@@ -77,7 +78,7 @@ impl<T> Wheel<T> {
                         heads: [NONE; SLOTS],
                         bounds: [0; SLOTS],
                     }
-                }; WHEELS],
+                }; LEVELS],
             ),
         }
     }
@@ -156,7 +157,7 @@ impl<T> Wheel<T> {
             return;
         }
         let mut chain = NONE;
-        for number in 0..WHEELS {
+        for number in 0..LEVELS {
             // The slots come in order of time, up to the first slot that lies in the future.
             while let Some(slot) = self.levels[number].first_until(now) {
                 chain = self.detach(number, slot, chain);
@@ -410,7 +411,7 @@ mod tests {
         /// Compares the wheel with a list: a timer never fires early, and fires at the first
         /// expiry from its tick on; `next_deadline` is never late.
         #[test]
-        fn the_wheel_fires_the_timers_that_a_list_fires(
+        fn the_wheel_agrees_with_a_list(
             start in span(),
             steps in proptest::collection::vec(step(), 1..150),
         ) {

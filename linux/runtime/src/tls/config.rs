@@ -15,7 +15,8 @@ fn invalid(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.into())
 }
 
-/// Returns the cryptography by name, because a program may contain several providers.
+/// Returns the provider of the cryptography explicitly, because a program may contain several
+/// providers.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
@@ -32,12 +33,13 @@ fn certificates(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
     Ok(certificates)
 }
 
-/// Creates a server's configuration from its certificate, followed by those that lead to a root,
-/// and its private key, both in PEM. Clients need no certificate. Set `alpn_protocols` of the
-/// result to offer HTTP/2 and the like.
+/// Creates a server's configuration from its certificate, followed by the certificates that lead to
+/// a root certificate, and from its private key, both in PEM. Clients need no certificate. Set
+/// `alpn_protocols` of the result to offer HTTP/2 and the like.
 ///
 /// # Errors
-/// `InvalidData`: the text names the missing or wrong part, or a key of another certificate.
+/// `InvalidData`: the text says which part is missing or wrong, or that the key belongs to another
+/// certificate.
 pub fn server_config(certificates_pem: &[u8], key_pem: &[u8]) -> io::Result<ServerConfig> {
     let chain = certificates(certificates_pem)?;
     let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| match error {
@@ -60,7 +62,7 @@ pub fn server_config(certificates_pem: &[u8], key_pem: &[u8]) -> io::Result<Serv
 /// The future may be dropped at any time.
 ///
 /// # Errors
-/// Errors of reading the files, with their names; those of [`server_config`].
+/// Errors of reading the files, with the names of the files, and the errors of [`server_config`].
 pub async fn load_server_config(
     certificates: impl AsRef<Path>,
     key: impl AsRef<Path>,
@@ -78,11 +80,11 @@ pub async fn load_server_config(
     server_config(&certificates_pem, &key_pem)
 }
 
-/// Creates a client's configuration that trusts the roots in a PEM file, for instance those of
-/// the system (`/etc/ssl/certs/ca-certificates.crt`), and no other.
+/// Creates a client's configuration that trusts the root certificates in a PEM file and no others,
+/// for instance those of the system (`/etc/ssl/certs/ca-certificates.crt`).
 ///
 /// # Errors
-/// `InvalidData`: the text names the missing or wrong part.
+/// `InvalidData`: the text says which part is missing or wrong.
 pub fn client_config(roots_pem: &[u8]) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     // Systems carry old roots that rustls cannot parse: one usable root suffices.

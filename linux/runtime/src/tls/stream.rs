@@ -19,7 +19,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Creates an acceptor with a configuration, for instance of
+    /// Creates an acceptor with a configuration, for instance one of
     /// [`server_config`](super::server_config).
     #[must_use]
     pub fn new(config: impl Into<Arc<ServerConfig>>) -> Acceptor {
@@ -28,7 +28,7 @@ impl Acceptor {
         }
     }
 
-    /// Makes the handshake with a client.
+    /// Performs the handshake with a client.
     ///
     /// # Cancellation safety
     /// A dropped future closes the connection.
@@ -59,7 +59,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Creates a connector with a configuration, for instance of
+    /// Creates a connector with a configuration, for instance one of
     /// [`client_config`](super::client_config).
     #[must_use]
     pub fn new(config: impl Into<Arc<ClientConfig>>) -> Connector {
@@ -68,8 +68,8 @@ impl Connector {
         }
     }
 
-    /// Makes the handshake with a server, whose certificate must be for `host` (a name or
-    /// an IP address, without a port).
+    /// Performs the handshake with a server, whose certificate must be for `host` (a name or an IP
+    /// address, without a port).
     ///
     /// # Cancellation safety
     /// A dropped future closes the connection.

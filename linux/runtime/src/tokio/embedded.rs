@@ -1,11 +1,11 @@
 //! A runtime of tokio beside this runtime (feature `tokio-rt`), for code that needs tokio.
 //!
-//! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within*
-//! tokio's runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and
-//! `spawn_blocking` find a driver in coroutines. A thread of tokio runs that driver and wakes the
-//! coroutines, which are polled by the vCPUs at their levels. That thread also polls the tasks of
-//! `tokio::spawn`, which have no level. It has the shortest slices that the kernel allows: urgent
-//! coroutines may wait for the thread while the vCPUs compute.
+//! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within* tokio's
+//! runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and `spawn_blocking`
+//! find a driver in coroutines. A thread of tokio runs that driver and wakes the coroutines, which
+//! are polled by the vCPUs at their levels. That thread also polls the tasks of `tokio::spawn`,
+//! which have no level. It has the shortest time slices that the kernel allows: urgent coroutines
+//! may wait for the thread while the vCPUs compute.
 //!
 //! ```text
 //!         (1)            (2)                   (3)
@@ -21,10 +21,10 @@
 //! 3. At the end of the runtime the vCPUs leave first and cancel their coroutines within tokio's
 //!    runtime. Then tokio's tasks are dropped; the drop waits for them for at most [`GRACE`].
 //!
-//! The runtime costs five descriptors and one coroutine until the first use; afterwards, each wake
-//! costs a switch from tokio's thread to the vCPU's. A context is entered once per thread, not per
-//! poll. The only internal of tokio that matters is that its driver waits in an epoll set; where
-//! the set is not found, the thread starts at once.
+//! tokio's runtime costs five descriptors and one coroutine until its first use; afterwards, each
+//! wake costs a switch from tokio's thread to the vCPU's. tokio's context is entered once per
+//! thread, not per poll. The only internal of tokio that matters is that its driver waits in an
+//! epoll set; where the set is not found, the thread starts at once.
 
 use std::cell::RefCell;
 use std::io;
@@ -69,7 +69,7 @@ pub(crate) struct TokioRuntime {
     driver: Arc<Driver>,
 }
 
-/// The part that the coroutine shares with the runtime.
+/// The part that is shared with the coroutine of [`TokioRuntime::drive_when_used`].
 struct Driver {
     state: Mutex<State>,
     /// Name of the thread.
@@ -129,7 +129,7 @@ impl TokioRuntime {
     /// Starts the thread at the first use of tokio's runtime.
     ///
     /// # Errors
-    /// If the thread cannot be started, where the first use cannot be observed; if there is no
+    /// If the first use cannot be observed and the thread cannot be started now; or if there is no
     /// memory for the coroutine.
     pub(crate) fn drive_when_used(
         &self,
@@ -267,8 +267,9 @@ impl Drop for TokioRuntime {
     }
 }
 
-/// Returns a duplicate of the epoll set that tokio's driver waits in. tokio does not tell its
-/// number, so the function searches for the set that contains a descriptor registered with tokio.
+/// Returns a duplicate of the epoll set that tokio's driver waits in. tokio does not reveal the
+/// number of the set, so the function searches for the set that contains a descriptor registered
+/// with tokio.
 fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
     let _within = handle.enter();
     let probe = UnixDatagram::unbound().ok()?;
@@ -285,7 +286,7 @@ fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
             )
         }
     };
-    // The kernel assigns the lowest free number, so the older set mostly has a lower number.
+    // The kernel assigns the lowest free number, so the older set usually has a lower number.
     let set = (0..probe.as_raw_fd()).rev().find(has_probe)?;
     // SAFETY: `F_DUPFD_CLOEXEC` takes no pointer. tokio's runtime, which `handle` refers to, keeps
     // the set open.

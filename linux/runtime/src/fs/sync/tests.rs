@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Level, Priority, Runtime};
 
-/// Returns a file without a name, and a call that keeps its group.
+/// Returns a file without a name, and a call that keeps the file's group in the table.
 fn file() -> (Fd, Call) {
     let path = std::env::temp_dir().join(format!(
         "upshift-sync-{}-{:?}",
@@ -111,7 +111,7 @@ fn an_error_is_reported_to_all_calls() {
 }
 
 #[test]
-fn a_file_without_waiting_calls_has_no_group() {
+fn ended_and_failed_calls_leave_no_group_or_round() {
     run(1, async {
         let (fd, call) = file();
         sync(&fd, false).await.unwrap();

@@ -66,7 +66,7 @@ impl UnixDatagram {
         std::os::unix::net::UnixDatagram::bind_addr(address).map(UnixDatagram::new)
     }
 
-    /// Creates a socket without a name, which can send but gets no answers.
+    /// Creates a socket without a name, which can send, but which no answer can reach.
     ///
     /// # Errors
     /// When no descriptor is left.
@@ -204,7 +204,7 @@ impl UnixDatagram {
     /// The future may be dropped at any time without losing a message.
     ///
     /// # Errors
-    /// The error of `recv`; and outside a runtime.
+    /// The error of `recv`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -108,7 +108,7 @@ impl UnixListener {
     /// let listener = UnixListener::bind(&path)?;
     /// let _client = UnixStream::connect(&path).await?;
     /// let (server, from) = listener.accept().await?;
-    /// assert!(from.is_unnamed()); // Clients mostly have no name, but credentials.
+    /// assert!(from.is_unnamed()); // Most clients have no name, but all have credentials.
     /// assert_eq!(server.peer_cred()?.pid(), Some(std::process::id() as i32));
     /// # std::fs::remove_file(&path)?;
     /// # std::io::Result::Ok(()) }).unwrap();

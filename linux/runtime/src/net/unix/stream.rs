@@ -41,7 +41,7 @@ impl UnixStream {
     /// If the future is dropped, the attempt is cancelled and its socket closed.
     ///
     /// # Errors
-    /// `NotFound`, `ConnectionRefused` when no process listens, …; and outside a runtime.
+    /// `NotFound`, `ConnectionRefused` when no process listens, …; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

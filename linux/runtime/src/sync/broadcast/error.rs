@@ -6,7 +6,7 @@ use std::fmt;
 use super::super::error_text::send_error;
 
 send_error!(
-    "The error of a send to a channel without receivers, with the value.",
+    "The error of a send to a channel without receivers, which contains the value.",
     "the channel has no receiver: the message was not delivered"
 );
 

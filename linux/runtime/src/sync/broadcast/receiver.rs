@@ -1,4 +1,4 @@
-//! The receiver of a broadcast channel: a position in its ring.
+//! The receiver of a broadcast channel: a position in its ring buffer.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -129,7 +129,7 @@ impl<T: Clone> Receiver<T> {
     ///
     /// # Errors
     /// [`RecvError::Lagged`] if messages were missed, [`RecvError::Closed`] if there will be no
-    /// message.
+    /// further message.
     ///
     /// ```
     /// use upshift::sync::broadcast::{self, error::RecvError};
@@ -149,7 +149,7 @@ impl<T: Clone> Receiver<T> {
     pub async fn recv(&mut self) -> Result<T, RecvError> {
         proceed().await;
         loop {
-            // Created before the ring is read, so that no message is missed.
+            // Created before the buffer is read, so that no message is missed.
             let Receiver { shared, next } = &mut *self;
             let sent = shared.sent.notified();
             match shared.try_recv(next) {
@@ -165,7 +165,7 @@ impl<T: Clone> Receiver<T> {
     ///
     /// # Errors
     /// [`TryRecvError`] if there is no message now, messages were missed, or there will be no
-    /// message.
+    /// further message.
     ///
     /// # Panics
     /// If the clone of the message panics; the message counts as received.
@@ -220,7 +220,7 @@ impl<T: Clone> Shared<T> {
         let (message, last) = state.pass(*next);
         drop(state);
         *next += 1;
-        let mut message = message.expect("a message stays until its last receiver");
+        let mut message = message.expect("a message stays until its last receiver passes it");
         // The last receiver takes the value, unless another receiver is still cloning it.
         if last && let Some(value) = Arc::get_mut(&mut message) {
             let value = value.get_mut().unwrap_or_else(PoisonError::into_inner);

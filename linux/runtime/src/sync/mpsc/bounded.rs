@@ -32,7 +32,8 @@ use crate::sync::wait_queue::Key;
 #[track_caller]
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(capacity > 0, "a bounded channel needs room for a message");
-    // `usize::MAX` stands for no limit; a smaller limit of that size does not fit into memory.
+    // `usize::MAX` stands for no limit. One less serves as well: so many messages do not fit into
+    // memory.
     let chan = Chan::new(capacity.min(usize::MAX - 1));
     (Sender { chan: chan.clone() }, Receiver { chan })
 }
@@ -322,7 +323,7 @@ impl<T> Sender<T> {
         self.chan.room()
     }
 
-    /// Returns the number of messages for which there is room in all.
+    /// Returns the number of messages for which there is room in an empty channel.
     ///
     /// ```
     /// let (sender, _receiver) = upshift::sync::mpsc::channel(5);
@@ -446,7 +447,7 @@ impl<T> Receiver<T> {
         self.chan.room()
     }
 
-    /// Returns the number of messages for which there is room in all.
+    /// Returns the number of messages for which there is room in an empty channel.
     #[must_use]
     pub fn max_capacity(&self) -> usize {
         self.chan.limit()

@@ -40,7 +40,7 @@ pub(super) struct Chan<T> {
 struct State<T> {
     messages: VecDeque<T>,
     limit: usize,
-    /// Room of permits, and of senders that have been woken for it.
+    /// Room held by permits, and room given to senders that have been woken to use it.
     reserved: usize,
     senders: usize,
     weak: usize,
@@ -51,7 +51,7 @@ struct State<T> {
     waiting: WaitQueue<Claim>,
 }
 
-/// Number of messages for which a sender waits; once granted, the room it got ([`CLOSED`]: none).
+/// Number of messages for which a sender waits; once granted, the room it got ([`CLOSED`] if none).
 type Claim = usize;
 
 const CLOSED: Claim = 0;
@@ -113,8 +113,8 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// Wakes the receiver of a message that is in the channel. The panic of a foreign waker unwinds
-/// through the sender, as in tokio: no other wake depends on this wake.
+/// Wakes the receiver after a message was put in. If a foreign waker panics, the panic unwinds
+/// through the sender, as in tokio; no other wake is lost by that.
 #[inline]
 fn announce(receiver: Option<Waker>) {
     if let Some(receiver) = receiver {
@@ -360,7 +360,7 @@ impl<T> Chan<T> {
             }
             message => {
                 self.give_back(state, room);
-                // Without a message the future was polled after its end.
+                // There is no message if the future is polled again after it was ready.
                 Poll::Ready(message.map_or(Ok(()), |message| Err(SendError(message))))
             }
         }
@@ -447,7 +447,7 @@ impl<T> Chan<T> {
             VecDeque::new()
         };
         let mut woken = state.waiting.pop_all(|_| CLOSED);
-        // Also wakes a waiting receiver, whose future may be polled elsewhere.
+        // Also wakes the receiver if it waits: the waker may be that of another coroutine.
         woken.extend(state.receiver.take());
         drop(state);
         woken.into_iter().for_each(waker::wake);

@@ -7,7 +7,7 @@ use super::super::error_text::{error_text, send_error};
 const GONE: &str = "the channel's receiver is gone: stop sending";
 
 send_error!(
-    "The error of a send to a closed or dropped receiver, with the value.",
+    "The error of a send to a closed or dropped receiver, which contains the value.",
     "the channel's receiver is gone: stop sending"
 );
 

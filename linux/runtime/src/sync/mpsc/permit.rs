@@ -72,7 +72,7 @@ pub struct Permit<'a, T> {
 }
 
 impl<'a, T> Permit<'a, T> {
-    /// Creates the permit. The room is reserved.
+    /// Creates the permit. The caller has reserved the room.
     pub(super) fn new(chan: &'a Chan<T>) -> Permit<'a, T> {
         Permit { chan }
     }
@@ -89,7 +89,8 @@ impl<'a, T> Permit<'a, T> {
     /// ```
     pub fn send(self, value: T) {
         let chan = self.chan;
-        // The room is used even if the wake of the receiver panics.
+        // The message uses the room even if the wake of the receiver panics; then `drop` must not
+        // give it back.
         std::mem::forget(self);
         drop(chan.put_reserved(value));
     }
@@ -127,7 +128,7 @@ pub struct PermitIterator<'a, T> {
 }
 
 impl<'a, T> PermitIterator<'a, T> {
-    /// Creates the permits. The room is reserved.
+    /// Creates the permits. The caller has reserved the room.
     pub(super) fn new(chan: &'a Chan<T>, left: usize) -> PermitIterator<'a, T> {
         PermitIterator { chan, left }
     }
@@ -185,7 +186,7 @@ pub struct OwnedPermit<T> {
 }
 
 impl<T> OwnedPermit<T> {
-    /// Creates the permit. The room is reserved.
+    /// Creates the permit. The caller has reserved the room.
     pub(super) fn new(sender: Sender<T>) -> OwnedPermit<T> {
         OwnedPermit {
             sender: Some(sender),

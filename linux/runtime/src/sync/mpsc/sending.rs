@@ -3,7 +3,7 @@
 macro_rules! sending {
     ($sender:ident, $weak:ident) => {
         impl<T> $sender<T> {
-            /// Creates a sender that the caller has counted.
+            /// Creates a sender that the caller has already added to the number of senders.
             pub(super) fn from_counted(chan: Arc<Chan<T>>) -> $sender<T> {
                 $sender { chan }
             }

@@ -21,7 +21,7 @@ use super::Mutex;
 #[must_use = "the mutex is given back when the guard is dropped"]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
-    /// Makes the guard `Send` and `Sync` where an exclusive reference is.
+    /// Makes the guard `Send` and `Sync` if an exclusive reference is.
     exclusive: PhantomData<&'a mut T>,
 }
 
@@ -40,7 +40,7 @@ impl<'a, T: ?Sized> MutexGuard<'a, T> {
         this.mutex
     }
 
-    /// Creates the guard. The word of the mutex is the caller's.
+    /// Creates the guard. The caller has locked the mutex.
     #[inline]
     pub(super) fn new(mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
         MutexGuard {
@@ -113,5 +113,5 @@ impl TryLockError {
 }
 
 error_text!([] TryLockError {
-    TryLockError(()) => "the mutex is held: try again later, or wait with `lock().await`",
+    TryLockError(()) => "the lock is held: try again later, or wait for it with an async call",
 });

@@ -65,7 +65,8 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
                 let granted = waiters.release(key).granted.unwrap_or(UNNAMED);
                 self.key = None;
                 if holder(granted) != context::current_in(runtime) {
-                    // Another coroutine polls the future now: the word names that coroutine.
+                    // Another coroutine polls the future now, so the word has to name that
+                    // coroutine.
                     let (word, _) = mutex.name();
                     let contended = if waiters.is_empty() { 0 } else { CONTENDED };
                     mutex.lend_on(&waiters, word);
@@ -79,7 +80,7 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
             None => mutex.contend()?,
         };
         let level = context::level_to_lend().unwrap_or_default();
-        // Loans change under the queue's lock: see the documentation of the module.
+        // Loans change under the queue's lock: see the documentation of the parent module.
         let old_waker = match self.key {
             Some(key) => {
                 let old_waker = waiters.refresh(key, level, &mut waker);
@@ -125,7 +126,7 @@ impl<T: ?Sized> MutexLockFuture<'_, T> {
         };
         let runtime = self.mutex.runtime.load(Ordering::Relaxed);
         self.mutex.hand_over(waiters);
-        // Loans that the coroutine got since the hand-over end too.
+        // Also ends the loans that the coroutine got since the hand-over.
         if let Some(id) = holder(word) {
             context::record_unlock(runtime, id);
         }

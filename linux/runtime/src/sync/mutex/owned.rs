@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::super::park;
 use super::{Mutex, MutexGuard, TryLockError};
 
-/// [`MutexGuard`] that keeps its [`Mutex`] alive, and can be moved into another coroutine.
-/// Until it is dropped, waiters lend to the coroutine that has taken the lock.
+/// [`MutexGuard`] that keeps its [`Mutex`] alive, and can be moved into another coroutine. Until it
+/// is dropped, waiters lend to the coroutine that locked the mutex, wherever the guard is.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -12,7 +12,7 @@ use super::super::waker::LockSafeWaker;
 use super::super::{may_proceed, waiting_level};
 use super::{Notify, WokenBy};
 
-/// State and behaviour common to both futures.
+/// State and behaviour common to [`Notified`] and [`OwnedNotified`].
 pub(super) struct Waiting {
     broadcasts: u64,
     stage: Stage,
@@ -26,7 +26,7 @@ enum Stage {
 }
 
 impl Waiting {
-    /// Creates a wait that every broadcast after the given number ends.
+    /// Creates a wait that begins after this number of broadcasts: the next broadcast ends it.
     pub(super) fn since(broadcasts: u64) -> Waiting {
         Waiting {
             broadcasts,

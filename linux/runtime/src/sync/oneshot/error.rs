@@ -16,7 +16,7 @@ use super::super::error_text::error_text;
 pub struct RecvError(pub(super) ());
 
 error_text!([] RecvError {
-    RecvError(()) => "the sender went without sending a value: look why it ended",
+    RecvError(()) => "the sender was dropped without sending a value: find out why",
 });
 
 /// The error of [`Receiver::try_recv`](super::Receiver::try_recv).

@@ -1,7 +1,7 @@
 //! Guards of the value of an [`RwLock`], or of a part of it.
 //!
-//! A guard holds the lock ([`Held`]), by reference or as one of its owners, and a pointer to
-//! the part of the value that it gives access to, which lives as long as the lock. In owned
+//! A guard contains the held lock ([`Held`]), as a reference or as an `Arc`, and a pointer to the
+//! part of the value that the guard gives access to. The part lives as long as the lock. In owned
 //! guards, `T` is the value and `U` the part.
 
 use std::fmt;
@@ -193,7 +193,7 @@ impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
 
 impl_deref!([T: ?Sized] RwLockReadGuard<'_, T>, T);
 
-// SAFETY: like a shared reference; any thread may let waiters in.
+// SAFETY: the guard is like a shared reference, and any thread may release the lock.
 unsafe impl<T: ?Sized + Sync> Send for RwLockReadGuard<'_, T> {}
 // SAFETY: a shared guard gives shared access only.
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLockReadGuard<'_, T> {}
@@ -275,7 +275,7 @@ impl<'a, T: ?Sized> RwLockMappedWriteGuard<'a, T> {
 
 impl_deref_mut!([T: ?Sized] RwLockMappedWriteGuard<'_, T>, T);
 
-// SAFETY: like an exclusive reference; any thread may let waiters in.
+// SAFETY: the guard is like an exclusive reference, and any thread may release the lock.
 unsafe impl<T: ?Sized + Send + Sync> Send for RwLockMappedWriteGuard<'_, T> {}
 // SAFETY: a shared guard gives shared access only.
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLockMappedWriteGuard<'_, T> {}
@@ -343,7 +343,7 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
         RwLockMappedWriteGuard::try_map(this.0, part).map_err(RwLockWriteGuard)
     }
 
-    /// Converts the guard into the type of a guard of a part, which is the whole value.
+    /// Converts the guard into a guard of a part; that part is the whole value.
     ///
     /// ```
     /// use upshift::sync::{RwLock, RwLockMappedWriteGuard, RwLockWriteGuard};
@@ -519,7 +519,7 @@ impl<T, U: ?Sized> OwnedRwLockReadGuard<T, U> {
 
 impl_deref!([T, U: ?Sized] OwnedRwLockReadGuard<T, U>, U);
 
-// SAFETY: like a reference to the value beside an owner of the lock.
+// SAFETY: the guard is like a reference to the value together with an `Arc` of the lock.
 unsafe impl<T: Send + Sync, U: ?Sized + Sync> Send for OwnedRwLockReadGuard<T, U> {}
 // SAFETY: a shared guard gives shared access only.
 unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Sync for OwnedRwLockReadGuard<T, U> {}
@@ -580,7 +580,7 @@ impl<T, U: ?Sized> OwnedRwLockMappedWriteGuard<T, U> {
 
 impl_deref_mut!([T, U: ?Sized] OwnedRwLockMappedWriteGuard<T, U>, U);
 
-// SAFETY: like a reference to the value beside an owner of the lock.
+// SAFETY: the guard is like a reference to the value together with an `Arc` of the lock.
 unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Send for OwnedRwLockMappedWriteGuard<T, U> {}
 // SAFETY: a shared guard gives shared access only.
 unsafe impl<T: Send + Sync, U: ?Sized + Send + Sync> Sync for OwnedRwLockMappedWriteGuard<T, U> {}

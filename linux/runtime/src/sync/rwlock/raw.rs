@@ -6,9 +6,9 @@
 //! * there is no room for the first waiter: every step that removes a holder or a waiter lets in
 //!   the waiters for which there is room. A newcomer enters at once only if it is more urgent than
 //!   the first waiter;
-//! * the writer counts this lock among its locks, from before `writer` names it until after: so a
-//!   level lent for one lock does not end with another lock. Waiters lend to the writer, and
-//!   withdraw the loan, under the lock of the state.
+//! * the writer counts this lock among its locks, from before `writer` names it until after. So a
+//!   level that was lent for this lock does not end when the writer releases another lock. Waiters
+//!   lend to the writer, and withdraw the loan, under the lock of the state.
 //!
 //! A writer is named by its runtime and its id, if it has both; waiters of the same runtime lend to
 //! it.
@@ -84,7 +84,7 @@ impl State {
         match claim.side {
             Side::Read => self.readers += 1,
             Side::Write => {
-                // The coroutine that queued may be gone, and its future elsewhere.
+                // The coroutine that queued may have ended, and its future may be elsewhere.
                 name = name.filter(|&(runtime, id)| context::record_handover(runtime, id));
                 self.writer = Some(name);
             }
@@ -95,7 +95,8 @@ impl State {
         waker
     }
 
-    /// Lends the level of the first waiter to a new writer. Waiters have lent to the former writer.
+    /// Lends the level of the first waiter to a new writer: the waiters have lent to the former
+    /// writer only.
     fn lend_on(&self) {
         if let Some(Some((runtime, id))) = self.writer
             && let Some((level, claim)) = self.waiting.first()
@@ -115,7 +116,7 @@ impl State {
             Some((level, claim)) if claim.name.is_some_and(|(number, _)| number == runtime) => {
                 Some(level)
             }
-            // The level of a foreign waiter is not known; waiters behind it may have lent.
+            // A waiter of another runtime has lent nothing, and waiters behind it may have lent.
             Some(_) => return,
         };
         context::set_loan(runtime, id, level);
@@ -154,7 +155,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Records the caller as a holder. There is room.
+    /// Records the caller as a holder. The caller has checked that there is room.
     fn take(&self, state: &mut State, side: Side) {
         match side {
             Side::Read => state.readers += 1,
@@ -196,7 +197,7 @@ impl Raw {
     }
 }
 
-/// Adds a lock to the caller's count, and returns the caller's name.
+/// Adds a lock to the count of the caller's locks, and returns the caller's name.
 fn take_name() -> Name {
     let (runtime, id) = context::name()?;
     match context::record_lock(runtime) {
@@ -246,7 +247,7 @@ impl Future for Entering<'_> {
                 .granted
                 .and_then(|claim| claim.name);
             if side == Side::Write && granted != context::name() {
-                // Another coroutine polls the future now: the lock names that coroutine.
+                // Another coroutine polls the future now, so the lock has to name that coroutine.
                 state.writer = Some(take_name());
                 state.lend_on();
                 give_name_back(granted);

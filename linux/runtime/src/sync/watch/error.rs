@@ -3,7 +3,7 @@
 use super::super::error_text::{error_text, send_error};
 
 send_error!(
-    "The error of a send to a channel without receivers, with the value.",
+    "The error of a send to a channel without receivers, which contains the value.",
     "the channel has no receiver: stop sending, or use `send_replace`"
 );
 
