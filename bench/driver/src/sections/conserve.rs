@@ -88,8 +88,8 @@ pub(crate) fn table(found: &SectionResults) -> String {
         ))
     });
     format!(
-        "µs from spawn, wake, deadline or write until the other task runs, while a task on its worker computes for 20 ms and \
-         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest. `a thread` is bound to the idle CPU: the floor.\n\n{table}"
+        "Time in µs from a spawn, wake, deadline or write until the task concerned runs, while another task computes on its worker for 20 ms and \
+         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest. `a thread` is bound to the idle CPU and shows the lower bound.\n\n{table}"
     )
 }
 

@@ -182,7 +182,7 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
         .wrapping_add(big(CHECKED_BLOCKS * BLOCK as u64))
         .wrapping_add(big(CHECKED_PIECES * LONG_BYTES as u64));
     if printed.sum != expected {
-        return Err("the bytes that it read differ from those of the files".into());
+        return Err("the bytes that it read are not those of the files".into());
     }
     let read = |name: &str| std::fs::read(dir.join(name)).map_err(|e| format!("{name}: {e}"));
     let last = bytes(
