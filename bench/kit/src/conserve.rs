@@ -1,11 +1,11 @@
-//! Conservation: the wait of a ready task while one of two workers idles and the other worker
+//! Work conservation: the wait of a ready task while one of two workers idles and the other worker
 //! computes.
 //!
 //! In each iteration one task, the *neighbour*, gets the *other* task to wait on the neighbour's
-//! worker: it spawns the other task anew, at most 20 times, until the neighbour's thread is the one
-//! that polls it. Before that the neighbour sleeps, so that both workers park. It then makes the
-//! other task ready and computes for [`COMPUTE`] without yielding. The measured time is that from
-//! spawn, wake, deadline or write until the other task runs. Neighbours are fresh tasks, so a
+//! worker: it spawns the other task and sleeps, so that both workers park, and repeats that, at
+//! most 20 times, until both tasks were polled last by the same thread. The neighbour then makes
+//! the other task ready and computes for [`COMPUTE`] without yielding. The measured time is that
+//! from spawn, wake, deadline or write until the other task runs. Neighbours are fresh tasks, so a
 //! runtime cannot have learnt the length of their polls.
 //!
 //! Prints a line for each kind, with all samples in ns:
