@@ -18,16 +18,17 @@ pub(crate) enum Source {
     Script(&'static str, &'static str),
     /// An installed program, and its Debian package.
     Installed(&'static str, &'static str),
-    /// A C file of `peers/c`.
+    /// A C file of `peers/c` without its suffix, and further arguments of the compiler.
     C(&'static str, &'static [&'static str]),
-    /// A C++ file of `peers/cpp`, the name of its program, further arguments of the compiler.
+    /// A C++ file of `peers/cpp` without its suffix, the name of its program, and further arguments
+    /// of the compiler.
     Cpp(&'static str, &'static str, &'static [&'static str]),
 }
 
 /// Builds a program and returns its location.
 ///
 /// # Errors
-/// A tool is missing or fails. The error is the first line of its message, with advice.
+/// A tool is missing or fails. The error contains the first error line of its output, or advice.
 pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
     let bench = bench_dir();
     match source {
@@ -117,7 +118,7 @@ fn finish(command: &mut Command, advice: &str) -> Result<(), String> {
     Err(format!("{first}; {advice}"))
 }
 
-/// Builds a static library of a package.
+/// Builds a package of the root workspace and returns the path of its static library `name`.
 fn cargo_library(root: &Path, package: &str, name: &str) -> Result<PathBuf, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command

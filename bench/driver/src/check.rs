@@ -1,5 +1,5 @@
-//! Checks before any timing that all servers reply with the same bytes. Whole replies are compared:
-//! for single requests, for requests cut in two, and for pipelined requests.
+//! Checks, before any timing, that all servers reply with the same bytes. Whole replies are
+//! compared: to single requests, to requests sent in two parts, and to pipelined requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -29,7 +29,7 @@ pub(crate) fn same_bytes(id: &str, program: &Program, is_matrix: bool) -> Result
     for (request, reply) in requests.iter().zip(&replies) {
         connection.expect("one request", request, request.len(), reply)?;
     }
-    // The requests for pages are equal.
+    // All requests for pages are equal, so one of them suffices.
     let distinct = if is_matrix { requests.len() } else { 1 };
     for (request, reply) in requests.iter().zip(&replies).take(distinct) {
         for cut in [1, request.len() / 2, request.len() - 1] {
@@ -81,7 +81,7 @@ pub(crate) fn same_body(
     let head = reply.windows(4).position(|four| four == b"\r\n\r\n");
     let body = head.map(|end| reply.split_off(end + 4)).unwrap_or_default();
     if !reply.starts_with(b"HTTP/1.1 200") || body.is_empty() {
-        return Err(format!("GET {path}: no page"));
+        return Err(format!("GET {path}: no reply with status 200 and a body"));
     }
     match expected {
         Some(expected) if *expected != body => {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_body_is_expected_of_all_servers() {
+    fn every_reply_needs_status_200_and_the_first_body() {
         let mut expected = None;
         assert_eq!(checked("HTTP/1.1 200 OK\r\n\r\nabc", &mut expected), Ok(()));
         assert_eq!(expected.as_deref(), Some(&b"abc"[..]));

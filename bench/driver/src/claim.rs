@@ -16,7 +16,7 @@ pub(crate) enum Finding {
 }
 
 impl Finding {
-    /// Returns the finding for a claim that holds here, or does not.
+    /// Returns the finding for a claim, given whether it holds here.
     pub(crate) fn reproduced_if(holds: bool) -> Finding {
         if holds {
             Finding::Reproduced

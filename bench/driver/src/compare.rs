@@ -38,7 +38,7 @@ type Quantity = (&'static str, fn(&Run) -> f64);
 /// The values of the old and of the new commit.
 type Both<T> = [T; 2];
 
-/// Values of the old and the new commit in each round, by the row's position and name.
+/// Values of the old and the new commit in each round, keyed by the position and the name of a row.
 #[derive(Default)]
 struct Rows {
     pairs: BTreeMap<(usize, String), Vec<(f64, f64)>>,
@@ -104,7 +104,7 @@ impl Tree {
         }
     }
 
-    /// Unpacks a commit beside the build folder; the checkout remains unchanged.
+    /// Unpacks a commit into the build folder of the benchmarks; the checkout remains unchanged.
     fn of_commit(commit: &str) -> Result<Tree, String> {
         let here = Tree::here();
         let rev = git(
@@ -234,7 +234,7 @@ fn in_turn<T>(
     })
 }
 
-/// Returns the output of a program.
+/// Returns the lines that a program prints, parsed.
 fn printed<T: serde::de::DeserializeOwned>(
     program: &Program,
     part: &str,

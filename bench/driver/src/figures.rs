@@ -18,8 +18,8 @@ use crate::rounds::{disturbance_by_others, repeat_while_disturbed};
 /// Time limit for all figures of one program.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Runs a program until it is undisturbed, and returns its output. `part` is its first argument;
-/// without `cpu` it is not pinned.
+/// Runs a program, repeats disturbed runs as permitted, and returns the output of the last run.
+/// `part` is the first argument of the program, which is pinned to `cpu` if there is one.
 pub(crate) fn output<T: DeserializeOwned>(
     results: &mut SectionResults,
     options: &Options,

@@ -11,7 +11,7 @@ use crate::interval::Ratio;
 use crate::peers::{NO_RUNTIME, UPSHIFT};
 use crate::results::{Run, SectionResults};
 
-/// Relative difference below which figures of a virtual machine are equal.
+/// Relative difference below which two figures of a virtual machine count as equal.
 pub(crate) const NOISE: f64 = 0.05;
 
 /// Outcome of a goal.
@@ -19,7 +19,7 @@ pub(crate) const NOISE: f64 = 0.05;
 pub(crate) enum Verdict {
     /// Reached: at least as good as the limit.
     Reached,
-    /// Missed by less than [`NOISE`].
+    /// Missed by at most [`NOISE`].
     Noise,
     /// Missed.
     Missed,
@@ -32,12 +32,13 @@ pub(crate) enum Verdict {
 pub(crate) struct Values {
     name: String,
     by_round: Vec<(usize, f64)>,
-    /// The value of every round.
+    /// The value in every round, if it is a constant.
     constant: Option<f64>,
 }
 
 impl Values {
-    /// Creates the values of a program from the finite ones; `None` if there are none.
+    /// Creates the values of a program from the finite ones of `by_round`; `None` if there are
+    /// none.
     pub(crate) fn new(
         name: &str,
         by_round: impl IntoIterator<Item = (usize, f64)>,
@@ -60,7 +61,7 @@ impl Values {
         })
     }
 
-    /// Computes a value for each round that both have.
+    /// Computes a value for each round of which both have a value.
     pub(crate) fn combine(self, other: &Values, of: impl Fn(f64, f64) -> f64) -> Option<Values> {
         let pairs = self.by_round.iter();
         let both = pairs.filter_map(|&(round, own)| Some((round, of(own, other.at(round)?))));
@@ -76,7 +77,8 @@ impl Values {
         }
     }
 
-    /// Returns the pairs of values of the rounds that both have. Only `other` may be a limit.
+    /// Returns the pair of values of each round in which both have one. Only `other` may be a
+    /// limit.
     pub(crate) fn pairs(&self, other: &Values) -> Vec<(f64, f64)> {
         let rounds = self.by_round.iter();
         let pairs = rounds.filter_map(|&(round, own)| Some((own, other.at(round)?)));
@@ -174,7 +176,7 @@ impl Goal {
         self
     }
 
-    /// Makes the limit a margin, to which noise is not added.
+    /// Makes the limit a margin: every excess is a miss, never noise.
     pub(crate) fn margin(self) -> Goal {
         Goal { noise: 0.0, ..self }
     }
@@ -221,7 +223,7 @@ impl Goal {
         }
     }
 
-    /// Whether the goal lacks figures without naming a reason.
+    /// Whether the goal is unmeasured, and nothing excuses that.
     pub(crate) fn is_open(&self) -> bool {
         self.verdict() == Verdict::Unmeasured && self.excuse.is_none()
     }
@@ -292,7 +294,7 @@ impl SectionGoals {
     }
 }
 
-/// Formats the numbers of verdicts as a sentence.
+/// Formats the number of goals with each verdict as a sentence.
 pub(crate) fn verdict_counts(all: &[SectionGoals]) -> String {
     let count = |verdict| all.iter().map(|it| it.count(verdict)).sum::<usize>();
     let number: usize = all.iter().map(|it| it.goals.len()).sum();
@@ -305,7 +307,8 @@ pub(crate) fn verdict_counts(all: &[SectionGoals]) -> String {
     )
 }
 
-/// Formats a row for each section: the numbers of verdicts, and the worst cell beside the best.
+/// Formats a row for each section: the number of goals with each verdict, the worst cell, and the
+/// best cell.
 pub(crate) fn summary(all: &[SectionGoals]) -> String {
     let heads = [
         "<section",
@@ -362,7 +365,8 @@ pub(crate) fn table(all: &[SectionGoals]) -> String {
     table.markdown()
 }
 
-/// Returns the best peer at a load, by the smallest median of `of`.
+/// Returns the best peer at a load, which is the one with the smallest median of `of`. Variants of
+/// Upshift and servers without a runtime are not candidates.
 pub(crate) fn best_peer<'a>(
     section: &'a SectionResults,
     case: &str,

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_needs_two_pairs_and_a_ratio_figures_above_zero() {
+    fn an_interval_needs_two_pairs_and_a_ratio_needs_figures_above_zero() {
         assert_eq!(Ratio::of(&[]), None);
         assert_eq!(Ratio::of(&[(0.0, 1.0), (1.0, 1.0)]), None);
         let one = Ratio::of(&[(2.0, 1.0)]).unwrap();

@@ -45,7 +45,7 @@ pub(crate) struct Usage {
     pub(crate) steal: f64,
 }
 
-/// Shares of a CPU that the measured programs did not have, from 0 to 1.
+/// Shares of a CPU that the measured programs could not use because others took them, from 0 to 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lost {
     /// Share of other programs.
@@ -54,7 +54,7 @@ pub(crate) struct Lost {
     pub(crate) steal: f64,
 }
 
-/// Fails unless server and client can have a CPU each.
+/// Fails unless the server and the client can each have a CPU.
 pub(crate) fn need_two_cpus() -> Result<(), String> {
     match std::thread::available_parallelism() {
         Ok(n) if n.get() >= 2 => Ok(()),
@@ -149,7 +149,7 @@ const SOURCES: [&str; 15] = [
 ];
 
 /// Returns the commit that changed the sources last, with [`DIRTY`] appended if they differ from
-/// it. Later commits measure the same programs.
+/// it. Commits since then have the same measured programs.
 pub(crate) fn commit() -> String {
     let root = bench_dir().join("..");
     let root = root.to_string_lossy();

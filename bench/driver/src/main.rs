@@ -1,12 +1,12 @@
 //! `upshift-bench`: measures Upshift against other runtimes, and writes `bench/results/`,
-//! `bench/RESULTS.md` and the figures of `docs/evaluation.md`.
+//! `bench/RESULTS.md`, and the goals and plots of `docs/evaluation.md`.
 //!
-//! One process and, while it measures, one client thread. The parts, from the command line to the
-//! page:
+//! The driver is one process; in most sections one of its threads is the client. The parts, from
+//! the command line to the page:
 //!
 //! | file | concern |
 //! |---|---|
-//! | `section` | the names of the sections, and their time |
+//! | `section` | the names, titles and time limits of the sections |
 //! | `options` | the command line |
 //! | `machine` | kernel, processor, versions, load of a CPU |
 //! | `peers`, `build` | the measured programs, and their builds |
@@ -15,8 +15,8 @@
 //! | `table` | Markdown tables of the results |
 //! | `goal`, `claim` | a goal or a published claim, and its verdict |
 //! | `server` | one server process: start, address, end |
-//! | `check` | the same bytes from every server, before any timing |
-//! | `network` | the network of a section |
+//! | `check` | a check, before any timing, that every server sends the same bytes |
+//! | `network` | the network namespace of a section |
 //! | `measure` | one run: fresh server, load, CPU time, disturbance |
 //! | `rounds` | interleaved rounds, repeats of disturbed runs |
 //! | `figures` | programs that measure by themselves and print figures |
@@ -24,8 +24,8 @@
 //! | `compare` | the comparison of two commits |
 //! | `render` | the pages |
 //!
-//! A file uses only files of its own line or of lines above, but for `results`, which uses a type
-//! of `goal`.
+//! A file uses only files in its own row or in rows above it, except that `results` uses a type of
+//! `goal`.
 
 mod build;
 mod check;
@@ -81,9 +81,9 @@ fn run(options: &Options) -> Result<(), String> {
     let mut wanted = options.sections.clone();
     wanted.retain(|section| {
         let found = results.sections.get(section.name());
-        let is_left = options.full && found.is_some_and(|found| is_complete(found, &commit));
-        println!("{}", plan(*section, options, found, is_left));
-        !is_left
+        let is_kept = options.full && found.is_some_and(|found| is_complete(found, &commit));
+        println!("{}", plan(*section, options, found, is_kept));
+        !is_kept
     });
     let named = options.sections.clone();
     let mut options = options.clone();
@@ -132,8 +132,8 @@ fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a section needs no further run: all peers, rows and rounds were measured at this commit
-/// on this machine, and were not disturbed.
+/// Whether a section needs no further run: all peers, all rows and enough rounds were measured at
+/// this commit on this machine, and few enough of the runs were disturbed.
 fn is_complete(found: &SectionResults, commit: &str) -> bool {
     found.commit == commit
         && found.is_whole
@@ -142,15 +142,15 @@ fn is_complete(found: &SectionResults, commit: &str) -> bool {
         && !found.is_disturbed()
 }
 
-/// Formats the line of a section in the plan: its name, and the expected time.
+/// Formats the line of a section in the plan: its name and the expected time, or that it is kept.
 fn plan(
     section: Section,
     options: &Options,
     found: Option<&SectionResults>,
-    is_left: bool,
+    is_kept: bool,
 ) -> String {
     let name = section.name();
-    if is_left {
+    if is_kept {
         return format!("{name:<12} complete at this commit");
     }
     let rounds = options.rounds_of(section);
@@ -180,12 +180,13 @@ fn need_peers(options: &Options, built: &BuiltPrograms) -> Result<(), String> {
     ))
 }
 
-/// Fails unless results that go to `bench/` belong to a commit that others can check out.
+/// Fails if results that are to be published (of a full run, or in `bench/`) would include
+/// uncommitted changes, which others cannot check out.
 fn need_commit(options: &Options, commit: &str) -> Result<(), String> {
     let is_published = options.full || options.out == options::bench_dir();
     if is_published && commit.ends_with(machine::DIRTY) {
         return Err(format!(
-            "the tree differs from its commit ({commit}): commit first, or name another folder with --out DIR"
+            "the tree has uncommitted changes ({commit}): commit them, or measure with --out DIR and without --full"
         ));
     }
     Ok(())
@@ -220,7 +221,7 @@ fn write_pages(options: &Options, results: &Results) -> Result<(), String> {
     draw_plots(&docs.join("evaluation"), results)
 }
 
-/// Draws the figures of `docs/evaluation.md` from saved results.
+/// Draws the plots of `docs/evaluation.md` from saved results.
 fn draw_plots(folder: &Path, results: &Results) -> Result<(), String> {
     for (name, plot) in sections::plots(results) {
         let file = folder.join(name);
@@ -235,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_run_leaves_only_complete_sections_of_its_commit() {
+    fn a_full_run_skips_only_complete_sections_of_its_commit() {
         let complete = || SectionResults {
             commit: "abc".into(),
             machine: machine::describe(),
@@ -263,7 +264,7 @@ mod tests {
     #[test]
     fn the_plan_names_the_expected_time() {
         let options = Options::for_tests(std::time::Duration::ZERO);
-        let line = |found, is_left| plan(Section::Matrix, &options, found, is_left);
+        let line = |found, is_kept| plan(Section::Matrix, &options, found, is_kept);
         assert_eq!(
             line(None, false),
             "matrix       18.0 minutes, 3 to 5 rounds"

@@ -23,7 +23,7 @@ pub(crate) trait Drive {
     }
 }
 
-/// Load of a run of matrices or pages.
+/// Load of a run that requests matrices or pages.
 #[derive(Clone)]
 pub(crate) struct Load {
     /// Kind of request.
@@ -75,7 +75,7 @@ impl Drive for Load {
             plan.pace = upshift_load::Pace::OpenRate { per_second };
         }
         plan.warmup = Duration::from_millis(250).min(self.time / 2);
-        // Starving a level is not an error of the server.
+        // The server may starve a level; the client waits so long that this is not an error.
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = self.pinned.then_some(1);
         plan.server_pids = server.pids();
@@ -140,7 +140,7 @@ pub(crate) fn watch<T>(
     Ok((outcome, Lost { foreign, steal }))
 }
 
-/// Sums up an outcome in runs.
+/// Converts an outcome into runs: one for all connections, and one for each group of them.
 pub(crate) fn sum_up(outcome: &Outcome, lost: Lost) -> Measured {
     let report = Report::new(outcome);
     let (user, sys) = report.server_cpu_us.unwrap_or_default();

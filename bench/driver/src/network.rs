@@ -1,12 +1,12 @@
 //! The network of a section: a namespace of its own, with the kernel's default congestion control.
 //!
-//! Servers and clients inherit the namespace from the thread that starts them. There, connections
-//! of other programs do not count, and every machine measures the same TCP: BBR, which some
-//! machines choose, paces the segments of a busy connection by timers and delays one reply in a
-//! hundred by milliseconds.
+//! Servers and clients inherit the namespace from the thread that starts them. Connections of other
+//! programs do not affect it, and TCP is the same on every machine: BBR, which some machines use by
+//! default, paces the segments of a busy connection by timers and delays one reply in a hundred by
+//! milliseconds.
 //!
 //! The kernel reports the start and the end of processes to the machine's namespace only, so
-//! sections that run the daemon stay there.
+//! sections whose programs need these reports stay there.
 
 use std::fs::File;
 use std::io;
@@ -25,8 +25,10 @@ struct Namespace {
 }
 
 impl Namespace {
+    /// Moves the calling thread into a new network namespace.
+    ///
     /// # Errors
-    /// The calling thread needs CAP_SYS_ADMIN.
+    /// The calling thread lacks CAP_SYS_ADMIN, or the namespace cannot be set up.
     fn enter() -> io::Result<Self> {
         let outer = File::open("/proc/thread-self/ns/net")?;
         // SAFETY: the call changes only the network namespace of the calling thread.
@@ -40,13 +42,14 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is open, and that of a network namespace.
+        // SAFETY: the descriptor is open and refers to a network namespace.
         let left = check(unsafe { libc::setns(self.outer.as_raw_fd(), libc::CLONE_NEWNET) });
-        left.expect("a thread may return to its namespace");
+        left.expect("cannot return to the machine's network namespace");
     }
 }
 
-/// Runs `measure` in the network of `section`, and returns its description, too.
+/// Runs `measure` in the network of `section`. Returns its result, and a description of the
+/// network.
 pub(crate) fn with_network<T>(section: Section, measure: impl FnOnce() -> T) -> (T, String) {
     let namespace = (!section.runs_daemon()).then(Namespace::enter);
     let place = match namespace {
@@ -60,7 +63,7 @@ pub(crate) fn with_network<T>(section: Section, measure: impl FnOnce() -> T) -> 
     (measure(), description)
 }
 
-/// Sets the loopback interface of the thread's namespace up.
+/// Brings up the loopback interface of the calling thread's namespace.
 fn start_loopback() -> io::Result<()> {
     // SAFETY: the call takes no pointers.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
@@ -90,7 +93,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn a_section_has_its_own_loopback_and_leaves_it() {
+    fn only_a_section_without_the_daemon_enters_its_own_network_and_leaves_it() {
         let link = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
         let outer = link();
         let ((inner, outcome), description) = with_network(Section::Plaintext, || {

@@ -10,49 +10,50 @@ use crate::section::Section;
 
 /// Runs the benchmarks of Upshift beside its peers.
 ///
-/// A partial run replaces its own sections and leaves the others as they are; with --peers it also
-/// leaves the other servers of the same commit. Needs two otherwise idle CPUs, and a committed
-/// tree: results of other trees are not written to bench/ (with --quick or --out they are measured,
-/// and marked).
+/// A partial run replaces the results of its own sections and keeps those of the others; with
+/// --peers or --rows it also keeps what else was measured at the same commit. Needs two otherwise
+/// idle CPUs. Results that go to bench/ need a tree without uncommitted changes; with --quick or
+/// --out such changes are measured, too, and the results are marked.
 #[derive(Parser)]
 #[command(name = "upshift-bench", max_term_width = 100)]
 struct Arguments {
     /// Command to run
     command: Option<Action>,
 
-    /// These sections only: plaintext, pipelined, matrix, single, vcpus, levels, papers,
+    /// Measure only these sections: plaintext, pipelined, matrix, single, vcpus, levels, papers,
     /// preemption, processes, assign, sched, serve, files, cpp, micro, conserve, multi
     /// [default: all; with --compare: plaintext, micro, multi]
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = section)]
     only: Vec<Section>,
 
-    /// Only these servers, such as upshift,tokio-ct,c-uring; in assign nginx, redis, postgres
-    /// [default: all that can be built]
+    /// Measure only these servers, such as upshift,tokio-ct,c-uring (in the section assign: nginx,
+    /// redis, postgres) [default: all that can be built]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     peers: Vec<String>,
 
-    /// Only these rows of preemption or papers, such as long-70,serve or n20-100,idle-50k
+    /// Measure only these rows, such as long-70,serve in preemption or n20-100,idle-50k in papers
     /// [default: all]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     rows: Vec<String>,
 
-    /// Runs of each cell [default: 5, 7 in preemption; at least 3 if a section reaches its time
-    /// limit]
+    /// Number of rounds, which is the number of runs of each server under each load [default: 5 (7
+    /// in preemption), or fewer, but at least 3, if a section reaches its time limit]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
 
-    /// Length of a run, 0.1 to 600 [default: 2; 1 in matrix, papers and files, 2.5 in preemption]
+    /// Length of a run in seconds, 0.1 to 600 [default: 2; 1 in matrix, papers and files; 2.5 in
+    /// preemption]
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<Duration>,
 
-    /// All sections at one commit; their limits add up to 113 minutes. Leaves the sections that are
-    /// complete at this commit, and fails with a list of the goals without figures. `cargo xtask
-    /// bench --full` then measures MPI and the kernel
+    /// Measure all sections at one commit; their time limits add up to 113 minutes. Skips sections
+    /// that are complete at this commit. Fails if goals have no figures, and lists them. `cargo
+    /// xtask bench --full` afterwards measures MPI and the kernel, too
     #[arg(long, conflicts_with_all = ["quick", "peers", "rows", "rounds", "seconds", "compare"])]
     full: bool,
 
-    /// 1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: about 15
-    /// minutes, for ratios
+    /// Measure one round with runs of 0.5 s and fewer loads, and do not repeat disturbed runs.
+    /// Takes about 15 minutes and writes to bench/target/quick; only the ratios are meaningful
     #[arg(long)]
     quick: bool,
 
@@ -121,7 +122,7 @@ pub(crate) struct Options {
     pub(crate) time: Duration,
     /// End of the current section's time limit, after which no run is repeated.
     pub(crate) deadline: Option<Instant>,
-    /// Set to leave complete sections, and to fail where a goal has no figures.
+    /// Set to skip complete sections, and to fail if a goal has no figures.
     pub(crate) full: bool,
     /// Set for fewer cells, with disturbed runs kept.
     pub(crate) quick: bool,
@@ -139,7 +140,8 @@ pub(crate) fn bench_dir() -> PathBuf {
 pub(crate) const MIN_ROUNDS: usize = 3;
 
 impl Options {
-    /// Returns the largest number of rounds of a section: more by default where tails are compared.
+    /// Returns the largest number of rounds of a section. The default is larger for `preemption`,
+    /// which compares tail latencies.
     pub(crate) fn rounds_of(&self, section: Section) -> usize {
         match section {
             _ if self.rounds.is_some() || self.quick => self.rounds.unwrap_or(1),
@@ -229,14 +231,14 @@ fn options_of(arguments: Arguments) -> Result<Command, String> {
             .command
             .is_some_and(|command| command != Action::Run)
         {
-            return Err("--compare measures: it goes with run".into());
+            return Err("--compare needs the command `run` or none".into());
         }
         if !is_named {
             options.sections.retain(|s| DEFAULT_COMPARED.contains(s));
         }
         if let Some(other) = options.sections.iter().find(|s| !COMPARED.contains(s)) {
             return Err(format!(
-                "--compare does not know the section `{}`",
+                "--compare cannot measure the section `{}`",
                 other.name()
             ));
         }
@@ -244,10 +246,10 @@ fn options_of(arguments: Arguments) -> Result<Command, String> {
     }
     match arguments.command {
         Some(Action::Run) => Ok(Command::Run(options)),
-        Some(Action::Drop) if !is_named => Err("drop: name the sections by --only".into()),
+        Some(Action::Drop) if !is_named => Err("drop: name the sections with --only".into()),
         Some(Action::Drop) => Ok(Command::Drop(options)),
         Some(Action::Render) => Ok(Command::Render(options)),
-        None => Err("name a command: run, drop or render".into()),
+        None => Err("give a command: run, drop or render".into()),
     }
 }
 
@@ -264,7 +266,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds
         .filter(|seconds| (0.1..=600.0).contains(seconds))
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| "use 0.1 to 600".into())
+        .ok_or_else(|| "expected 0.1 to 600".into())
 }
 
 #[cfg(test)]

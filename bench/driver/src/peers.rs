@@ -85,7 +85,7 @@ impl BuiltPrograms {
             .collect()
     }
 
-    /// Returns the built servers of pages (or matrices) of a section.
+    /// Returns the built servers of a section that serve pages, or matrices if `is_matrix`.
     pub(crate) fn servers(&self, section: Section, is_matrix: bool) -> Programs {
         self.wanted(SERVERS)
             .filter(|peer| is_part(section, peer) && !(is_matrix && NO_MATRIX.contains(&peer.id)))

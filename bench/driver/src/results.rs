@@ -55,7 +55,8 @@ pub(crate) struct SectionResults {
     /// Peers of the section without figures: not selected, not built, or with wrong replies.
     #[serde(default)]
     pub(crate) missing: Vec<String>,
-    /// Set if all rows were measured in at least the fewest rounds.
+    /// Set if all rows and all peers that could be built were measured, in at least the smallest
+    /// number of rounds that a section needs.
     #[serde(default)]
     pub(crate) is_whole: bool,
 }
@@ -70,7 +71,7 @@ pub(crate) struct Cell {
     pub(crate) case: String,
     /// Name of the server.
     pub(crate) peer: String,
-    /// Undisturbed runs, in the order of the rounds.
+    /// Runs that count, in the order of the rounds.
     pub(crate) runs: Vec<Run>,
 }
 
@@ -148,7 +149,7 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Serializes five digits: more than the precision of any figure.
+/// Serializes a value with five digits, which is more than the precision of any figure.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn short<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(format!("{value:.4e}").parse().unwrap_or(*value))
@@ -180,9 +181,9 @@ impl Run {
         self.with_unanswered(self.p999, 0.999)
     }
 
-    /// Returns a percentile in which each unanswered request counts as the oldest of them, if there
-    /// are enough of them to reach the percentile. A row without a count of replies counts as one
-    /// second long.
+    /// Returns a percentile that includes the unanswered requests. Each counts as being as old as
+    /// the oldest of them; they have no effect if they are too few to reach the percentile. A run
+    /// whose replies were not counted is taken to be one second long.
     fn with_unanswered(&self, percentile: f64, quantile: f64) -> f64 {
         let replies = match self.replies {
             0 => self.per_second.max(0.0),
@@ -221,8 +222,8 @@ impl Cell {
         Spread::of(self.runs.iter().map(of))
     }
 
-    /// Returns the mean of a quantity: the split of CPU time is sampled and needs all runs
-    /// together.
+    /// Returns the mean of a quantity. It suits the split of CPU time into user and kernel, which
+    /// the kernel samples: a single run has too few samples, all runs together have enough.
     pub(crate) fn mean(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
         let count = self.runs.len() as f64;
         (count > 0.0).then(|| self.runs.iter().map(of).sum::<f64>() / count)
@@ -271,7 +272,7 @@ impl SectionResults {
         Values::new(peer, rounds.iter().copied().enumerate())
     }
 
-    /// Whether so many runs were disturbed that the section reaches no goal.
+    /// Whether so many runs were disturbed that the figures do not count for any goal.
     pub(crate) fn is_disturbed(&self) -> bool {
         self.disturbed as f64 > MOST_DISTURBED * self.runs as f64
     }

@@ -1,8 +1,8 @@
 //! Interleaved rounds: every server runs once per round, in an order that rotates.
 //!
-//! A run is judged before it counts: a disturbed run is repeated at once, at most twice, and then
-//! counts although disturbed. The section counts repeated and disturbed runs
-//! ([`repeat_while_disturbed`]).
+//! A run is judged before it counts. A disturbed run is repeated at once, at most twice; the last
+//! repeat counts even if it is disturbed. The results have the numbers of repeated runs and of
+//! disturbed runs that count ([`repeat_while_disturbed`]).
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ const REPEATS: usize = 2;
 /// Pause before a repeat.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Share of a CPU from which its use by other programs disturbs a run.
+/// Smallest share of a CPU whose use by other programs disturbs a run.
 const FOREIGN: f64 = 0.10;
 /// Share of a CPU above which the hypervisor disturbs a run.
 const STEAL: f64 = 0.01;
-/// Lateness of an open-loop client (99 %) that never disturbs a run, in µs.
+/// Largest lateness of an open-loop client (99 %) that never disturbs a run, in µs.
 const LATE_US: f64 = 100.0;
-/// Lateness of an open-loop client (99 %) that a run may have, as a share of its 99 % latency.
+/// Largest permitted lateness of an open-loop client (99 %), as a share of the run's 99 % latency.
 const LATE_SHARE: f64 = 0.1;
 
 /// A server under a load.

@@ -63,8 +63,8 @@ impl Section {
         Section::Multi,
     ];
 
-    /// Returns the section's name, on the command line and of its file in `results/`, its title on
-    /// the page, and the time in minutes after which it drops rounds.
+    /// Returns the section's name (on the command line, and of its file in `results/`), its title
+    /// on the page, and the time in minutes after which it drops rounds.
     fn words(self) -> (&'static str, &'static str, u64) {
         match self {
             Section::Plaintext => ("plaintext", "Plaintext, HTTP/1.1 keep-alive", 10),
@@ -108,7 +108,8 @@ impl Section {
         Duration::from_secs(60 * self.words().2)
     }
 
-    /// Returns whether programs of the section receive the kernel's reports of processes.
+    /// Whether programs of the section need the kernel's reports of the start and the end of
+    /// processes, as the daemon does.
     pub(crate) fn runs_daemon(self) -> bool {
         matches!(self, Section::Processes | Section::Assign | Section::Sched)
     }

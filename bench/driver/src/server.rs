@@ -1,5 +1,5 @@
-//! One server process: its CPU is set before it runs, its first lines name its addresses, SIGTERM
-//! ends it.
+//! One server process. Its CPU is set before it runs, its first lines name its addresses, and
+//! SIGTERM ends it.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,5 @@
-// The section of files on Go: a goroutine per task, blocking calls of package os. The rows are those of kit/src/files.rs.
+// File benchmarks on Go, with a goroutine per task and the blocking calls of package os. The
+// operations are those of bench/kit/src/files/mod.rs.
 package main
 
 import (
@@ -36,7 +37,7 @@ func word(number, index uint64) uint64 {
 	return z ^ z>>31
 }
 
-// Kit: shuffled.
+// shuffled is the function of this name in bench/kit: the number of the index-th block to read.
 func shuffled(index uint64) uint64 {
 	x := index % blocks
 	x ^= x >> 9
@@ -87,11 +88,11 @@ func pattern(length int) []byte {
 
 var (
 	row     string
-	dir     = flag.String("dir", ".", "where the files are")
-	seconds = flag.Float64("seconds", 1, "how long")
-	tasks   = flag.Int("tasks", 32, "goroutines")
-	direct  = flag.Bool("direct", false, "past the page cache")
-	once    = flag.Bool("once", false, "nothing twice")
+	dir     = flag.String("dir", ".", "folder of the files")
+	seconds = flag.Float64("seconds", 1, "duration of the measurement in seconds")
+	tasks   = flag.Int("tasks", 32, "number of goroutines")
+	direct  = flag.Bool("direct", false, "bypass the page cache")
+	once    = flag.Bool("once", false, "read each block at most once")
 )
 
 type shared struct {
@@ -111,7 +112,7 @@ func open(name string, flags int) *os.File {
 	return must(os.OpenFile(filepath.Join(*dir, name), flags, 0o666))
 }
 
-// The operations of a task until the time is over.
+// run executes the operations of a task until the time is over, and returns the duration of each.
 func (s *shared) run(task int, file *os.File) []uint32 {
 	var times []uint32
 	var buffer []byte
@@ -166,7 +167,7 @@ func (s *shared) run(task int, file *os.File) []uint32 {
 	}
 }
 
-// All tasks on one file.
+// all runs all tasks, on the file that the row needs, and returns the durations of the operations.
 func all(length time.Duration) []uint32 {
 	var file *os.File
 	switch row {

@@ -1,12 +1,12 @@
-//! Conservation: the wait of a ready task while one of two workers idles and the other worker
+//! Work conservation: the wait of a ready task while one of two workers idles and the other worker
 //! computes.
 //!
-//! In an iteration a *neighbour* makes the *other* task wait on its own worker: it spawns the task
-//! anew until the thread of the task's latest poll is the neighbour's, 20 times at most. The
-//! neighbour then sleeps so that both workers park, makes the other task ready, and computes for
-//! [`COMPUTE`] without yielding. The measured time is that from spawn, wake, deadline or write
-//! until the other task runs. Neighbours are fresh tasks, so a runtime cannot have learnt the
-//! length of their polls.
+//! In each iteration one task, the *neighbour*, gets the *other* task to wait on the neighbour's
+//! worker: it spawns the other task and sleeps, so that both workers park, and repeats that, at
+//! most 20 times, until both tasks were polled last by the same thread. The neighbour then makes
+//! the other task ready and computes for [`COMPUTE`] without yielding. The measured time is that
+//! from spawn, wake, deadline or write until the other task runs. Neighbours are fresh tasks, so a
+//! runtime cannot have learnt the length of their polls.
 //!
 //! Prints a line for each kind, with all samples in ns:
 //! `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
@@ -53,8 +53,8 @@ enum Kind {
     Spawn,
     /// The neighbour wakes the other task.
     Wake,
-    /// The neighbour wakes the other task, and then a further one, so that no task is stranded
-    /// alone in a LIFO slot.
+    /// The neighbour wakes the other task, and then a further one, so that the other task does not
+    /// remain in a LIFO slot from which no worker steals.
     WakeTwo,
     /// The timer is due while the neighbour computes.
     Timer,
@@ -159,8 +159,11 @@ impl Other {
 
 /// Means to end the wait of the other task.
 enum Release {
+    /// Gives each of these tasks its token.
     Fill(Vec<Arc<Other>>),
+    /// Does nothing: the timer of the task becomes due.
     Due,
+    /// Writes to the socket, after [`WRITE`] and from another thread.
     Write(Arc<Other>, UnixStream),
 }
 
@@ -187,8 +190,8 @@ impl Release {
     }
 }
 
-/// Starts the other task so that it waits on the worker of the calling task. Tasks that wait on the
-/// other worker are released.
+/// Starts the other task so that it waits on the worker of the calling task, if 20 attempts
+/// suffice. Tasks that wait on the other worker are released.
 async fn side_by_side<H: Conserve>(kind: Kind) -> (Arc<Other>, Release) {
     let mut attempts = 20;
     loop {

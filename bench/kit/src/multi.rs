@@ -14,8 +14,8 @@ use crate::micro::{SAMPLES, Yield, print_figure};
 
 /// Number of tasks in workloads that spawn many.
 const SPAWNS: usize = 10_000;
-/// Number of busy tasks: two for each worker, which compute for [`BUSY_POLL`] and yield,
-/// repeatedly.
+/// Number of busy tasks: two for each worker. A busy task repeatedly computes for [`BUSY_POLL`] and
+/// yields.
 const BUSY_TASKS: usize = 4;
 const BUSY_POLL: Duration = Duration::from_micros(10);
 /// Number of yielding tasks, and of yields of each.
@@ -47,7 +47,7 @@ pub trait Multi: Sized + 'static {
         Yield::default()
     }
 
-    /// Returns a future that sends one message, and a future that waits for it.
+    /// Returns a closure that sends one message, and a future that waits for it.
     fn oneshot() -> (
         impl FnOnce() + Send + 'static,
         impl Future<Output = ()> + Send + 'static,
@@ -101,7 +101,8 @@ impl End {
     }
 }
 
-/// Runs `work` in a task, and waits until `tasks` tasks have ended.
+/// Runs `work` in a task, and waits until `tasks` tasks have ended. Returns the time between the
+/// start of `work` and the last end.
 fn run_inside<H: Multi, F>(host: &H, tasks: usize, work: impl FnOnce(End) -> F) -> Duration
 where
     F: Future<Output = ()> + Send + 'static,

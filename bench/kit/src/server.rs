@@ -2,7 +2,7 @@
 //!
 //! `peer-NAME WORK [--variant V] [--workers N] [--listen ADDR]`, where WORK is plaintext, matrix or
 //! another word of the peer. The server prints `listening on ADDR` as its first line and serves
-//! until SIGTERM, whose default action ends it. Called once, from `main`.
+//! until SIGTERM, whose default action ends it. `main` calls these functions once.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -74,11 +74,11 @@ pub fn parse_args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static
     }
 }
 
-/// Binds the socket, with a backlog for all clients of the measurement, and announces it.
+/// Binds the socket, with a backlog for all clients of the measurement, and announces its address.
 ///
 /// # Errors
 ///
-/// The address is not available.
+/// The address is not available, or standard output is closed.
 pub fn listen<W>(args: &Args<W>) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(args.address)?;
     // SAFETY: listen() takes no pointers; the descriptor is open. A second call only changes the

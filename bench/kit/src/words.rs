@@ -7,8 +7,8 @@ use clap::{Arg, ArgMatches, Command};
 const WORD: &str = "WORD";
 const VARIANT: &str = "variant";
 
-/// Creates the command `WORD [--variant V]`: the word is one of `words`, the variant one of
-/// `variants` (any if empty).
+/// Creates the command `WORD [--variant V]`: the word is one of `words`, and the variant is one of
+/// `variants`, or any text if there are none.
 pub(crate) fn command(words: &[&'static str], variants: &[&'static str]) -> Command {
     let mut variant = Arg::new(VARIANT).long(VARIANT);
     if let [first, ..] = variants {

@@ -1,6 +1,6 @@
-// Conservation: how long something that is ready waits while one of two Ps idles and a goroutine computes on the other
-// one. The kinds and times are those of the harness in bench/kit; on which P a goroutine waits cannot be seen, so that is
-// left to the scheduler.
+// Work conservation: the wait of a ready goroutine while one of two Ps idles and another goroutine
+// computes on the other P. The kinds and times are those of bench/kit/src/conserve.rs. A program
+// cannot see on which P a goroutine waits, so that is left to the scheduler.
 package main
 
 import (
@@ -24,7 +24,8 @@ const (
 func conserve() {
 	kinds := []struct {
 		name string
-		// once is the neighbour until it computes; it returns what tells how long the other one waited.
+		// once is what the neighbour does before it computes. It returns a channel that
+		// reports the wait of the other goroutine.
 		once func() <-chan time.Duration
 	}{
 		{"spawn", spawned},
@@ -59,7 +60,7 @@ func spawned() <-chan time.Duration {
 	return waited
 }
 
-// woken wakes so many others; the first one is measured.
+// woken starts and wakes this number of other goroutines, and measures the first one.
 func woken(others int) <-chan time.Duration {
 	waited := make(chan time.Duration, 1)
 	var wakes []chan time.Time
@@ -112,7 +113,8 @@ func written() <-chan time.Duration {
 	}()
 	time.Sleep(settle)
 	go func() {
-		// A thread of its own, which sleeps in the kernel and not in the scheduler.
+		// This goroutine has a thread of its own and sleeps in the kernel, not in the
+		// scheduler.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		asleep := syscall.NsecToTimespec(write.Nanoseconds())
@@ -121,7 +123,7 @@ func written() <-chan time.Duration {
 		syscall.Write(sockets[1], []byte("!"))
 		syscall.Close(sockets[1])
 	}()
-	// Until it sleeps.
+	// Until the writing thread sleeps.
 	time.Sleep(settle / 2)
 	return waited
 }

@@ -1,4 +1,5 @@
-// Microbenchmarks of Go: one-thread runs with GOMAXPROCS=1, the others with 2. One line of JSON per figure.
+// Microbenchmarks of Go. The part `one-thread` runs with GOMAXPROCS=1, the other parts with 2. Each
+// figure is printed as one line of JSON.
 package main
 
 import (
@@ -63,7 +64,7 @@ func oneThread() {
 	memory()
 }
 
-// measure prints the median, smallest and largest of the samples after one that is thrown away.
+// measure prints the median, the smallest and the largest sample. A first sample is discarded.
 func measure(name string, operations int, sample func()) {
 	var taken []float64
 	for i := range samples + 1 {

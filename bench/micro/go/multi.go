@@ -1,5 +1,5 @@
-// Speed of two Ps: the workloads of the harness in bench/kit with the same parameters. Nothing is outside the runtime here,
-// so there is no remote spawn.
+// Speed of two Ps: the workloads of bench/kit/src/multi.rs with the same parameters. A Go program
+// has no thread outside the runtime, so there is no remote spawn.
 package main
 
 import (

@@ -1,6 +1,7 @@
-//! Quality of scheduling processes from user space, by Upshift and by the published algorithm.
+//! Measures how well Upshift and the published algorithm (see `trick`) schedule processes from user
+//! space.
 //!
-//! Spinning processes share one CPU, the last permitted CPU. Each process reads the clock
+//! Spinning processes share one CPU, the last permitted one. Each process reads the clock
 //! continuously and records the times at which it ran, so the processes measure themselves.
 //! Prints one line of JSON for each figure: `bench` (the case and the quantity, with its unit),
 //! `peer` (the scheduler), `ns` (the value), `min`, `max`. Figures of the kernel's own scheduler
@@ -38,7 +39,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = seconds.filter(|seconds| (0.1..=60.0).contains(seconds));
     seconds
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| "use 0.1 to 60".into())
+        .ok_or_else(|| "expected 0.1 to 60".into())
 }
 
 fn main() -> ExitCode {

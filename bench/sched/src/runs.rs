@@ -71,8 +71,8 @@ pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
 /// Results of a run.
 struct Run {
     records: Vec<Record>,
-    /// Times at which each task came to the front, absolute, in ns; empty under the kernel's
-    /// scheduler.
+    /// Absolute times in ns at which a task came to the front, which means that it was selected to
+    /// run, with the index of the task. Empty under the kernel's scheduler and under the script.
     fronts: Vec<(u64, usize)>,
     /// Intervals in which the CPU was open to ordinary threads: begin and end.
     open: Vec<(u64, u64)>,
@@ -323,7 +323,7 @@ fn gap(run: &Run) -> f64 {
     gaps.get(gaps.len() / 2).map_or(0.0, |&gap| gap as f64)
 }
 
-/// Measures the share of an ordinary process beside two scheduled ones.
+/// Measures the share and the longest wait of an ordinary process beside two scheduled ones.
 pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -> Result<()> {
     let spinners = (0..3)
         .map(|_| Spinner::start(cpu))
@@ -333,7 +333,7 @@ pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -
     let slice = Duration::from_millis(5);
     bystander.begin();
     let policy = Box::new(RoundRobin::new(slice.as_nanos() as u64));
-    // The kernel's throttling counts by the second, so a shorter run shows nothing.
+    // The kernel throttles real-time threads by the second, so a shorter run would not show it.
     let run = run(
         contender,
         cpu,
@@ -371,7 +371,7 @@ pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -
     Ok(())
 }
 
-/// Measures the deviation of a timetable's entries, as the processes record them.
+/// Measures how late the entries of a timetable begin, according to the records of the processes.
 pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
     let spinners = (0..3)
         .map(|_| Spinner::start(cpu))

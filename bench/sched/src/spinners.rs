@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-/// Number of stretches that are recorded per process.
+/// Largest number of stretches, uninterrupted periods of running, that are recorded per process.
 const ROOM: usize = 60_000;
-/// Gap between two reads of the clock, in ns, above which a spinner did not run.
+/// Gap between two reads of the clock, in ns, above which a spinner counts as interrupted.
 const PAUSE: u64 = 4_000;
-/// Largest lifetime of a child, in s.
+/// Largest lifetime of a spinning process, in s.
 const LIFE: u32 = 120;
 
 /// Returns the last CPU that this process may use: the first has most of the interrupts.

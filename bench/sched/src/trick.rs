@@ -3,8 +3,8 @@
 //! scheduler of its companion repository.
 //!
 //! The scheduler has priority 3 on the CPU of the processes. In each turn it sets the next process
-//! to 2 and the previous one to 1, and sleeps for the interval. Differences: it stops after a time,
-//! records its switches, and restores the processes.
+//! to 2 and the previous one to 1, and sleeps for the interval. Unlike the published scheduler, it
+//! stops after a given time, records its switches, and restores the policy of the processes.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -26,7 +26,7 @@ fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
 /// Results of the scheduler.
 #[derive(Debug)]
 pub(crate) struct Scheduled {
-    /// Times at which each process came to the front, by its index.
+    /// Times in ns at which a process came to the front, with the index of the process.
     pub(crate) fronts: Vec<(u64, usize)>,
     /// CPU time of the scheduler, in ns.
     pub(crate) cpu_time: u64,
@@ -113,7 +113,7 @@ mod tests {
         let spinners = [Spinner::start(cpu).unwrap(), Spinner::start(cpu).unwrap()];
         let pids = spinners.each_ref().map(|spinner| spinner.pid);
         if set(pids[0], libc::SCHED_FIFO, 1).is_err() {
-            eprintln!("skipped: SCHED_FIFO needs a right");
+            eprintln!("skipped: SCHED_FIFO is not permitted");
             return;
         }
         let time = Duration::from_millis(400);

@@ -1,6 +1,6 @@
-# Round robin of processes by chrt and taskset, after the published script: CPU SLICE TIME PID...
-# SLICE is in seconds, TIME in microseconds. The loop ends after TIME; on every exit the processes
-# become ordinary again.
+# Round robin of processes by chrt and taskset, modelled on the published script. Arguments: CPU
+# SLICE TIME PID... SLICE is in seconds, TIME in microseconds. The loop ends after TIME; on every
+# exit the processes become ordinary again.
 cpu=$1 slice=$2 time=$3
 shift 3
 trap 'for pid in "$@"; do chrt --other -p 0 "$pid"; done' EXIT

@@ -16,7 +16,7 @@ pub(crate) const UPSHIFT: &str = "upshift";
 pub(crate) const UPSHIFT_CPP: &str = "upshift-cpp";
 /// Upshift without io_uring, as in a container.
 pub(crate) const READINESS: &str = "upshift-readiness";
-/// Design of the slides' framework for C++.
+/// The design of Kuro, the C++ framework of the published slides.
 pub(crate) const KURO: &str = "kuro-design";
 /// Peer with threads instead of coroutines.
 pub(crate) const THREADS: &str = "threads";
@@ -131,7 +131,7 @@ pub(crate) const SPIN: &[Peer] = &[
     peer("go", GO, &["spin"]),
 ];
 
-/// Programs with two workers.
+/// Microbenchmarks that run on two workers.
 pub(crate) const TWO_WORKERS: &[Peer] = &[
     peer(UPSHIFT, Bench("micro-upshift"), &[]),
     peer(
@@ -150,11 +150,11 @@ pub(crate) const TWO_WORKERS: &[Peer] = &[
     peer("glommio", Bench("micro-glommio"), &[]),
     peer("threads", Bench("micro-threads"), &[]),
 ];
-/// Members of [`TWO_WORKERS`] that are not in `multi`: it does not compare preemption, tasks of
-/// glommio never leave their thread, and threads are not tasks.
+/// Members of [`TWO_WORKERS`] that the section `multi` leaves out: it does not compare preemption,
+/// tasks of glommio never leave their thread, and threads are not tasks.
 pub(crate) const CONSERVE_ONLY: [&str; 3] = ["upshift-preempt", "glommio", "threads"];
 
-/// The program that measures policies over processes.
+/// The program that measures how policies in user space schedule processes.
 pub(crate) const SCHED: &[Peer] = &[peer("sched", Bench("bench-sched"), &[])];
 
 /// axum on Upshift, without levels.
@@ -171,8 +171,8 @@ pub(crate) const HAPROXY_NICE: &str = "HAProxy, 2 processes, nice 19";
 pub(crate) const HAPROXY_WEIGHT: &str = "HAProxy, 2 processes, cgroup weights";
 /// HAProxy with a queue by priority in front of one process of axum on tokio.
 pub(crate) const HAPROXY_QUEUE: &str = "HAProxy, priority class";
-/// Members of [`WEB`] that prefer urgent requests by means available to users of tokio, and Upshift
-/// under the same load.
+/// Members of [`WEB`] that prefer urgent requests: Upshift with levels, and the means available to
+/// users of tokio.
 pub(crate) const ALTERNATIVES: [&str; 8] = [
     AXUM_LEVELS,
     "2 tokio runtimes, nice 19",

@@ -44,7 +44,7 @@ pub(super) fn run(
     }
 }
 
-/// Returns requests for a page.
+/// Returns requests for a page, `pipeline` of them in flight per connection.
 pub(crate) fn page(path: &str, headers: &[&str], pipeline: usize) -> Work {
     Work::Http {
         path: path.to_owned(),
@@ -53,8 +53,8 @@ pub(crate) fn page(path: &str, headers: &[&str], pipeline: usize) -> Work {
     }
 }
 
-/// Returns the loads of a section: name, kind of request, connections. Empty for the sections of
-/// other modules.
+/// Returns the loads of a section: name, kind of request, number of connections. There are none for
+/// the sections of other modules.
 pub(crate) fn loads(section: Section, options: &Options) -> Vec<(String, Work, usize)> {
     let page = |c, pipeline| (plaintext_case(c), page("/", &[], pipeline), c);
     let product = |n, c| (matrix_case(n, c), Work::Matrix { n }, c);
@@ -87,7 +87,8 @@ pub(super) fn checked_servers(
     servers
 }
 
-/// Notes the command of a server that answers correctly, or the reason for leaving it out.
+/// Notes the command of a program whose check has succeeded, or the reason for leaving the program
+/// out. Returns whether it has succeeded.
 pub(super) fn admit(
     results: &mut SectionResults,
     id: &str,

@@ -13,7 +13,7 @@ use crate::peers::{BuiltPrograms, TWO_WORKERS};
 use crate::results::{Figure, SectionResults};
 use crate::table::{cross_table, quantities_and_runtimes};
 
-/// Kinds that have goals.
+/// Kinds of waits that have goals.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
 /// Upshift without preemption: the waiting coroutine is as urgent as the computing one, less
 /// urgent, or more urgent.
@@ -88,12 +88,12 @@ pub(crate) fn table(found: &SectionResults) -> String {
         ))
     });
     format!(
-        "µs from spawn, wake, deadline or write until the other task runs, while a task on its worker computes for 20 ms and \
-         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest. `a thread` is bound to the idle CPU: the floor.\n\n{table}"
+        "Time in µs from a spawn, wake, deadline or write until the task concerned runs, while another task computes on its worker for 20 ms and \
+         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest. `a thread` is bound to the idle CPU and shows the lower bound.\n\n{table}"
     )
 }
 
-/// Returns the goals: the bound of conservation for each kind, at its worst level.
+/// Returns the goals: limits on the wait of each kind, at the level at which it is longest.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |kind: &str, words: &str, limit: f64| {
         let goal = at_most(

@@ -1,5 +1,5 @@
-//! The section `cpp`: the same two servers on Upshift's headers, on the Rust runtime below them,
-//! and on other C++20 libraries.
+//! The section `cpp`: the same two servers on Upshift's C++ headers, on the Rust runtime below
+//! these headers, and on other C++20 libraries.
 
 use upshift_load::Work;
 
@@ -13,7 +13,7 @@ use crate::section::Section;
 /// Other libraries with C++20 coroutines.
 const OTHERS: [&str; 3] = ["asio", "asio-uring", "kuro-design"];
 const CONNECTIONS: usize = 64;
-/// Permitted cost of C++ relative to Rust. It is a margin, to which noise is not added.
+/// Permitted cost of C++ relative to Rust. It is a margin: every excess is a miss, never noise.
 const MARGIN: f64 = 1.05;
 
 /// Returns the loads: name, requests, whether they are matrices.

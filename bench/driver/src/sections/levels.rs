@@ -23,8 +23,8 @@ use crate::server::Server;
 const VCPUS_CASE: &str = "n = 20, 64 connections, unpinned";
 /// Load of a closed loop, which the section `levels` measures first.
 const CLOSED_CASE: &str = "closed loop at one level";
-/// Load that measures the capacity with full queues, which exceeds the rate of a closed loop, since
-/// waiting replies leave together.
+/// Load that measures the capacity with full queues. The capacity exceeds the rate of a closed
+/// loop, since replies that wait are sent together.
 const CAPACITY_CASE: &str = "capacity: twice the closed loop offered, one level";
 /// Load of the most urgent level alone.
 const ALONE_CASE: &str = "level 0 alone, its share of the load";
@@ -131,7 +131,7 @@ struct TwoClients {
     /// `upshift load matrix`.
     client: Program,
     listen: Vec<String>,
-    /// Row of an address.
+    /// Returns the name of the row of an address, by its index.
     row: fn(usize) -> String,
     /// Requests per second to each address.
     rate: f64,
@@ -159,7 +159,7 @@ impl TwoClients {
             command.args([name, &value]);
         }
         command.args(["--elevate", "--json"]);
-        let mut client = Child::start(&mut command).map_err(|e| format!("cannot start it: {e}"))?;
+        let mut client = Child::start(&mut command).map_err(|e| format!("cannot start: {e}"))?;
         let text = client.rest();
         let status = client.wait().map_err(|e| e.to_string())?;
         let report: ClientReport = serde_json::from_str(&text)
@@ -176,7 +176,7 @@ impl TwoClients {
             per_second: self.rate,
         };
         plan.warmup = WARM_UP;
-        // Starving a level is not an error of the server.
+        // The server may starve a level; the client waits so long that this is not an error.
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = Some(1);
         plan.server_pids = server.pids();

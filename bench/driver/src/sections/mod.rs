@@ -60,7 +60,7 @@ pub(crate) fn run(
         if options.has_limit() && round >= MIN_ROUNDS && ends > section.limit() {
             let minutes = section.limit().as_secs() / 60;
             results.note(format!(
-                "{round} of {rounds} rounds: the time of the section, {minutes} minutes, is over"
+                "{round} of {rounds} rounds: one more would exceed the limit of {minutes} minutes"
             ));
             break;
         }
@@ -69,7 +69,7 @@ pub(crate) fn run(
         results.rounds = round + 1;
     }
     if results.cells.is_empty() && results.figures.is_empty() {
-        eprintln!("nothing measured in {}", section.name());
+        eprintln!("nothing was measured in {}", section.name());
         return None;
     }
     results.seconds = began.elapsed().as_secs();
@@ -173,7 +173,7 @@ fn goals_of(section: Section) -> fn(&SectionResults) -> Vec<Goal> {
     }
 }
 
-/// Returns the figures of `docs/evaluation.md` that can be drawn, each with its file name.
+/// Returns the plots of `docs/evaluation.md` whose sections have results, each with its file name.
 pub(crate) fn plots(results: &Results) -> Vec<(&'static str, Plot)> {
     type Figure = (Section, &'static str, fn(&SectionResults) -> Plot);
     let drawn: [Figure; 3] = [
@@ -211,8 +211,9 @@ pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
     }
 }
 
-/// Formats the servers of a load: with a key, of which less is better, sorted by it and with ratios
-/// to the best peer and to raw C; otherwise in the order of the first round.
+/// Formats the servers of a load. If there is a key, of which less is better, they are sorted by it
+/// and have ratios to the best peer and to raw C; otherwise they are in the order of the first
+/// round.
 fn servers(found: &SectionResults, case: &str, key: Option<fn(&Run) -> f64>) -> String {
     let mut all: Vec<_> = found.cells_of_case(case, |_| true).collect();
     if let Some(key) = key {

@@ -1,10 +1,11 @@
 //! The section `processes`: an urgent server beside a batch process that burns every CPU, with and
 //! without the daemon.
 //!
-//! The server is Upshift's spin server at level 2 on CPU 0, with 1,000 requests per second of 100
-//! µs from CPU 1; the batch has two workers per CPU that never wait. The client runs in SCHED_FIFO
-//! above everything, so that the batch on its CPU does not delay it. Each run has a second row,
-//! `NAME: the batch`, with the batch's work in ms of CPU time per second.
+//! The server is Upshift's spin server at level 2 on CPU 0. It receives 1,000 requests per second,
+//! of 100 µs each, from CPU 1. The batch has two workers per CPU, which never wait. The client runs
+//! in SCHED_FIFO above everything else, so that the batch on its CPU does not delay it. A run
+//! beside a batch has a second row, `NAME: the batch`, with the batch's work in ms of CPU time per
+//! second.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -44,8 +45,8 @@ fn batch_row(name: &str) -> String {
     format!("{name}: the batch")
 }
 
-/// A neighbour of the server: its name, options of the batch, and whether the server joins the
-/// daemon.
+/// What runs beside the server: the name of the row, the options of the batch (`None` without a
+/// batch), and whether there is a daemon, which the server then joins.
 #[derive(Clone, Copy)]
 struct Neighbour {
     name: &'static str,
@@ -130,7 +131,7 @@ impl Drive for Load {
         plan.server_pids = server.pids();
         plan.fifo = Some(scenario::CLIENT_PRIORITY);
         let mut measured = observe(&server, true, awake.as_ref(), || drive(&plan))?;
-        // CPU time of the batch is no disturbance.
+        // The CPU time of the batch is not a disturbance.
         measured.all.foreign = 0.0;
         if let Some(batch) = batch {
             measured.groups.push(batch.end()?);
@@ -214,7 +215,7 @@ impl Batch {
         self.0.pid()
     }
 
-    /// Ends the batch; returns a row of its work.
+    /// Ends the batch. Returns its work, as the figures of a row.
     pub(crate) fn end(mut self) -> Result<Run, String> {
         self.0.end();
         let text = line(&mut self.0)?;
@@ -231,10 +232,10 @@ impl Batch {
 fn line(child: &mut Child) -> Result<String, String> {
     child
         .line(LINE_TIMEOUT)
-        .map_err(|_| "the child printed nothing".into())
+        .map_err(|_| "the daemon or the batch printed no line".into())
 }
 
-/// Returns the goals of the daemon.
+/// Returns the goals of the section, which concern the rows with the daemon.
 pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let p99 = |name| section.values(CASE, name, Run::p99);
     let beside = |name| {

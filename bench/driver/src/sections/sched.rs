@@ -1,5 +1,5 @@
-//! The section `sched`: policies over processes, which a separate program (`bench/sched`) measures,
-//! with goals and published claims.
+//! The section `sched`: policies in user space that schedule processes. A separate program
+//! (`bench/sched`) measures them; this file has the goals and the published claims.
 
 use crate::claim::{self, Claim, Finding};
 use crate::figures;
@@ -26,7 +26,8 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     figures::measure(results, options, &program, &seconds, None);
 }
 
-/// Formats the published claims, with a row per quantity and a column per scheduler.
+/// Formats the published claims, and the figures with a row per quantity and a column per
+/// scheduler.
 pub(crate) fn table(found: &SectionResults) -> String {
     let [benches, peers] = quantities_and_runtimes(found);
     let claims = claim::table("### Published claims", claims(found)).markdown();
@@ -37,7 +38,8 @@ pub(crate) fn table(found: &SectionResults) -> String {
         })
 }
 
-/// Returns the claims of the priority elevation trick, judged by the figures of its own algorithms.
+/// Returns the claims that were published for the priority elevation trick, judged by the figures
+/// of its own algorithms.
 fn claims(section: &SectionResults) -> Vec<Claim> {
     const SOURCE: &str = "priority elevation trick";
     let of = |bench: String, peer: &str| Some(section.figure(&bench, peer)?.ns);

@@ -6,10 +6,10 @@
 //! "Capacity" is the throughput of a closed loop of 64 connections with the same request on the
 //! same server.
 //!
-//! The mixed load also runs on the alternatives of tokio's users: a second runtime,
-//! `spawn_blocking`, HAProxy in front of processes ([`haproxy`]). The alternatives and axum on
-//! Upshift with levels receive 120 % of the capacity of plain axum on tokio, so that all of them
-//! see the same requests.
+//! The mixed load is also sent to the alternatives that users of tokio have: a second runtime,
+//! `spawn_blocking`, HAProxy in front of processes ([`haproxy`]). These and axum on Upshift with
+//! levels receive 120 % of the capacity of plain axum on tokio, so that all of them see the same
+//! requests.
 
 mod alternatives;
 mod haproxy;
@@ -39,12 +39,12 @@ use haproxy::{Backends, Deployed};
 
 /// A closed loop of JSON requests.
 const JSON_CASE: &str = "axum, JSON, 64 connections";
-/// Closed loop with answers that take the server several times as long as the client, which also
-/// has one CPU.
+/// Closed loop with answers that cost the server several times as much CPU time as the client, so
+/// that the client, which also has one CPU, is not the limit.
 const ORDERS_CASE: &str = "axum, JSON of 30 orders, 64 connections";
 /// The same requests at eight tenths of the capacity of the slowest server.
 const ORDERS_80_CASE: &str = "axum, JSON of 30 orders, 80 % of capacity";
-/// Capacity of each server.
+/// Closed loop that measures the capacity of each server.
 const CAPACITY_CASE: &str = "computing, closed loop, 64 connections";
 /// The urgent tenth alone.
 const IDLE_CASE: &str = "computing, the urgent tenth alone";
@@ -145,7 +145,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
             .try_for_each(|(_, size)| std::fs::write(folder.join(size.to_string()), vec![7; *size]))
     });
     if let Err(error) = made {
-        results.note(format!("no files to serve: {error}"));
+        results.note(format!("cannot create the files to serve: {error}"));
         return;
     }
     let root = folder.to_string_lossy().into_owned();
@@ -166,7 +166,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         servers.cloned().collect()
     };
     json(results, options, &only(&[OURS, TOKIO, TOKIO_MT]));
-    // Without a priority, the same application on Upshift adds nothing; nginx does not compute.
+    // axum on Upshift without levels would add nothing here, and nginx does not compute.
     let whole = only(&[SERVE, TOKIO, TOKIO_MT, "go-http"]);
     mixed(results, options, &whole, only(&ALTERNATIVES));
     let files = only(&[SERVE, "nginx"]);
@@ -178,7 +178,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let _ = std::fs::remove_dir_all(folder);
 }
 
-/// Servers that answer a request for a path with the same body.
+/// A request that several servers must answer with the same body.
 struct Same<'a> {
     servers: &'a [&'a str],
     path: String,
@@ -187,7 +187,8 @@ struct Same<'a> {
     body: Option<Vec<u8>>,
 }
 
-/// Returns the servers that answer each of their requests with the same body as the other servers.
+/// Returns the servers that answer each request sent to them with the same body as the other
+/// servers.
 fn checked_servers(results: &mut SectionResults, mut all: Programs) -> Programs {
     let computing = [&[SERVE, TOKIO, TOKIO_MT, "go-http"][..], &ALTERNATIVES].concat();
     let same = |servers, path: &str, headers, body| Same {

@@ -1,6 +1,6 @@
-//! File benchmarks with blocking calls. `threads` has a thread per task. `pool` has one thread that
-//! hands each operation to a thread pool and is notified of its end, like runtimes without
-//! io_uring.
+//! File benchmarks with blocking calls. The default variant has a thread per task. The variant
+//! `pool` has one thread that hands each operation to a thread pool and is notified of its end, as
+//! in runtimes without io_uring.
 
 mod pool;
 
@@ -47,7 +47,7 @@ impl Shared {
     }
 }
 
-/// A task, with the objects of its operations.
+/// A task, with the file and the buffer of its operations.
 struct Task {
     shared: Arc<Shared>,
     file: Option<Arc<File>>,
@@ -80,7 +80,7 @@ impl Task {
                 return false;
             };
             let bytes =
-                std::fs::read(small_file(&shared.plan.dir, number as usize)).expect("a file");
+                std::fs::read(small_file(&shared.plan.dir, number as usize)).expect("read failed");
             assert_eq!(
                 (bytes.len(), first_word(&bytes)),
                 (SMALL_LENGTH, word(number, 0))
@@ -102,15 +102,15 @@ impl Task {
             Operation::Append => {
                 buffer[..8].copy_from_slice(&(self.number as u64).to_le_bytes());
                 let mut file: &File = file;
-                file.write_all(buffer).expect("a write");
-                file.sync_data().expect("a device");
+                file.write_all(buffer).expect("write failed");
+                file.sync_data().expect("sync failed");
             }
             Operation::Write | Operation::Mixed => {
                 buffer[..8].copy_from_slice(&word(BIG_NUMBER, piece).to_le_bytes());
-                file.write_all_at(buffer, offset).expect("a write");
+                file.write_all_at(buffer, offset).expect("write failed");
             }
             _ => {
-                file.read_exact_at(buffer, offset).expect("a read");
+                file.read_exact_at(buffer, offset).expect("read failed");
                 assert_eq!(first_word(buffer), word(BIG_NUMBER, offset / 8));
             }
         }
@@ -211,7 +211,7 @@ fn serve(stream: &mut TcpStream, big: &Arc<File>, pool: Option<&pool::Pool>) {
             }));
             buffer = told.recv().expect("the job reports its end");
         } else {
-            big.read_exact_at(&mut buffer, offset).expect("a read");
+            big.read_exact_at(&mut buffer, offset).expect("read failed");
         }
         stream.write_all(&buffer).expect("the driver reads");
     }
@@ -222,32 +222,32 @@ fn check(plan: &Plan) -> ! {
     let mut total = 0_u64;
     let mut count = |bytes: &[u8]| total = total.wrapping_add(sum_words(bytes));
     for number in (0..SMALL_FILES).step_by(100) {
-        count(&std::fs::read(small_file(&plan.dir, number)).expect("a file"));
+        count(&std::fs::read(small_file(&plan.dir, number)).expect("read failed"));
     }
     let big = open_std(&plan.dir.join("big"), Mode::Read);
     let mut block = vec![0; BLOCK];
     for number in (0..CHECKED_BLOCKS).rev() {
         big.read_exact_at(&mut block, number * BLOCK as u64)
-            .expect("a read");
+            .expect("read failed");
         count(&block);
     }
     let mut long = vec![0; LONG_BYTES];
     for piece in 0..CHECKED_PIECES {
         big.read_exact_at(&mut long, piece * LONG_BYTES as u64)
-            .expect("a read");
+            .expect("read failed");
         count(&long);
     }
     let out = open_std(&plan.dir.join("out"), Mode::Write);
     for piece in 0..CHECKED_PIECES {
         out.write_all_at(&long, piece * LONG_BYTES as u64)
-            .expect("a write");
+            .expect("write failed");
     }
-    out.sync_data().expect("a device");
+    out.sync_data().expect("sync failed");
     let mut log = open_std(&plan.dir.join("log"), Mode::Append);
     let record = pattern(RECORD_BYTES);
     for _ in 0..CHECKED_RECORDS {
-        log.write_all(record).expect("a write");
-        log.sync_data().expect("a device");
+        log.write_all(record).expect("write failed");
+        log.sync_data().expect("sync failed");
     }
     report.print_and_exit(Times::default(), total)
 }

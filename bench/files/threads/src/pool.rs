@@ -1,4 +1,4 @@
-//! A thread pool with one queue, and a thread that keeps it busy.
+//! A thread pool with one queue, and the loop of the thread that keeps the pool busy.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -10,7 +10,7 @@ use crate::Task;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The queue of the pool's threads.
+/// A handle to a thread pool: the queue from which its threads take jobs.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<(Mutex<VecDeque<Job>>, Condvar)>);
 

@@ -1,4 +1,4 @@
-//! File benchmarks on Upshift: urgent tasks at level 0, bulk writes at level 40.
+//! File benchmarks on Upshift. All tasks have level 0, except the bulk writes at level 40.
 
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ struct Upshift;
 /// A [`Buffer`] that operations of Upshift can carry.
 struct Carried(Buffer);
 
-// SAFETY: the memory is borrowed for ever, and moving the reference does not move the memory.
+// SAFETY: the memory is never freed, and moving the reference does not move the memory.
 unsafe impl IoBuf for Carried {
     const DROP_RUNS_USER_CODE: bool = false;
 

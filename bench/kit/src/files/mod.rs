@@ -11,7 +11,7 @@
 //!   been read.
 //! - `random` reads the next block of 4 KiB of the big file, in the order of [`shuffled`], none
 //!   twice before all have been read; nothing is read ahead (`POSIX_FADV_RANDOM`). `--once`: until
-//!   the file has been read. `--direct`: past the page cache.
+//!   the file has been read. `--direct`: the reads bypass the page cache.
 //! - `read` reads the next MiB of the big file. `--once`: until the file has been read.
 //! - `write` writes the next MiB of the file `out`.
 //! - `append` appends 512 bytes to the file `log`, and waits until they are on the device.
@@ -113,9 +113,9 @@ pub fn pattern(length: usize) -> &'static mut [u8] {
 /// Number of blocks of the big file.
 pub const BLOCKS: u64 = BIG_BYTES / BLOCK as u64;
 
-/// Returns the block that is read `index`-th: a permutation of the [`BLOCKS`] that looks random,
-/// the same for every peer. Each step is invertible: multiplication by an odd factor, and a shift
-/// with exclusive or, are permutations of the numbers of that many bits.
+/// Returns the number of the block that is the `index`-th to be read. The order looks random and is
+/// the same for every peer. It is a permutation of the [`BLOCKS`], since each step is invertible:
+/// multiplication by an odd factor, and the exclusive or with a right shift.
 #[must_use]
 pub fn shuffled(index: u64) -> u64 {
     let mut x = index % BLOCKS;
@@ -128,7 +128,7 @@ pub fn shuffled(index: u64) -> u64 {
 
 /// Number of blocks of the big file that `check` reads, from the last to the first.
 pub const CHECKED_BLOCKS: u64 = 512;
-/// Number of pieces of 1 MiB of the big file that `check` reads; it then writes the last piece as
+/// Number of pieces of 1 MiB of the big file that `check` reads; it then writes the last piece that
 /// many times to `out`.
 pub const CHECKED_PIECES: u64 = 8;
 /// Number of records that `check` appends to `log`.

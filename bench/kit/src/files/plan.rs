@@ -35,7 +35,7 @@ pub struct Plan {
     /// Folder of the files
     #[arg(long)]
     pub dir: PathBuf,
-    /// Duration of the measurement, s
+    /// Duration of the measurement in seconds
     #[arg(long = "seconds", value_name = "S", default_value = "1", value_parser = seconds)]
     pub time: Duration,
     /// Number of tasks, or threads
@@ -53,7 +53,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok();
     seconds
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| "use a number of seconds".into())
+        .ok_or_else(|| "expected a number of seconds".into())
 }
 
 impl Plan {
@@ -86,7 +86,7 @@ pub enum Mode {
     Read,
     /// Reading in random order, without the kernel's read-ahead.
     Random,
-    /// Reading past the page cache.
+    /// Reading that bypasses the page cache.
     Direct,
     /// Writing; the file is created if it does not exist.
     Write,

@@ -21,7 +21,8 @@ impl Times {
 
 /// Returns the CPU time of the process: user, kernel.
 fn used() -> [Duration; 2] {
-    // SAFETY: plain numbers, for which zeros are valid; the call only writes to them.
+    // SAFETY: an `rusage` consists of numbers, for which zeros are valid; the call only writes to
+    // it.
     let used = unsafe {
         let mut used: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut used);
@@ -32,7 +33,7 @@ fn used() -> [Duration; 2] {
     })
 }
 
-/// A measurement from its start on.
+/// A running measurement.
 pub struct Report {
     began: Instant,
     used: [Duration; 2],
@@ -54,7 +55,7 @@ impl Report {
         self.began
     }
 
-    /// Prints the line and ends the process.
+    /// Ends the measurement, prints the line of JSON, and ends the process.
     pub fn print_and_exit(self, times: Times, sum: u64) -> ! {
         let seconds = self.began.elapsed().as_secs_f64();
         let [user, sys] = used();

@@ -25,7 +25,7 @@ pub fn one_connection() -> TcpStream {
     stream
 }
 
-/// State shared by the tasks of an operation: the next piece, and the end of the time.
+/// State shared by the tasks of an operation, such as the next piece and the end of the time.
 struct Shared {
     plan: Plan,
     next: Cell<u64>,
@@ -83,8 +83,8 @@ pub trait Host: Sized + 'static {
     /// An open file.
     type File: Clone + 'static;
 
-    /// Starts a task, optionally at a less urgent level if there are levels. The returned future
-    /// ends with the task.
+    /// Starts a task, at a less urgent level if `is_less_urgent` and the runtime has levels. The
+    /// returned future ends with the task.
     fn spawn(
         is_less_urgent: bool,
         task: impl Future<Output = ()> + 'static,

@@ -1,5 +1,5 @@
-//! Conservation of two executors. A task never leaves its executor, so the second executor cannot
-//! help.
+//! The measurement `conserve` on two executors. A task never leaves its executor, so the second
+//! executor cannot help.
 
 use std::future::{Future, pending};
 use std::os::fd::{FromRawFd, IntoRawFd};

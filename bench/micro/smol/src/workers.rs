@@ -1,5 +1,5 @@
-//! Conservation and speed of two threads that run one executor. A channel of capacity 1 replaces a
-//! oneshot channel.
+//! The measurements `conserve` and `multi` on two threads that run one executor. A channel of
+//! capacity 1 replaces a oneshot channel.
 
 use std::future::{Future, pending};
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! Measures the wake-up delay of a thread on an idle CPU while another CPU computes: the floor of
-//! `conserve`. No runtime that sleeps in the kernel wakes up sooner than a thread.
+//! Measures the wake-up delay of a thread on an idle CPU while another CPU computes. It is the
+//! lower bound for `conserve`: no runtime that sleeps in the kernel wakes up sooner than a thread.
 //!
 //! The *neighbour* is bound to CPU 0, the *other* thread to CPU 1. The other thread sleeps until an
 //! instant (`clock_nanosleep`, or `epoll_wait` for a timerfd), waits for the neighbour (`futex`),
@@ -17,7 +17,7 @@ use bench_kit::conserve::{COMPUTE, ITERATIONS, SETTLE, TIMER, WRITE, print_sampl
 /// The way in which the other thread waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    /// The system call made for that purpose.
+    /// The system call that waits for this kind of event only.
     Alone,
     /// `epoll_wait`, as in a runtime.
     Epoll,
@@ -42,19 +42,19 @@ fn samples(mut run: impl FnMut() -> Duration) -> Vec<u128> {
 }
 
 fn bind(cpu: usize) {
-    // SAFETY: an all-zero set is a valid empty set; the call only reads it and changes the calling
-    // thread only.
+    // SAFETY: an all-zero set is a valid empty set; the call only reads it, and changes only the
+    // calling thread.
     let bound = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
     };
-    assert_eq!(bound, 0, "two CPUs are needed");
+    assert_eq!(bound, 0, "CPUs 0 and 1 are needed");
 }
 
-/// Runs `other` on CPU 1 and the neighbour on CPU 0, which calls `release` and computes. One of the
-/// two reports the instant of readiness. Returns the delay from this instant until the other thread
-/// runs.
+/// Runs `other` in a thread on CPU 1, beside the neighbour on CPU 0, which calls `release` and
+/// computes. One of the two threads reports the instant from which the other thread is ready.
+/// Returns the delay from this instant until the other thread runs.
 fn beside(
     other: impl FnOnce() -> Times + Send + 'static,
     release: impl FnOnce(&thread::Thread) -> Option<Instant> + Send + 'static,
@@ -76,7 +76,7 @@ fn beside(
     });
     let times = other.join().expect("the thread does not panic");
     let ready = neighbour.join().expect("the thread does not panic");
-    let ready = ready.or(times.ready).expect("one thread reports it");
+    let ready = ready.or(times.ready).expect("one thread reports the instant");
     times.ran.saturating_duration_since(ready)
 }
 
@@ -157,7 +157,7 @@ fn timerfd(time: Duration) -> std::fs::File {
             tv_nsec: time.subsec_nanos().into(),
         },
     };
-    // SAFETY: the descriptor is fresh, and owned from here on.
+    // SAFETY: the descriptor has just been created, and nothing else owns it.
     let timer = unsafe {
         let timer = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC);
         assert!(timer >= 0, "timerfd_create failed");

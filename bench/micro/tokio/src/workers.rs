@@ -1,4 +1,4 @@
-//! Conservation and speed of two workers of the multi-thread runtime.
+//! The measurements `conserve` and `multi` on two workers of the multi-thread runtime.
 
 use std::future::Future;
 use std::os::unix::net::UnixStream;

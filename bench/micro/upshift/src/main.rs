@@ -1,5 +1,5 @@
 //! Microbenchmarks of Upshift: the benchmarks of every peer, and two that only Upshift has,
-//! `reprio` of a queued coroutine and `need_preempt`. Priorities are on, as always.
+//! `reprio` of a queued coroutine and `need_preempt`. Levels are in use, as in every program.
 
 mod workers;
 

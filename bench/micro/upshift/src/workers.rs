@@ -1,5 +1,6 @@
-//! Conservation and speed of two vCPUs. For conservation the other coroutine is as urgent as the
-//! neighbour, less urgent and more urgent, inline and with preemption. Speed is measured inline.
+//! The measurements `conserve` and `multi` on two vCPUs. `conserve` is measured with another
+//! coroutine that is as urgent as the neighbour, less urgent, or more urgent, each on inline and on
+//! preemptible vCPUs. `multi` is measured on inline vCPUs.
 
 use std::future::Future;
 use std::os::unix::net::UnixStream;
@@ -11,7 +12,7 @@ use bench_kit::workers::TwoWorkers;
 use upshift::sync::{mpsc, oneshot};
 use upshift::{Handle, Level, Preemption, Priority, Runtime};
 
-/// Conservation with the other coroutine at level `OTHER` and the neighbour at level 40.
+/// `conserve` with the other coroutine at level `OTHER` and the neighbour at level 40.
 struct OtherLevel<const OTHER: u8>;
 
 impl<const OTHER: u8> Conserve for OtherLevel<OTHER> {
@@ -78,7 +79,7 @@ impl Multi for Spawner {
     }
 }
 
-/// Builds a runtime whose main coroutine is the least urgent: it only waits.
+/// Builds a runtime whose main coroutine is the least urgent, since it only waits.
 fn build(preemption: Preemption, parks: bool) -> Runtime {
     let mut builder = Runtime::builder()
         .vcpus(2)

@@ -1,5 +1,5 @@
-//! Plaintext and matrix servers on compio. Variants: `default` and `tuned`, whose ring has
-//! SINGLE_ISSUER and DEFER_TASKRUN through the public builder.
+//! Plaintext and matrix servers on compio. Variants: `default`, and `tuned`, for which the public
+//! builder sets SINGLE_ISSUER and DEFER_TASKRUN on the ring.
 
 use std::io;
 

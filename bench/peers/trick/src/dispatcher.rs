@@ -10,7 +10,7 @@ use upshift_load::spin::Frames;
 
 use crate::{QUANTUM, Shared, WORKERS, lock, worker};
 
-/// The listener's key among the connections' numbers.
+/// Key of the listener in epoll events; the other keys are the numbers of connections.
 const LISTENER: u64 = u64::MAX;
 
 struct Connection {
@@ -107,7 +107,7 @@ fn receive(shared: &Shared, name: usize, connection: &mut Connection) -> bool {
     }
 }
 
-/// Starts an idle worker if requests wait, then resumes each preempted worker for a quantum.
+/// Starts an idle worker if requests wait, then resumes each preempted worker for a slice.
 fn turn(shared: &Shared) {
     let waiting = !lock(&shared.requests).is_empty();
     let mut workers = shared.workers.iter().enumerate();
@@ -130,7 +130,7 @@ fn send(connection: &mut Connection) {
         match connection.stream.write(&connection.output) {
             Ok(sent) => drop(connection.output.drain(..sent)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            // The receiver discovers the failure.
+            // The next `receive` on this connection notices the failure.
             Err(_) => connection.output.clear(),
         }
     }

@@ -1,24 +1,24 @@
 //! The preemptive server that was published with the priority elevation trick (Yasukata and
-//! Ishiguro, APSys 2024; design only), on `upshift-elevate`: the spin protocol over ordinary
-//! sockets, one CPU, SCHED_FIFO throughout.
+//! Ishiguro, APSys 2024), reproduced from its design on `upshift-elevate`: the spin protocol over
+//! ordinary sockets, one CPU, SCHED_FIFO throughout.
 //!
 //! | thread | priority | does |
 //! |---|---|---|
 //! | dispatcher | 2 | receives, starts an idle worker, resumes preempted workers in turn, replies |
-//! | 128 workers | 1, elevated 3 | burn; an elevated worker runs until the queue is empty |
+//! | 128 workers | 1, elevated 3 | compute; an elevated worker runs until the queue is empty |
 //! | switcher | 4 | demotes the worker whose timer, armed before each request, expires |
 //!
-//! Published properties: the numbers of workers and of queued requests, and the order of the
-//! dispatcher's turn.
+//! These properties are as published: the numbers of workers and of queued requests, and the order
+//! of the steps in the dispatcher's turn.
 //!
-//! Differences: the slice is 100 µs, the published slice is 5 µs. On a virtual machine a timer
+//! Differences: the slice is 100 µs; the published slice is 5 µs. On a virtual machine a timer
 //! costs about 20 µs, so a worker with a slice of 5 µs would compute nothing, and a request of
 //! 25 ms would never end. An idle worker sleeps in a futex; the published worker yields. An idle
 //! dispatcher sleeps in `epoll_wait`; the published dispatcher polls its network card. An idle
 //! server therefore leaves the CPU alone, and starting an idle worker is a wake-up instead of an
-//! elevation: one system call in either case. A full queue leaves requests in their socket. The
-//! queues have sleeping locks, so a worker may be demoted while it holds a lock. The trick has no
-//! levels; a reply repeats the level of its request.
+//! elevation: one system call in either case. If the queue is full, requests stay in their socket.
+//! The queues have mutexes in which threads sleep, so a worker may be demoted while it holds one.
+//! The trick has no levels; a reply repeats the level of its request.
 
 mod dispatcher;
 mod worker;
@@ -41,8 +41,8 @@ use worker::Worker;
 
 /// Largest number of preempted requests, and of requests that wait for a worker.
 const WORKERS: usize = 128;
-/// Time that a worker runs before the dispatcher gets the CPU again, in ns: five times the cost of
-/// a timer on a virtual machine.
+/// The slice, after which a worker that has not ended its request yields the CPU to the dispatcher,
+/// in ns: five times the cost of a timer on a virtual machine.
 const QUANTUM: i64 = 100_000;
 
 const DEMOTED: Priority = Priority::of::<1>();

@@ -1,4 +1,4 @@
-//! Workers, which burn CPU time, and the switcher, which demotes a worker at the end of its slice.
+//! Workers, which compute, and the switcher, which demotes a worker at the end of its slice.
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use upshift_elevate::{Elevated, Priority};
 
 use crate::{DEMOTED, ELEVATED, QUANTUM, Shared, lock};
 
-/// A worker from the view of the other threads.
+/// A worker, as the other threads see it.
 #[derive(Default)]
 pub(crate) struct Worker {
     thread: OnceLock<(Thread, Elevated)>,
@@ -29,7 +29,8 @@ impl Worker {
         self.busy.load(SeqCst)
     }
 
-    /// Starts the worker, which empties the queue. A quick worker is done before this returns.
+    /// Starts the worker, which empties the queue. If every request takes less than a slice, it is
+    /// done before this returns.
     pub(crate) fn start(&self) {
         self.busy.store(true, SeqCst);
         if let Some((thread, _)) = self.thread.get() {
@@ -37,7 +38,8 @@ impl Worker {
         }
     }
 
-    /// Elevates the worker, which runs for a quantum, or to its end, before this returns.
+    /// Elevates the worker, which runs before this returns: until a slice expires, or until the
+    /// queue is empty.
     pub(crate) fn resume(&self) {
         self.set(ELEVATED);
     }

@@ -2,7 +2,7 @@
 //! above ordinary threads and below all other elevated threads.
 //!
 //! A client above the server would displace the server: the kernel wakes a real-time thread on
-//! another CPU if a more urgent thread runs on its own CPU, and the other CPU may spend
+//! another CPU if a more urgent thread runs on the first one, and that other CPU may spend
 //! milliseconds in the kernel for an ordinary thread (if the kernel is not preemptible).
 //!
 //! A latency counts from the time at which the request was due, so waits behind a late answer
@@ -30,7 +30,7 @@ const WARMUP: Duration = Duration::from_millis(300);
 /// Length of the intervals whose 99 % latencies are taken.
 const PIECE: Duration = Duration::from_millis(100);
 
-/// Time limit of an answer.
+/// Time limit for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the server.
@@ -109,7 +109,7 @@ impl Connection {
                 Answer::Part => {}
                 Answer::Wrong => {
                     let text = String::from_utf8_lossy(&self.buffer);
-                    return Err(format!("a wrong answer: {text:?}"));
+                    return Err(format!("wrong answer: {text:?}"));
                 }
             }
         }
@@ -199,7 +199,7 @@ pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run,
     let (mut latencies, mut lag, mut error) = (histogram()?, histogram()?, None);
     let mut pieces: Vec<Vec<u64>> = Vec::new();
     for thread in threads {
-        let part = thread.join().map_err(|_| "a client's thread panicked")??;
+        let part = thread.join().map_err(|_| "a client thread panicked")??;
         latencies.add(&part.latencies).map_err(|e| e.to_string())?;
         lag.add(&part.lag).map_err(|e| e.to_string())?;
         error = error.or(part.error);
@@ -275,7 +275,7 @@ fn elevate() -> Result<(), String> {
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(format!(
-            "the client needs SCHED_FIFO: {}",
+            "cannot elevate the client to SCHED_FIFO: {}",
             std::io::Error::last_os_error()
         )),
     }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_whole_only_at_its_end() {
+    fn answers_are_partial_whole_or_wrong_and_a_query_has_a_length() {
         for (kind, bytes, says) in [
             (
                 ServerKind::Nginx,

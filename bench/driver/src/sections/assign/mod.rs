@@ -42,9 +42,9 @@ use remedies::Remedy;
 use server_kind::ServerKind;
 use servers::Server;
 
-/// Row without a batch.
+/// Row of the server without a batch.
 const ALONE: &str = "alone";
-/// Row without a batch, with CPUs that halt when they are idle.
+/// Row of the server without a batch, with CPUs that halt when they are idle.
 const HALTING: &str = "alone, CPUs halt";
 
 /// A case: a server, and whether server and batch have their own cgroups.
@@ -81,7 +81,7 @@ impl Case {
     }
 }
 
-/// Draws the p99 of each server that shares a session with the batch.
+/// Draws the p99 of each server, from the cases without cgroups.
 pub(super) fn plot(section: &SectionResults) -> Plot {
     let cases: Vec<Case> = Case::ALL.into_iter().filter(|case| !case.1).collect();
     let names = cases.iter().map(|case| case.0.name());
@@ -238,8 +238,9 @@ fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
 }
 
 /// Returns the cell and the value of the case's server without a batch. Of the rows with and
-/// without halting CPUs, the smaller value counts: the SCHED_IDLE threads that keep CPUs from
-/// halting compete with a server of another session. Grouped cases use the rows of the other cases.
+/// without halting CPUs, the smaller value counts: the kernel shares CPUs among sessions, so the
+/// SCHED_IDLE threads that keep CPUs from halting compete with a server of another session. A case
+/// with cgroups has no such rows and uses those of the same server without cgroups.
 fn alone<'a>(
     section: &'a SectionResults,
     case: &str,

@@ -22,8 +22,8 @@ pub(super) enum Remedy {
     Weight,
     /// SCHED_FIFO 10, for all processes and threads of the server.
     Fifo,
-    /// SCHED_DEADLINE for the serving processes: a period of 10 ms, a runtime of at most 8 ms, 70 %
-    /// of the CPUs together.
+    /// SCHED_DEADLINE for the serving processes, with a period of 10 ms. The processes together get
+    /// 70 % of all CPUs, and each at most 8 ms in a period.
     Deadline,
     /// A rule of the daemon for level 8; all other settings are the defaults.
     Daemon,
@@ -31,7 +31,7 @@ pub(super) enum Remedy {
     Sched,
 }
 
-/// Period in ns.
+/// Period of SCHED_DEADLINE, in ns.
 const PERIOD: usize = 10_000_000;
 
 impl Remedy {
@@ -66,7 +66,7 @@ impl Remedy {
         }
     }
 
-    /// Starts the daemon that has to run before the server.
+    /// Starts the daemon, if it is the remedy; it has to run before the server starts.
     pub(super) fn daemon(
         self,
         upshift: &Program,
@@ -77,8 +77,8 @@ impl Remedy {
         daemon.transpose()
     }
 
-    /// Applies the part that needs the established connections; it lasts until the result is
-    /// dropped.
+    /// Applies that part of the remedy that needs established connections. A returned child
+    /// maintains the remedy until it is dropped.
     pub(super) fn apply(self, upshift: &Program, server: &Server) -> Result<Option<Child>, String> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         match self {
@@ -90,7 +90,7 @@ impl Remedy {
                     .try_for_each(|pid| reserve(pid, runtime))?;
                 Ok(None)
             }
-            // The daemon learns of processes at once, but its thread still has to run.
+            // The daemon learns of processes at once, but its thread must run before it can act.
             Remedy::Daemon => {
                 std::thread::sleep(Duration::from_millis(100));
                 Ok(None)
@@ -128,13 +128,13 @@ fn reserve(pid: u32, runtime: usize) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!(
-            "SCHED_DEADLINE does not fit: {}",
+            "cannot reserve CPU time by SCHED_DEADLINE: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         ))
     }
 }
 
-/// A cgroup of the CPU controller, of either version; removed on drop.
+/// A cgroup with the CPU controller, of cgroup version 1 or 2; removed on drop.
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {

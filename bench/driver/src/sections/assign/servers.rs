@@ -10,7 +10,7 @@ use upshift_load::child;
 
 use super::server_kind::ServerKind;
 
-/// Time within which a server must listen.
+/// Time within which a started server must answer.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running server, which is ended on drop.
@@ -37,7 +37,7 @@ impl Server {
             .and_then(|it| it.local_addr())
             .map_err(|e| e.to_string())?
             .port();
-        let program = kind.program().ok_or("it is not installed")?;
+        let program = kind.program().ok_or("the server is not installed")?;
         let own = match kind {
             ServerKind::Nginx => nginx(&program, &folder, port)?,
             ServerKind::Redis => redis(&program, &folder, port),
@@ -63,7 +63,7 @@ impl Server {
         let deadline = Instant::now() + START_TIMEOUT;
         while TcpStream::connect(server.address).is_err() || !server.is_up() {
             if Instant::now() > deadline || !matches!(server.child.try_wait(), Ok(None)) {
-                return Err(format!("{} does not listen", kind.name()));
+                return Err(format!("{} has ended or does not answer", kind.name()));
             }
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -33,8 +33,8 @@ pub(crate) use report::{goals, table};
 /// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// A row of the section: its name, the program's row, further arguments, and whether the files are
-/// in the page cache.
+/// A case of the section: its name, the row that the program is to measure, further arguments of
+/// the program, and whether the files are in the page cache.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -83,16 +83,16 @@ const CASES: [Case; 9] = [
     case("sequential 1 MiB writes", "write", &[], true),
     case("append 512 bytes and fdatasync", "append", &[], true),
 ];
-/// Urgent reads of the row `mixed`, and the writes beside them.
+/// Names of the two cases of the row `mixed`: the urgent reads, and the writes beside them.
 const MIXED: [&str; 2] = [
     "urgent 4 KiB reads beside 1 MiB writes: the reads",
     "urgent 4 KiB reads beside 1 MiB writes: the writes",
 ];
-/// Tasks of a row, and of a row with operations of 1 MiB.
+/// Number of tasks in most rows, and in rows with operations of 1 MiB.
 const TASKS: [&str; 2] = ["32", "4"];
 /// Time between two urgent reads.
 const PACE: Duration = Duration::from_millis(1);
-/// Factor by which the p99 of the urgent reads is to be below the p99 of every other runtime.
+/// Factor by which the p99 of the urgent reads must be below that of every other runtime.
 const REQUIRED_SPEEDUP: f64 = 3.0;
 
 /// Output of a program.
@@ -166,8 +166,7 @@ fn record(results: &mut SectionResults, case: &str, peer: &str, run: Run) {
     results.record(case, peer, run);
 }
 
-/// Checks that the program reads and writes the same bytes as all others in a short run of all
-/// operations.
+/// Checks, in a short run of all operations, that the program reads and writes the expected bytes.
 fn check(program: &Program, dir: &Path) -> Result<(), String> {
     remove_output(dir);
     let printed = end(start(program, "check", dir, &[])?)?;
@@ -213,7 +212,7 @@ fn start(program: &Program, row: &str, dir: &Path, args: &[&str]) -> Result<Chil
 }
 
 fn line(child: &mut Child) -> Result<String, String> {
-    child.line(LIMIT).map_err(|_| "it printed nothing".into())
+    child.line(LIMIT).map_err(|_| "it printed no line".into())
 }
 
 /// Waits for the program's end and returns its report.
@@ -264,7 +263,7 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
     let watch = LoadMonitor::start();
     let printed = end(start(program, case.row, dir, &args)?)?;
     if printed.ops == 0.0 {
-        return Err("no operation in the time".into());
+        return Err("no operation was completed".into());
     }
     Ok(vec![printed.run(&watch)])
 }
@@ -338,7 +337,7 @@ fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
             times.push(sent.elapsed().as_nanos() as u64);
         }
         if first_word(&reply) != word(BIG_NUMBER, block * BLOCK as u64 / 8) {
-            return Err("other bytes than in the file".into());
+            return Err("a reply has other bytes than the file".into());
         }
     }
     Ok(times)

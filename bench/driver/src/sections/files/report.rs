@@ -9,11 +9,11 @@ use crate::table::{Column, cells, format_value, spread, text};
 /// Returns the known cause of a missed goal.
 fn cause(case: &str) -> &'static str {
     if case.contains("writes") {
-        "the kernel's copy; beside urgent reads one write at a time"
+        "the kernel copies; beside urgent reads only one write runs at a time"
     } else if case.starts_with("random 4 KiB reads, warm") {
-        "a read that must not wait costs the kernel 0.05 µs more"
+        "a read that must not block costs the kernel 0.05 µs more"
     } else if case.starts_with("open") {
-        "each file has calls of its own"
+        "each file needs several calls of its own"
     } else {
         "not known"
     }

@@ -23,12 +23,12 @@ use crate::sections::closed::{checked_servers, page};
 use crate::server::Server;
 use crate::table::format_value;
 
-/// Concurrent connections, and CPUs of the server.
+/// Numbers of concurrent connections (C) and of CPUs of the server (L).
 pub(super) const SHAPES: [(usize, usize); 4] = [(100, 1), (100, 2), (1000, 1), (1000, 2)];
 /// Numbers of requests, as published.
 pub(super) const REQUESTS: [usize; 4] = [2_000, 6_000, 10_000, 20_000];
 
-/// Servers, with their names in the slides where these differ.
+/// Servers, each with its label in the tables.
 pub(super) const SERVERS: [(&str, &str); 7] = [
     (UPSHIFT, "upshift"),
     (UPSHIFT_CPP, "upshift, C++"),

@@ -22,7 +22,7 @@ const SLIDES: &str = "slides";
 
 /// Reason why a published number of connections does not apply to this machine.
 const FASTER: &str =
-    "a CPU of today needs microseconds for a request, the published ones milliseconds";
+    "today's CPUs need microseconds for a request, those of the publications milliseconds";
 
 /// Formats the verdicts in Markdown.
 pub(super) fn table(section: &SectionResults) -> String {
@@ -39,7 +39,7 @@ fn all(section: &SectionResults) -> Vec<Claim> {
     .concat()
 }
 
-/// Returns the ratio of threads to coroutines at a number of connections.
+/// Returns the ratio of a quantity of threads to that of coroutines, at a number of connections.
 fn ratio(
     section: &SectionResults,
     curve: Curve,
@@ -81,7 +81,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
         ),
         Claim::new(
             EN,
-            "with the number of connections the latency of threads rises far above that of coroutines (75 × at 128)",
+            "as connections increase, the latency of threads rises far above that of coroutines (75 × at 128)",
             slowest.map(|(connections, times)| {
                 let text =
                     format!("largest ratio of means {times:.1} × at {connections} connections");
@@ -178,12 +178,12 @@ fn levels(section: &SectionResults) -> Vec<Claim> {
     vec![
         Claim::new(
             EN,
-            "short of CPUs, only connections of urgent levels keep throughput and latency",
+            "with too few CPUs, only connections of urgent levels keep throughput and latency",
             ordered(),
         ),
         Claim::new(
             EN,
-            "with more CPUs less urgent levels gain",
+            "with more CPUs, less urgent levels gain",
             pair(bottom, rate).map(|[one, two]| {
                 let text = format!("level {bottom}: {one:.0}/s with 1 CPU, {two:.0}/s with 2");
                 (text, Finding::reproduced_if(two > one))

@@ -14,20 +14,21 @@ use crate::results::{Cell, Run, SectionResults};
 use crate::rounds;
 use crate::table::format_value;
 
-/// Orders of the matrices, and periods of a connection in ms.
+/// Orders of the matrices.
 pub(super) const ORDERS: [usize; 4] = [8, 12, 15, 20];
+/// Times between the requests of a connection, in ms.
 const PERIODS: [usize; 2] = [100, 50];
 
 /// Published numbers of connections.
 pub(super) const PUBLISHED: [usize; 6] = [1, 8, 16, 32, 64, 128];
-/// Requests per second of the numbers of connections beyond the published ones, up to more than a
-/// CPU can answer.
+/// Total requests per second that determine the numbers of connections beyond the published ones.
+/// The largest exceeds what one CPU can answer.
 const BEYOND: [usize; 4] = [10_240, 40_960, 81_920, 163_840];
 
-/// Number of threads per connection.
+/// Number of threads per connection in the server `threads`.
 const THREADS_EACH: usize = 3;
 
-/// A curve: an order and a period in ms.
+/// A curve: the order of the matrices, and the time between the requests of a connection in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Curve {
     pub(super) n: usize,
@@ -248,7 +249,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_knee_lies_between_two_points() {
+    fn a_knee_lies_between_two_points_and_goals_compare_the_rates() {
         let section = measured(200e3, 30e3, 1.2);
         let curve = Curve { n: 8, period: 100 };
         assert_eq!(knee(&section, curve, THREADS), [Some(1024), Some(4096)]);

@@ -72,7 +72,7 @@ pub(super) struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Starts sampling; the server has no connections yet.
+    /// Starts sampling. The server must not have connections yet.
     pub(super) fn start(pid: u32) -> MemoryWatch {
         let before = Memory::now(pid);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -136,7 +136,7 @@ fn exceeded(limits: [(&str, usize, usize); 3]) -> Option<String> {
     let mut limits = limits.into_iter();
     let (name, need, most) = limits.find(|&(_, need, most)| need > most)?;
     Some(format!(
-        "{need} of {name} are needed, others included, of {most}"
+        "{need} are needed, including others, but {name} is {most}"
     ))
 }
 
@@ -161,7 +161,7 @@ mod tests {
         let limits = |need| [("a", need, 40_000), ("b", 2 * need, 50_000), ("c", 0, 0)];
         assert_eq!(exceeded(limits(25_000)), None);
         let why = exceeded(limits(26_000)).unwrap();
-        assert_eq!(why, "52000 of b are needed, others included, of 50000");
+        assert_eq!(why, "52000 are needed, including others, but b is 50000");
         assert_eq!(missing_threads(0), None);
         assert!(missing_threads(1 << 40).is_some());
     }

@@ -15,7 +15,7 @@ use crate::server::Server;
 
 /// Time between the requests of a mostly idle connection.
 const IDLE_PERIOD: Duration = Duration::from_secs(60);
-/// Number of connections from one address of 127.0.0.0/8: fewer than the local ports.
+/// Number of connections from one address of 127.0.0.0/8: fewer than there are local ports.
 const PER_ADDRESS: usize = 25_000;
 /// Time under load before measuring.
 const WARM_UP: Duration = Duration::from_millis(250);
@@ -28,7 +28,7 @@ pub(super) fn level_row(level: u8) -> String {
     format!("level {level}")
 }
 
-/// Matrices of one order, and the server that computes them.
+/// A load of matrices of one order, with the addresses and the CPUs of the server.
 #[derive(Clone)]
 pub(super) struct Load {
     /// Order of the matrices.
@@ -41,7 +41,7 @@ pub(super) struct Load {
     pub(super) period: Option<Duration>,
     /// Number of additional connections, which send a request every [`IDLE_PERIOD`].
     pub(super) idle: usize,
-    /// CPUs of the server: CPU 0, or both, with precedence for the client on CPU 1.
+    /// Number of CPUs of the server: 1 (CPU 0), or 2 with precedence for the client on CPU 1.
     pub(super) cpus: usize,
     /// Duration of a run.
     pub(super) time: Duration,

@@ -1,5 +1,6 @@
-//! The section `papers`: the figures of the published systems in their own form, as far as they
-//! concern Linux or can be measured on it, with a verdict for each published claim.
+//! The section `papers`: the figures that were published for SharedScheduler (two papers) and for
+//! Kuro (slides), in the published form, as far as they concern Linux or can be measured on it.
+//! Each published claim has a verdict.
 //!
 //! | file | figure |
 //! |---|---|
@@ -9,8 +10,9 @@
 //! | `chart` | plaintext by number of requests, under `ab` and under our client |
 //! | `claims` | the published claims |
 //!
-//! `load` is the load of the first three. `--rows` selects a curve (`n20-100`), `levels`, a number
-//! of idle connections (`idle-50k`), or the connections and CPUs of a chart (`c100-l1`).
+//! `load` is the load of the first three, and `limits` measures memory and checks the kernel's
+//! limits for threads. `--rows` selects a curve (`n20-100`), `levels`, a number of idle connections
+//! (`idle-50k`), or the connections and CPUs of a chart (`c100-l1`).
 
 mod chart;
 mod claims;
@@ -61,7 +63,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     for name in &options.rows {
         if !names.contains(name) {
             let names = names.join(", ");
-            results.note(format!("there is no row {name}: the rows are {names}"));
+            results.note(format!("there is no row {name}; the rows are {names}"));
         }
     }
     let selection = Selection(&options.rows);

@@ -52,7 +52,7 @@ pub(super) enum Server {
 pub(super) enum Load {
     /// Independent clients.
     Requests(Requests),
-    /// Independent clients, beside a program that computes on the server's CPU.
+    /// Independent clients, beside another program that computes on the server's CPU.
     Beside(Requests),
     /// Pings of level 0, beside a request of [`BATCH_LEVEL`] that outlasts them.
     Pings,
@@ -72,7 +72,8 @@ pub(super) struct Requests {
     levels: [u8; 2],
 }
 
-/// Returns short requests of 25 µs and long ones of 25 ms that together load a CPU by this share.
+/// Returns short requests of 25 µs and long ones of 25 ms that together need the share `load` of a
+/// CPU.
 const fn millis(load: f64, levels: [u8; 2]) -> Requests {
     const SHORT: Duration = Duration::from_micros(25);
     let mean = SHORT.as_secs_f64() * (1.0 - LONG_SHARE + 1000.0 * LONG_SHARE);
@@ -95,8 +96,10 @@ const fn exponential(per_second: f64) -> Requests {
     }
 }
 
+/// Short and long requests at the level of the connections.
 const SAME: [u8; 2] = [CONNECTION; 2];
 
+/// Requests of which even the long ones take less than a millisecond.
 const MICROS: Requests = Requests {
     per_second: MIXED_RATE,
     short: SHORT_SERVICE,
@@ -150,7 +153,8 @@ pub(crate) const CASES: [Case; 15] = {
 pub(super) const FILE: &str = "/six";
 
 impl Case {
-    /// Returns the length of a run: `time`, or four fifths of it unless long requests are rare.
+    /// Returns the length of a run: `time` if there are few long requests per second, otherwise
+    /// four fifths of it.
     fn duration(&self, time: Duration) -> Duration {
         match &self.load {
             Load::Requests(of) | Load::Beside(of) if of.per_second < MIXED_RATE && of.has_long => {

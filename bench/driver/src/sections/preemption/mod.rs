@@ -1,9 +1,9 @@
 //! The section `preemption`: long requests among short ones, with and without preemption, with and
-//! without privileges, next to a server in C, to Go and to the published technique.
+//! without privileges, next to a server in C, to Go and to the published technique (`peers/trick`).
 //!
-//! Server on CPU 0, client on CPU 1; with two vCPUs the server has both. Cells are named after a
-//! server and a class of requests: `SERVER: short`, `SERVER: long`. A ratio is that of the medians
-//! over the rounds in which both servers were measured.
+//! The server is on CPU 0 and the client on CPU 1; a server with two vCPUs uses both CPUs. Cells
+//! are named after a server and a class of requests: `SERVER: short`, `SERVER: long`. A ratio is
+//! that of the medians over the rounds in which both servers were measured.
 
 mod cases;
 mod cell;
@@ -30,7 +30,7 @@ pub(crate) use targets::goals;
 
 /// Upshift without preemption.
 const PREEMPT_OFF: &str = "off";
-/// The same server once more: its ratio to [`PREEMPT_OFF`] shows the difference of equal servers.
+/// The same server once more: its ratio to [`PREEMPT_OFF`] shows by how much equal servers differ.
 const PREEMPT_OFF_AGAIN: &str = "off again";
 /// Upshift with preemption, run by an ordinary user.
 const PREEMPT_ON: &str = "on";
@@ -39,7 +39,7 @@ const PREEMPT_AS_ROOT: &str = "on as root";
 /// The server in C.
 const C_SERVER: &str = "c";
 const GO: &str = "go";
-/// The published technique.
+/// The published technique of preemption, `peers/trick`.
 const TRICK: &str = "trick";
 
 /// User id of the ordinary user, `nobody`.
@@ -53,7 +53,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     for name in &options.rows {
         if !CASES.iter().any(|case| case.name == name) {
             let names = CASES.map(|case| case.name).join(", ");
-            results.note(format!("there is no row {name}: the rows are {names}"));
+            results.note(format!("there is no row {name}; the rows are {names}"));
         }
     }
     let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
@@ -109,7 +109,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The programs of Upshift: without preemption, with preemption, and with preemption as root.
+/// What is needed to run Upshift without preemption, with preemption, and with preemption as root.
 struct Fleet {
     /// Program for the driver's own user.
     program: Program,

@@ -49,7 +49,7 @@ const TARGETS: [Target; 4] = [
         base: C_SERVER,
         figures: &[LONG_P50],
         limit: 1.4,
-        cause: "the long ones wait for the short ones on a CPU that is nearly busy",
+        cause: "the long ones wait for the short ones on a CPU that is almost always busy",
     },
     Target {
         rows: BEHIND_LONG,

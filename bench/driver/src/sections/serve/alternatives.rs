@@ -1,4 +1,4 @@
-//! The table of the mixed load: Upshift beside the alternatives of tokio's users.
+//! The table of the mixed load: Upshift beside the alternatives that users of tokio have.
 
 use upshift_report::Table;
 
@@ -7,8 +7,8 @@ use crate::results::{Run, SectionResults};
 use crate::table::{format_spread, format_value};
 
 const TITLE: &str = "### One request in ten urgent: alone, and at 120 % of capacity\n\n\
-     Capacity is that of the server in a closed loop, for servers without such a row that of axum on tokio. \
-     Everything on CPU 0, HAProxy included.";
+     Capacity is that of the server in a closed loop; for servers without such a row, it is that of axum on tokio. \
+     Everything runs on CPU 0, including HAProxy.";
 
 const HEADS: [&str; 9] = [
     "<server",
