@@ -30,47 +30,55 @@ pub(crate) struct ThreadPerCall;
 
 impl Offload for ThreadPerCall {
     fn offload(&self, _level: u8, job: Job) {
-        let call = job.0.clone();
-        let started = thread::Builder::new()
-            .name("upshift-ring/file".into())
-            .stack_size(64 << 10)
-            .spawn(move || {
-                // Moves the whole job into the closure, so that a closure that never runs ends it.
-                let job = job;
-                job.run();
-            });
-        if started.is_err() {
-            call.make();
+        start_or_make(job, |make| {
+            let thread = thread::Builder::new().name("upshift-ring/file".into());
+            thread.stack_size(64 << 10).spawn(make).map(drop)
+        });
+    }
+}
+
+/// Makes the call of `job` on a thread that `start` starts, or on this thread if `start` fails.
+fn start_or_make(mut job: Job, start: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>) {
+    if let Some(call) = job.0.take() {
+        let own = call.clone();
+        if start(Box::new(move || call.make())).is_err() {
+            own.make();
         }
     }
 }
 
 /// A call that blocks.
-pub struct Job(Arc<Call>);
+pub struct Job(Option<Arc<Call>>);
 
 impl Job {
     pub(crate) fn new(call: &Arc<Call>) -> Self {
-        Self(call.clone())
+        Self(Some(call.clone()))
     }
 
     /// Makes the call and posts the result to the ring.
-    pub fn run(self) {
-        self.0.make();
+    pub fn run(mut self) {
+        if let Some(call) = self.0.take() {
+            call.make();
+        }
     }
 
     /// Ends the operation with an errno, because no thread will make the call.
-    pub fn refuse(self, errno: i32) {
-        if self.0.take() {
-            self.0.post(-errno);
+    pub fn refuse(mut self, errno: i32) {
+        self.end(-errno);
+    }
+
+    fn end(&mut self, result: i32) {
+        if let Some(call) = self.0.take()
+            && call.take()
+        {
+            call.post(result);
         }
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if self.0.take() {
-            self.0.post(-libc::ECANCELED);
-        }
+        self.end(-libc::ECANCELED);
     }
 }
 
@@ -158,5 +166,22 @@ impl Posts {
     pub(crate) fn take(&self) -> Vec<(u64, i32)> {
         epoll::drain(&self.eventfd);
         mem::take(&mut *self.results())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_uring::{opcode, types};
+
+    #[test]
+    fn a_call_is_made_here_if_no_thread_can_be_started() {
+        let posts = Arc::new(Posts::new().unwrap());
+        let entry = opcode::Fsync::new(types::Fd(-1)).build().user_data(7);
+        let call = Call::new(Sqe::from_entry(&entry), &posts);
+        start_or_make(Job::new(&call), |_| {
+            Err(io::Error::from_raw_os_error(libc::EAGAIN))
+        });
+        assert_eq!(posts.take(), [(7, -libc::EBADF)]);
     }
 }
