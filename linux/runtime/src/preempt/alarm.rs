@@ -33,7 +33,7 @@ impl Alarm {
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         if fd < 0 {
             let error = io::Error::last_os_error();
-            let text = format!("no preemption: the watcher's timer: {error}");
+            let text = format!("no preemption: no timer for a watcher: {error}");
             return Err(explained(&error, text));
         }
         Ok(Alarm {
@@ -133,8 +133,8 @@ impl Alarm {
         }
     }
 
-    /// Sets the end of the watcher's rest, ns: the watcher does not listen to polls that begin
-    /// before.
+    /// Sets the end of the watcher's rest, ns. The watcher does not listen during polls that begin
+    /// before it.
     pub(super) fn set_rest(&self, now: u64, until: u64) {
         let ticks = match until.checked_sub(now) {
             Some(left) if left != 0 => clock::ticks() + clock::to_ticks(Duration::from_nanos(left)),
@@ -162,8 +162,8 @@ impl Alarm {
         rests
     }
 
-    /// Sets the timer for `ticks` from now, also if that is later than before, unless another
-    /// purpose has set it.
+    /// Sets the timer to go off in `ticks`, even if that is later than before, unless it was set
+    /// for another reason than a rest.
     #[cold]
     fn postpone(&self, ticks: u64) {
         let at = clock::now() + clock::nanos(clock::from_ticks(ticks));

@@ -17,12 +17,12 @@ thread_local! {
     static HOOKS: Cell<Hooks> = const { Cell::new(Hooks { notify: || (), wait: wait_for_grant }) };
 }
 
-/// Hooks of the holder of a permit, called on account of the threads that revoke it.
+/// Hooks of the holder of a permit, called on its thread when another thread revokes the permit.
 #[derive(Clone, Copy)]
 pub(crate) struct Hooks {
-    /// Called at the end of a use of the permit for which another thread waits.
+    /// Called at the end of a use of the permit if another thread waits for that end.
     pub(crate) notify: fn(),
-    /// Called when the permit is revoked: returns when it is granted again.
+    /// Called when a use would begin while the permit is revoked. Returns once it is granted again.
     pub(crate) wait: fn(&Permit),
 }
 
@@ -38,8 +38,8 @@ pub(crate) struct Saved(*const Permit, Hooks);
 /// Gives the calling thread this permit. Returns its former one.
 ///
 /// # Safety
-/// The permit outlives the thread, or [`restore`] is called before. No use is under way that ends
-/// later.
+/// The permit lives until the thread ends or calls [`restore`]. A use of the former permit that is
+/// under way ends only after [`restore`].
 pub(crate) unsafe fn hold(permit: &Permit, hooks: Hooks) -> Saved {
     Saved(PERMIT.replace(permit), HOOKS.replace(hooks))
 }

@@ -1,8 +1,8 @@
 //! A preemptible vCPU: the state that its threads share, and its shut-down. `start.rs` starts it.
 //!
-//! The [`Worker`], `aside` and the state behind them belong to the *current* thread while its
-//! permit is in use. The watcher reads atomics, and acts only when it has revoked that permit. All
-//! other state is atomic, behind a lock, or set once before the threads start.
+//! The [`Worker`], `Thread::aside` and the state behind them belong to the *current* thread while
+//! its permit is in use. The watcher reads atomics, and acts only when it has revoked that permit.
+//! All other state is atomic, behind a lock, or set once before the threads start.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -306,7 +306,7 @@ impl Preemptible {
         self.watch.notify();
         loop {
             if thread.take_command().is_some() {
-                // Only while the thread is current: to start a coroutine takes the vCPU.
+                // Only while the thread is current: only then may it start coroutines on the vCPU.
                 let _entered = context::enter(worker);
                 hooks.get_or_insert_with(|| worker.shared().thread_hooks.begin());
                 self.serve_main();
@@ -511,7 +511,7 @@ mod tests {
         // The last of the spare threads, which starts behind the lock.
         let last = vcpu.roles().count();
         vcpu.start_spare_after(|| drop(LOCK.lock())).unwrap();
-        // Another poll for each of the other threads, which interrupts the poll before.
+        // One more poll for each of the other threads; each interrupts the poll before it.
         let mut level = 29;
         let is_current = |thread: usize| vcpu.current.load(SeqCst) == thread;
         while !is_current(last) && level > 1 {
@@ -527,10 +527,10 @@ mod tests {
             spin_until(20, || is_current(last) || began.load(SeqCst));
             level -= 1;
         }
-        assert!(is_current(last), "an earlier thread holds no poll");
+        assert!(is_current(last), "the last thread is not reached");
         assert!(
             spin_until(20, || vcpu.threads[last].is_asleep()),
-            "the watcher does not see that the current thread sleeps"
+            "the thread that starts does not sleep behind the lock"
         );
         let (sender, receiver) = mpsc::channel();
         spawn(0, Box::new(move || _ = sender.send(())));

@@ -164,7 +164,7 @@ impl<T> Future for JoinHandle<T> {
 
     /// # Panics
     /// If polled again after it has returned the result.
-    // Always in line, for the reason given in the core.
+    // Always inlined, for the reason given at `upshift_core::JoinHandle`.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = Pin::new(&mut self.inner).poll(cx);

@@ -129,7 +129,7 @@ impl Shared {
             .map_err(|error| no_thread("a vCPU", &error))?;
         let (stop, preemptible) = is_ready
             .recv()
-            .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
+            .map_err(|_| io::Error::other("the thread of a vCPU died while it started"))??;
         let thread = VcpuThread {
             index,
             stop,
@@ -151,7 +151,7 @@ impl Shared {
         let thread = thread.ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "no vCPU to release: the one that serves the caller and the first one stay",
+                "no vCPU to release: the caller's vCPU and vCPU 0 cannot be released",
             )
         })?;
         self.stop(&thread);

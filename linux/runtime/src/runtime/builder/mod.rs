@@ -167,7 +167,7 @@ impl Builder {
         self
     }
 
-    /// Sets the best mode of io_uring to try (default: the best one of the kernel).
+    /// Sets the best mode of io_uring to try (default: the best one that the kernel supports).
     #[must_use]
     pub fn ring_mode(mut self, mode: Mode) -> Builder {
         self.ring.mode = mode;
@@ -179,9 +179,9 @@ impl Builder {
     /// rest.
     ///
     /// Strict priority holds among the levels of the floor: its time goes to the most urgent of
-    /// them that is ready. Their share may lag by a [quantum](Builder::quantum) and one poll. More
-    /// urgent work waits in a row for at most *Q* / (1 − *f*) and one poll, with the quantum *Q*
-    /// and the share *f*. `docs/levels.md` says when a floor is right.
+    /// them that is ready. Their share may lag by a [quantum](Builder::quantum) and one poll. With
+    /// the quantum *Q* and the share *f*, more urgent work waits without a pause for at most
+    /// *Q* / (1 − *f*) plus one poll. `docs/levels.md` says when a floor is right.
     ///
     /// ```
     /// use upshift::Level;
@@ -199,15 +199,17 @@ impl Builder {
     }
 
     /// Enables a test mode, which shuffles the order within a level, and makes the preemption tests
-    /// of every other poll, at random, return true. `seed` makes the choices reproducible.
+    /// return true in half of all polls, at random. `seed` makes the choices reproducible.
     #[must_use]
     pub fn chaos(mut self, seed: u64) -> Builder {
         self.chaos = Some(seed);
         self
     }
 
-    /// Sets the longest spin of a vCPU that others are waking, before it parks (default 50 µs; zero
-    /// with more vCPUs than CPUs, or with one CPU). Zero disables spinning.
+    /// Sets the longest time for which a vCPU that others have recently woken spins before it parks
+    /// (default 50 µs; zero with more vCPUs than CPUs, with one CPU, or with
+    /// [`preemption`](Builder::preemption) or [`blocking_tolerant`](Builder::blocking_tolerant)).
+    /// Zero disables spinning.
     ///
     /// ```
     /// use std::time::Duration;
@@ -227,8 +229,8 @@ impl Builder {
     /// Sets how long completions may wait in the ring while coroutines are ready (default 20 µs). A
     /// shorter interval is more prompt, a longer one saves system calls.
     ///
-    /// The interval is five times as long where all I/O in flight has levels no more urgent than
-    /// the ready ones, and no vCPU is idle: the completion's position in the queue is the same.
+    /// The interval is five times as long while all I/O in flight has levels no more urgent than
+    /// the ready ones, and no vCPU is idle: a longer wait does not change the order of polls then.
     #[must_use]
     pub fn reap_interval(mut self, interval: Duration) -> Builder {
         self.reap_interval = interval;
@@ -240,7 +242,7 @@ impl Builder {
     ///
     /// After this time [`yield_if_needed`](crate::yield_if_needed) gives way, and with
     /// [preemption](Builder::preemption) the poll is suspended. Polls that gave way to something
-    /// more urgent count together. With preemption the quantum is at least four times the cost of a
+    /// more urgent count as one. With preemption the quantum is at least four times the cost of a
     /// suspension on this machine; a smaller quantum is raised, with a warning on standard error.
     ///
     /// ```
@@ -358,10 +360,10 @@ impl Builder {
     /// Sets the number of polls of a vCPU that can be suspended or blocked at the same time
     /// (default 256; 1 to 4096). Each needs a thread, which is started on first use and stays.
     ///
-    /// At the limit, a poll that overruns continues until another one has ended; a poll that
-    /// blocks, or behind which others may wait, makes room for one of them. Nothing new is polled
-    /// meanwhile, so where long polls arrive almost as fast as the CPU can finish them, a small
-    /// number makes short polls wait for long ones after all.
+    /// At the limit, a poll that overruns is not suspended until another one has ended; a poll that
+    /// blocks, or that suspended polls may be waiting for, makes room for one of these. Nothing new
+    /// is polled meanwhile, so where long polls arrive almost as fast as the CPU can finish them, a
+    /// small number makes short polls wait for long ones after all.
     #[must_use]
     pub fn max_suspended(mut self, polls: usize) -> Builder {
         self.suspended = polls;
@@ -423,13 +425,13 @@ impl Builder {
     }
 
     /// Finds polls that take longer than `limit`, even while they are under way (default: 100 ms,
-    /// for [`warnings`](Builder::warnings) only). At least a millisecond; see
-    /// [`observe`](crate::observe).
+    /// for [`warnings`](Builder::warnings) only). A limit below a millisecond counts as one
+    /// millisecond. See [`observe`](crate::observe).
     ///
     /// The longest polls are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with the
     /// location where its coroutine was spawned; [`on_stall`](Builder::on_stall) sets a further
-    /// reaction. A thread looks every half of the limit (at most 5 ms) while something is polled,
-    /// and sleeps otherwise.
+    /// reaction. A thread looks at the polls twice in each `limit`, and at least every 5 ms, while
+    /// something is polled, and sleeps otherwise.
     ///
     /// ```
     /// use std::time::Duration;
@@ -451,7 +453,7 @@ impl Builder {
     }
 
     /// Sets a function to call for polls that take longer than
-    /// [`stall_limit`](Builder::stall_limit). A thread of its own calls it, at most ten times a
+    /// [`stall_limit`](Builder::stall_limit). A separate thread calls it, at most ten times a
     /// second.
     ///
     /// ```
@@ -597,7 +599,7 @@ impl Builder {
                 ));
             }
             Builder { name, .. } if name.contains('\0') => {
-                "the name of a runtime is that of its threads: it cannot have a NUL in it"
+                "the name of a runtime must not contain a NUL, because its threads bear it"
             }
             Builder {
                 blocking_threads: 0,
