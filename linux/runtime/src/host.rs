@@ -185,7 +185,8 @@ impl fmt::Debug for Linux {
     }
 }
 
-// SAFETY: `served` returns the argument of `serve`, which has the contract of `Host`.
+// SAFETY: `current` returns the vCPU that was passed to `serve`; the contract of `serve` is that of
+// `Host::current`.
 unsafe impl Host for Linux {
     /// A megabyte: unused address space costs nothing, and the page's number takes only one slot of
     /// 16,384.

@@ -29,7 +29,7 @@ use crate::time::timers::Timers;
 /// alone on its CPU has decided not to listen.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Handle to the thread, which ends when this is dropped.
+/// Handle to the thread, which ends when the handle is dropped.
 pub(super) struct Dispatcher {
     ended: Arc<AtomicBool>,
     watch: RingWatch,

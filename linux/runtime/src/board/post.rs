@@ -85,8 +85,8 @@ impl Post {
         &self.watch
     }
 
-    /// Publishes that the next poll is of `level`, with `bitmap` of the levels behind it. `now` is
-    /// in ticks.
+    /// Publishes that the next poll is of `level`, and in `bitmap`, that coroutines of these levels
+    /// are ready behind it. `now` is in ticks.
     #[inline]
     pub(crate) fn publish_poll(&self, bitmap: u64, level: u8, now: u64) {
         let [recent, before] = self.recent.get();

@@ -219,8 +219,8 @@ pub(crate) fn record_unlock(runtime: u64, id: CoroutineId) {
     with_domain_of(runtime, |domain| domain.record_unlock(id));
 }
 
-/// Runs `f`, which must not run user code, with the domain of the runtime with this number, which
-/// is mostly the caller's own.
+/// Runs `f`, which must not run user code, with the domain of the runtime with this number; usually
+/// that is the caller's own runtime.
 #[inline]
 fn with_domain_of(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
     let here = with(|worker| {

@@ -143,7 +143,8 @@ fn look(budget: &Budget) -> Option<GiveWay> {
 }
 
 /// Returns how the poll should give way for a reason that only the clock reveals, if there is one:
-/// its quantum is used, a timer is due, a completion has waited long, or another process is first.
+/// its quantum is used, a timer is due, a completion has waited too long, or another process goes
+/// first.
 fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
     if is_quantum_used(worker, now) && worker.executor().bitmap() != 0 {
         return Some(GiveWay::ToTail);

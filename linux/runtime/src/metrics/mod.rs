@@ -188,7 +188,7 @@ pub struct LevelMetrics {
     /// Time spent in polls.
     #[cfg_attr(feature = "serde", serde(rename = "run_ns", with = "nanos"))]
     pub run: Duration,
-    /// Time during which a vCPU had a ready coroutine of this level and picked none of it.
+    /// Time during which a vCPU had ready coroutines of this level and picked none of them.
     #[cfg_attr(feature = "serde", serde(rename = "starve_ns", with = "nanos"))]
     pub starve: Duration,
     /// Times for which coroutines were ready before they were polled.

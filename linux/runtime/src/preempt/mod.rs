@@ -52,8 +52,8 @@
 //! | a poll has yet to resume (`resume_requested`) | a turn later, unless it waits for the permit |
 //! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
 //! | the ring is to be entered (`enter_requested`) | each look that finds arrivals asks again |
-//! | a call on the ring is asked for (`service.rs`) | the ring's thread is woken, or not needed |
-//! | the ring's thread is to serve (`command`) | its ring polls an eventfd |
+//! | a call on the ring is asked for (`service.rs`) | the requester wakes the thread or withdraws |
+//! | the ring's thread is to serve (`command`) | the ring, in which it waits, polls an eventfd |
 //!
 //! # The ring of a stopped thread
 //!

@@ -1,9 +1,9 @@
 //! The permit of the calling thread for the state that its vCPU shares with other threads.
 //!
 //! Everything in this crate, in the ring and in the core that touches a vCPU is bracketed by
-//! [`enter`] and [`leave`]. A thread whose permit has been revoked in the middle of a poll waits in
-//! `enter` until the permit is granted again: its poll was suspended (`preempt`), or another thread
-//! takes care of the ring of its vCPU (`stand_in`).
+//! [`enter`] and [`leave`]: such a section is a *use* of the permit. A thread whose permit has been
+//! revoked in the middle of a poll waits in `enter` until the permit is granted again: its poll was
+//! suspended (`preempt`), or another thread takes care of the ring of its vCPU (`stand_in`).
 //!
 //! Cost: a nanosecond; on threads without a permit one load of a thread-local.
 
@@ -118,7 +118,7 @@ pub(crate) fn is_used() -> bool {
 /// Checks that user code may run now. It may take long, and use the same lock again.
 ///
 /// # Panics
-/// In debug builds, within a use or under a lock of the runtime.
+/// In debug builds, if a use is under way or the calling thread holds a lock of the runtime.
 #[inline]
 pub(crate) fn debug_assert_unused() {
     #[cfg(debug_assertions)]

@@ -124,8 +124,8 @@ impl Preemptible {
         self.watch().mask();
         if role == Role::Suspended {
             // The stopped thread wakes the next one, from its handler. If the watcher did, the next
-            // thread might take its CPU, and the watcher would wait in the kernel's queue behind
-            // the next poll, where nothing wakes it.
+            // thread might take the CPU from the watcher, which would then wait in the kernel's
+            // queue behind the next poll, where nothing wakes it.
             self.handover.next_up.store(next, SeqCst);
             if thread.awaits_permit() {
                 self.start_next();
@@ -251,8 +251,8 @@ impl Preemptible {
         is_due.then_some(displaced)
     }
 
-    /// Resumes the suspended poll of the thread `to`, which is current; its coroutine has been
-    /// picked, and its permit is still revoked.
+    /// Resumes the suspended poll of the thread `to`, which is current. The coroutine of the poll
+    /// has been picked, and the permit of the thread is still revoked.
     fn resume_thread(&self, worker: &Worker, roles: MutexGuard<'_, Roles>, to: usize, turn: u64) {
         let thread = &self.threads[to];
         thread.coroutine.store(0, Relaxed);

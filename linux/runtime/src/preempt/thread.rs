@@ -72,9 +72,9 @@ pub(crate) struct Thread {
     pub(super) since: AtomicU64,
     /// Its coroutine, while its poll is blocked.
     pub(super) aside: Mutex<Option<SetAside<Linux>>>,
-    /// Set while its poll is blocked: nothing may keep the thread from its sleep.
+    /// Set while its poll is blocked: the signal's handler returns, so that the thread sleeps on.
     pub(super) blocked: AtomicBool,
-    /// Set while the thread waits in the ring, where a signal reaches it, and
+    /// Set while the thread waits in the ring. A signal ends that wait, and so does
     /// [`wake`](upshift_ring::RingWatch::wake).
     pub(super) waits_in_ring: AtomicBool,
     /// Set when the thread is to enter its ring.

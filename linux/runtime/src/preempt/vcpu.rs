@@ -23,7 +23,8 @@
 //! | `orders.ended` | the thread that ends the vCPU, once | the watcher |
 //! | `counts` | the watcher | metrics |
 //!
-//! The giver of the vCPU is the current thread, or the watcher when it has revoked its permit.
+//! The giver of the vCPU is the current thread, or the watcher when it has revoked that thread's
+//! permit.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -66,7 +67,7 @@ pub(crate) struct Settings {
     pub(super) rule: Rule,
     /// Costs of looks of the watcher.
     pub(super) looks: LookCosts,
-    /// Largest number of threads of a vCPU, with the current one.
+    /// Largest number of threads of a vCPU, the current one included.
     pub(super) threads: usize,
     /// Ticks after a wait in which a vCPU has time to spare.
     pub(super) spare_time: u64,
@@ -95,7 +96,7 @@ impl Settings {
 
 /// A preemptible vCPU; see the module.
 pub(crate) struct Preemptible {
-    /// The vCPU's executor and ring. In place as long as threads serve it.
+    /// The vCPU's executor and ring. It stays in its place while threads serve the vCPU.
     worker: *const Worker,
     pub(super) index: usize,
     pub(super) settings: Settings,
@@ -108,7 +109,7 @@ pub(crate) struct Preemptible {
     pub(super) tally: Tally,
     pub(super) pinned: Pinned,
     pub(super) service: Service,
-    /// Announcer of the board, if the runtime has a daemon, for the watcher's looks.
+    /// With which the watcher announces arrivals on the board; `None` if there is no daemon.
     pub(super) announcer: Option<Arc<Announcer>>,
     watch: RingWatch,
     pub(super) alarm: Alarm,
@@ -389,7 +390,7 @@ impl PreemptibleVcpu for Preemptible {
     }
 
     fn polls_pinned_here(&self) -> bool {
-        // A thread that runs without its permit waits for it here.
+        // A thread that runs although its permit is revoked waits for the permit here.
         let _critical = Critical::enter();
         let mut is_main = false;
         with_current(|vcpu, number| is_main = ptr::eq(vcpu, self) && number == MAIN);

@@ -13,11 +13,11 @@
 //!
 //! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`] and
 //! may be spinning, each suspended poll gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
-//! times their number, however urgent other work is. A waiter may be invisible: a thread beside the
-//! vCPU, or a coroutine that tries again in short polls. So turns are given also while no waiter is
-//! visible, [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH) apart. If the current thread makes
-//! no progress outside of a poll (it waits for the allocator's lock, or is starting and has no
-//! permit yet), suspended threads run without their permits.
+//! times the number of suspended polls, however urgent other work is. A waiter may be invisible: a
+//! thread beside the vCPU, or a coroutine that tries again in short polls. So turns are given also
+//! while no waiter is visible, [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH) apart. If the
+//! current thread makes no progress outside of a poll (it waits for the allocator's lock, or is
+//! starting and has no permit yet), suspended threads run without their permits.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;

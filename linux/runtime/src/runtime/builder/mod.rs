@@ -241,9 +241,10 @@ impl Builder {
     /// 500 µs).
     ///
     /// After this time [`yield_if_needed`](crate::yield_if_needed) gives way, and with
-    /// [preemption](Builder::preemption) the poll is suspended. Polls that gave way to something
-    /// more urgent count as one. With preemption the quantum is at least four times the cost of a
-    /// suspension on this machine; a smaller quantum is raised, with a warning on standard error.
+    /// [preemption](Builder::preemption) the poll is suspended. A coroutine that gave way to
+    /// something more urgent continues its quantum afterwards. With preemption the quantum is at
+    /// least four times the cost of a suspension on this machine; a smaller quantum is raised, with
+    /// a warning on standard error.
     ///
     /// ```
     /// use std::time::Duration;
@@ -344,13 +345,13 @@ impl Builder {
     /// daemon --help` and `docs/daemon.md` describe how to run a daemon.
     ///
     /// The vCPUs are pinned, one CPU each: those of [`pin`](Builder::pin), or the CPUs of the
-    /// process in turn. Each gets a second thread, which sleeps behind its ring. Threads and
-    /// processes that a coroutine starts inherit the one CPU: start them before the runtime, or use
-    /// [`spawn_blocking`](crate::spawn_blocking).
+    /// process in turn. Without preemption each vCPU gets a second thread, the dispatcher, which
+    /// sleeps on the vCPU's ring. Threads and processes that a coroutine starts inherit the one
+    /// CPU: start them before the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
     ///
     /// With [`preemption`](Builder::preemption) the daemon elevates all threads of a vCPU together,
-    /// including the thread that builds the runtime, and elevates its watcher above them: suspended
-    /// polls stay suspended.
+    /// including the thread that builds the runtime, and elevates the vCPU's watcher above them, so
+    /// that suspended polls stay suspended.
     #[must_use]
     pub fn board(mut self, board: Board) -> Builder {
         self.board = board;
