@@ -102,7 +102,7 @@ fn driver_from_environment() -> io::Result<(Driver, &'static str)> {
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "{VARIABLE} is auto, ring or readiness, not {}",
+                "{VARIABLE} must be auto, ring or readiness, not {}",
                 word.display()
             ),
         )),

@@ -44,10 +44,11 @@ impl Builder {
     ///
     /// # Errors
     /// * `InvalidInput` for no vCPU or more than 256, a name with a NUL, no thread for blocking
-    ///   functions, a stall limit of 0, or a CPU that does not exist;
+    ///   functions, a floor outside 1 to 99 percent, a stall limit of 0, or a CPU that does not
+    ///   exist;
     /// * the kernel's error in the set-up of a ring, with advice, or in the start of a thread;
-    /// * `PermissionDenied` with [`Preemption::Required`], naming the missing right and how to
-    ///   grant it;
+    /// * `PermissionDenied` with [`Preemption::Required`] if the vCPUs cannot be preemptible, with
+    ///   the reason;
     /// * with [`Board::Required`], `NotFound` if there is no daemon, or the daemon's refusal.
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! Settings of a runtime. `build` constructs it.
+//! Settings of a runtime. `build.rs` constructs the runtime from them.
 
 mod build;
 mod observation;
@@ -276,11 +276,11 @@ impl Builder {
     /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of
     /// [`pin`](Builder::pin), or the k-th that the process may use. Threads and processes that a
     /// coroutine starts itself inherit that CPU: start them before the runtime, or use
-    /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher;
-    /// if the process has the right, the watcher runs in SCHED_FIFO, at priority 1, and polls are
-    /// interrupted sooner. Polling threads are never real-time.
+    /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a watcher, a thread that decides
+    /// when to interrupt; if the process has the right, the watcher runs in SCHED_FIFO, at priority
+    /// 1, and polls are interrupted sooner. Polling threads are never real-time.
     ///
-    /// Preemption takes a real-time signal, whose handler stops threads: system calls in a poll
+    /// Preemption occupies a real-time signal, whose handler stops threads: system calls in a poll
     /// that `SA_RESTART` does not restart (`poll`, `epoll_wait`) may return EINTR.
     /// [`no_suspend`](crate::no_suspend) protects sections that must not be interrupted.
     ///
@@ -475,16 +475,16 @@ impl Builder {
     /// Reports, in a line each on standard error, that
     ///
     /// * a poll has taken 100 ms, or the [`stall_limit`](Builder::stall_limit) that was given, and
-    ///   has not ended: once a minute for each [name](crate::named) or spawn location, unless
-    ///   [`on_stall`](Builder::on_stall) takes stalls or the vCPUs are
+    ///   has not ended: at most once a minute for each [name](crate::named) or spawn location, and
+    ///   not if [`on_stall`](Builder::on_stall) is set or the vCPUs are
     ///   [preemptible](Builder::preemption);
-    /// * a level has ready coroutines of which a vCPU has polled none for a second: once a minute
-    ///   for each level;
+    /// * a level has ready coroutines of which a vCPU has polled none for a second: at most once a
+    ///   minute for each level;
     /// * a detached coroutine has panicked.
     ///
-    /// Default: true, unless the environment variable `UPSHIFT_WARNINGS` is `0`. The first two take
+    /// Default: true, unless the environment variable `UPSHIFT_WARNINGS` is `0`. The first two need
     /// a thread, which looks 20 times a second while something is polled, and sleeps otherwise; if
-    /// the thread cannot be started they are not reported.
+    /// the thread cannot be started, they are not reported.
     ///
     /// ```
     /// let quiet = upshift::Runtime::builder().warnings(false).build()?;
@@ -534,8 +534,8 @@ impl Builder {
     }
 
     /// Runs `tell` on every thread that stops polling for a vCPU, once for each call of
-    /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more: a
-    /// [`Handle`](crate::Handle) starts coroutines from there.
+    /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more: use a
+    /// [`Handle`](crate::Handle) to start coroutines from there.
     ///
     /// ```
     /// use std::cell::Cell;
