@@ -213,7 +213,7 @@ pub(crate) fn record_handover(runtime: u64, id: CoroutineId) -> bool {
     lives
 }
 
-/// Records that a lock which `id` of the runtime with this number had taken is released.
+/// Records the release of a lock that the coroutine `id`, of the runtime with this number, held.
 #[inline]
 pub(crate) fn record_unlock(runtime: u64, id: CoroutineId) {
     with_domain_of(runtime, |domain| domain.record_unlock(id));

@@ -152,7 +152,7 @@ fn check(dir: &Path, owner: u32) -> io::Result<()> {
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
         format!(
-            "{} is not a directory that only this user may write: remove it, or set XDG_RUNTIME_DIR",
+            "{} is not a directory that only this user may write: remove it or set XDG_RUNTIME_DIR",
             dir.display()
         ),
     ))

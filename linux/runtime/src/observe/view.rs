@@ -203,7 +203,7 @@ impl Client {
             recording: None,
         };
         if !is_ours(&client.stream) {
-            client.refuse("only the user who runs this process, and root, may observe it");
+            client.refuse("only the user of the process, and root, may observe it");
         }
         Ok(client)
     }
@@ -254,7 +254,7 @@ impl Client {
         };
         let request: Vec<u8> = self.request.drain(..=end).collect();
         let text = if self.request.len() > MAX_REQUEST_BYTES {
-            Err("wait for the answer before you send the next request".into())
+            Err("wait for the answer before the next request".into())
         } else {
             match answer(request.trim_ascii(), &mut self.recording, shared) {
                 Some(answered) => answered,

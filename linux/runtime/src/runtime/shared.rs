@@ -62,7 +62,7 @@ pub(crate) struct Shared {
 pub(crate) struct Settings {
     /// The longest spin before a wait.
     pub(crate) spin: Duration,
-    /// The interval between two reaps while something more urgent is ready.
+    /// The interval between two reaps while coroutines are ready.
     pub(crate) reap_interval: Duration,
     /// The longest run of a coroutine before it goes to the tail of its level.
     pub(crate) quantum: Duration,

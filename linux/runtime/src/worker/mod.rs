@@ -98,7 +98,7 @@ pub(crate) struct Worker {
     is_ending: Cell<bool>,
     /// The threads of the vCPU, if its polls can be interrupted.
     preemptible: OnceCell<Arc<dyn PreemptibleVcpu>>,
-    /// Set when this vCPU is to leave its service.
+    /// Set when this vCPU is to leave service.
     stop: Arc<AtomicBool>,
     /// Connection to the board, through which other processes of the machine see the vCPU's levels.
     post: Option<Post>,
@@ -108,7 +108,7 @@ pub(crate) struct Worker {
 pub(crate) struct Pace {
     /// The longest run of a coroutine before it goes to the tail of its level.
     pub(crate) quantum: u64,
-    /// The interval between two reaps while something more urgent is ready.
+    /// The interval between two reaps while coroutines are ready.
     pub(crate) reap: u64,
     /// The interval between two readings of the clock within a poll.
     pub(crate) look: u64,

@@ -22,8 +22,8 @@ use crate::time::timers::Timers;
 use crate::worker::{Outbox, Pace, Until, Worker};
 
 impl Shared {
-    /// Creates the worker of a vCPU with a ring of the calling thread, which is pinned to `pin`.
-    /// The second value is `Some` if the vCPU is preemptible.
+    /// Creates the worker of a vCPU, and its ring, on the calling thread, which is pinned to the
+    /// CPU `pin`. The second value is `Some` if the vCPU is preemptible.
     pub(crate) fn worker(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
