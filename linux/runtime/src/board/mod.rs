@@ -14,7 +14,8 @@
 //!   keeper           joins, notices the end of the daemon, joins again            membership.rs
 //! ```
 //!
-//! The daemon elevates the threads of a preemptible vCPU as a set; its watcher is its dispatcher.
+//! The daemon elevates the threads of a preemptible vCPU as a set. The watcher of such a vCPU does
+//! the work of a dispatcher.
 //!
 //! **Cost.** A poll: a few loads and compares, and a store when a published word changes. A change
 //! of the most urgent level: a full barrier. A system call only if another vCPU on the same CPU is

@@ -158,7 +158,7 @@ impl Names {
             let ended = work.ended.load(Relaxed);
             NamedMetrics {
                 name: work.name.to_string(),
-                // The end of a piece of work is counted after its beginning.
+                // `ended` was read before `begun`, so it does not exceed it.
                 under_way: work.begun.load(Relaxed).saturating_sub(ended),
                 ended,
                 polls: work.polls.load(Relaxed),
@@ -316,7 +316,7 @@ pub struct Named<F> {
     future: F,
 }
 
-/// Named work that was polled.
+/// Named work that has been polled.
 struct Begun {
     work: Arc<Work>,
     /// Ticks of the first poll.

@@ -85,7 +85,7 @@ impl Alarm {
         loop {
             let left = Duration::from_nanos(at.saturating_sub(clock::now()));
             let ticks = clock::ticks() + clock::to_ticks(left);
-            // Before the timer, whose end resets this word.
+            // Before the timer is set: when the timer has gone off, `take` resets this word.
             self.armed_ticks.store(ticks, SeqCst);
             self.set(at);
             let armed = self.armed.load(SeqCst);
@@ -153,7 +153,8 @@ impl Alarm {
     pub(super) fn is_resting(&self, begins: u64, least: u64) -> bool {
         let rests = self.rests_until.load(Relaxed) > begins;
         if rests {
-            // If the timer has gone off, its look sees the poll, or this thread sees the timer.
+            // If the timer has just gone off, either the watcher's look sees this poll, or this
+            // thread sees that the timer is not set any more.
             fence(SeqCst);
             if self.armed_ticks.load(Relaxed) < begins + least {
                 self.postpone(2 * least);

@@ -2,7 +2,7 @@
 //! ring of its thread, and waits while its poll is suspended.
 //!
 //! Only the thread that made a ring may enter it. Other threads that work on it, while that thread
-//! is suspended (`preempt`) or in a long poll (`arrivals`), have it make the calls.
+//! is suspended (`preempt`) or in a long poll (`stand_in`), have it make the calls.
 //!
 //! A real-time signal takes a place in a queue, and the processes of a user share the number of
 //! places (RLIMIT_SIGPENDING): `tgkill` may find none, but the sender relies on the delivery. So
