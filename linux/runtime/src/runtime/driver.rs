@@ -162,7 +162,7 @@ impl Report {
         match self.mode {
             Mode::DeferTaskrun => None,
             Mode::CoopTaskrun | Mode::Plain => Some(
-                "with Linux 6.1, completions interrupt polls less often, and preemption works",
+                "from Linux 6.1 on, completions interrupt polls less often, and preemption works",
             ),
             Mode::Readiness => Some(
                 "io_uring takes a batch of operations per system call instead of one, and files need no threads",
