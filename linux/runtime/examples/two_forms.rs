@@ -59,11 +59,11 @@ async fn main() -> io::Result<()> {
         served.push(spawn(serve(connection, log.try_clone()?), Level::at::<8>()));
     }
     for client in clients {
-        let answer = client.await.expect("the client returns")?;
+        let answer = client.await.expect("the client panicked")?;
         print!("{}", String::from_utf8_lossy(&answer));
     }
     for connection in served {
-        connection.await.expect("the coroutine returns")?;
+        connection.await.expect("the coroutine panicked")?;
     }
     println!("the log has {} bytes", std::fs::metadata(&path)?.len());
     std::fs::remove_file(&path)

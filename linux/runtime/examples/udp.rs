@@ -10,7 +10,7 @@ use std::time::Duration;
 use upshift::net::UdpSocket;
 use upshift::{Priority, time};
 
-/// The server loses every third datagram, as networks do.
+/// The server ignores every third datagram, as if the network had lost it.
 const LOST: u32 = 3;
 
 #[upshift::main]

@@ -35,7 +35,7 @@ pub(crate) fn current() -> io::Result<Mask> {
     }
 }
 
-/// Returns the CPUs of the calling thread, or of the machine where a sandbox forbids the system
+/// Returns the CPUs of the calling thread, or those of the machine if a sandbox forbids the system
 /// call.
 pub(crate) fn cpus() -> Vec<usize> {
     current().map_or_else(|_| (0..online_cpus()).collect(), |mask| mask.cpus())
@@ -82,7 +82,7 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
         )
     };
     if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(invalid("there are no CPUs with such numbers"));
+        return Err(invalid("no CPU has so large a number"));
     }
     // SAFETY: an all-zero set is a valid, empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

@@ -80,7 +80,7 @@ pub(crate) trait PreemptibleVcpu: Send + Sync {
     /// stopped poll does not end; the watcher has ended then, and stopped polls continue without
     /// it.
     fn end(&self) -> bool;
-    /// Ends the wait of the current thread if that cannot wait in the ring.
+    /// Ends the wait of a current thread that waits on a futex, because it cannot enter the ring.
     fn wake_idle(&self);
     /// Adds the vCPU's counters.
     fn add_to(&self, stats: &mut PreemptionStats);
@@ -118,7 +118,7 @@ impl Linux {
             names: Names::default(),
             reports_panics: OnceLock::new(),
             clock: clock::Ticks::new(),
-            // Without the barrier, locks take another atomic step; nothing else changes.
+            // Without the barrier, each lock costs one more atomic operation; nothing else changes.
             has_barrier: register_barrier().is_ok(),
         }
     }
@@ -173,7 +173,7 @@ impl Linux {
 }
 
 impl Linux {
-    /// Returns a poll of the calling thread, which has just ended, with its name.
+    /// Returns a poll that has just ended on the calling thread, with the name of its work.
     fn named(&self, poll: &Poll) -> NamedPoll {
         NamedPoll::new(poll, self.names.last_work(poll))
     }
@@ -185,9 +185,11 @@ impl fmt::Debug for Linux {
     }
 }
 
-// SAFETY: `served` returns the argument of `serve`, which has the contract of `Host`.
+// SAFETY: `current` returns the vCPU that was passed to `serve`; the contract of `serve` is that of
+// `Host::current`.
 unsafe impl Host for Linux {
-    /// Pages of a megabyte: address space costs nothing, and each page loses one slot of 16,384.
+    /// A megabyte: unused address space costs nothing, and the page's number takes only one slot of
+    /// 16,384.
     const TABLE_PAGE: usize = 1 << 20;
 
     #[inline]

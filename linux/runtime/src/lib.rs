@@ -49,6 +49,7 @@
 //! | `worker` | the loop of a vCPU, and its thread |
 //! | `preempt` | suspension of a poll, its watcher, the permit of a thread |
 //! | `stand_in` | service of a busy vCPU's ring and timers by an idle one |
+//! | `board` | the connection to the machine's daemon |
 //! | `context`, `host` | the way from a thread to its vCPU |
 //! | `coroutine` | spawning, preemption test and budget |
 //! | `blocking` | threads for functions that block |

@@ -255,7 +255,7 @@ fn a_directory_that_others_may_write_is_not_used() {
     std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o777)).unwrap();
     let error = dir.error(&["--once"]);
     assert!(
-        error.contains("not a directory of this user's alone"),
+        error.contains("not a directory that only this user may write"),
         "{error}"
     );
     // The server reports the error, too, and serves.

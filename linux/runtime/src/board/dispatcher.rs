@@ -25,11 +25,11 @@ use crate::host::Linux;
 use crate::time::clock;
 use crate::time::timers::Timers;
 
-/// Interval at which the dispatcher checks whether other processes compete by now: the vCPU has
-/// decided not to listen while they did not.
+/// Interval at which the dispatcher checks whether other processes compete by now: a vCPU that was
+/// alone on its CPU has decided not to listen.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Handle to the thread, which ends when this is dropped.
+/// Handle to the thread, which ends when the handle is dropped.
 pub(super) struct Dispatcher {
     ended: Arc<AtomicBool>,
     watch: RingWatch,
@@ -80,7 +80,7 @@ impl Dispatcher {
         };
         let tid = is_ready
             .recv()
-            .map_err(|_| io::Error::other("the thread of a dispatcher ended before it began"))??;
+            .map_err(|_| io::Error::other("the thread of a dispatcher died while it started"))??;
         Ok((dispatcher, tid))
     }
 }
@@ -107,7 +107,7 @@ impl Announcer {
     /// Announces arrivals, and listens for more, if other processes compete and arrivals may
     /// outrank the level that the vCPU has published.
     pub(crate) fn look(&self) {
-        // A sleeping vCPU keeps the rank of possible arrivals.
+        // A sleeping vCPU has published the level of possible arrivals, so they do not outrank it.
         let may_come = self.expected.most_urgent(&self.watch);
         let outranks = may_come < self.vcpu.line().claim().potential();
         if outranks && self.vcpu.standing() != Standing::UNCONTESTED {
@@ -137,7 +137,7 @@ impl Announcer {
         }
     }
 
-    /// Publishes the arrivals since the vCPU's last look.
+    /// Publishes the most urgent level of the arrivals that the vCPU has not seen yet.
     fn announce(&self) {
         let line = self.vcpu.line();
         let mut level = NO_LEVEL;

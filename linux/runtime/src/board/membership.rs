@@ -1,4 +1,4 @@
-//! The membership of the process in the daemon's machine: the registered threads, and the keeper, a
+//! The connection of the process to the machine's daemon: the registered threads, and the keeper, a
 //! thread that joins again when another daemon has started.
 
 use std::fmt;
@@ -32,7 +32,7 @@ const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Time after the end of a daemon during which a restart is expected.
 const QUICK_RETRY_TIME: Duration = Duration::from_secs(10);
 
-/// A vCPU that is to have a post.
+/// A vCPU that is to get a [`Post`].
 pub(crate) struct Served<'a> {
     pub(crate) domain: &'a Domain<Linux>,
     /// The runtime's name.
@@ -110,8 +110,8 @@ impl Membership {
         })))
     }
 
-    /// Creates the post of a vCPU that the calling thread serves, with a dispatcher unless it has a
-    /// watcher. `None` if the board has no line for it.
+    /// Creates the post of a vCPU that the calling thread serves, with a dispatcher unless the vCPU
+    /// has a watcher. `None` if the board has no place for the vCPU.
     pub(crate) fn post(
         self: &Arc<Membership>,
         vcpu: &Served<'_>,
@@ -224,7 +224,7 @@ impl Membership {
             None => return,
         };
         let gone: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
-        // If that fails the daemon notices the end of the threads.
+        // If that fails, the daemon notices that the threads end.
         let _ = self.board.update(&[], &gone);
     }
 

@@ -2,9 +2,9 @@
 //!
 //! With [`Builder::board`](crate::Builder::board) the vCPUs publish their runnable levels to
 //! `upshift daemon`, and learn whether other processes compete for their CPU. The daemon elevates
-//! the threads of the process with the most urgent work. Where the daemon lacks the right to, a
-//! process that is outranked gives way by itself (SharedScheduler, section 3.3: "once they detect a
-//! more urgent coroutine in another process they take the initiative to yield").
+//! the threads of the process with the most urgent work. Where the daemon lacks the right to do so,
+//! a process that is outranked gives way by itself (SharedScheduler, section 3.3: "once they detect
+//! a more urgent coroutine in another process they take the initiative to yield").
 //!
 //! ```text
 //!   vCPU's thread    publishes the level of its poll; rings the doorbell if the
@@ -14,7 +14,8 @@
 //!   keeper           joins, notices the end of the daemon, joins again            membership.rs
 //! ```
 //!
-//! The daemon elevates the threads of a preemptible vCPU as a set; its watcher is its dispatcher.
+//! The daemon elevates the threads of a preemptible vCPU as a set. The watcher of such a vCPU does
+//! the work of a dispatcher.
 //!
 //! **Cost.** A poll: a few loads and compares, and a store when a published word changes. A change
 //! of the most urgent level: a full barrier. A system call only if another vCPU on the same CPU is
@@ -22,8 +23,8 @@
 //! that still holds.
 //!
 //! **A sleeping vCPU** keeps the rank of the most urgent level that it has run in the last second
-//! or two. So it wakes with its priority, and nothing needs deciding when a request arrives; if the
-//! arrival is less urgent, the vCPU publishes that before the poll.
+//! or two. So it wakes with the priority of that level, and the daemon has nothing to decide when a
+//! request arrives; if the arrival is less urgent, the vCPU publishes that before the poll.
 //!
 //! **Nothing depends on the daemon.** Without one, a vCPU runs as if it were alone. The keeper
 //! joins again within a second of the start of a new daemon.
@@ -46,7 +47,8 @@ pub enum Board {
     /// The runtime joins if a daemon listens when it is built. Failures are reported on standard
     /// error, and the runtime continues alone.
     Auto,
-    /// The runtime joins. Building it fails if there is no daemon, or if the daemon refuses.
+    /// The runtime joins. Building the runtime fails if there is no daemon, or if the daemon
+    /// refuses.
     Required,
 }
 
@@ -59,7 +61,8 @@ pub struct BoardStats {
     pub enforcing: bool,
     /// Number of doorbell rings because the order on a CPU could have changed: a system call each.
     pub rings: u64,
-    /// Number of announcements of a dispatcher for a vCPU that was behind others.
+    /// Number of announcements of arrivals by a dispatcher, for a vCPU whose thread had to wait
+    /// behind other processes.
     pub announced: u64,
     /// Number of times that a vCPU gave way to another process by itself, for at most half a
     /// millisecond each.

@@ -31,7 +31,7 @@ impl Expected {
     }
 }
 
-/// The post of a vCPU, which its thread alone uses.
+/// The place from which a vCPU publishes its levels on the board. Only the vCPU's thread uses it.
 pub(crate) struct Post {
     vcpu: Vcpu,
     watch: RingWatch,
@@ -85,8 +85,8 @@ impl Post {
         &self.watch
     }
 
-    /// Publishes that the next poll is of `level`, with `bitmap` of the levels behind it. `now` is
-    /// in ticks.
+    /// Publishes that the next poll is of `level`, and in `bitmap`, that coroutines of these levels
+    /// are ready behind it. `now` is in ticks.
     #[inline]
     pub(crate) fn publish_poll(&self, bitmap: u64, level: u8, now: u64) {
         let [recent, before] = self.recent.get();
@@ -179,13 +179,14 @@ impl Post {
     }
 
     /// Returns whether another process goes first on this CPU if the most urgent level here is
-    /// `level`. False during this process's time to work, see `yielding`.
+    /// `level`. This process may work nevertheless, see [`gives_way`](Post::gives_way).
     #[inline]
     pub(crate) fn is_outranked(&self, level: u8) -> bool {
         self.membership.is_cooperative() && level < NO_LEVEL && self.vcpu.is_outranked(level)
     }
 
-    /// Returns whether the vCPU gives way now, and publishes it. `now` is in ns.
+    /// Returns whether the vCPU, which is outranked, gives way now (see `yielding`), and if so,
+    /// publishes that. `now` is in ns.
     pub(crate) fn gives_way(&self, bitmap: u64, level: u8, now: u64) -> bool {
         let gives_way = self.yielding.borrow_mut().gives_way(now);
         if gives_way {

@@ -25,8 +25,8 @@ pub(super) struct Yielding {
 }
 
 impl Yielding {
-    /// Returns whether a process that is outranked gives way now, for much less than
-    /// [`RESET_AFTER`].
+    /// Returns whether a process that is outranked gives way now. If so, the caller gives way for
+    /// much less than [`RESET_AFTER`], and asks again.
     pub(super) fn gives_way(&mut self, now: u64) -> bool {
         if now < self.works_until {
             self.asked = now;

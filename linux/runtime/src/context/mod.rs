@@ -28,9 +28,9 @@ thread_local! {
 /// A runtime: set once it has been built, and upgradable while it lives.
 pub(crate) type RuntimeCell = Arc<OnceLock<Weak<Shared>>>;
 
-/// Makes the calling thread, which serves no vCPU, a part of this runtime: coroutines that the
-/// thread spawns, and calls that only a vCPU can make, go to the runtime. `why_outside` is the
-/// error of other calls that need a vCPU.
+/// Makes the calling thread, which serves no vCPU, belong to this runtime: the runtime runs the
+/// coroutines that the thread spawns, and does work for it that only a vCPU can do.
+/// `why_outside` is the error text of calls that fail because the thread serves no vCPU.
 pub(crate) fn join_runtime(runtime: &RuntimeCell, why_outside: &'static str) {
     let _ = JOINED.try_with(|cell| cell.set((runtime.clone(), why_outside)));
 }
@@ -42,9 +42,9 @@ pub(crate) fn joined_runtime() -> Option<Arc<Shared>> {
     runtime.get()?.upgrade()
 }
 
-/// Gives the calling thread this worker until the result is dropped, within the thread's
-/// hooks. The hooks end after the thread has given up the worker: user code could otherwise
-/// start coroutines while another thread changes the queues.
+/// Gives the calling thread this worker until the result is dropped, and begins the thread's hooks.
+/// The hooks end only after the thread has given up the worker: they are user code, which could
+/// otherwise start coroutines while another thread changes the queues.
 pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     Serving {
         _entered: enter(worker),
@@ -61,8 +61,8 @@ pub(crate) struct Serving<'a> {
 /// Gives the calling thread this worker until the result is dropped, to run code of the runtime.
 pub(crate) fn enter(worker: &Worker) -> Entered {
     let before = WORKER.replace(worker);
-    // SAFETY: the worker has the executor, and its own thread borrows it until `Entered` is dropped
-    // (it is not `Sync`).
+    // SAFETY: the worker owns the executor of this vCPU. It is not `Sync`, and this thread borrows
+    // it until `Entered` is dropped.
     unsafe { crate::host::serve(Some(worker.executor().vcpu())) };
     Entered { before }
 }
@@ -80,7 +80,7 @@ impl Drop for Entered {
     }
 }
 
-/// Runs `f`, which runs no user code, with the worker of the calling thread.
+/// Runs `f`, which must not run user code, with the worker of the calling thread.
 #[inline]
 pub(crate) fn with<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
@@ -141,8 +141,8 @@ pub(crate) fn outside() -> io::Error {
 /// Returns why the calling thread serves no vCPU, and which call to use instead.
 pub(crate) fn why_outside() -> &'static str {
     const MESSAGE: &str = "no upshift runtime on this thread: call this from a coroutine (of `#[upshift::main]`, \
-                           `Runtime::block_on` or `upshift::spawn`), or spawn through an `upshift::Handle` that one has handed out. \
-                           Tasks of a tokio runtime that you have started yourself are no coroutines; those of \
+                           `Runtime::block_on` or `upshift::spawn`), or spawn through an `upshift::Handle` that you got in one. \
+                           Tasks of a tokio runtime that you have started yourself are not coroutines; those of \
                            `tokio::spawn` in a coroutine belong to its runtime";
     if joined_runtime().is_none() {
         return MESSAGE;
@@ -154,7 +154,7 @@ pub(crate) fn why_outside() -> &'static str {
 
 /// Holder of a lock, as [`record_lock`] identifies it.
 pub(crate) enum LockOwner {
-    /// A coroutine of the lock's runtime: counted, and identified by its id.
+    /// A coroutine of the lock's runtime, by its id. The domain has counted the lock.
     Named(CoroutineId),
     /// A coroutine of the runtime with this number, which is not the lock's.
     Elsewhere(u64),
@@ -213,13 +213,14 @@ pub(crate) fn record_handover(runtime: u64, id: CoroutineId) -> bool {
     lives
 }
 
-/// Records that a lock which `id` of the runtime with this number had taken is released.
+/// Records the release of a lock that the coroutine `id`, of the runtime with this number, held.
 #[inline]
 pub(crate) fn record_unlock(runtime: u64, id: CoroutineId) {
     with_domain_of(runtime, |domain| domain.record_unlock(id));
 }
 
-/// Runs `f`, which runs no user code, with the domain of a runtime: mostly the caller's own.
+/// Runs `f`, which must not run user code, with the domain of the runtime with this number; usually
+/// that is the caller's own runtime.
 #[inline]
 fn with_domain_of(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
     let here = with(|worker| {

@@ -15,7 +15,7 @@ use upshift_core::Domain;
 use crate::host::Linux;
 use crate::preempt::permit::Critical;
 
-/// Number of runtimes of a process that can be told apart at a time.
+/// Largest number of runtimes of a process that have numbers at the same time.
 const SLOTS: usize = 64;
 /// The number of a runtime that found no free slot.
 const UNNUMBERED: u64 = u64::MAX;
@@ -89,7 +89,8 @@ pub(crate) fn is_alive(number: u64) -> bool {
     place_of(number).number.load(Acquire) == number
 }
 
-/// Runs `f`, which runs no user code, with the domain of this number, if it lives.
+/// Runs `f` with the domain of the runtime with this number, if that lives. `f` must not run user
+/// code.
 pub(crate) fn with(number: u64, f: impl FnOnce(&Domain<Linux>)) {
     let _critical = Critical::enter();
     let place = place_of(number);

@@ -1,6 +1,6 @@
-//! Tests that user code never runs while the calling thread uses state that its vCPU's threads
-//! share: the code may take long, be suspended, or call the runtime again. The tests hold the
-//! permit that such uses enter.
+//! Tests that user code never runs within a *use*: a section in which the calling thread works on
+//! state that its vCPU's threads share. User code may take long, be suspended, or call the runtime
+//! again. The tests make the thread hold a permit, which shows whether a use is under way.
 
 use std::future::pending;
 use std::pin::pin;
@@ -71,7 +71,7 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
         notify: || (),
         wait: permit::wait_for_grant,
     };
-    // SAFETY: the permit is never freed, and this thread is in no use of one.
+    // SAFETY: the permit is never freed, and no use is under way on this thread.
     let before = unsafe { permit::hold(permit, hooks) };
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(main(&user));

@@ -1,6 +1,6 @@
-//! Budget of a poll: the completions of leaf futures, the time for pieces of a transfer, and the
-//! tests between two readings of the clock that it may use before it gives way. `coop.rs` spends
-//! it.
+//! The budget of a poll: how many leaf futures may complete in it, how long it may spend on pieces
+//! of a transfer, and how many preemption tests it may make until it reads the clock again.
+//! `coop.rs` spends the budget.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) const SHARE: Duration = Duration::from_micros(100);
 pub(crate) struct Budget {
     /// Leaf futures that may still complete.
     leaves: Cell<u32>,
-    /// Tests until the next reading of the clock.
+    /// Preemption tests until the next reading of the clock.
     pub(crate) tests: Cell<u32>,
     /// Number of tests planned between the last reading and the next one.
     pub(crate) step: Cell<u32>,
@@ -33,7 +33,7 @@ thread_local! {
     };
 }
 
-/// Resets the budget at the beginning of a poll, whose first test reads the clock.
+/// Resets the budget at the beginning of a poll. The first test in the poll reads the clock.
 #[inline]
 pub(crate) fn refill() {
     BUDGET.with(|budget| {

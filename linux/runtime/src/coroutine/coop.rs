@@ -3,7 +3,7 @@
 //! An inline vCPU is cooperative: nothing interrupts a poll. So the test whether something more
 //! urgent waits must be cheap enough for every loop. It has two parts:
 //!
-//! * [`need_preempt`]: two loads of words that a more urgent wake sets. No system call.
+//! * [`need_preempt`]: a few loads, of words that a more urgent wake sets. No system call.
 //! * A reading of the clock, now and then. A due timer, or a completion that has waited in the ring
 //!   for the reap interval, makes the poll give way, since it may make something more urgent ready.
 //!   So does another process that is more urgent according to the board. A poll longer than the
@@ -11,9 +11,9 @@
 //!
 //! The number of tests between two readings follows from their duration: a poll reads the clock at
 //! its first test, and each reading sets the number so that the next reading comes after about a
-//! quarter of the reap interval (5 µs). The number is at most 32, and at most twice the last one. A
-//! loop that tests every nanosecond reads the clock at each 32nd test, a loop that tests every
-//! 10 µs at each test.
+//! quarter of the reap interval (5 µs). The number is at most 32, and at most twice the number
+//! before. A loop that tests every nanosecond reads the clock at every 32nd test; a loop that tests
+//! every 10 µs, at every test.
 //!
 //! Leaf futures of this crate count their completions and yield when the budget is used up, so a
 //! coroutine whose I/O is always ready does not keep the vCPU. Pieces of long transfers take
@@ -43,8 +43,8 @@ enum GiveWay {
     ToTail,
 }
 
-/// Returns `Ready` if a leaf future that is ready may complete now. Otherwise the coroutine has
-/// been woken, and the future returns `Pending`.
+/// Returns `Ready` if a leaf future that is ready may complete now. Otherwise wakes the coroutine,
+/// and the leaf future must return `Pending`.
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     let left = budget::remaining();
@@ -76,8 +76,8 @@ fn keep_place() {
     });
 }
 
-/// Returns whether something more urgent than the current coroutine is ready on its vCPU. One load;
-/// false outside a runtime.
+/// Returns whether something more urgent than the current coroutine is ready on its vCPU. Costs a
+/// few loads; false outside a runtime.
 ///
 /// ```
 /// use upshift::Level;
@@ -100,7 +100,8 @@ pub fn need_preempt() -> bool {
     }
 }
 
-/// Tests [`need_preempt`], and reads the clock now and then.
+/// Tests [`need_preempt`], and reads the clock now and then. Returns how the poll should give way,
+/// if it should.
 #[inline]
 fn should_yield() -> Option<GiveWay> {
     if need_preempt() {
@@ -122,7 +123,7 @@ pub(crate) fn charge() {
     }
 }
 
-/// Reads the clock, and plans the next reading.
+/// Reads the clock, and plans the next reading. Returns how the poll should give way, if it should.
 #[cold]
 fn look(budget: &Budget) -> Option<GiveWay> {
     budget.tests.set(1);
@@ -141,7 +142,9 @@ fn look(budget: &Budget) -> Option<GiveWay> {
     .flatten()
 }
 
-/// Returns whether something waits that only the clock reveals.
+/// Returns how the poll should give way for a reason that only the clock reveals, if there is one:
+/// its quantum is used, a timer is due, a completion has waited too long, or another process goes
+/// first.
 fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
     if is_quantum_used(worker, now) && worker.executor().bitmap() != 0 {
         return Some(GiveWay::ToTail);
@@ -160,8 +163,8 @@ fn is_quantum_used(worker: &Worker, now: u64) -> bool {
 }
 
 /// Returns `Ready` if the next piece of a long transfer, which takes microseconds, may be done in
-/// this poll. If not, because something waits or the poll has used its share of 100 µs, the
-/// coroutine has been woken, and the function returns `Pending` for the rest of the poll.
+/// this poll. Otherwise (something waits, or the poll has used its share of 100 µs) wakes the
+/// coroutine, and returns `Pending` for the rest of the poll.
 ///
 /// For bodies and writers, which other code polls:
 ///
@@ -182,9 +185,9 @@ pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
-/// Does the same as [`poll_piece`] for transfers whose pieces are so short that its cost counts:
-/// the first piece in a poll is always done. `in_poll` is the tick at which the poll of the last
-/// piece began.
+/// Does the same as [`poll_piece`] for transfers whose pieces are so short that the cost of
+/// `poll_piece` matters: the first piece in a poll is always done, without a test. `in_poll` is the
+/// tick at which the poll that did the last piece began.
 #[cfg(feature = "hyper")]
 #[inline]
 pub(crate) fn poll_next_piece(cx: &mut Context<'_>, in_poll: &mut u64) -> Poll<()> {

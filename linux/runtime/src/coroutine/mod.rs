@@ -61,7 +61,7 @@ where
     F::Output: Send + 'static,
 {
     let future = traced(future, location, priority);
-    // A future that the spawn refuses is dropped in it.
+    // A refused spawn drops the future, which may run user code: `with_domain` permits that.
     context::with_domain(|domain| {
         let spawned = domain.spawn_at(future, priority, location);
         spawned.map(JoinHandle::new)
@@ -113,9 +113,9 @@ where
 ///
 /// # Panics
 /// Where [`spawn`] does. With [preemption](crate::Builder::preemption), also if the caller is
-/// neither the main coroutine of `block_on` nor a local one: other coroutines move between threads
-/// there. A hook of [`on_vcpu_start`](crate::Builder::on_vcpu_start) may call it on the thread of
-/// `block_on`.
+/// neither the main coroutine of `block_on` nor a local one: with preemption, all others move
+/// between threads. A hook of [`on_vcpu_start`](crate::Builder::on_vcpu_start) may call it on the
+/// thread of `block_on`.
 #[track_caller]
 pub fn spawn_local<F>(future: F, priority: impl Into<Priority>) -> LocalHandle<F::Output>
 where
@@ -127,11 +127,12 @@ where
     let spawned = context::with_open(|worker| {
         assert!(
             worker.polls_pinned_here(),
-            "with preemption, spawn_local works from the main coroutine and other local ones only: \
+            "with preemption, only the main coroutine and local ones may call spawn_local: \
              use spawn"
         );
         // SAFETY: pinned coroutines of this vCPU are polled by one thread from beginning to end:
-        // the calling one, as the assertion shows; and `LocalHandle` keeps the handle on it.
+        // the calling one, as the assertion shows; and `LocalHandle` is not `Send`, so the handle
+        // stays on that thread.
         unsafe {
             worker
                 .executor()
@@ -219,12 +220,12 @@ impl<T> Future for LocalHandle<T> {
 /// Runs a blocking function on a thread for such functions, more urgent functions first. Returns
 /// the handle to its result.
 ///
-/// The function cannot be cancelled once it runs. If no thread can be started for it the handle
-/// reports a panic; [`try_spawn_blocking`] returns an error.
+/// The function cannot be cancelled once it runs. If no thread can be started for it, the handle
+/// reports a panic, where [`try_spawn_blocking`] would return an error.
 ///
 /// At most [`Builder::blocking_threads`](crate::Builder::blocking_threads) run at once, and a
 /// function that finds all threads taken waits; the first such wait is reported on standard error.
-/// The thread is a part of the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the
+/// The thread belongs to the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the
 /// function, and so does tokio's `Handle::current` with `Builder::tokio`. Coroutines that the
 /// function spawns with [`Priority::Inherit`] have the default level.
 ///
@@ -258,9 +259,9 @@ pub fn spawn_blocking<R: Send + 'static>(
 /// function is dropped then, and has not run.
 ///
 /// # Errors
-/// If there is no thread for the function and none can be started, the kernel's error with advice
-/// ([`errno_of`](crate::errno_of) is mostly `EAGAIN`). Where [`try_spawn`] fails, its
-/// [`SpawnError`] as [`io::Error::other`].
+/// If there is no thread for the function and none can be started: the kernel's error, with advice
+/// ([`errno_of`](crate::errno_of) usually returns `EAGAIN`). Where [`try_spawn`] fails: its
+/// [`SpawnError`], wrapped by [`io::Error::other`].
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -276,7 +277,8 @@ pub fn try_spawn_blocking<R: Send + 'static>(
     match spawned.map_err(io::Error::other)? {
         (handle, Ok(())) => Ok(handle),
         (handle, Err(refused)) => {
-            // Before the function is dropped: the coroutine that waits for it must not run again.
+            // Cancelled before the function is dropped: the drop wakes the coroutine that waits for
+            // the function, and that coroutine would panic.
             handle.cancel();
             Err(refused.why)
         }
@@ -427,9 +429,9 @@ pub fn alloc_cpu() -> io::Result<usize> {
     shared.add_vcpu()
 }
 
-/// Releases the vCPU that was added last, other than the caller's. Its pinned coroutines are
-/// cancelled, the others continue on other vCPUs. Returns the index of the vCPU at once; its thread
-/// ends after the poll that is under way.
+/// Releases the vCPU that was added last, but neither vCPU 0 nor the caller's. Its pinned
+/// coroutines are cancelled, the others continue on other vCPUs. Returns the index of the vCPU at
+/// once; its thread ends after the poll that is under way.
 ///
 /// # Errors
 /// `InvalidInput` if no vCPU can be released; an error outside a runtime.

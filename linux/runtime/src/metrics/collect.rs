@@ -93,7 +93,7 @@ fn of_vcpu(shared: &Shared, vcpu: &Vcpu, levels: &mut Levels) -> VcpuMetrics {
     let age = poll.map_or(0, |poll| now.saturating_sub(poll.began));
     let times = meter.times(now);
     let idle = times.parked + times.spin;
-    // The clock of a poll may be that of the wait before it.
+    // A poll may seem to have begun in the wait before it, so `polling` is limited to `busy` below.
     let busy = times.in_service.saturating_sub(idle);
     VcpuMetrics {
         index: vcpu.index(),

@@ -1,5 +1,5 @@
-//! [`Histogram`]: durations in buckets, four per power of two of the scheduler's tick. Only buckets
-//! with counts are stored, at most 128. A percentile costs O(buckets).
+//! [`Histogram`]: durations in buckets, four for each power of two of the scheduler's ticks. Only
+//! buckets with counts are stored, at most 128. A percentile costs O(buckets).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! [`Meter`]: counters of a vCPU besides the core's. The only writer is the thread that serves the
-//! vCPU. It makes plain loads and stores, which cost a nanosecond per turn of the ring.
+//! vCPU. It makes plain loads and stores, which cost a nanosecond per visit to the ring.
 //!
 //! A span of time that may be under way is one word, so that a reader never sees half of it: its
 //! beginning is subtracted, its end added. Tick 0 lies before the start of the process, so the word

@@ -1,4 +1,4 @@
-//! Counters of a runtime: a snapshot that costs the vCPUs nothing.
+//! Counters of a runtime. Taking a snapshot of them does not disturb the vCPUs.
 //!
 //! ```text
 //!   vCPU (one writer each)                              any thread
@@ -81,8 +81,8 @@ pub struct Metrics {
     pub preemption: PreemptionStats,
     /// The threads of [`spawn_blocking`](crate::spawn_blocking).
     pub blocking: BlockingMetrics,
-    /// The longest polls; empty unless [`Builder::stall_limit`](crate::Builder::stall_limit) was
-    /// set.
+    /// The longest polls; empty if nothing looks for them, see
+    /// [`Builder::stall_limit`](crate::Builder::stall_limit).
     pub stalls: StallMetrics,
     /// Named work, in the order in which the names were first used; see [`named`](crate::named).
     #[cfg_attr(feature = "serde", serde(default))]
@@ -188,7 +188,7 @@ pub struct LevelMetrics {
     /// Time spent in polls.
     #[cfg_attr(feature = "serde", serde(rename = "run_ns", with = "nanos"))]
     pub run: Duration,
-    /// Time during which a vCPU had a ready coroutine of this level and picked none of it.
+    /// Time during which a vCPU had ready coroutines of this level and picked none of them.
     #[cfg_attr(feature = "serde", serde(rename = "starve_ns", with = "nanos"))]
     pub starve: Duration,
     /// Times for which coroutines were ready before they were polled.
@@ -324,7 +324,7 @@ pub struct StallMetrics {
     pub longest: Vec<LongPoll>,
 }
 
-/// The longest poll of one spawn location by work of one name, or by unnamed work.
+/// The longest poll among all polls of one spawn location and one name of work (or none).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]

@@ -9,7 +9,7 @@ use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
 use super::{Histogram, LevelMetrics, Metrics, NamedMetrics, VcpuMetrics};
 
-/// Bounds of the wait histograms, ns: 1, 2 and 5 per decade from 1 µs to 10 s.
+/// Bounds of the histograms, ns: 1, 2 and 5 per decade from 1 µs to 10 s.
 const BOUNDS: [u64; 22] = {
     let mut bounds = [0; 22];
     let mut decade = 1_000;
@@ -218,7 +218,7 @@ families! { PREEMPTION of Metrics:
     Count "preemption_suspensions_total" "Polls suspended, over all vCPUs." preemption.suspensions;
     Count "preemption_wakeups_total" "Times a watcher woke up." preemption.wakeups;
     Count "preemption_spurious_wakeups_total" "Times a watcher woke up for nothing." preemption.spurious_wakeups;
-    Count "preemption_services_total" "Ring system calls made by a suspended thread." preemption.services;
+    Count "preemption_services_total" "System calls on a ring that its thread made for another." preemption.services;
     Count "stalls_total" "Polls that took longer than the stall limit." stalls.count;
 }
 
@@ -249,7 +249,7 @@ fn latencies(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Yields, for each of [`BOUNDS`] in seconds, the number of waits that were no longer.
+/// Yields each of [`BOUNDS`], in seconds, with the number of waits that were not longer than it.
 fn at_most(waits: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     let mut rest = waits.buckets().iter().peekable();
     let mut count = 0;

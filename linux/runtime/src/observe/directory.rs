@@ -2,7 +2,7 @@
 //! process id.
 //!
 //! It is `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where that variable does not name a
-//! directory of this user (`sudo -E` leaves the caller's). Another user with write access to the
+//! directory of this user (`sudo -E` keeps the caller's). Another user with write access to the
 //! directory could pretend to be a process of this user, so a directory that others may write is
 //! refused. Others may enter it (the directory of `upshift daemon`, say): the credentials of each
 //! peer that connects are checked.
@@ -67,8 +67,8 @@ pub fn sockets() -> io::Result<Vec<SocketName>> {
     Ok(found)
 }
 
-/// Returns whether the process has ended and nobody listens. A process of another pid namespace
-/// that shares the directory listens.
+/// Returns whether the process has ended and nobody listens. A process in another pid namespace
+/// that shares the directory seems to have ended, but listens.
 fn is_stale(name: &SocketName) -> bool {
     let refused = || {
         UnixStream::connect(&name.path)
@@ -152,7 +152,7 @@ fn check(dir: &Path, owner: u32) -> io::Result<()> {
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
         format!(
-            "{} is not a directory of this user's alone to write: remove it, or set XDG_RUNTIME_DIR",
+            "{} is not a directory that only this user may write: remove it or set XDG_RUNTIME_DIR",
             dir.display()
         ),
     ))

@@ -1,5 +1,6 @@
 //! [`Longest`]: the longest polls, with an entry per name of work (if any) and spawn location, and
-//! the stalls that wait to be reported. Both are bounded. A watched poll costs O(entries).
+//! the stalls that wait to be reported. Both lists are bounded. A poll that the watchdog has marked
+//! is *watched*, that is, timed when it ends; recording it costs O(entries).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -167,8 +168,9 @@ struct Entry {
     poll: NamedPoll,
     /// Its duration in ticks.
     longest: u64,
-    /// Tick at which a poll began that is beyond the limit and has not ended.
+    /// Tick at which the poll began that has exceeded the limit and not ended, if there is one.
     running: Option<u64>,
+    /// Number of watched polls that have ended.
     watched: u64,
 }
 
@@ -187,7 +189,7 @@ pub(crate) struct Longest {
 }
 
 impl Longest {
-    /// Creates an empty record that counts polls of more than `limit` ticks as stalls.
+    /// Creates an empty record that counts polls of at least `limit` ticks as stalls.
     pub(crate) fn new(limit: u64) -> Longest {
         Longest {
             limit,
@@ -215,7 +217,7 @@ impl Longest {
         }
     }
 
-    /// Records a poll under way. With `report` it has become a stall.
+    /// Records a poll under way that has exceeded the limit. With `report`, it is to be reported.
     pub(crate) fn record_look(&self, vcpu: usize, poll: &NamedPoll, now: u64, report: bool) {
         let ticks = now.saturating_sub(poll.poll.began);
         let mut inner = self.inner();

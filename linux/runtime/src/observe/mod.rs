@@ -5,12 +5,13 @@
 //! | `names` | names of work, counted and shown instead of spawn locations |
 //! | `longest` | the longest polls by name or spawn location, and stalls to be reported |
 //! | `watchdog` | the thread that looks for polls that take too long |
+//! | `monitor` | the state that the watchdog and the vCPUs share |
 //! | `starved` | levels with ready coroutines that are not polled |
 //! | `span` | a `tracing` span per coroutine (feature `tracing`) |
 //! | `directory`, `view` | the socket that `upshift top` attaches to (feature `observe`) |
 //!
-//! Only the end of a watched poll runs on a vCPU, at most once per vCPU and look of the watchdog.
-//! It takes one uncontended lock.
+//! Of the search for stalls, only one step runs on a vCPU's thread: recording the end of a watched
+//! poll, at most once per vCPU and look of the watchdog. It takes one uncontended lock.
 
 #[cfg(feature = "observe")]
 mod directory;

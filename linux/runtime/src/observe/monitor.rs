@@ -15,7 +15,7 @@ use crate::time::clock;
 const DEFAULT_LIMIT: Duration = Duration::from_millis(10);
 /// Limit of the default reports: a person notices a delay of this length.
 const REPORTED_LIMIT: Duration = Duration::from_millis(100);
-/// Longest time between two looks where the longest polls are of interest.
+/// Longest time between two looks, unless there are only default reports.
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
 /// Shortest time between two looks.
 pub(super) const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
@@ -36,7 +36,7 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     /// Creates the state with a stall limit, or the default one. Limits below a millisecond are
-    /// raised to it. With `on_stall` stalls are reported to the program.
+    /// raised to it. With `on_stall`, every stall is reported to the program.
     pub(crate) fn new(limit: Option<Duration>, on_stall: bool) -> Monitor {
         let reports_all = limit.is_some() || on_stall;
         let limit = limit.unwrap_or(DEFAULT_LIMIT).max(2 * SHORTEST_PERIOD);

@@ -15,7 +15,7 @@
 //!
 //! Bound: [`MAX_NAMES`] names per runtime; work with a further name is counted as [`OTHERS`].
 //! Cost: nothing for work without a name. Each poll of named work takes two readings of the clock,
-//! about 20 stores and two locked additions; the first poll also takes a look-up by hash.
+//! about 20 stores and two atomic additions; the first poll also takes a look-up by hash.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -36,9 +36,9 @@ use crate::metrics::{Histogram, NamedMetrics};
 use crate::preempt::permit::Critical;
 use crate::time::clock;
 
-/// Number of names that a runtime tells apart.
+/// Largest number of names that a runtime tells apart, [`OTHERS`] included.
 const MAX_NAMES: usize = 1024;
-/// The common name of all work with further names.
+/// The common name of all work whose names find no place.
 const OTHERS: &str = "(other names)";
 
 /// A name, and the counters of the work that has it.
@@ -158,7 +158,7 @@ impl Names {
             let ended = work.ended.load(Relaxed);
             NamedMetrics {
                 name: work.name.to_string(),
-                // The end of a piece of work is counted after its beginning.
+                // `ended` was read before `begun`, so it does not exceed it.
                 under_way: work.begun.load(Relaxed).saturating_sub(ended),
                 ended,
                 polls: work.polls.load(Relaxed),
@@ -316,7 +316,7 @@ pub struct Named<F> {
     future: F,
 }
 
-/// Named work that was polled.
+/// Named work that has been polled.
 struct Begun {
     work: Arc<Work>,
     /// Ticks of the first poll.

@@ -62,7 +62,7 @@ mod enabled {
         pub(super) span: Span,
         /// The level that the span shows; `u8::MAX` before the first poll.
         pub(super) level: u8,
-        /// Pinned with the struct, whose drop alone drops it.
+        /// Pinned with the struct. Only the drop of the struct drops it.
         pub(super) future: ManuallyDrop<F>,
     }
 

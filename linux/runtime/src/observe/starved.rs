@@ -2,8 +2,8 @@
 //!
 //! No clock and no I/O: the watchdog passes its observations at each look. A level is starved when
 //! none of its coroutines was polled for [`LIMIT`] although one was ready at each of [`MIN_LOOKS`]
-//! looks: a process that was stopped meanwhile does not seem to be a busy vCPU. A level behind one
-//! long poll is stalled, not starved. A look costs O(levels).
+//! looks, so that a process that was stopped meanwhile is not taken for a busy vCPU. A level behind
+//! one long poll is stalled, not starved. A look costs O(levels).
 
 use std::fmt;
 use std::time::{Duration, Instant};

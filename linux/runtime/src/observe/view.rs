@@ -1,19 +1,21 @@
-//! The socket that `upshift top` attaches to: one thread, which answers snapshots and recordings.
+//! The socket that `upshift top` connects to. One thread answers requests for snapshots and
+//! recordings.
 //!
 //! ```text
 //!   client: metrics\n   ─►   server: {"protocol":1,"pid":…,"name":…,"metrics":{…}}\n
 //!   client: record\n    ─►   server: {"protocol":1,"recording":true}\n
-//!   client: timeline\n  ─►   server: {"protocol":1,"timeline":{…}}\n: the recording, which ends
-//!   client: anything    ─►   server: {"error":"…"}\n, and the connection is closed
+//!   client: timeline\n  ─►   server: {"protocol":1,"timeline":{…}}\n (the recording then ends)
+//!   client: other text  ─►   server: {"error":"…"}\n, and the connection is closed
 //! ```
 //!
 //! Only processes of the same user, and of root, are answered (SO_PEERCRED). The load from clients
-//! is bounded: [`MAX_CLIENTS`] at a time, [`MAX_REQUEST_BYTES`] bytes of request, one answer in
-//! [`ANSWER_INTERVAL`], one answer at a time. A client is dropped if it does not read its answer
-//! within [`WRITE_TIMEOUT`] and a second for each [`BYTES_PER_SECOND`], or sends no request for
-//! [`IDLE_TIMEOUT`]. There is one recording at a time, of about [`TRACE_EVENTS`] events; it ends
-//! with its client. The thread sleeps in `poll`, and takes snapshots, which stop no vCPU; it never
-//! enters a vCPU.
+//! is bounded: at most [`MAX_CLIENTS`] are connected at a time, and each may send requests of at
+//! most [`MAX_REQUEST_BYTES`] bytes, must read an answer before it sends the next request, and gets
+//! at most one answer per [`ANSWER_INTERVAL`]. A client is disconnected if it does not read its
+//! answer within [`WRITE_TIMEOUT`] plus one second for each [`BYTES_PER_SECOND`] bytes, or sends no
+//! request for [`IDLE_TIMEOUT`]. There is at most one recording at a time, of about
+//! [`TRACE_EVENTS`] events; it ends when its client disconnects. The thread sleeps in `poll`, and
+//! takes snapshots without stopping a vCPU; it never serves a vCPU itself.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -125,17 +127,17 @@ struct Client {
     /// The part of the answer that the client has not read yet.
     answer: Vec<u8>,
     sent: usize,
-    /// Set if the connection is closed after the answer.
+    /// Set if the answer is an error, after which the connection is closed.
     is_refused: bool,
     /// Time before which the next request is not read.
     ready_at: Instant,
-    /// Time at which the client is dropped if nothing changes.
+    /// Time at which the client is disconnected, unless it reads its answer or sends a request.
     until: Instant,
     /// The recording that the client has requested and not fetched.
     recording: Option<Running>,
 }
 
-/// A recording under way, which the drop of this guard ends.
+/// Guard of the recording under way: dropping it ends the recording.
 struct Running(Trace);
 
 impl Drop for Running {
@@ -144,7 +146,7 @@ impl Drop for Running {
     }
 }
 
-/// Answers a request. `Err` holds the reason of a refusal. `None` if the runtime has ended.
+/// Answers a request. `Err` holds the reason for a refusal. `None` if the runtime has ended.
 fn answer(
     request: &[u8],
     recording: &mut Option<Running>,
@@ -179,8 +181,7 @@ fn answer(
             }),
         },
         _ => {
-            let why =
-                "unknown request: there are `metrics`, `record` and `timeline`, one per answer";
+            let why = "unknown request: expected `metrics`, `record` or `timeline`";
             return Some(Err(why.into()));
         }
     };
@@ -202,7 +203,7 @@ impl Client {
             recording: None,
         };
         if !is_ours(&client.stream) {
-            client.refuse("only the user of the process, and root, may look at it");
+            client.refuse("only the user of the process, and root, may observe it");
         }
         Ok(client)
     }
@@ -211,8 +212,8 @@ impl Client {
         text.push('\n');
         self.answer = text.into_bytes();
         self.sent = 0;
-        let length = Duration::from_secs(self.answer.len() as u64 / BYTES_PER_SECOND);
-        self.until = Instant::now() + WRITE_TIMEOUT + length;
+        let reading = Duration::from_secs(self.answer.len() as u64 / BYTES_PER_SECOND);
+        self.until = Instant::now() + WRITE_TIMEOUT + reading;
     }
 
     fn refuse(&mut self, why: &str) {
@@ -247,13 +248,13 @@ impl Client {
         }
         let Some(end) = self.request.iter().position(|byte| *byte == b'\n') else {
             if self.request.len() > MAX_REQUEST_BYTES {
-                self.refuse("a request is one short line: `metrics`");
+                self.refuse("request too long: send one short line, such as `metrics`");
             }
             return true;
         };
         let request: Vec<u8> = self.request.drain(..=end).collect();
         let text = if self.request.len() > MAX_REQUEST_BYTES {
-            Err("unknown request: one for each answer".into())
+            Err("wait for the answer before the next request".into())
         } else {
             match answer(request.trim_ascii(), &mut self.recording, shared) {
                 Some(answered) => answered,
@@ -336,7 +337,7 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
             let left = until.saturating_duration_since(now).as_millis();
             i32::try_from(left).unwrap_or(i32::MAX).saturating_add(1)
         });
-        // SAFETY: `fds` is a vector of the length given. After an error the loop looks again.
+        // SAFETY: `fds` is a vector of the length given. After an error the loop tries again.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
         if fds[0].revents != 0 {
             return;

@@ -1,9 +1,10 @@
 //! The watchdog: a thread that looks at the polls of all vCPUs from time to time.
 //!
-//! It looks every half of the stall limit (0.5 to 5 ms). It marks the poll that is under way, so
-//! that its end is timed (`upshift_core::Poll`), and reports a poll that is older than the limit
-//! and has not ended. So every poll beyond the limit is found. Shorter polls are sampled, each with
-//! a probability in proportion to its length.
+//! It looks twice in each stall limit, at intervals of 0.5 to 5 ms (50 ms if there are only the
+//! default reports). It marks the poll that is under way, so that its end is timed
+//! (`upshift_core::Poll`), and reports a poll that is older than the limit and has not ended. So
+//! every poll beyond the limit is found. Shorter polls are sampled, each with a probability in
+//! proportion to its length.
 //!
 //! When nothing has been polled for [`IDLE_LOOKS`] looks it sleeps until a vCPU that wakes up
 //! notifies it (one load per wake of a vCPU): an idle process is not woken for nothing. The
@@ -30,8 +31,8 @@ use crate::user_code::catch_panic::catch_panic;
 const IDLE_LOOKS: u32 = 20;
 /// Interval between two default reports of the same name or spawn location.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// Number of looks that see a poll before it is reported. After fewer looks, the process may have
-/// been stopped for most of the time.
+/// Number of looks that must see a poll before it is reported. If fewer looks have seen it, the
+/// process may have been stopped for most of the time.
 const MIN_LOOKS: u32 = 3;
 /// Largest number of reports to the program per second.
 const MAX_REPORTS_PER_SECOND: u32 = 10;

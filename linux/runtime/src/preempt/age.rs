@@ -1,12 +1,12 @@
 //! Age of a poll, by the CPU time of its thread: CPU time that other programs take meanwhile does
 //! not count.
 //!
-//! Reading that clock is a system call, made only at looks and when a thread begins to serve. For a
-//! poll that has begun since, all CPU time that its thread has lost since the last reading, beside
-//! sleeps between polls, counts as lost in this poll. So **no poll is thought to have run for
-//! longer than its thread**, and from its first look on its age is known. A long poll beside a busy
-//! program may therefore be stopped one look later; a short poll is not stopped for the time that
-//! another program took.
+//! Reading a thread's CPU time is a system call, made only at looks and when a thread begins to
+//! serve. If a poll has begun since the last reading, all time since then in which its thread did
+//! not have the CPU, except sleeps between polls, counts as lost in this poll. So **no poll is
+//! thought to have run for longer than its thread**, and after the first look at a poll its age is
+//! known. A long poll beside a busy program may therefore be stopped one look later; a short poll
+//! is not stopped for the time that another program took.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,9 +60,9 @@ impl Age {
     }
 
     /// Returns the time for which the poll that began at the tick `began` has run, and whether its
-    /// thread may sleep: the poll has lost `least`, or half of the time since the last reading or
-    /// since `since`. At the tick `since`, when the poll began or was resumed, it had run for
-    /// `before`.
+    /// thread may sleep: that is so if the poll has lost more than `least` ticks, or more than half
+    /// of the time since the last reading or since `since`, whichever is later. The poll began or
+    /// was resumed at the tick `since`, and had run for `before` ticks by then.
     pub(super) fn estimate(
         &self,
         clocks: Clocks,

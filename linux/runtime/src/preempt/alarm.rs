@@ -33,7 +33,7 @@ impl Alarm {
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         if fd < 0 {
             let error = io::Error::last_os_error();
-            let text = format!("no preemption: the watcher's timer: {error}");
+            let text = format!("no preemption: no timer for a watcher: {error}");
             return Err(explained(&error, text));
         }
         Ok(Alarm {
@@ -85,7 +85,7 @@ impl Alarm {
         loop {
             let left = Duration::from_nanos(at.saturating_sub(clock::now()));
             let ticks = clock::ticks() + clock::to_ticks(left);
-            // Before the timer, whose end resets this word.
+            // Before the timer is set: when the timer has gone off, `take` resets this word.
             self.armed_ticks.store(ticks, SeqCst);
             self.set(at);
             let armed = self.armed.load(SeqCst);
@@ -133,8 +133,8 @@ impl Alarm {
         }
     }
 
-    /// Sets the end of the watcher's rest, ns: the watcher does not listen to polls that begin
-    /// before.
+    /// Sets the end of the watcher's rest, ns. The watcher does not listen during polls that begin
+    /// before it.
     pub(super) fn set_rest(&self, now: u64, until: u64) {
         let ticks = match until.checked_sub(now) {
             Some(left) if left != 0 => clock::ticks() + clock::to_ticks(Duration::from_nanos(left)),
@@ -153,7 +153,8 @@ impl Alarm {
     pub(super) fn is_resting(&self, begins: u64, least: u64) -> bool {
         let rests = self.rests_until.load(Relaxed) > begins;
         if rests {
-            // If the timer has gone off, its look sees the poll, or this thread sees the timer.
+            // If the timer has just gone off, either the watcher's look sees this poll, or this
+            // thread sees that the timer is not set any more.
             fence(SeqCst);
             if self.armed_ticks.load(Relaxed) < begins + least {
                 self.postpone(2 * least);
@@ -162,8 +163,8 @@ impl Alarm {
         rests
     }
 
-    /// Sets the timer for `ticks` from now, also if that is later than before, unless another
-    /// purpose has set it.
+    /// Sets the timer to go off in `ticks`, even if that is later than before, unless it was set
+    /// for another reason than a rest.
     #[cold]
     fn postpone(&self, ticks: u64) {
         let at = clock::now() + clock::nanos(clock::from_ticks(ticks));

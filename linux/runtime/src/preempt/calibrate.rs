@@ -14,7 +14,7 @@ use crate::affinity;
 use crate::futex::{futex_wait, futex_wake};
 use crate::time::clock;
 
-/// Assumed cost of a look by the clock where it cannot be measured, ns.
+/// Assumed cost of a look that the timer causes, if it cannot be measured, ns.
 const DEFAULT_LOOK_COST: u64 = 10_000;
 /// Delay for which a measurement sets the timer, ns.
 const SHORT_TIMER: u64 = 20_000;
@@ -33,10 +33,10 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Derives the costs from those of a switch of threads and of a look by the clock. A look
-    /// because of an arrival is two switches and as much work as one. A suspension is such a look,
-    /// one by the clock, and six switches: to the stopped thread's handler, to the next thread, to
-    /// and fro for the ring, and to the stopped thread when it resumes.
+    /// Derives the costs from those of a switch of threads and of a look that the timer causes. A
+    /// look because of an arrival costs two switches, and work that costs as much as one. A
+    /// suspension costs one look of each kind and six switches: to the stopped thread's handler, to
+    /// the next thread, to and fro for the ring, and to the stopped thread when it resumes.
     fn derive(switch: u64, timer: u64) -> Costs {
         let event = 3 * switch;
         let timer = timer.max(event + switch);
@@ -90,8 +90,8 @@ fn measure_switch() -> u64 {
     })
 }
 
-/// Measures the time that a poll loses to a look by the clock, ns: the poll sets the timer and is
-/// interrupted by it, and the watcher sets the timer anew.
+/// Measures the time that a poll loses to a look that the timer causes, ns: the poll sets the timer
+/// and is interrupted by it, and the watcher sets the timer anew.
 fn measure_look() -> u64 {
     let Ok(alarm) = Alarm::new() else {
         return DEFAULT_LOOK_COST;

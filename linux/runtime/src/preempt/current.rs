@@ -157,7 +157,7 @@ pub(crate) fn answer_here() {
                 mark_resumed(vcpu, thread);
             }
             if number == FIRST && !thread.permit.in_use() {
-                // Other threads may have served meanwhile, and requested this without an answer.
+                // Other threads may have served meanwhile, and requested this call in vain.
                 vcpu.watch().hand_over();
             }
             return;
@@ -204,7 +204,8 @@ impl Preemptible {
             }
             // All conditions that end the wait are checked again.
             let _ = self.watch().wait(mask);
-            // A replaced handler ends the wait as well.
+            // If the program has replaced the handler, the other one ends the wait, too, but does
+            // not mark the answer.
             thread.sent.mark_answered();
             self.end_idle();
         }

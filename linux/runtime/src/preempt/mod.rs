@@ -12,7 +12,7 @@
 //! | question | file |
 //! |---|---|
 //! | When is a poll suspended? | `upshift_core::preempt`: four sentences, no threads, no clocks |
-//! | How are *C* and the price of a look measured? | `calibrate.rs` |
+//! | How are the costs of a suspension and of a look measured? | `calibrate.rs` |
 //! | How does a poll begin and end? | `serve.rs`: `poll_begins`, `poll_ends` |
 //! | When does the watcher look, and at which facts? | `watcher.rs`; timer and rests: `alarm.rs` |
 //! | How long has a poll run? | `age.rs` |
@@ -26,8 +26,9 @@
 //! polls are short, that thread does the same as an inline vCPU, without any hand-over: enter the
 //! ring, reap, poll. At the beginning of a poll, one store into memory that the kernel reads
 //! unmasks the ring's completion eventfd. So **the arrival is the interrupt**: it wakes the watcher
-//! only while a poll is under way. After a stale look the watcher rests, and polls leave the
-//! eventfd masked; they postpone a timer instead, which goes off only during a long poll.
+//! only while a poll is under way. After a stale look (its timer was set for a poll that has ended
+//! by then) the watcher rests, and polls leave the eventfd masked; they postpone a timer instead,
+//! which goes off only during a long poll.
 //!
 //! # Stopping a poll
 //!
@@ -51,8 +52,8 @@
 //! | a poll has yet to resume (`resume_requested`) | a turn later, unless it waits for the permit |
 //! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
 //! | the ring is to be entered (`enter_requested`) | each look that finds arrivals asks again |
-//! | a call on the ring is asked for (`service.rs`) | the ring's thread is woken, or not needed |
-//! | the ring's thread is to serve (`command`) | its ring polls an eventfd |
+//! | a call on the ring is asked for (`service.rs`) | the requester wakes the thread or withdraws |
+//! | the ring's thread is to serve (`command`) | the ring, in which it waits, polls an eventfd |
 //!
 //! # The ring of a stopped thread
 //!
@@ -147,9 +148,9 @@ pub struct PreemptionStats {
     pub services: u64,
 }
 
-/// Calls `f` without suspending the current poll meanwhile: for a few microseconds in which other
-/// threads would wait for the poll, because it holds a spin lock, say. Costs two stores and two
-/// loads; without preemption only the call.
+/// Calls `f` without suspending the current poll meanwhile. Use it for a few microseconds in which
+/// other threads would wait for the poll, because it holds a spin lock, say. Costs two stores and
+/// two loads; without preemption only the call.
 ///
 /// Nothing else of the vCPU runs meanwhile, even if `f` blocks: keep `f` short, and do not wait in
 /// it for another coroutine.

@@ -1,9 +1,9 @@
 //! The permit of the calling thread for the state that its vCPU shares with other threads.
 //!
 //! Everything in this crate, in the ring and in the core that touches a vCPU is bracketed by
-//! [`enter`] and [`leave`]. A thread whose permit has been revoked in the middle of a poll waits in
-//! `enter` until the permit is granted again: its poll was suspended (`preempt`), or another thread
-//! takes care of the ring of its vCPU (`stand_in`).
+//! [`enter`] and [`leave`]: such a section is a *use* of the permit. A thread whose permit has been
+//! revoked in the middle of a poll waits in `enter` until the permit is granted again: its poll was
+//! suspended (`preempt`), or another thread takes care of the ring of its vCPU (`stand_in`).
 //!
 //! Cost: a nanosecond; on threads without a permit one load of a thread-local.
 
@@ -17,12 +17,12 @@ thread_local! {
     static HOOKS: Cell<Hooks> = const { Cell::new(Hooks { notify: || (), wait: wait_for_grant }) };
 }
 
-/// Hooks of the holder of a permit, called on account of the threads that revoke it.
+/// Hooks of the holder of a permit, called on its thread when another thread revokes the permit.
 #[derive(Clone, Copy)]
 pub(crate) struct Hooks {
-    /// Called at the end of a use of the permit for which another thread waits.
+    /// Called at the end of a use of the permit if another thread waits for that end.
     pub(crate) notify: fn(),
-    /// Called when the permit is revoked: returns when it is granted again.
+    /// Called when a use would begin while the permit is revoked. Returns once it is granted again.
     pub(crate) wait: fn(&Permit),
 }
 
@@ -38,8 +38,8 @@ pub(crate) struct Saved(*const Permit, Hooks);
 /// Gives the calling thread this permit. Returns its former one.
 ///
 /// # Safety
-/// The permit outlives the thread, or [`restore`] is called before. No use is under way that ends
-/// later.
+/// The permit lives until the thread ends or calls [`restore`]. A use of the former permit that is
+/// under way ends only after [`restore`].
 pub(crate) unsafe fn hold(permit: &Permit, hooks: Hooks) -> Saved {
     Saved(PERMIT.replace(permit), HOOKS.replace(hooks))
 }
@@ -118,7 +118,7 @@ pub(crate) fn is_used() -> bool {
 /// Checks that user code may run now. It may take long, and use the same lock again.
 ///
 /// # Panics
-/// In debug builds, within a use or under a lock of the runtime.
+/// In debug builds, if a use is under way or the calling thread holds a lock of the runtime.
 #[inline]
 pub(crate) fn debug_assert_unused() {
     #[cfg(debug_assertions)]

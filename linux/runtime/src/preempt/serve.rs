@@ -36,13 +36,13 @@ impl<'a> VcpuKind<'a> for Shared<'a> {
 
     fn should_leave(
         &mut self,
-        turned: bool,
+        passed: bool,
         back: &mut Option<Yielded<'a, Linux>>,
     ) -> Option<bool> {
         let vcpu = self.vcpu;
         let to = if self.me != FIRST && vcpu.roles().role(FIRST) == Role::Free {
             FIRST
-        } else if turned && self.me == FIRST && (self.done)() {
+        } else if passed && self.me == FIRST && (self.done)() {
             return Some(true);
         } else if vcpu.has_pinned() && vcpu.roles().role(MAIN) == Role::Main {
             MAIN
@@ -53,9 +53,9 @@ impl<'a> VcpuKind<'a> for Shared<'a> {
         vcpu.hand_over(self.worker, to).then_some(false)
     }
 
-    /// Returns true if the ring is due while a poll is suspended, since an arrival of its level
-    /// goes before it, or shortly after a wait, when there is time to spare: the arrival then does
-    /// not wait behind a poll that may turn out to be long.
+    /// Returns true if the ring is due in one of two cases: while a poll is suspended, because an
+    /// arrival of the same level goes before that poll; or shortly after a wait, when there is time
+    /// to spare, because the arrival then does not wait behind a poll that may turn out to be long.
     fn reaps_before_poll(&self) -> bool {
         let vcpu = self.vcpu;
         let idle = self.worker.executor().clock().wrapping_sub(self.idle_at);
@@ -170,7 +170,7 @@ impl Preemptible {
 
     /// Arranges the watcher's next look at the poll: when something arrives or becomes ready, when
     /// a timer is due, and soon if something waits already; or, if the watcher rests, at the end of
-    /// the rest. A few loads, and one atomic step.
+    /// the rest. A few loads, and one atomic read-modify-write.
     #[inline]
     fn watch_over(&self, worker: &Worker) {
         let begins = worker.executor().clock();
@@ -195,8 +195,8 @@ impl Preemptible {
         }
     }
 
-    /// Returns the ticks after which the watcher looks at a poll behind which `waits` waits. Less
-    /// urgent work waits until the poll ends or sleeps.
+    /// Returns the ticks after which the watcher looks at a poll, given the work that waits behind
+    /// the poll. Less urgent work waits until the poll ends or sleeps.
     fn look_delay(&self, waits: WaitingWork) -> u64 {
         match waits {
             WaitingWork::Nothing => self.settings.max_suspension_ticks,
@@ -330,7 +330,8 @@ impl Preemptible {
     }
 }
 
-/// Tells the vCPU that the poll of this thread has made a coroutine ready that waits for its end.
+/// Tells the vCPU that the poll of this thread has made a coroutine ready, which waits until the
+/// poll ends.
 #[inline]
 pub(crate) fn notify_local_arrival(waits: WaitingWork) {
     with_current(|vcpu, number| {
@@ -343,7 +344,7 @@ pub(crate) fn notify_local_arrival(waits: WaitingWork) {
 /// Makes a system call of this runtime that does not wait, in the middle of a poll. Arrivals do not
 /// notify the watcher meanwhile, and are looked for afterwards.
 ///
-/// A send, for example, takes longer than all else in most polls, and ends without being stopped.
+/// A send, for example, takes longer than everything else in most polls, and ends by itself.
 #[inline]
 pub(crate) fn without_suspension<R>(call: impl FnOnce() -> R) -> R {
     let mut call = Some(call);

@@ -5,11 +5,12 @@
 //!                          └──────5 no answer in time: withdrawn──────────────┘
 //! ```
 //!
-//! The requester (1) fills the call in and sends the owner a signal: at once, or a little later if
-//! the owner seems to come by itself. Without an answer the requester wakes the owner through the
-//! ring. The owner waits in its ring, or in the handler of the signal, or sleeps in a poll; it
-//! makes the call (2, 3) and waits on. An owner that blocks the signal, or is in an
-//! uninterruptible sleep, does not answer: the requester withdraws (5) and tries again later.
+//! The requester fills in the call (1) and sends the owner a signal: at once, or a little later if
+//! the owner seems about to come by itself. Without an answer the requester wakes the owner through
+//! the ring. The owner waits in its ring, or in the handler of the signal, or sleeps in a poll; it
+//! makes the call (2, 3) and continues to wait. The requester takes the result (4). An owner that
+//! blocks the signal, or is in an uninterruptible sleep, does not answer: the requester withdraws
+//! the request (5) and tries again later.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -50,9 +51,9 @@ impl Service {
     }
 
     /// Makes the owner run `job`. Returns false if the owner does not answer, and will not run it.
-    /// An owner that seems to come, because the kernel has woken it for an arrival, is sent no
-    /// signal for `grace` ns: it may be about to sleep. `wake` ends the owner's wait in the ring
-    /// without a signal.
+    /// An owner that seems about to come, because the kernel has woken it for an arrival, is sent
+    /// no signal for the first `grace` ns; it is sent one then, because it may sleep after all.
+    /// `wake` ends the owner's wait in the ring without a signal.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
@@ -125,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// The owner seems to come, but is on its way to its wait, where only a signal reaches it.
+    /// The owner seems about to come, but goes to sleep, where only a signal reaches it.
     #[test]
     fn an_owner_that_sleeps_after_all_is_sent_the_signal() {
         let (service, owner) = (Service::new(), Thread::new());

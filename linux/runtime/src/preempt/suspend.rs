@@ -1,4 +1,4 @@
-//! Stop of a poll, and its resumption.
+//! Stopping and resuming a poll.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -124,8 +124,8 @@ impl Preemptible {
         self.watch().mask();
         if role == Role::Suspended {
             // The stopped thread wakes the next one, from its handler. If the watcher did, the next
-            // thread might take its CPU, and the watcher would wait in the kernel's queue behind
-            // the next poll, where nothing wakes it.
+            // thread might take the CPU from the watcher, which would then wait in the kernel's
+            // queue behind the next poll, where nothing wakes it.
             self.handover.next_up.store(next, SeqCst);
             if thread.awaits_permit() {
                 self.start_next();
@@ -157,7 +157,7 @@ impl Preemptible {
         let thread = &self.threads[number];
         thread.send(Command::Serve);
         if thread.waits_in_ring.load(SeqCst) {
-            // The thread begins with a turn of the ring, and the completion that ends its wait is
+            // The thread begins with a pass over the ring, and the completion that ends its wait is
             // no arrival: the watcher is not notified of it.
             self.watch().mask();
             self.watch().wake();
@@ -241,8 +241,8 @@ impl Preemptible {
         roles.with_role(Role::Suspended).min_by_key(since)
     }
 
-    /// Returns the thread whose poll made room for the turn of the poll under way, unless the
-    /// latter, which is of this level, is more urgent.
+    /// Returns the thread whose poll made room for the turn of the poll under way, which is of
+    /// `level`; `None` if the poll under way is more urgent.
     fn displaced_by(&self, roles: &Roles, level: u8) -> Option<usize> {
         let displaced = self.handover.displaced.load(Relaxed);
         let is_due = displaced != NONE
@@ -251,8 +251,8 @@ impl Preemptible {
         is_due.then_some(displaced)
     }
 
-    /// Resumes the suspended poll of the thread `to`, which is current; its coroutine has been
-    /// picked, and its permit is still revoked.
+    /// Resumes the suspended poll of the thread `to`, which is current. The coroutine of the poll
+    /// has been picked, and the permit of the thread is still revoked.
     fn resume_thread(&self, worker: &Worker, roles: MutexGuard<'_, Roles>, to: usize, turn: u64) {
         let thread = &self.threads[to];
         thread.coroutine.store(0, Relaxed);
@@ -283,9 +283,9 @@ impl Preemptible {
         self.wake_up(to);
     }
 
-    /// Wakes a thread that may resume its poll, or run without its permit. In the ring it is woken
-    /// by the signal, because a completion would look like an arrival behind its poll; if the
-    /// signal is lost, by a completion nevertheless.
+    /// Wakes a thread that may resume its poll, or run without its permit. If it waits in the ring,
+    /// the signal wakes it, because a completion would look like an arrival behind its poll; only
+    /// if the program has replaced the signal's handler does a completion wake it.
     pub(super) fn wake_up(&self, number: usize) {
         let thread = &self.threads[number];
         thread.wake_up();

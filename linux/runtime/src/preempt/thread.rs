@@ -72,9 +72,9 @@ pub(crate) struct Thread {
     pub(super) since: AtomicU64,
     /// Its coroutine, while its poll is blocked.
     pub(super) aside: Mutex<Option<SetAside<Linux>>>,
-    /// Set while its poll is blocked: nothing may keep the thread from its sleep.
+    /// Set while its poll is blocked: the signal's handler returns, so that the thread sleeps on.
     pub(super) blocked: AtomicBool,
-    /// Set while the thread waits in the ring, where a signal reaches it, and
+    /// Set while the thread waits in the ring. A signal ends that wait, and so does
     /// [`wake`](upshift_ring::RingWatch::wake).
     pub(super) waits_in_ring: AtomicBool,
     /// Set when the thread is to enter its ring.
@@ -234,8 +234,8 @@ impl Thread {
 
     /// Returns the time (ns) at which its poll was to resume, if that has yet to happen: the thread
     /// waits for its permit, or was woken less than a turn before `now` and has not recorded that
-    /// it resumes. A thread that does not wait runs without having recorded it: with the signal
-    /// blocked or late it has never waited.
+    /// it resumes. A thread that does neither runs although it has not recorded that: if the signal
+    /// is blocked or late, the thread has never waited.
     pub(super) fn pending_resume(&self, now: u64) -> Option<u64> {
         let requested = self.resume_requested.load(SeqCst);
         let has_yet_to = || now.saturating_sub(requested) < TURN_LENGTH || self.awaits_permit();

@@ -1,8 +1,8 @@
 //! A preemptible vCPU: the state that its threads share, and its shut-down. `start.rs` starts it.
 //!
-//! The [`Worker`], `aside` and the state behind them belong to the *current* thread while its
-//! permit is in use. The watcher reads atomics, and acts only when it has revoked that permit. All
-//! other state is atomic, behind a lock, or set once before the threads start.
+//! The [`Worker`], `Thread::aside` and the state behind them belong to the *current* thread while
+//! its permit is in use. The watcher reads atomics, and acts only when it has revoked that permit.
+//! All other state is atomic, behind a lock, or set once before the threads start.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -23,7 +23,8 @@
 //! | `orders.ended` | the thread that ends the vCPU, once | the watcher |
 //! | `counts` | the watcher | metrics |
 //!
-//! The giver of the vCPU is the current thread, or the watcher when it has revoked its permit.
+//! The giver of the vCPU is the current thread, or the watcher when it has revoked that thread's
+//! permit.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -66,7 +67,7 @@ pub(crate) struct Settings {
     pub(super) rule: Rule,
     /// Costs of looks of the watcher.
     pub(super) looks: LookCosts,
-    /// Largest number of threads of a vCPU, with the current one.
+    /// Largest number of threads of a vCPU, the current one included.
     pub(super) threads: usize,
     /// Ticks after a wait in which a vCPU has time to spare.
     pub(super) spare_time: u64,
@@ -95,7 +96,7 @@ impl Settings {
 
 /// A preemptible vCPU; see the module.
 pub(crate) struct Preemptible {
-    /// The vCPU's executor and ring. In place as long as threads serve it.
+    /// The vCPU's executor and ring. It stays in its place while threads serve the vCPU.
     worker: *const Worker,
     pub(super) index: usize,
     pub(super) settings: Settings,
@@ -108,7 +109,7 @@ pub(crate) struct Preemptible {
     pub(super) tally: Tally,
     pub(super) pinned: Pinned,
     pub(super) service: Service,
-    /// Announcer of the board, if the runtime has a daemon, for the watcher's looks.
+    /// With which the watcher announces arrivals on the board; `None` if there is no daemon.
     pub(super) announcer: Option<Arc<Announcer>>,
     watch: RingWatch,
     pub(super) alarm: Alarm,
@@ -306,7 +307,7 @@ impl Preemptible {
         self.watch.notify();
         loop {
             if thread.take_command().is_some() {
-                // Only while the thread is current: to start a coroutine takes the vCPU.
+                // Only while the thread is current: only then may it start coroutines on the vCPU.
                 let _entered = context::enter(worker);
                 hooks.get_or_insert_with(|| worker.shared().thread_hooks.begin());
                 self.serve_main();
@@ -389,7 +390,7 @@ impl PreemptibleVcpu for Preemptible {
     }
 
     fn polls_pinned_here(&self) -> bool {
-        // A thread that runs without its permit waits for it here.
+        // A thread that runs although its permit is revoked waits for the permit here.
         let _critical = Critical::enter();
         let mut is_main = false;
         with_current(|vcpu, number| is_main = ptr::eq(vcpu, self) && number == MAIN);
@@ -511,7 +512,7 @@ mod tests {
         // The last of the spare threads, which starts behind the lock.
         let last = vcpu.roles().count();
         vcpu.start_spare_after(|| drop(LOCK.lock())).unwrap();
-        // Another poll for each of the other threads, which interrupts the poll before.
+        // One more poll for each of the other threads; each interrupts the poll before it.
         let mut level = 29;
         let is_current = |thread: usize| vcpu.current.load(SeqCst) == thread;
         while !is_current(last) && level > 1 {
@@ -527,10 +528,10 @@ mod tests {
             spin_until(20, || is_current(last) || began.load(SeqCst));
             level -= 1;
         }
-        assert!(is_current(last), "an earlier thread holds no poll");
+        assert!(is_current(last), "the last thread is not reached");
         assert!(
             spin_until(20, || vcpu.threads[last].is_asleep()),
-            "the watcher does not see that the current thread sleeps"
+            "the thread that starts does not sleep behind the lock"
         );
         let (sender, receiver) = mpsc::channel();
         spawn(0, Box::new(move || _ = sender.send(())));

@@ -12,12 +12,12 @@
 //! # Waiters of suspended polls
 //!
 //! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`] and
-//! may be spinning, each suspended one gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
-//! times their number, however urgent other work is. A waiter may be invisible: a thread beside the
-//! vCPU, or a coroutine that tries again in short polls. So turns are given also while no waiter is
-//! visible, [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH) apart. If the current thread makes
-//! no progress outside of a poll (it waits for the allocator's lock, or is starting and has no
-//! permit yet), suspended threads run without their permits.
+//! may be spinning, each suspended poll gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
+//! times the number of suspended polls, however urgent other work is. A waiter may be invisible: a
+//! thread beside the vCPU, or a coroutine that tries again in short polls. So turns are given also
+//! while no waiter is visible, [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH) apart. If the
+//! current thread makes no progress outside of a poll (it waits for the allocator's lock, or is
+//! starting and has no permit yet), suspended threads run without their permits.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -134,8 +134,8 @@ impl<'a> Watcher<'a> {
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
         vcpu.counts.wakeups.fetch_add(1, Relaxed);
-        // If the counter is set back during a long poll, which reads no clock, the poll would seem
-        // to have run for no time.
+        // If the tick counter is set back during a long poll, which reads no clock, the poll would
+        // seem to have run for no time.
         self.looked_at = clock::ticks_after(self.looked_at);
         if let Some(announcer) = &vcpu.announcer {
             announcer.look();

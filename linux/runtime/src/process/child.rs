@@ -92,7 +92,7 @@ impl Process {
 }
 
 impl Child {
-    /// Wraps a child, on a thread that may block.
+    /// Wraps a child. Called on a thread that may block.
     pub(super) fn new(mut child: std::process::Child, kill_on_drop: bool) -> io::Result<Child> {
         match Child::parts(&mut child) {
             Ok((pidfd, stdin, stdout, stderr)) => Ok(Child {

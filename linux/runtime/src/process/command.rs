@@ -288,8 +288,8 @@ impl Command {
     /// If the future is dropped, the program may have been started; its [`Child`] is dropped then.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied`, …; when no process or descriptor is left; and
-    /// outside a runtime.
+    /// If the program cannot be executed (`NotFound`, `PermissionDenied`, …); if no process or
+    /// descriptor is left; and outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

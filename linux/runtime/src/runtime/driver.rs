@@ -10,7 +10,7 @@ use upshift_ring::{Driver, Job, Mode, Offload, SetupError, probe_ring};
 use crate::blocking::pool::{self, Pool, Refused};
 use crate::notice::{errno_of, notice};
 
-/// Environment variable that decides where the program leaves the choice open.
+/// Environment variable that names the driver if the program leaves the choice open.
 const VARIABLE: &str = "UPSHIFT_DRIVER";
 
 /// The driver of a runtime, `Ring` or `Readiness`, and the reason for the choice.
@@ -18,8 +18,8 @@ const VARIABLE: &str = "UPSHIFT_DRIVER";
 pub(crate) struct Choice {
     pub(crate) driver: Driver,
     why: String,
-    /// Set if the program asked for `Driver::Auto`: the other driver may take the place of this
-    /// one.
+    /// Set if neither the program nor the environment asked for a driver: the other one may take
+    /// the place of this one.
     is_open: bool,
 }
 
@@ -60,8 +60,8 @@ impl Choice {
         }
     }
 
-    /// Returns the other driver, after a runtime on io_uring could not be built: the small ring of
-    /// the probe works where the vCPUs' rings do not.
+    /// Returns the other driver, if it may be used, after a runtime on io_uring could not be built:
+    /// the probe's ring is small, and may work where the vCPUs' rings do not.
     pub(crate) fn fallback(&self, error: &io::Error) -> Option<Choice> {
         let is_by_ring = self.is_open && self.driver == Driver::Ring && setup_of(error).is_some();
         is_by_ring.then(|| Choice::without_ring(error)).flatten()
@@ -102,7 +102,7 @@ fn driver_from_environment() -> io::Result<(Driver, &'static str)> {
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "{VARIABLE} is auto, ring or readiness, not {}",
+                "{VARIABLE} must be auto, ring or readiness, not {}",
                 word.display()
             ),
         )),
@@ -162,7 +162,7 @@ impl Report {
         match self.mode {
             Mode::DeferTaskrun => None,
             Mode::CoopTaskrun | Mode::Plain => Some(
-                "Linux 6.1 runs completion work on request: fewer interruptions, and preemption",
+                "from Linux 6.1 on, completions interrupt polls less often, and preemption works",
             ),
             Mode::Readiness => Some(
                 "io_uring takes a batch of operations per system call instead of one, and files need no threads",

@@ -137,14 +137,15 @@ impl Runtime {
     ///
     /// With preemption, vCPU 0 has threads of its own, which continue when this returns. The
     /// calling thread polls only the main coroutine and those of
-    /// [`spawn_local`](crate::spawn_local), at the price of two switches per poll: spawn hot work.
-    /// These polls are interrupted like others; while one of them is interrupted, the other pinned
-    /// coroutines wait for it.
+    /// [`spawn_local`](crate::spawn_local), at the price of two switches of threads per poll: move
+    /// frequently polled work into coroutines of [`spawn`](crate::spawn). These polls are
+    /// interrupted like others; while one of them is interrupted, the other pinned coroutines wait
+    /// for it.
     ///
     /// # Panics
     /// If the future panics, with its payload; if the main coroutine is cancelled by its id; if
-    /// called inside a coroutine; or, with preemption, at the end of its thread, when the
-    /// destructors of thread-locals run.
+    /// called inside a coroutine; or, with preemption, if called at the end of a thread, by the
+    /// destructor of a thread-local.
     ///
     /// ```
     /// let runtime = upshift::Runtime::new()?;
@@ -161,8 +162,8 @@ impl Runtime {
         }
     }
 
-    /// Runs a main coroutine that may be cancelled by its id, like [`block_on`](Runtime::block_on)
-    /// otherwise.
+    /// Does the same as [`block_on`](Runtime::block_on), but returns an error if the main coroutine
+    /// is cancelled by its id.
     ///
     /// # Errors
     /// [`JoinError`] if the main coroutine was cancelled.
@@ -235,8 +236,8 @@ impl Runtime {
                         }
                     }
                     std::mem::forget(abort);
-                    // A detached coroutine leaves its output in `output` once its exit is complete,
-                    // which the loop has waited for.
+                    // The loop has waited until the coroutine's future was dropped, so `output` is
+                    // final, and the handle is not needed.
                     handle.detach();
                 }
                 Err(error) => {
@@ -280,7 +281,8 @@ impl Runtime {
     }
 }
 
-/// The main coroutine: a future of `block_on`'s frame, and the place of its output.
+/// The main coroutine: the future given to `block_on`, and the place in `block_on`'s frame for its
+/// output.
 struct Main<'a, F: Future> {
     future: Pin<Box<F>>,
     output: &'a mut Option<std::thread::Result<F::Output>>,
@@ -402,8 +404,8 @@ fn exited(domain: &Domain<Linux>) -> u64 {
 
 /// Serves the vCPU of the calling thread until no coroutine of its runtime is left.
 ///
-/// Coroutines that were spawned meanwhile, and those that were being polled, are cancelled once no
-/// more exit: visiting all of them costs time in proportion to their number.
+/// `cancel_all` visits all coroutines, so it is repeated, for those that were spawned or being
+/// polled during the last round, only once no more coroutines exit.
 fn serve_until_all_exited(worker: &Worker) {
     let domain = &worker.shared().domain;
     worker.set_ending();
@@ -413,14 +415,14 @@ fn serve_until_all_exited(worker: &Worker) {
         // If none has exited since the last round, other threads delay the exits.
         let began = exited(domain);
         let waits = before.replace(began) == Some(began);
-        let (turns, exits) = (Cell::new(0), Cell::new(began));
+        let (checks, exits) = (Cell::new(0), Cell::new(began));
         let done = || {
             let now = exited(domain);
             if exits.replace(now) != now {
-                turns.set(0);
+                checks.set(0);
             }
-            turns.set(turns.get() + 1);
-            turns.get() > 64 || (domain.bitmap() == 0 && (!waits || turns.get() > 1))
+            checks.set(checks.get() + 1);
+            checks.get() > 64 || (domain.bitmap() == 0 && (!waits || checks.get() > 1))
         };
         worker.run_within(Until::True(&done));
     }

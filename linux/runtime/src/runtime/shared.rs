@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) reported: AtomicBool,
     /// Set once all vCPUs of the builder have been started.
     pub(crate) running: AtomicBool,
-    /// This process's membership of the daemon's machine.
+    /// The connection of this process to the machine's daemon.
     pub(crate) membership: Option<Arc<Membership>>,
     /// Tick at which the runtime was built.
     pub(crate) built: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Shared {
 pub(crate) struct Settings {
     /// The longest spin before a wait.
     pub(crate) spin: Duration,
-    /// The interval between two reaps while something more urgent is ready.
+    /// The interval between two reaps while coroutines are ready.
     pub(crate) reap_interval: Duration,
     /// The longest run of a coroutine before it goes to the tail of its level.
     pub(crate) quantum: Duration,
@@ -90,7 +90,8 @@ pub(crate) struct VcpuThread {
 pub(crate) struct Meters(Mutex<Vec<Arc<Meter>>>);
 
 impl Shared {
-    /// Reports a failure of a ring that no operation sees: once, since it may recur at every turn.
+    /// Reports a failure of a ring that no operation would report. Only the first one is reported,
+    /// since it may recur in every pass.
     #[cold]
     pub(crate) fn report(&self, error: &io::Error) {
         if !self.reported.swap(true, Ordering::Relaxed) {

@@ -59,14 +59,14 @@ impl LevelStats {
         clock::from_ticks(self.inner.run_ticks)
     }
 
-    /// Returns the time during which the level had a ready coroutine and none of it was picked.
+    /// Returns the time during which the level had ready coroutines and none of them was picked.
     #[must_use]
     pub fn starve_time(&self) -> Duration {
         clock::from_ticks(self.inner.starve_ticks)
     }
 
     /// Returns the time from ready to polled that a share `q` (0.0 to 1.0) of all polls did not
-    /// exceed; at most a fifth too small.
+    /// exceed. The result may be up to a fifth too small.
     #[must_use]
     pub fn wait_quantile(&self, q: f64) -> Duration {
         clock::from_ticks(self.inner.wait.quantile(q))

@@ -53,8 +53,8 @@ pub fn try_id() -> Option<Id> {
 
 /// Handle to a coroutine's result. Dropping it detaches the coroutine.
 ///
-/// Awaiting it lends the coroutine the waiter's level until the wait ends, even if the wait is
-/// given up and the handle kept, as by `timeout(limit, &mut handle)`.
+/// Awaiting it lends the coroutine the waiter's level. The loan ends with the wait, even if the
+/// wait is given up and the handle is kept, as by `timeout(limit, &mut handle)`.
 ///
 /// # Cancellation safety
 /// A wait through `&mut handle` may be dropped: the result stays in the handle.
@@ -164,7 +164,7 @@ impl<T> Future for JoinHandle<T> {
 
     /// # Panics
     /// If polled again after it has returned the result.
-    // Always in line, for the reason given in the core.
+    // Always inlined, for the reason given at `upshift_core::JoinHandle`.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = Pin::new(&mut self.inner).poll(cx);

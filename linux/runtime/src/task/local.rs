@@ -40,9 +40,9 @@ where
 
 /// Coroutines of the caller's vCPU that are awaited together.
 ///
-/// A coroutine spawned on the set runs with all others of the vCPU from then on, whether the set is
-/// awaited or not: the vCPU keeps it on one thread, not the set. Awaiting the set waits until all
-/// have exited; dropping it leaves them running.
+/// A coroutine spawned on the set runs from then on like all others of the vCPU, whether the set is
+/// awaited or not: the vCPU, not the set, keeps it on one thread. Awaiting the set waits until all
+/// of its coroutines have exited; dropping it leaves them running.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -118,7 +118,7 @@ impl LocalSet {
         })
     }
 
-    /// Awaits a future, in which [`spawn_local`] works.
+    /// Awaits a future, which may call [`spawn_local`].
     ///
     /// ```
     /// use upshift::task::{LocalSet, spawn_local};

@@ -6,8 +6,8 @@
 //!
 //! A panic ends its task and nothing else, even if the payload's destructor panics. The panic
 //! hook reports each panic once, by default on standard error. A handle that is kept returns the
-//! panic as a [`JoinError`]. The runtime writes nothing of its own about the panic of a detached
-//! task.
+//! panic as a [`JoinError`]. The panic of a detached task is also reported in a line on standard
+//! error, unless [warnings](crate::Builder::warnings) are off.
 //!
 //! ```
 //! use upshift::task::{self, JoinSet};
@@ -75,8 +75,8 @@ pub async fn yield_now() {
 }
 
 /// Runs a blocking function in the middle of the poll. With
-/// [preemption](crate::Builder::preemption) another thread continues the vCPU meanwhile; without,
-/// the vCPU waits: use [`spawn_blocking`].
+/// [preemption](crate::Builder::preemption) another thread continues the vCPU meanwhile. Without
+/// it the vCPU waits: use [`spawn_blocking`] instead.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -21,8 +21,8 @@ use crate::sync::{Lock, LockSafeWaker, may_proceed, register, wake};
 /// Coroutines that are awaited together, in the order in which they exit. Dropping the set cancels
 /// all coroutines in it.
 ///
-/// While it is awaited, its coroutines run at the level of the waiter if that is more urgent
-/// than their own.
+/// Once it is awaited, its coroutines run at the level of the waiter if that is more urgent than
+/// their own, until they exit or leave the set.
 ///
 /// ```
 /// use upshift::task::JoinSet;
@@ -63,7 +63,7 @@ struct State {
 /// The waker of one coroutine's handle.
 struct EntryWaker {
     number: usize,
-    /// Set while the number is in the list, and once it need not be added any more.
+    /// Set while the number is in the list, and for good once it need not be added any more.
     is_listed: AtomicBool,
     exits: Arc<Exits>,
 }

@@ -23,8 +23,8 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `ring` | the last records of a vCPU; readers while it writes |
-//! | `recorder` | start and stop, a ring per vCPU and one for other threads, records to timeline |
+//! | `ring` | a ring of the last records of a vCPU, readable while the vCPU writes |
+//! | `recorder` | start and stop; such a ring per vCPU and one for other threads; the timeline |
 //!
 //! Cost: one load and a branch per event while off; while on, about 20 ns and 40 bytes per event.
 

@@ -108,7 +108,7 @@ impl Recorder {
         }
     }
 
-    /// Includes a vCPU that comes into service in a recording under way.
+    /// Adds a vCPU that comes into service to the recording under way, if there is one.
     pub(crate) fn add_vcpu(&self, index: usize) {
         if self.is_on() {
             let mut state = self.state();

@@ -9,8 +9,8 @@
 //! thread that serves the vCPU, and a record costs a few stores. The ring of the other threads has
 //! many writers: each takes a number and then the slot. A writer that was stopped in the middle for
 //! a whole round may still hold the slot; then the new record is dropped (a reader counts it as
-//! lost), so that no record is of two writers. Words are atomic: a second writer causes nonsense,
-//! not undefined behaviour.
+//! lost), so that no record mixes the words of two writers. Words are atomic: if there were a
+//! second writer nevertheless, records would be wrong, but no behaviour undefined.
 
 use std::io;
 use std::panic::Location;
@@ -123,7 +123,7 @@ impl Ring {
         self.count.store(number + 1, Release);
     }
 
-    /// Adds a record, from any thread. Two locked instructions.
+    /// Adds a record, from any thread. Costs two atomic read-modify-writes.
     pub(super) fn push_shared(&self, record: &Record) {
         let number = self.count.fetch_add(1, Relaxed);
         let entry = self.entry(number);
@@ -140,8 +140,8 @@ impl Ring {
         }
     }
 
-    /// Returns the whole records from number `first` on, oldest first; the number of records that
-    /// were overwritten; and the number of records that are lost otherwise, or are being written.
+    /// Returns the complete records from number `first` on, oldest first; the number of records
+    /// that were overwritten; and the number of those that were dropped or are being written.
     pub(super) fn read(&self, first: u64) -> (Vec<Record>, u64, u64) {
         let end = self.count.load(Acquire);
         let oldest = first.max(end.saturating_sub(self.entries.len() as u64));

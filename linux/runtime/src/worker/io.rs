@@ -14,7 +14,7 @@ impl Worker {
         self.ring.start(operation, self.io_level())
     }
 
-    /// Starts an operation at a level of its own.
+    /// Starts an operation at `level` instead of the calling coroutine's.
     #[cfg(feature = "hyper")]
     pub(crate) fn start_at<T: Operation>(&self, operation: T, level: Level) -> Submission<T> {
         self.outbox.add(level.get());
@@ -37,8 +37,8 @@ impl Worker {
         level
     }
 
-    /// Ends the operations on a descriptor whose futures have been dropped. Callable in the middle
-    /// of a poll. The caller runs the user code that is returned.
+    /// Ends those operations on `fd` whose futures have been dropped. May be called in the middle
+    /// of a poll. Returns calls of user code, which the caller must make.
     pub(crate) fn settle(&self, fd: &Fd) -> Vec<DeferredCall> {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.settle(fd));

@@ -9,13 +9,14 @@
 //! ```
 //!
 //! I/O that coroutines request is gathered. It is submitted before anything less urgent is polled,
-//! or with the next turn of the ring.
+//! or else when the ring is reaped next. One such visit to the ring is called a pass.
 //!
 //! Completions are looked for (loads only) after every poll. They are reaped when the reap interval
 //! has passed or enough coroutines have run, so that under load one system call serves many
 //! requests; an idle vCPU reaps at once. An urgent completion therefore waits for at most one poll
-//! and the reap interval. Completions at or below the most urgent ready level are queued at the
-//! tail however soon they are reaped: where all I/O in flight has such levels, five intervals pass.
+//! and the reap interval. Completions that are no more urgent than the ready coroutines are queued
+//! behind these however soon they are reaped; so while all I/O in flight is of such levels, the
+//! vCPU reaps only every five intervals.
 //!
 //! Before it parks, a vCPU that another vCPU has recently woken spins for a bounded time: the wake
 //! then costs a cache miss instead of a system call and the start of a halted CPU.
@@ -23,7 +24,7 @@
 //! # Writers and readers
 //!
 //! One thread at a time uses a [`Worker`]: the thread of an inline vCPU, or the current thread of a
-//! preemptible vCPU. Other threads write words of their own:
+//! preemptible vCPU. This table shows which parts other threads write or read:
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -33,7 +34,7 @@
 //! | `shared` | see [`Shared`] | all |
 //! | `meter` | this thread | metrics, the watchdog |
 //! | `pace`, `post` | set once | this thread |
-//! | `outbox` | this thread, in polls and turns | this thread, between polls |
+//! | `outbox` | this thread, in polls and passes | this thread, between polls |
 //! | `neighbours` | this thread, while it idles | this thread, and those that stand in |
 //! | `is_ending` | the thread that drops the runtime, and serves the vCPU then | this thread |
 //! | `preemptible` | set once, before the first poll | this thread |
@@ -97,7 +98,7 @@ pub(crate) struct Worker {
     is_ending: Cell<bool>,
     /// The threads of the vCPU, if its polls can be interrupted.
     preemptible: OnceCell<Arc<dyn PreemptibleVcpu>>,
-    /// Set when this vCPU is to leave its service.
+    /// Set when this vCPU is to leave service.
     stop: Arc<AtomicBool>,
     /// Connection to the board, through which other processes of the machine see the vCPU's levels.
     post: Option<Post>,
@@ -107,7 +108,7 @@ pub(crate) struct Worker {
 pub(crate) struct Pace {
     /// The longest run of a coroutine before it goes to the tail of its level.
     pub(crate) quantum: u64,
-    /// The interval between two reaps while something more urgent is ready.
+    /// The interval between two reaps while coroutines are ready.
     pub(crate) reap: u64,
     /// The interval between two readings of the clock within a poll.
     pub(crate) look: u64,
@@ -149,15 +150,17 @@ impl Until<'_> {
 /// The steps of the loop in which vCPUs of the two kinds differ. Each kind has a loop of its own in
 /// the program.
 pub(crate) trait VcpuKind<'a> {
-    /// Whether several threads share the vCPU. The loop of such a thread begins after a turn.
+    /// Whether several threads share the vCPU. Such a thread has run a pass before its loop begins.
     const IS_SHARED: bool;
-    /// Called before each pick. Returns `Some` if the thread leaves the loop: true if it is done.
-    fn should_leave(&mut self, turned: bool, back: &mut Option<Yielded<'a, Linux>>)
+    /// Called before each pick. `passed` is set if a pass has been run since the last poll or wait.
+    /// Returns `Some` if the thread leaves the loop: true if it is done, false if another thread
+    /// serves the vCPU from here on.
+    fn should_leave(&mut self, passed: bool, back: &mut Option<Yielded<'a, Linux>>)
     -> Option<bool>;
     /// Returns whether completions are reaped before the next poll, however short the last poll
     /// was.
     fn reaps_before_poll(&self) -> bool;
-    /// Called before the ring is looked at: nothing is polled from here on.
+    /// Called before a pass or a wait: nothing is polled from here on.
     fn between_polls(&self);
     /// Takes the next coroutine to poll or to resume.
     fn pick(
@@ -165,8 +168,8 @@ pub(crate) trait VcpuKind<'a> {
         worker: &'a Worker,
         back: Option<Yielded<'a, Linux>>,
     ) -> Option<Picked<'a, Linux>>;
-    /// Hands a pinned coroutine over. Returns whether the vCPU has been given to the thread that
-    /// polls pinned coroutines.
+    /// Hands a pinned coroutine over to the thread that polls such coroutines. Returns whether that
+    /// thread has been given the vCPU, too.
     fn hand_over(&mut self, pinned: Running<'a, Linux>) -> bool;
     /// Called before a poll.
     fn poll_begins(&mut self);
@@ -210,7 +213,7 @@ impl<'a> VcpuKind<'a> for InlineVcpu<'a> {
     }
 
     fn hand_over(&mut self, _: Running<'a, Linux>) -> bool {
-        unreachable!("one thread polls all")
+        unreachable!("an inline vCPU has one thread")
     }
 
     #[inline(always)]
@@ -312,12 +315,13 @@ impl Worker {
         let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
-        // Set if the ring has been looked at since the last poll or wait.
-        let mut turned = K::IS_SHARED;
+        // Set if a pass has been run since the last poll or wait.
+        let mut passed = K::IS_SHARED;
+        // The coroutine that has just yielded, until the next pick queues it.
         let mut back: Option<Yielded<'a, Linux>> = None;
         loop {
             if K::IS_SHARED
-                && let Some(is_done) = kind.should_leave(turned, &mut back)
+                && let Some(is_done) = kind.should_leave(passed, &mut back)
             {
                 return is_done;
             }
@@ -333,7 +337,7 @@ impl Worker {
                 }
                 reaped_at = self.executor.clock();
                 polls = 0;
-                turned = false;
+                passed = false;
                 continue;
             }
             match kind.pick(self, back.take()) {
@@ -353,7 +357,7 @@ impl Worker {
                         back = Some(yielded);
                     }
                     polls += 1;
-                    turned = false;
+                    passed = false;
                     if polls >= POLLS_PER_REAP || self.reap_is_due(reaped_at, back.is_some()) {
                         kind.between_polls();
                         self.run_pass();
@@ -371,19 +375,19 @@ impl Worker {
                 None => {
                     polls = 0;
                     // At most once per wait: the kernel raises the ring's flag after it has added
-                    // work. If that work has been fetched by then, the flag means nothing until
-                    // more arrives; a wait can tell.
-                    if !turned && (self.ring_is_due() || self.timer_is_due()) {
+                    // work. If that work has been fetched before, the flag is stale until more
+                    // arrives, and only a wait can tell.
+                    if !passed && (self.ring_is_due() || self.timer_is_due()) {
                         kind.between_polls();
                         self.run_pass();
-                        turned = true;
+                        passed = true;
                     } else if done.is_met() {
                         return true;
                     } else {
                         kind.between_polls();
                         self.wait(&mut spin);
                         kind.after_wait(self);
-                        turned = false;
+                        passed = false;
                     }
                     reaped_at = self.executor.clock();
                 }
@@ -396,7 +400,7 @@ impl Worker {
     /// nothing. Only for an inline vCPU, after [`Worker::run`].
     pub(crate) fn complete_cancellations(&self) {
         let _entered = context::enter(self);
-        // The first turn submits the cancellation, the second one reaps its completion.
+        // The first pass submits the cancellation, the second one reaps its completion.
         for _ in 0..2 {
             if self.ring.is_due(true) {
                 self.run_pass();
@@ -513,7 +517,8 @@ impl Worker {
         self.shared.domain.host().recorder()
     }
 
-    /// Tells the watchdog that polls begin again. Called after a full barrier (that of `unpark`).
+    /// Tells the watchdog that polls begin again. Called after a full barrier (a fence, or that of
+    /// `unpark`).
     #[inline]
     pub(crate) fn notify_watchdog(&self) {
         if let Some(monitor) = self.shared.monitor.get() {

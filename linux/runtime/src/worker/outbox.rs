@@ -15,7 +15,7 @@ const GATHERED_READS: usize = 4;
 
 /// Summary of the operations that wait to be submitted.
 pub(super) struct Outbox {
-    /// Most urgent level whose polls the submission precedes, with all less urgent ones.
+    /// The operations are submitted before polls of this level and of less urgent ones.
     before: Cell<u8>,
     /// Number of reads of files that wait.
     reads: Cell<usize>,
@@ -50,7 +50,7 @@ impl Outbox {
     pub(super) fn add_read(&self) {
         self.reads.set(self.reads.get() + 1);
         if self.reads.get() >= GATHERED_READS {
-            // Zero is at or below any level: the submission precedes the next poll.
+            // No level is below 0, so the operations are submitted before the next poll.
             self.before.set(0);
         }
     }

@@ -43,8 +43,8 @@ impl Worker {
         })
     }
 
-    /// Leaves the CPU to a more urgent process for a moment, unless that process has used its
-    /// share. Reaps arrivals afterwards.
+    /// Leaves the CPU to a more urgent process for a moment, unless this process has given way for
+    /// long enough. Reaps arrivals afterwards.
     #[cold]
     fn give_way(&self, post: &Post, back: Option<&Yielded<'_, Linux>>) -> bool {
         let now = clock::now();

@@ -22,8 +22,8 @@ use crate::time::timers::Timers;
 use crate::worker::{Outbox, Pace, Until, Worker};
 
 impl Shared {
-    /// Creates the worker of a vCPU with a ring of the calling thread, which is pinned to `pin`.
-    /// The second value is `Some` if the vCPU is preemptible.
+    /// Creates the worker of a vCPU, and its ring, on the calling thread, which is pinned to the
+    /// CPU `pin`. The second value is `Some` if the vCPU is preemptible.
     pub(crate) fn worker(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
@@ -147,7 +147,7 @@ impl Shared {
             .map_err(|error| no_thread("a vCPU", &error))?;
         let (stop, preemptible) = is_ready
             .recv()
-            .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
+            .map_err(|_| io::Error::other("the thread of a vCPU died while it started"))??;
         let thread = VcpuThread {
             index,
             stop,
@@ -169,7 +169,7 @@ impl Shared {
         let thread = thread.ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "no vCPU to release: the one that serves the caller and the first one stay",
+                "no vCPU to release: the caller's vCPU and vCPU 0 cannot be released",
             )
         })?;
         self.stop(&thread);

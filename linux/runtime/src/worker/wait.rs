@@ -98,7 +98,7 @@ impl Worker {
             woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.settings.spin.is_zero();
     }
 
-    /// Returns whether a picked pinned coroutine waits for the vCPU, and its thread has come.
+    /// Returns whether a pinned coroutine has been picked, and its thread waits only for the vCPU.
     fn main_is_waited_for(&self) -> bool {
         let preemptible = self.preemptible.get();
         preemptible.is_some_and(|preemptible| preemptible.main_waits() != 0)

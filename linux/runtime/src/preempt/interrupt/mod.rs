@@ -2,12 +2,12 @@
 //! ring of its thread, and waits while its poll is suspended.
 //!
 //! Only the thread that made a ring may enter it. Other threads that work on it, while that thread
-//! is suspended (`preempt`) or in a long poll (`arrivals`), have it make the calls.
+//! is suspended (`preempt`) or in a long poll (`stand_in`), have it make the calls.
 //!
-//! A real-time signal takes a place in a queue, whose length the processes of a user share
-//! (RLIMIT_SIGPENDING): `tgkill` may find no place, and the sender of a signal relies on it. So
-//! each thread that may be interrupted has a timer (`spare.rs`), which was given its place when it
-//! was made. The timer is slower, and used only where `tgkill` fails.
+//! A real-time signal takes a place in a queue, and the processes of a user share the number of
+//! places (RLIMIT_SIGPENDING): `tgkill` may find none, but the sender relies on the delivery. So
+//! each thread that may be interrupted has a timer (`spare.rs`), for whose signal a place was
+//! reserved when the timer was made. The timer is slower, and used only where `tgkill` fails.
 //!
 //! The handler runs on a stack of its own (`stack.rs`). While it runs or waits, its thread takes no
 //! signal but those of faults and of the C library: other threads of the program take the signals
@@ -115,7 +115,7 @@ pub(crate) fn is_lost() -> bool {
 /// has not. Async-signal-safe.
 fn check_handler() {
     const MESSAGE: &str = "upshift: the program has replaced the handler of the runtime's signal, the last free real-time one: \
-        polls are not interrupted any more; leave that signal alone, or build the runtime after what takes it\n";
+        polls are not interrupted any more; leave that signal alone, or build the runtime after its handler is set\n";
     let Ok(signal) = install() else { return };
     let is_ours = installed(signal).is_some_and(|now| now.sa_sigaction == own_handler());
     if !is_ours && !IS_LOST.swap(true, SeqCst) {

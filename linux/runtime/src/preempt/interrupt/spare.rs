@@ -97,7 +97,7 @@ impl OwnedSlot {
         let Some(place) = TABLE.iter().find(free) else {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
-                format!("{SLOTS} threads that may be interrupted are there already"),
+                format!("there are already {SLOTS} threads that may be interrupted"),
             ));
         };
         // SAFETY: cannot fail.
@@ -108,7 +108,7 @@ impl OwnedSlot {
         event.sigev_signo = signal;
         event.sigev_notify_thread_id = thread;
         let mut timer: libc::c_int = 0;
-        // Returns the kernel's id of the timer, which the function of the C library does not.
+        // The system call returns the kernel's id of the timer; the C library's function does not.
         // SAFETY: `event` and `timer` are locals.
         let result = unsafe {
             libc::syscall(
@@ -124,7 +124,7 @@ impl OwnedSlot {
             return Err(io::Error::new(
                 error.kind(),
                 format!(
-                    "no timer to interrupt a thread with: {error}; the limit of pending signals (ulimit -i) counts"
+                    "no timer to interrupt a thread with: {error}; the limit of pending signals (ulimit -i) applies to it"
                 ),
             ));
         }

@@ -117,7 +117,7 @@ pub(super) fn provide() -> io::Result<()> {
         Ok(())
     });
     let lacks = |error| {
-        let words = format!("no stack for the signal of a thread: {error}");
+        let words = format!("no stack for a thread's handler of the signal: {error}");
         crate::notice::explained(&error, words)
     };
     match provided {

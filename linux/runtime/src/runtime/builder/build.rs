@@ -44,12 +44,12 @@ impl Builder {
     ///
     /// # Errors
     /// * `InvalidInput` for no vCPU or more than 256, a name with a NUL, no thread for blocking
-    ///   functions, a stall limit of 0, or a CPU that does not exist;
+    ///   functions, a floor outside 1 to 99 percent, a stall limit of 0, or a CPU that does not
+    ///   exist;
     /// * the kernel's error in the set-up of a ring, with advice, or in the start of a thread;
-    /// * `PermissionDenied` with [`Preemption::Required`], naming the missing right and how to
-    ///   grant it;
-    /// * `NotFound` with [`Board::Required`] if there is no daemon, and otherwise the daemon's
-    ///   answer.
+    /// * `PermissionDenied` with [`Preemption::Required`] if the vCPUs cannot be preemptible, with
+    ///   the reason;
+    /// * with [`Board::Required`], `NotFound` if there is no daemon, or the daemon's refusal.
     ///
     /// ```
     /// use upshift::Runtime;
@@ -116,7 +116,7 @@ impl Builder {
             _ => self.quantum.unwrap_or(QUANTUM),
         };
         let config = self.core_config(quantum);
-        // This context encloses all user code, hooks included.
+        // tokio's context encloses all user code, the user's hooks included.
         #[cfg_attr(
             not(feature = "tokio-rt"),
             expect(unused_mut, reason = "tokio's is added")
@@ -263,7 +263,7 @@ fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask
         shared.vcpu_threads().push(first);
         match vcpu {
             Some(vcpu) => Engine::Preemptible(vcpu),
-            None => unreachable!("made with the worker"),
+            None => unreachable!("with preemption, every vCPU is preemptible"),
         }
     } else {
         if pin.is_some() {

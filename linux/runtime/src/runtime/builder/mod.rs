@@ -1,4 +1,4 @@
-//! Settings of a runtime. `build` constructs it.
+//! Settings of a runtime. `build.rs` constructs the runtime from them.
 
 mod build;
 mod observation;
@@ -167,7 +167,7 @@ impl Builder {
         self
     }
 
-    /// Sets the best mode of io_uring to try (default: the best one of the kernel).
+    /// Sets the best mode of io_uring to try (default: the best one that the kernel supports).
     #[must_use]
     pub fn ring_mode(mut self, mode: Mode) -> Builder {
         self.ring.mode = mode;
@@ -179,9 +179,9 @@ impl Builder {
     /// rest.
     ///
     /// Strict priority holds among the levels of the floor: its time goes to the most urgent of
-    /// them that is ready. Their share may lag by a [quantum](Builder::quantum) and one poll. More
-    /// urgent work waits in a row for at most *Q* / (1 − *f*) and one poll, with the quantum *Q*
-    /// and the share *f*. `docs/levels.md` says when a floor is right.
+    /// them that is ready. Their share may lag by a [quantum](Builder::quantum) and one poll. With
+    /// the quantum *Q* and the share *f*, more urgent work waits without a pause for at most
+    /// *Q* / (1 − *f*) plus one poll. `docs/levels.md` says when a floor is right.
     ///
     /// ```
     /// use upshift::Level;
@@ -199,15 +199,17 @@ impl Builder {
     }
 
     /// Enables a test mode, which shuffles the order within a level, and makes the preemption tests
-    /// of every other poll, at random, return true. `seed` makes the choices reproducible.
+    /// return true in half of all polls, at random. `seed` makes the choices reproducible.
     #[must_use]
     pub fn chaos(mut self, seed: u64) -> Builder {
         self.chaos = Some(seed);
         self
     }
 
-    /// Sets the longest spin of a vCPU that others are waking, before it parks (default 50 µs; zero
-    /// with more vCPUs than CPUs, or with one CPU). Zero disables spinning.
+    /// Sets the longest time for which a vCPU that others have recently woken spins before it parks
+    /// (default 50 µs; zero with more vCPUs than CPUs, with one CPU, or with
+    /// [`preemption`](Builder::preemption) or [`blocking_tolerant`](Builder::blocking_tolerant)).
+    /// Zero disables spinning.
     ///
     /// ```
     /// use std::time::Duration;
@@ -227,8 +229,8 @@ impl Builder {
     /// Sets how long completions may wait in the ring while coroutines are ready (default 20 µs). A
     /// shorter interval is more prompt, a longer one saves system calls.
     ///
-    /// The interval is five times as long where all I/O in flight has levels no more urgent than
-    /// the ready ones, and no vCPU is idle: the completion's position in the queue is the same.
+    /// The interval is five times as long while all I/O in flight has levels no more urgent than
+    /// the ready ones, and no vCPU is idle: a longer wait does not change the order of polls then.
     #[must_use]
     pub fn reap_interval(mut self, interval: Duration) -> Builder {
         self.reap_interval = interval;
@@ -239,9 +241,10 @@ impl Builder {
     /// 500 µs).
     ///
     /// After this time [`yield_if_needed`](crate::yield_if_needed) gives way, and with
-    /// [preemption](Builder::preemption) the poll is suspended. Polls that gave way to something
-    /// more urgent count together. With preemption the quantum is at least four times the cost of a
-    /// suspension on this machine; a smaller quantum is raised, with a warning on standard error.
+    /// [preemption](Builder::preemption) the poll is suspended. A coroutine that gave way to
+    /// something more urgent continues its quantum afterwards. With preemption the quantum is at
+    /// least four times the cost of a suspension on this machine; a smaller quantum is raised, with
+    /// a warning on standard error.
     ///
     /// ```
     /// use std::time::Duration;
@@ -273,11 +276,11 @@ impl Builder {
     /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of
     /// [`pin`](Builder::pin), or the k-th that the process may use. Threads and processes that a
     /// coroutine starts itself inherit that CPU: start them before the runtime, or use
-    /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher;
-    /// if the process has the right, the watcher runs in SCHED_FIFO, at priority 1, and polls are
-    /// interrupted sooner. Polling threads are never real-time.
+    /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a watcher, a thread that decides
+    /// when to interrupt; if the process has the right, the watcher runs in SCHED_FIFO, at priority
+    /// 1, and polls are interrupted sooner. Polling threads are never real-time.
     ///
-    /// Preemption takes a real-time signal, whose handler stops threads: system calls in a poll
+    /// Preemption occupies a real-time signal, whose handler stops threads: system calls in a poll
     /// that `SA_RESTART` does not restart (`poll`, `epoll_wait`) may return EINTR.
     /// [`no_suspend`](crate::no_suspend) protects sections that must not be interrupted.
     ///
@@ -342,13 +345,13 @@ impl Builder {
     /// daemon --help` and `docs/daemon.md` describe how to run a daemon.
     ///
     /// The vCPUs are pinned, one CPU each: those of [`pin`](Builder::pin), or the CPUs of the
-    /// process in turn. Each gets a second thread, which sleeps behind its ring. Threads and
-    /// processes that a coroutine starts inherit the one CPU: start them before the runtime, or use
-    /// [`spawn_blocking`](crate::spawn_blocking).
+    /// process in turn. Without preemption each vCPU gets a second thread, the dispatcher, which
+    /// sleeps on the vCPU's ring. Threads and processes that a coroutine starts inherit the one
+    /// CPU: start them before the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
     ///
     /// With [`preemption`](Builder::preemption) the daemon elevates all threads of a vCPU together,
-    /// including the thread that builds the runtime, and elevates its watcher above them: suspended
-    /// polls stay suspended.
+    /// including the thread that builds the runtime, and elevates the vCPU's watcher above them, so
+    /// that suspended polls stay suspended.
     #[must_use]
     pub fn board(mut self, board: Board) -> Builder {
         self.board = board;
@@ -358,10 +361,10 @@ impl Builder {
     /// Sets the number of polls of a vCPU that can be suspended or blocked at the same time
     /// (default 256; 1 to 4096). Each needs a thread, which is started on first use and stays.
     ///
-    /// At the limit, a poll that overruns continues until another one has ended; a poll that
-    /// blocks, or behind which others may wait, makes room for one of them. Nothing new is polled
-    /// meanwhile, so where long polls arrive almost as fast as the CPU can finish them, a small
-    /// number makes short polls wait for long ones after all.
+    /// At the limit, a poll that overruns is not suspended until another one has ended; a poll that
+    /// blocks, or that suspended polls may be waiting for, makes room for one of these. Nothing new
+    /// is polled meanwhile, so where long polls arrive almost as fast as the CPU can finish them, a
+    /// small number makes short polls wait for long ones after all.
     #[must_use]
     pub fn max_suspended(mut self, polls: usize) -> Builder {
         self.suspended = polls;
@@ -423,13 +426,13 @@ impl Builder {
     }
 
     /// Finds polls that take longer than `limit`, even while they are under way (default: 100 ms,
-    /// for [`warnings`](Builder::warnings) only). At least a millisecond; see
-    /// [`observe`](crate::observe).
+    /// for [`warnings`](Builder::warnings) only). A limit below a millisecond counts as one
+    /// millisecond. See [`observe`](crate::observe).
     ///
     /// The longest polls are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with the
     /// location where its coroutine was spawned; [`on_stall`](Builder::on_stall) sets a further
-    /// reaction. A thread looks every half of the limit (at most 5 ms) while something is polled,
-    /// and sleeps otherwise.
+    /// reaction. A thread looks at the polls twice in each `limit`, and at least every 5 ms, while
+    /// something is polled, and sleeps otherwise.
     ///
     /// ```
     /// use std::time::Duration;
@@ -451,7 +454,7 @@ impl Builder {
     }
 
     /// Sets a function to call for polls that take longer than
-    /// [`stall_limit`](Builder::stall_limit). A thread of its own calls it, at most ten times a
+    /// [`stall_limit`](Builder::stall_limit). A separate thread calls it, at most ten times a
     /// second.
     ///
     /// ```
@@ -472,16 +475,16 @@ impl Builder {
     /// Reports, in a line each on standard error, that
     ///
     /// * a poll has taken 100 ms, or the [`stall_limit`](Builder::stall_limit) that was given, and
-    ///   has not ended: once a minute for each [name](crate::named) or spawn location, unless
-    ///   [`on_stall`](Builder::on_stall) takes stalls or the vCPUs are
+    ///   has not ended: at most once a minute for each [name](crate::named) or spawn location, and
+    ///   not if [`on_stall`](Builder::on_stall) is set or the vCPUs are
     ///   [preemptible](Builder::preemption);
-    /// * a level has ready coroutines of which a vCPU has polled none for a second: once a minute
-    ///   for each level;
+    /// * a level has ready coroutines of which a vCPU has polled none for a second: at most once a
+    ///   minute for each level;
     /// * a detached coroutine has panicked.
     ///
-    /// Default: true, unless the environment variable `UPSHIFT_WARNINGS` is `0`. The first two take
+    /// Default: true, unless the environment variable `UPSHIFT_WARNINGS` is `0`. The first two need
     /// a thread, which looks 20 times a second while something is polled, and sleeps otherwise; if
-    /// the thread cannot be started they are not reported.
+    /// the thread cannot be started, they are not reported.
     ///
     /// ```
     /// let quiet = upshift::Runtime::builder().warnings(false).build()?;
@@ -531,8 +534,8 @@ impl Builder {
     }
 
     /// Runs `tell` on every thread that stops polling for a vCPU, once for each call of
-    /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more: a
-    /// [`Handle`](crate::Handle) starts coroutines from there.
+    /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more: use a
+    /// [`Handle`](crate::Handle) to start coroutines from there.
     ///
     /// ```
     /// use std::cell::Cell;
@@ -597,7 +600,7 @@ impl Builder {
                 ));
             }
             Builder { name, .. } if name.contains('\0') => {
-                "the name of a runtime is that of its threads: it cannot have a NUL in it"
+                "the name of a runtime must not contain a NUL, because its threads bear it"
             }
             Builder {
                 blocking_threads: 0,

@@ -1,4 +1,4 @@
-//! Watchdog and view of a runtime that is being built.
+//! The watchdog, and the socket for `upshift top` (the view), of a runtime that is being built.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::runtime::Runtime;
 pub(super) struct Observation {
     monitor: Option<Monitor>,
     on_stall: Option<OnStall>,
-    /// Set if the user asked for the watchdog.
+    /// Set if the user asked for the watchdog, or for something that needs it.
     is_wanted: bool,
     warnings: bool,
     #[cfg(feature = "observe")]

@@ -1,5 +1,6 @@
-//! Tests that user code is called while no lock of the runtime is held. Probes (wakers of another
-//! executor, and values) report each call within a use. Only debug builds count uses.
+//! Tests that user code is called only while no lock of the runtime is held. Probes (wakers of
+//! another executor, and values) report each call within a *use*, a section that holds such a lock
+//! or works on state that the threads of a vCPU share. Only debug builds count uses.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -92,7 +93,7 @@ fn gives_up<F: Future>(future: F) {
 fn assert_no_call_within_a_use() {
     assert_ne!(CALLS.replace(0), 0);
     let kinds = WITHIN_USE.take();
-    assert!(kinds.is_empty(), "within a use: {kinds:?}");
+    assert!(kinds.is_empty(), "called within a use: {kinds:?}");
 }
 
 #[test]
