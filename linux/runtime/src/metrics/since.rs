@@ -1,5 +1,7 @@
 //! The difference of two snapshots.
 
+use crate::preempt::PreemptionStats;
+
 use super::{LevelMetrics, Metrics, NamedMetrics, RingMetrics, VcpuMetrics};
 
 impl Metrics {
@@ -38,11 +40,23 @@ impl Metrics {
                 vcpu.subtract(before);
             }
         }
-        let (mine, theirs) = (&mut now.preemption, &earlier.preemption);
-        less(&mut mine.suspensions, theirs.suspensions);
-        less(&mut mine.wakeups, theirs.wakeups);
-        less(&mut mine.spurious_wakeups, theirs.spurious_wakeups);
-        less(&mut mine.services, theirs.services);
+        // All fields are named, so that a new counter is not forgotten.
+        let PreemptionStats {
+            vcpus: _,
+            suspensions,
+            suspended: _,
+            set_aside,
+            blocked: _,
+            wakeups,
+            spurious_wakeups,
+            services,
+        } = &mut now.preemption;
+        let before = &earlier.preemption;
+        less(suspensions, before.suspensions);
+        less(set_aside, before.set_aside);
+        less(wakeups, before.wakeups);
+        less(spurious_wakeups, before.spurious_wakeups);
+        less(services, before.services);
         for work in &mut now.named {
             if let Some(before) = earlier.named.iter().find(|old| old.name == work.name) {
                 work.subtract(before);
