@@ -257,7 +257,7 @@ fn spin_replies_come_in_the_order_of_completion() {
 }
 
 #[test]
-fn a_reply_leaves_before_the_requests_behind_it_are_served() {
+fn a_reply_leaves_before_the_requests_after_it_are_served() {
     const REQUESTS: u64 = 20;
     let server = spin_server();
     let mut stream = connect(&server);

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_is_read_behind_the_last_parenthesis() {
+    fn stat_is_read_after_the_last_parenthesis() {
         let stat = "7 (a) b (c) R 1 2 3 4 5 6 7 8 9 10 111 222 0 0 20 0 1";
         assert_eq!(ticks(stat), Some((111, 222)));
         assert_eq!(ticks("7 a"), None);

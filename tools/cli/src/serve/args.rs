@@ -26,11 +26,12 @@ Examples:
   upshift serve --tls-certificate cert.pem --tls-key key.pem --listen 0.0.0.0:443
   upshift serve --control /run/upshift.sock --ask 'reprio 17 4'
 
-SIGTERM and Ctrl-C drain: no new connections, requests in progress are answered (for at most
---drain-timeout), status 0. SIGHUP reloads configuration and certificates. The file also sets up
-several hosts with their folders and certificates, redirects, header fields, error pages and
-compression. A rule is CONDITIONS=LEVEL: a path, a method, `header:NAME[:VALUE]`, `peer:NETWORK`,
-in any combination. See docs/serve.md for details.";
+SIGTERM and Ctrl-C drain the server: it accepts no new connections, answers the requests in progress
+(for at most --drain-timeout) and exits with status 0. SIGHUP reloads configuration and
+certificates. The file also sets up several hosts with their folders and certificates, redirects,
+header fields, error pages and compression. A rule is CONDITIONS=LEVEL; the conditions are a path,
+a method, `header:NAME[:VALUE]` and `peer:NETWORK`, in any combination. See docs/serve.md for
+details.";
 
 /// Flags of `upshift serve`.
 #[derive(Debug, Clone, Args)]
@@ -40,7 +41,8 @@ pub(crate) struct ServeArgs {
     #[arg(value_name = "FOLDER")]
     root: Option<PathBuf>,
     /// Address to listen on, a port (`8080` on loopback, `:80` on all addresses), or
-    /// `unix:PATH[,mode=660]`; with `,plain` without TLS; may be repeated [default: 127.0.0.1:8080]
+    /// `unix:PATH[,mode=660]`; append `,plain` to disable TLS; may be repeated [default:
+    /// 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<Address>,
     /// Configuration file, reloaded on SIGHUP; flags override it
@@ -78,7 +80,8 @@ struct PriorityArgs {
     /// Level at which requests are received [default: 2]
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
     receive_level: Option<u8>,
-    /// Refuse requests that compute and would wait longer than this; not files [default: 100ms]
+    /// Refuse requests to computing endpoints that would wait longer than this (files are never
+    /// refused) [default: 100ms]
     #[arg(long, value_name = "TIME", value_parser = upshift_units::duration)]
     max_wait: Option<Duration>,
 }
@@ -351,7 +354,7 @@ mod tests {
                     .iter()
                     .any(|known| known.contains(&format!("`{flag}`"))),
             };
-            assert!(is_field, "--{flag} is in {known:?}, {of_tls}");
+            assert!(is_field, "--{flag} is not in {known:?}, {of_tls}");
         }
     }
 }

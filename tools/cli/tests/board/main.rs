@@ -243,7 +243,7 @@ fn a_daemon_and_its_guardian_lock_their_memory() {
     while !locked(pid) || !children().into_iter().any(locked) {
         assert!(
             Instant::now() < deadline,
-            "the daemon or its guardian is not locked"
+            "the memory of the daemon or of its guardian is not locked"
         );
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -302,7 +302,7 @@ fn a_daemon_notifies_its_service_manager_of_start_life_and_end() {
         String::from_utf8_lossy(&text[..length]).into_owned()
     };
     assert_eq!(next(), "READY=1\nSTATUS=cooperative");
-    // A daemon that reports to be ready answers.
+    // A daemon that has reported that it is ready answers.
     assert!(upshift(&path, &["daemon", "--status"]).status.success());
     assert_eq!(next(), "WATCHDOG=1");
     daemon.signal("TERM");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::harness::{Folder, Server, TIMEOUT, output, read_all, wait_until};
 
 #[test]
-fn sigterm_answers_current_requests_refuses_new_connections_and_ends_with_0() {
+fn after_sigterm_current_requests_are_answered_new_connections_refused_and_the_status_is_0() {
     let folder = Folder::new();
     let patient = ["--drain-timeout", "60s", "--max-wait", "60s"];
     let server = Server::start(&folder, &patient);
