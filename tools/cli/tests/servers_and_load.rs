@@ -37,7 +37,7 @@ impl Server {
             .map(|line| {
                 line.unwrap()
                     .strip_prefix("listening on ")
-                    .expect("the address")
+                    .expect("the line has no address")
                     .parse()
                     .unwrap()
             })

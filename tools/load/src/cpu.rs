@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_make_the_exact_total() {
+    fn user_and_system_time_add_up_to_the_exact_total() {
         let at = |ms, user_ticks, sys_ticks| Reading {
             total: Duration::from_millis(ms),
             user_ticks,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_use_of_several_processes_is_added() {
+    fn cpu_times_of_several_processes_are_added() {
         let used = |user, sys| CpuUse {
             user: Duration::from_millis(user),
             sys: Duration::from_millis(sys),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_this_process_is_seen() {
+    fn cpu_time_of_this_process_is_measured() {
         let before = Reading::for_process(std::process::id()).unwrap();
         let mut x = 1u64;
         while Reading::for_process(std::process::id()).unwrap().total - before.total

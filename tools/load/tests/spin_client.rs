@@ -96,7 +96,7 @@ fn replies_in_another_order_find_their_requests() {
 }
 
 #[test]
-fn replies_within_the_drain_count() {
+fn replies_within_the_drain_are_counted() {
     let target = serve(|mut stream| {
         let mut frame = [0; FRAME];
         stream.read_exact(&mut frame)?;

@@ -216,7 +216,7 @@ fn any_event() -> impl Strategy<Value = (u64, u32, EventKind)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn any_events_make_a_balanced_file_and_a_picture(
+    fn any_events_make_a_balanced_file_and_a_well_formed_picture(
         events in prop::collection::vec(any_event(), 0..300),
         sorted in any::<bool>(),
         lost in any::<u64>(),

@@ -190,7 +190,7 @@ mod tests {
             runs += 1;
             anyhow::bail!("the server died")
         });
-        let part = part.expect("no interruption");
+        let part = part.expect("the run was interrupted");
         assert_eq!((runs, part.rows.len(), part.lines.len()), (2, 0, 1));
         assert!(part.lines[0].text.contains("the server died"));
         assert!(run_with_retry("", || Err(Interrupted(2).into())).is_err());

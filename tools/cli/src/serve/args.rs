@@ -307,7 +307,7 @@ mod tests {
         use clap::Parser;
 
         let words = ["upshift", "serve"].into_iter().chain(flags.split(' '));
-        let cli = Cli::try_parse_from(words).expect("flags");
+        let cli = Cli::try_parse_from(words).expect("valid flags");
         let crate::args::Command::Serve(args) = cli.command else {
             panic!("another command")
         };
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_takes_the_words_of_the_file_too() {
+    fn a_switch_also_takes_the_words_of_the_configuration_file() {
         for flags in ["--listing off --hidden on", "--listing false --hidden true"] {
             let files = settings(flags).files;
             assert!(!files.listing && files.hidden, "{flags}");
@@ -343,7 +343,7 @@ mod tests {
         let of_tls = fields("[tls]");
         let mut cli = Cli::command();
         cli.build();
-        let serve = cli.find_subcommand("serve").expect("the command");
+        let serve = cli.find_subcommand("serve").expect("a command `serve`");
         for flag in serve.get_opts().filter_map(clap::Arg::get_long) {
             if PROCESS_FLAGS.contains(&flag) {
                 continue;

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_shows_its_end_at_80_and_100_columns() {
+    fn the_end_of_a_source_location_is_shown_at_80_and_100_columns() {
         for width in [80, 100] {
             let page = page(width, Bottom::Polls);
             let shown = |row: &String| row.trim_end().ends_with("server.rs:191:17");

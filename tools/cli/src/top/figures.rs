@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_short_and_texts_are_clean() {
+    fn figures_are_short_and_texts_have_no_control_characters() {
         let rates = [0.0, 0.25, 12.4, 999.0, 1_234.0, 56_789.0, 1.5e6, 2e8].map(rate);
         assert_eq!(
             rates,
