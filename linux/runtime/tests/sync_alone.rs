@@ -122,7 +122,7 @@ fn every_message_is_dropped_once() {
     assert_eq!(
         Arc::strong_count(&message),
         2,
-        "only the waiting sender holds the message"
+        "the channel still holds messages"
     );
     drop(waiting);
     drop(sender);

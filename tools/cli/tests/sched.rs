@@ -312,8 +312,8 @@ fn processes_are_named_by_their_command() {
     // At most 15 characters of the name are shown.
     let name = format!("ups-{}", std::process::id());
     let program = std::env::temp_dir().join(&name);
-    // A separate process copies: a child that another test forks here would hold the file open for
-    // writing.
+    // A separate process makes the copy. A child that another test forks from this process could
+    // hold the file open for writing, and then the copy could not be executed.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let start = |_| {
@@ -391,8 +391,8 @@ fn a_matching_process_that_cannot_be_scheduled_is_left_out() {
     }
     let name = format!("upl-{}", std::process::id());
     let program = std::env::temp_dir().join(&name);
-    // A separate process copies: a child that another test forks here would hold the file open for
-    // writing.
+    // A separate process makes the copy. A child that another test forks from this process could
+    // hold the file open for writing, and then the copy could not be executed.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let start = |words: &[&str]| {

@@ -224,7 +224,8 @@ fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
     assert_eq!(report["total"]["connections"], 4, "shared by classes");
     assert!(of(0, "requests") > of(1, "requests"));
     assert!(of(1, "requests") > 0.0);
-    // Half of the nominal 1 ms: the duration of a burn varies with the frequency of the CPU.
+    // The bound is half of the nominal 1 ms, because the duration of a burn varies with the
+    // frequency of the CPU.
     assert!(of(1, "p50") >= 500.0, "a long request takes its time");
     assert!(of(0, "p50") <= of(0, "p90") && of(0, "p90") <= of(0, "p99"));
     assert!(report["server_cpu_us"].is_array());

@@ -89,7 +89,7 @@ impl Reading {
         let user = later.user_ticks.saturating_sub(self.user_ticks);
         let sys = later.sys_ticks.saturating_sub(self.sys_ticks);
         if user + sys == 0 {
-            // Less than a tick: the split is not known.
+            // Both times are less than a tick, so their proportion is not known.
             return CpuUse {
                 user: total / 2,
                 sys: total - total / 2,

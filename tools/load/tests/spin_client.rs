@@ -35,7 +35,8 @@ fn classes_are_drawn_by_share_and_counted_separately() {
     assert!((all - 600.0).abs() < 150.0, "{all} requests");
     let share = (long.requests + long.unanswered) as f64 / all;
     assert!((0.03..0.25).contains(&share), "{share} are long");
-    // Half of the time: the duration of a burn varies with the frequency of the CPU.
+    // The bound is half of the service time, because the duration of a burn varies with the
+    // frequency of the CPU.
     assert!(long.quantile(0.5) >= MS, "a long request takes its time");
     assert!(short.quantile(0.1) < long.quantile(0.5));
     assert!(short.quantile(0.5) <= short.quantile(0.99));

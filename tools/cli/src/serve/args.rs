@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(settings("--ceiling 0").ceiling, 0);
         assert_eq!(settings("--ceiling 7").ceiling, 7);
         for text in ["8", "9", "-1", "low"] {
-            let error = urgency(text).expect_err("no urgency");
+            let error = urgency(text).expect_err("not an urgency");
             let expected = format!("`{text}`: urgencies go from 0 (most urgent) to 7");
             assert_eq!(error, expected);
         }

@@ -89,7 +89,7 @@ fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
         while !answer.ends_with(b"here") {
             let mut piece = [0; 512];
             let count = stream.read(&mut piece).unwrap();
-            assert_ne!(count, 0, "closed");
+            assert_ne!(count, 0, "the connection was closed");
             answer.extend(&piece[..count]);
         }
         stream

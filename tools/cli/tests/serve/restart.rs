@@ -71,7 +71,7 @@ impl Load {
         let mut client = self.0.take().expect("the client is ended once");
         assert!(
             client.try_wait().unwrap().is_none(),
-            "the load ended before"
+            "the load ended before it was interrupted"
         );
         let interrupt = ["-c", "kill -s INT \"$0\"", &client.id().to_string()];
         assert!(
@@ -209,7 +209,7 @@ impl Seen {
                 RST_STREAM => panic!("stream {id} was reset: {payload:?}"),
                 GOAWAY => {
                     let (last_stream, code) = (number(&payload), number(&payload[4..]));
-                    assert_eq!(code, 0, "an error");
+                    assert_eq!(code, 0, "GOAWAY has an error code");
                     assert!(
                         last_stream <= last,
                         "GOAWAY named {last} before, and now {last_stream}"
