@@ -37,7 +37,7 @@ fn classes_are_drawn_by_share_and_counted_separately() {
     assert!((0.03..0.25).contains(&share), "{share} are long");
     // The bound is half of the service time, because the duration of a burn varies with the
     // frequency of the CPU.
-    assert!(long.quantile(0.5) >= MS, "a long request takes its time");
+    assert!(long.quantile(0.5) >= MS, "a long request is too short");
     assert!(short.quantile(0.1) < long.quantile(0.5));
     assert!(short.quantile(0.5) <= short.quantile(0.99));
     assert_eq!(short.requests, short.latency.len());
@@ -90,7 +90,7 @@ fn replies_in_another_order_find_their_requests() {
     let group = &outcome.groups[0];
     assert_eq!(group.errors, 0, "{:?}", group.first_error);
     assert!(group.requests >= 400);
-    assert!(group.unanswered < 4, "only a partial four is unanswered");
+    assert!(group.unanswered < 4, "four or more are unanswered");
     // Of four requests that arrive 0.5 ms apart the first waits for 1.5 ms, and the last does not
     // wait.
     assert!(group.quantile(0.95) >= MS);

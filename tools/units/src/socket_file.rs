@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o600);
         assert!(SocketFile::bound_to(&socket).is_err());
         drop(file);
-        assert!(fs::symlink_metadata(&socket).is_ok(), "another file");
+        assert!(fs::symlink_metadata(&socket).is_ok(), "a link was removed");
     }
 
     #[test]

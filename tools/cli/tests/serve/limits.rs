@@ -108,7 +108,7 @@ fn clients_that_read_nothing_cost_little_memory_which_is_returned() {
     drop(readers);
     // Receive buffers stay; they are much smaller than the buffers of pending responses.
     let stays = ((most - before) / 3).max(8);
-    wait_until("the memory", || resident(&server) < before + stays);
+    wait_until("free memory", || resident(&server) < before + stays);
 }
 
 /// Starts a server under a limit of the shell, with its messages in `FOLDER/stderr`.
