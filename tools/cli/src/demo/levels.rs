@@ -94,7 +94,7 @@ fn part(runs: &Runs) -> Part {
     }
     if runs.levels.total.per_second > 0.97 * total {
         lines.push(Line::note(
-            "All of the offered load was served: there was no overload, and levels had little effect.",
+            "All of the offered load was served: there was no overload, so levels mattered little.",
         ));
     }
     Part {

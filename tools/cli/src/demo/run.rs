@@ -103,7 +103,7 @@ fn run_with_retry(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<P
     let (share, mut part) = best;
     if share.is_finite() && share > MAX_FOREIGN_SHARE {
         part.lines.push(Line::note(format!(
-            "Other programs used {:.0} % of the CPUs meanwhile: repeat the demo on a quiet machine.",
+            "Other programs used {:.0} % of the CPUs: repeat the demo on a quiet machine.",
             100.0 * share
         )));
     }

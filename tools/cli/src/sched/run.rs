@@ -212,7 +212,7 @@ fn report_left_out(reasons: Vec<SchedError>, matched: usize) -> Result<()> {
     let mut reported: Vec<SchedError> = reasons;
     reported.retain(|error| !matches!(error, SchedError::NoSuchProcess(_)));
     if left_out == matched && !reported.is_empty() {
-        return Err(reported.swap_remove(0)).context("cannot schedule any of the matching processes");
+        return Err(reported.swap_remove(0)).context("cannot schedule any matching process");
     }
     for error in &reported {
         // The reader may be gone.
