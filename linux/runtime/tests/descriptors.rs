@@ -82,13 +82,13 @@ fn running_out_of_descriptors_is_a_temporary_error() {
         files.pop();
         let client = std::net::TcpStream::connect(address).unwrap();
         let accepted = time::timeout(Duration::from_secs(20), listener.accept()).await;
-        assert!(is_exhaustion(accepted.expect("the accept waits")));
+        assert!(is_exhaustion(accepted.expect("the accept did not end")));
         drop(files);
         assert_eq!(upshift::fs::read(&long).await.unwrap(), vec![7; 50_000]);
         assert_eq!(upshift::fs::read(&short).await.unwrap(), vec![7; 100]);
         // The connection was not lost, but waited in the queue.
         let accepted = time::timeout(Duration::from_secs(20), listener.accept()).await;
-        let (mut stream, peer) = accepted.expect("the accept waits").unwrap();
+        let (mut stream, peer) = accepted.expect("the accept did not end").unwrap();
         assert_eq!(peer, client.local_addr().unwrap());
         drop(client);
         assert!(stream.recv().await.unwrap().is_empty());

@@ -21,7 +21,7 @@ fn limit_file_size(bytes: libc::rlim_t) {
 }
 
 #[test]
-fn after_a_failed_write_the_position_is_behind_the_written_bytes() {
+fn after_a_failed_write_the_position_is_after_the_written_bytes() {
     // SAFETY: SIG_IGN is not a function.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Tests of files, and of system calls in two forms.
+//! Tests of files, and of system calls in their synchronous and asynchronous forms.
 
 #[path = "support/block_on.rs"]
 mod block_on;

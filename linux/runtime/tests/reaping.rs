@@ -101,7 +101,7 @@ fn completions_that_may_be_more_urgent_are_reaped_every_interval() {
 
 /// The waiting coroutine would be queued at the tail in any case.
 #[test]
-fn completions_not_above_the_ready_level_are_reaped_every_five_intervals() {
+fn completions_no_more_urgent_than_ready_work_are_reaped_every_five_intervals() {
     let Outcome { enters, took, .. } = wait_beside_polls(EQUAL, true);
     // The vCPU may enter its ring twice in a row if data arrives meanwhile.
     let max_enters = 2 * (took.as_nanos() / (5 * INTERVAL).as_nanos()) + 4;

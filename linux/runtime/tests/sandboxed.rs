@@ -40,8 +40,8 @@ fn forbid_membarrier() -> bool {
     }
 }
 
-/// A vCPU that steals from another vCPU has to end the bias of that vCPU's lock, for which there is
-/// no other barrier.
+/// The lock of a vCPU is biased to the thread of the vCPU, which takes it without an atomic step. A
+/// vCPU that steals from another has to end this bias, and only `membarrier` can do that.
 #[test]
 fn a_process_that_forbids_membarrier_aborts_with_a_message_that_names_the_call() {
     if std::env::var_os(CHILD).is_some() {

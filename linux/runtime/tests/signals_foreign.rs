@@ -1,5 +1,5 @@
-//! Tests of wakers of other executors that wait for signals: a waker that panics or polls at once
-//! does not affect other listeners.
+//! Tests of signal listeners polled by other executors: a waker that panics, or polls inside
+//! `wake`, does not affect other listeners.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,7 +41,7 @@ fn assert_signal_arrives(number: i32) {
 }
 
 #[test]
-fn a_waker_that_panics_does_not_end_signals() {
+fn a_waker_that_panics_does_not_stop_signal_delivery() {
     let mut signals = Signals::new([SIGUSR1]).unwrap();
     let mut wait = Box::pin(signals.recv());
     let panics = Arc::new(PanickingWaker::default());
@@ -59,7 +59,7 @@ fn a_waker_that_panics_does_not_end_signals() {
 
 type Polled = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// An executor that polls its future in the wake.
+/// An executor that polls its future inside `wake`.
 struct PollOnWake(Mutex<Polled>);
 
 impl Wake for PollOnWake {

@@ -1,7 +1,7 @@
-//! Tests of the primitives outside of a runtime, where every waiter has the default level: the
-//! order of equals, drops, and panics of user code. Their other behaviour is that of tokio's
-//! primitives, whose published tests are run against them (`cargo xtask compat tokio`).
-//! `models/tests/loom_sync.rs` explores all interleavings.
+//! Tests of the synchronization primitives outside of a runtime, where every waiter has the default
+//! level: the order of equals, drops, and panics of user code. Their other behaviour is that of
+//! tokio's primitives, whose published tests are run against them (`cargo xtask compat tokio`).
+//! `scheduler/models/tests/loom_sync.rs` explores all interleavings.
 
 #[path = "support/probe.rs"]
 mod probe;
@@ -122,7 +122,7 @@ fn every_message_is_dropped_once() {
     assert_eq!(
         Arc::strong_count(&message),
         2,
-        "only the waiting sender holds the message"
+        "the channel still holds messages"
     );
     drop(waiting);
     drop(sender);

@@ -1,5 +1,5 @@
-//! Tests of the primitives in a runtime: waiters are served by level, the mutex lends levels, and
-//! futures that are always ready yield.
+//! Tests of the synchronization primitives in a runtime: waiters are served by level, the mutex
+//! lends levels, and futures that are always ready yield.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};
@@ -246,7 +246,7 @@ fn a_primitive_that_is_always_ready_yields() {
 }
 
 #[test]
-fn a_blocking_call_in_a_coroutine_panics_with_advice() {
+fn a_blocking_call_in_a_coroutine_panics() {
     let panic = runtime_with_one_vcpu().block_on(async {
         let (sender, _receiver) = mpsc::channel(1);
         upshift::spawn(async move { sender.blocking_send(1) }, Level::DEFAULT)

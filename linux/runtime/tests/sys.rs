@@ -288,7 +288,7 @@ fn without_a_runtime_the_asynchronous_form_fails_and_returns_the_buffer() {
     let cx = &mut std::task::Context::from_waker(waker);
     let mut call = std::pin::pin!(read!(&reader, vec![7; 4], cid));
     let std::task::Poll::Ready((result, buffer)) = call.as_mut().poll(cx) else {
-        panic!("the call is in flight");
+        panic!("the call was started outside of a runtime");
     };
     assert!(
         result
@@ -299,7 +299,7 @@ fn without_a_runtime_the_asynchronous_form_fails_and_returns_the_buffer() {
     assert_eq!(buffer, [7; 4]);
     let mut call = std::pin::pin!(fsync!(&reader, cid));
     let std::task::Poll::Ready(result) = call.as_mut().poll(cx) else {
-        panic!("the call is in flight");
+        panic!("the call was started outside of a runtime");
     };
     assert!(
         result

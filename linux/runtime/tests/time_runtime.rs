@@ -227,6 +227,7 @@ fn time_cannot_be_paused_with_preemption() {
     let builder = Runtime::builder().vcpus(1);
     let runtime = builder.preemption(upshift::Preemption::Preferred).build();
     let runtime = runtime.unwrap();
+    // Where the kernel permits no preemption, this assertion causes the expected panic.
     assert_eq!(
         runtime.handle().preemption_stats().vcpus,
         1,
@@ -252,7 +253,8 @@ fn advancing_time_to_its_end_ends_no_longer_sleep() {
     });
 }
 
-/// The first runtime is not in `block_on` then, and serves no timers.
+/// The sleep begins in the first runtime, which is not in `block_on` while the second polls the
+/// sleep, and thus serves no timers.
 #[test]
 fn a_sleep_that_another_runtime_polls_ends_there() {
     let (first, second) = (runtime_with_one_vcpu(), runtime_with_one_vcpu());

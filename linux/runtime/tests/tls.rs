@@ -1,4 +1,4 @@
-//! Tests of TLS over the runtime's streams: handshakes, much data in both directions, invalid
+//! Tests of TLS over the runtime's streams: handshakes, large transfers in both directions, faulty
 //! peers.
 
 #[path = "support/block_on.rs"]
@@ -36,7 +36,7 @@ fn acceptor_and_connector(identity: &Identity) -> (Acceptor, Connector) {
     (Acceptor::new(server), Connector::new(client))
 }
 
-/// Sends data to an echo server and back.
+/// Sends 2 MiB to an echo server over TLS, and checks what it sends back.
 fn check_echo(runtime: &Runtime) {
     let (acceptor, connector) = acceptor_and_connector(&identity("localhost"));
     runtime.block_on(async {
@@ -70,12 +70,12 @@ fn check_echo(runtime: &Runtime) {
 }
 
 #[test]
-fn much_data_is_sent_in_both_directions_over_tcp() {
+fn large_transfers_work_in_both_directions_over_tcp() {
     check_echo(&Runtime::builder().vcpus(1).build().unwrap());
 }
 
 #[test]
-fn much_data_is_sent_in_both_directions_on_preemptible_vcpus() {
+fn large_transfers_work_in_both_directions_on_preemptible_vcpus() {
     let builder = Runtime::builder()
         .vcpus(2)
         .preemption(Preemption::Preferred);
@@ -101,7 +101,7 @@ fn a_certificate_for_another_host_or_from_an_unknown_issuer_is_refused() {
 }
 
 #[test]
-fn peers_without_tls_and_silent_peers_are_errors() {
+fn faulty_peers_are_errors_and_silent_peers_time_out() {
     block_on(async {
         let (acceptor, connector) = acceptor_and_connector(&identity("localhost"));
         let (mut client, server) = UnixStream::pair().unwrap();
@@ -130,7 +130,7 @@ fn peers_without_tls_and_silent_peers_are_errors() {
 }
 
 #[test]
-fn errors_name_the_faulty_file() {
+fn errors_name_what_is_wrong() {
     let good = identity("localhost");
     let other = identity("localhost");
     let fails = |certificate: &str, key: &str| {
@@ -145,7 +145,7 @@ fn errors_name_the_faulty_file() {
 }
 
 #[test]
-fn futures_of_tls_may_move_between_threads() {
+fn tls_futures_may_move_between_threads() {
     fn assert_send<T: Send>(_: T) {}
     #[expect(dead_code, reason = "it only has to compile")]
     fn all(acceptor: &'static Acceptor, connector: &'static Connector, stream: [TcpStream; 2]) {

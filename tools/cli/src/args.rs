@@ -1,6 +1,6 @@
 //! The command line: the subcommands, composed of the flags of each.
 //!
-//! Modules `args` only describe flags; they open and start nothing. The parsers of
+//! The modules named `args` only describe flags; they open and start nothing. The parsers of
 //! [`crate::values`] check every value, so the fields of these structs are in range.
 
 use clap::{Parser, Subcommand};
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Calibrate(CalibrateArgs),
     /// Report what works on this machine and how to enable the rest, on one screen
     Doctor(DoctorArgs),
-    /// Serve squares of matrices: receive, queue, compute, queue, send per connection
+    /// Serve squares of matrices; each connection has three coroutines: receive, compute, send
     MatrixServer(ServerArgs),
     /// Serve `Hello, World!` over HTTP/1.1 and 1.0 with keep-alive and pipelining
     PlaintextServer(ServerArgs),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn preemption_is_on_in_serve_and_off_in_the_servers_of_benchmarks() {
+    fn preemption_is_on_by_default_in_serve_and_off_in_the_test_servers() {
         let served = |line: &str| {
             let Command::Serve(args) = parse(line).unwrap().command else {
                 panic!("wrong command")
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn open_and_closed_loop_exclude_each_other() {
+    fn the_flags_that_set_a_pace_exclude_each_other() {
         let base = "upshift load matrix --connect 127.0.0.1:1";
         assert!(parse(&format!("{base} --closed --rate 5")).is_err());
         assert!(parse(&format!("{base} --period 1ms --rate 5")).is_err());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn help_texts_fit_into_the_width_of_the_help() {
+    fn examples_fit_into_the_width_of_the_help() {
         for command in Cli::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string);
             for line in help.unwrap_or_default().lines() {

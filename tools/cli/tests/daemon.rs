@@ -1,4 +1,4 @@
-//! `upshift daemon` as a user runs it: the messages of its start.
+//! `upshift daemon` as a user runs it: the messages of its start, and the errors of unknown flags.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

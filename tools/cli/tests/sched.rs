@@ -77,7 +77,7 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
         }
         began.elapsed()
     };
-    let give_back = || {
+    let time_to_restore = || {
         // The spinners have their own CPU limit, since this process may be killed.
         let spin = "ulimit -t 20; while :; do :; done";
         let spinner = |_| KillOnDrop::start(Command::new("sh").args(["-c", spin]));
@@ -97,10 +97,11 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
         kill_process(pid, Signal::TERM).unwrap();
         wait_until(&|| !spinners.iter().any(KillOnDrop::is_elevated))
     };
-    // Ordinary threads run when the kernel throttles SCHED_FIFO, after most of its period.
+    // If the scheduler's main thread were ordinary, it would handle the signal only when the kernel
+    // throttles SCHED_FIFO, after most of the kernel's period.
     let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
     let period = Duration::from_micros(period.trim().parse().unwrap());
-    let best = (0..3).map(|_| give_back()).min().unwrap();
+    let best = (0..3).map(|_| time_to_restore()).min().unwrap();
     assert!(best < period / 4, "{best:?}");
 }
 
@@ -155,7 +156,7 @@ fn two_commands_take_turns_and_leave_a_trace_and_a_drawing() {
 }
 
 #[test]
-fn a_full_disk_costs_the_drawing_and_not_the_result() {
+fn output_files_and_the_printed_result_do_not_depend_on_each_other() {
     if !permitted() {
         return;
     }
@@ -311,8 +312,8 @@ fn processes_are_named_by_their_command() {
     // At most 15 characters of the name are shown.
     let name = format!("ups-{}", std::process::id());
     let program = std::env::temp_dir().join(&name);
-    // A separate process copies: a child that another test forks here would hold the file open for
-    // writing.
+    // A separate process makes the copy. A child that another test forks from this process could
+    // hold the file open for writing, and then the copy could not be executed.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let start = |_| {
@@ -390,8 +391,8 @@ fn a_matching_process_that_cannot_be_scheduled_is_left_out() {
     }
     let name = format!("upl-{}", std::process::id());
     let program = std::env::temp_dir().join(&name);
-    // A separate process copies: a child that another test forks here would hold the file open for
-    // writing.
+    // A separate process makes the copy. A child that another test forks from this process could
+    // hold the file open for writing, and then the copy could not be executed.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let start = |words: &[&str]| {
@@ -406,7 +407,7 @@ fn a_matching_process_that_cannot_be_scheduled_is_left_out() {
     let (cpu, path) = (cpu(), program.to_str().unwrap());
     let fixed = ["--cpu", &cpu, "--floor", "50us", "--for", "200ms", "--json"];
     let limited = start(&["prlimit", "--rttime=100000", path]);
-    // As the only selection, it is an error.
+    // If no other process matches, the command fails.
     let reason = error(&[&["rr", "--comm", &name][..], &fixed].concat());
     assert!(reason.contains("RLIMIT_RTTIME"), "{reason}");
     let _ordinary = start(&[path]);

@@ -37,7 +37,7 @@ impl Server {
             .map(|line| {
                 line.unwrap()
                     .strip_prefix("listening on ")
-                    .expect("the address")
+                    .expect("the line has no address")
                     .parse()
                     .unwrap()
             })
@@ -224,8 +224,9 @@ fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
     assert_eq!(report["total"]["connections"], 4, "shared by classes");
     assert!(of(0, "requests") > of(1, "requests"));
     assert!(of(1, "requests") > 0.0);
-    // Half of the nominal 1 ms: the duration of a burn varies with the frequency of the CPU.
-    assert!(of(1, "p50") >= 500.0, "a long request takes its time");
+    // The bound is half of the nominal 1 ms, because the duration of a burn varies with the
+    // frequency of the CPU.
+    assert!(of(1, "p50") >= 500.0, "a long request is too short");
     assert!(of(0, "p50") <= of(0, "p90") && of(0, "p90") <= of(0, "p99"));
     assert!(report["server_cpu_us"].is_array());
     server.signal("TERM");
@@ -250,14 +251,14 @@ fn spin_replies_come_in_the_order_of_completion() {
     assert_eq!(
         replies.len(),
         4,
-        "each request is answered once, also after the input has ended"
+        "not every request is answered once after the input has ended"
     );
     assert!(position(2) < position(3), "level 0 before level 9");
     assert!(position(3) < position(0), "level 9 before level 40");
 }
 
 #[test]
-fn a_reply_leaves_before_the_requests_behind_it_are_served() {
+fn a_reply_leaves_before_the_requests_after_it_are_served() {
     const REQUESTS: u64 = 20;
     let server = spin_server();
     let mut stream = connect(&server);

@@ -329,7 +329,7 @@ impl Drop for Busy {
 }
 
 #[test]
-fn a_running_process_is_recorded_in_both_forms() {
+fn a_running_process_is_recorded_in_both_formats() {
     let dir = TestDir::new("record");
     let server = Server::start(&dir, &["--observe"], "0");
     let busy = Busy::start(&server);

@@ -89,7 +89,7 @@ impl Reading {
         let user = later.user_ticks.saturating_sub(self.user_ticks);
         let sys = later.sys_ticks.saturating_sub(self.sys_ticks);
         if user + sys == 0 {
-            // Less than a tick: the split is not known.
+            // Both times are less than a tick, so their proportion is not known.
             return CpuUse {
                 user: total / 2,
                 sys: total - total / 2,
@@ -122,14 +122,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_is_read_behind_the_last_parenthesis() {
+    fn stat_is_read_after_the_last_parenthesis() {
         let stat = "7 (a) b (c) R 1 2 3 4 5 6 7 8 9 10 111 222 0 0 20 0 1";
         assert_eq!(ticks(stat), Some((111, 222)));
         assert_eq!(ticks("7 a"), None);
     }
 
     #[test]
-    fn the_parts_make_the_exact_total() {
+    fn user_and_system_time_add_up_to_the_exact_total() {
         let at = |ms, user_ticks, sys_ticks| Reading {
             total: Duration::from_millis(ms),
             user_ticks,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_use_of_several_processes_is_added() {
+    fn cpu_times_of_several_processes_are_added() {
         let used = |user, sys| CpuUse {
             user: Duration::from_millis(user),
             sys: Duration::from_millis(sys),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_this_process_is_seen() {
+    fn cpu_time_of_this_process_is_measured() {
         let before = Reading::for_process(std::process::id()).unwrap();
         let mut x = 1u64;
         while Reading::for_process(std::process::id()).unwrap().total - before.total

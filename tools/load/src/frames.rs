@@ -1,7 +1,7 @@
 //! Cuts the byte stream of a connection into matrix frames, for any segmentation.
 //!
 //! One [`Frames`] per connection. A frame costs one allocation and one copy; its memory grows with
-//! the bytes that arrive, so a length alone claims little.
+//! the bytes that arrive, so a client that only announces a large frame claims little memory.
 
 use crate::matrix::{self, FrameError, HEADER};
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_length_is_refused_without_an_allocation() {
+    fn an_invalid_length_is_refused_and_a_large_one_claims_little_memory() {
         for length in [0u32, 7, u32::MAX] {
             assert!(
                 Frames::default()

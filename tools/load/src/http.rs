@@ -1,9 +1,9 @@
 //! The plaintext service over HTTP/1.1 and HTTP/1.0: reply bytes and a request scanner that all
 //! servers share.
 //!
-//! [`answer`] turns received bytes into reply bytes. It is a pure function of its input: an
-//! incomplete request is offered again with more bytes behind it. It allocates only when `out` must
-//! grow. A request with a few headers costs about 100 ns, nearly all of it in `httparse`. No
+//! [`answer`] turns received bytes into reply bytes. It is a pure function of its input: the caller
+//! passes an incomplete request again, with the bytes that follow. It allocates only when `out`
+//! must grow. A request with a few headers costs about 100 ns, nearly all of it in `httparse`. No
 //! request is recognised by comparing it with an earlier request: other servers under the same load
 //! parse each request, and so does this scanner.
 //!

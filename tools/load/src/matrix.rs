@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn square_wraps() {
+    fn square_wraps_around_on_overflow() {
         let payload = u64::MAX.to_le_bytes();
         let mut out = Vec::new();
         square(&payload, 1, &mut out);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn order_accepts_exactly_the_squares() {
+    fn order_accepts_only_the_sizes_of_square_matrices() {
         let mut expected = 1;
         for len in 1..=payload_len(50) as u32 {
             if len as usize == payload_len(expected) {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn order_refuses_zero_and_too_large_with_advice() {
+    fn order_refuses_empty_and_too_large_payloads() {
         assert_eq!(order(0), Err(FrameError::Empty));
         let over = payload_len(MAX_N) as u32 + 1;
         for len in [over, u32::MAX] {

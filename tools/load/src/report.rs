@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_ends_with_the_samples() {
+    fn a_curve_ends_where_the_samples_are_too_few() {
         let mut latency = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
         for i in 1..=1000u64 {
             latency.record(i * 1000).unwrap();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_three_little_endian_words() {
+    fn a_request_is_three_little_endian_words() {
         let bytes = Request {
             service: 0x0102,
             level: 3,

@@ -43,7 +43,7 @@ pub enum SeriesStyle {
     Curve,
     /// A dashed line without dots.
     DashedCurve,
-    /// A bar per point; x counts the group.
+    /// A bar per point; x is the index of its group.
     Bar,
 }
 

@@ -71,7 +71,8 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Returns the table in Markdown, with its title as it is and an empty line after each.
+    /// Returns the table in Markdown: the unchanged title, an empty line, the table, and another
+    /// empty line.
     #[must_use]
     pub fn markdown(&self) -> String {
         let line = |cells: &mut dyn Iterator<Item = &str>| {

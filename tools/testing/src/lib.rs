@@ -32,7 +32,7 @@ pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
 pub fn wait_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
     while !condition() {
-        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        assert!(Instant::now() < end, "did not happen in {limit:?}: {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! An arrow (a flow) goes from each wake on a vCPU to the poll that it causes. A poll is named by
 //! the spawn site of its coroutine; its category is its level, and its colour (in
-//! `chrome://tracing`) that of eight levels.
+//! `chrome://tracing`) is shared by eight adjacent levels.
 //!
 //! Begins and ends are balanced on each track for any events. A poll that was under way when the
 //! recording began starts with it; a poll that is under way at the end ends with it; after a lost
@@ -69,7 +69,8 @@ struct Track {
     /// Set once an event of the vCPU was seen.
     known: bool,
     is_awake: bool,
-    /// Set from the beginning of the recording until a poll is seen.
+    /// Set from the beginning of the recording until a poll is seen: a poll may have been under way
+    /// then.
     is_unknown: bool,
     poll: Option<CoroutineId>,
 }

@@ -117,7 +117,7 @@ fn a_wake_is_an_arrow_to_the_poll_and_parked_is_empty() {
 }
 
 #[test]
-fn earlier_polls_begin_with_the_recording() {
+fn polls_under_way_at_the_start_begin_with_the_recording() {
     let mut timeline = Timeline::new("");
     let coroutine = coroutine(&mut timeline, 1, 9, Some(0));
     timeline.add(4_000, 0, EventKind::Coroutine(Step::Yielded, coroutine));
@@ -216,7 +216,7 @@ fn any_event() -> impl Strategy<Value = (u64, u32, EventKind)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn any_events_make_a_balanced_file_and_a_picture(
+    fn any_events_make_a_balanced_file_and_a_well_formed_picture(
         events in prop::collection::vec(any_event(), 0..300),
         sorted in any::<bool>(),
         lost in any::<u64>(),

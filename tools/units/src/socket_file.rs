@@ -104,7 +104,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of `socket`, within two seconds. Its file holds the number of this process.
+    /// Takes the lock of `socket`, within two seconds. Its file contains the id of this process.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] if another process holds the lock ([`Lock::holder`]); errors of
@@ -299,7 +299,7 @@ fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Re
     Ok(())
 }
 
-/// Whether the user has no number in this user namespace. In such a namespace the daemon does not
+/// Whether the user has no number in this user namespace. In such a namespace the server does not
 /// have root's rights over files of such users, who include the machine's root.
 fn is_unmapped(uid: u32) -> bool {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o600);
         assert!(SocketFile::bound_to(&socket).is_err());
         drop(file);
-        assert!(fs::symlink_metadata(&socket).is_ok(), "another file");
+        assert!(fs::symlink_metadata(&socket).is_ok(), "a link was removed");
     }
 
     #[test]
@@ -428,7 +428,7 @@ mod tests {
     fn only_the_socket_of_a_dead_server_is_replaced() {
         let folder = Folder::new("stale");
         let path = folder.0.join("socket");
-        // The file of a listener of the standard library stays.
+        // The listener of the standard library leaves its file behind.
         drop(UnixListener::bind(&path).unwrap());
         let (first, first_file) = listen(&path, Some(0o600), 4).unwrap();
         drop(first);

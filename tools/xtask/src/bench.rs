@@ -58,7 +58,7 @@ fn is_whole_run(args: &[String]) -> bool {
 }
 
 /// Measures the two workspaces with pages of their own, MPI and the kernel. The kernel's evaluation
-/// leaves the points that it has measured at this commit.
+/// does not repeat the points that it has already measured at this commit.
 fn other_pages(root: &Path) -> ExitCode {
     let code = mpi::command(root, &["bench".to_owned()]);
     if code != ExitCode::SUCCESS {

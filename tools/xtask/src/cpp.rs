@@ -45,7 +45,7 @@ struct Flavour {
     build_type: &'static str,
 }
 
-/// Tests that run in every flavour, with their arguments.
+/// Tests that run in every flavour.
 const TESTS: [&str; 13] = [
     "test_coroutines",
     "test_closures",
@@ -91,7 +91,7 @@ fn flavours() -> Vec<Flavour> {
 /// Returns the compiler whose ThreadSanitizer provides the functions that rustc calls.
 fn thread_sanitizing() -> Result<&'static str, String> {
     let clang = compilers().find(|name| name.starts_with("clang"));
-    clang.ok_or_else(|| "no clang++ from 16 on".to_owned())
+    clang.ok_or_else(|| "no clang++ 16 or later".to_owned())
 }
 
 /// Runs one command; a sequence ends at the first failure.
@@ -158,7 +158,8 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// Runs everything under ThreadSanitizer, with a thousand cancellations repeated `again` times.
+    /// Runs everything under ThreadSanitizer, and the test of a thousand random cancellations
+    /// `again` times more.
     fn threads(&self, again: usize) -> Result<(), String> {
         let compiler = thread_sanitizing()?;
         let flavour = Flavour {
@@ -277,7 +278,7 @@ impl<'a> Build<'a> {
         }
         match flavours.first() {
             Some(first) => self.install(first, prefix),
-            None => Err("no compiler of C++20".to_owned()),
+            None => Err("no C++20 compiler".to_owned()),
         }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn check(root: &Path) -> Result<usize, String> {
     if wrong.is_empty() {
         Ok(count)
     } else {
-        Err(format!("not to be run as printed: {}", wrong.join("; ")))
+        Err(format!("cannot be run as printed: {}", wrong.join("; ")))
     }
 }
 

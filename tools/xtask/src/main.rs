@@ -44,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Install missing tools, or print the command that does
+    /// Install missing tools, or print the command that installs them
     ///
     /// Rust components and targets come from rustup, Debian packages from apt-get when the user is
     /// root. Tools that are present are left alone and cause no download. Fails when a tool that
@@ -123,7 +123,7 @@ enum Task {
 
     /// Test code that is written for tokio on Upshift
     ///
-    /// Needs the registry.
+    /// Needs access to the package registry.
     Compat {
         #[command(subcommand)]
         what: compat::Compat,

@@ -74,7 +74,7 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
             vec![bench]
         }
         Some((word, _)) => {
-            eprintln!("error: `cargo xtask mpi {word}`: it knows `bench`, or nothing");
+            eprintln!("error: `cargo xtask mpi {word}`: write `bench`, or no word");
             return ExitCode::FAILURE;
         }
     };

@@ -50,7 +50,7 @@ if [ \"$1\" = configure ]; then
 fi
 ";
 
-/// Script before removal: stops the daemon, which gives everything back.
+/// Script before removal: stops the scheduler and the daemon, which restore all threads.
 const PRERM: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
@@ -58,8 +58,8 @@ if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
 fi
 ";
 
-/// Script after removal: undoes `systemctl enable`. The group is removed with its configuration,
-/// unless it has members.
+/// Script after removal: undoes `systemctl enable`. A purge also removes the group, unless it has
+/// members.
 const POSTRM: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = remove ]; then
@@ -288,7 +288,7 @@ fn inspect(package: &Path, unpacked: &Path) -> io::Result<()> {
     output(extract.arg("--extract").arg(package).arg(unpacked))?;
     let version = output(Command::new(unpacked.join("usr/bin/upshift")).arg("--version"))?;
     if !version.contains(VERSION) {
-        return Err(io::Error::other(format!("it says it is {version}")));
+        return Err(io::Error::other(format!("it is not {VERSION}: {version}")));
     }
     Ok(())
 }

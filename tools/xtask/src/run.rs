@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn time_out_kills_the_whole_group() {
+    fn the_whole_process_group_is_killed_at_its_time_limit() {
         let file = scratch("time-out");
         let script = format!("sleep 600 & echo $! > {}; wait", file.display());
         let ending = run(
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn time_out_kills_a_process_that_ignores_sigterm() {
+    fn a_process_that_ignores_sigterm_is_killed_at_its_time_limit() {
         let mut deaf = shell("trap '' TERM; while :; do sleep 0.1; done");
         let ending = run(
             &mut deaf,

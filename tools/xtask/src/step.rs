@@ -26,7 +26,7 @@ pub(crate) struct Step {
 }
 
 /// The part of a step that neither measures time nor depends on time, so that it may run beside
-/// other steps. The text names the build folder.
+/// other steps. The text names the build folder that it uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Concurrency {
     Whole(&'static str),
@@ -190,7 +190,7 @@ impl Context<'_> {
             .map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
         match tests.iter().find(|test| !retry::is_known(test)) {
             Some(test) if self.full => Err(format!(
-                "{test} failed and passed alone: a test that needs luck is a failure"
+                "{test} failed, then passed alone: a test that needs luck counts as failed"
             )),
             _ => Ok(()),
         }
@@ -220,7 +220,7 @@ impl Context<'_> {
             return Ok(Done::Passed(String::new()));
         }
         Ok(count_tests(&self.log_text()).map_or_else(
-            || Done::Skipped("there is no such test yet".to_owned()),
+            || Done::Skipped("no test has run and passed".to_owned()),
             Done::Passed,
         ))
     }

@@ -198,7 +198,7 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     packages::install_for_tests(&stop);
     install_h2spec(root, &stop);
     for tool in tools.missing() {
-        println!("note: {}: what needs it is skipped", tool.absence());
+        println!("note: {}: steps that need it are skipped", tool.absence());
     }
     let io_uring = host::io_uring();
 

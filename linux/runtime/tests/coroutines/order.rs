@@ -113,7 +113,8 @@ fn chaos_changes_only_the_order() {
     }
 }
 
-/// A leaf future that yielded at every poll would never complete.
+/// Chaos requests a yield of half of the polls. A leaf future that yielded at every poll would
+/// never complete.
 #[test]
 fn with_chaos_every_wait_ends() {
     for driver in [Driver::Ring, Driver::Readiness] {

@@ -186,7 +186,7 @@ fn a_connection_returns_to_the_level_of_receiving_after_its_request() {
         let _others: Vec<_> = (0..20).map(|_| server.connect()).collect();
         let mut stream = server.connect();
         stream.set_nodelay(true).unwrap();
-        let mut was_beyond = false;
+        let mut was_throttled = false;
         for _ in 0..50 {
             stream
                 .write_all(b"GET /blocking HTTP/1.1\r\nhost: test\r\nx: ")
@@ -197,12 +197,12 @@ fn a_connection_returns_to_the_level_of_receiving_after_its_request() {
             stream.write_all(b"\r\n\r\n").unwrap();
             read_response(&mut stream);
             if received.last() == 50 {
-                was_beyond = true;
+                was_throttled = true;
                 break;
             }
         }
         assert!(
-            was_beyond,
+            was_throttled,
             "a head in thousands of pieces was received at level 3"
         );
         for _ in 0..10 {
@@ -231,8 +231,8 @@ fn requests_that_wait_for_blocking_functions_use_no_budget() {
                 streams.iter_mut().for_each(read_response);
             }
             let levels = received.0.lock().unwrap();
-            let beyond = levels.iter().filter(|level| **level != 3).count();
-            assert_eq!((levels.len(), beyond), (CONNECTIONS * ROUNDS, 0));
+            let throttled = levels.iter().filter(|level| **level != 3).count();
+            assert_eq!((levels.len(), throttled), (CONNECTIONS * ROUNDS, 0));
         }
     }
 }

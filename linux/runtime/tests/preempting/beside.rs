@@ -1,4 +1,4 @@
-//! Tests with other threads on the vCPU's CPU.
+//! Tests of preemption while other threads use the vCPU's CPU.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -88,9 +88,10 @@ fn a_poll_is_not_suspended_for_time_in_which_other_threads_run() {
     });
 }
 
-/// Theorem 2 for looks, however little CPU time the vCPU gets: the watcher looks at a poll twice
-/// without a charge, and once in each 2 ms for turns; all other looks are charged. Time in which
-/// the polling thread does not run must not cause further looks.
+/// The bound on looks (Theorem 3 of `docs/preemption-proofs.md`) holds however little CPU time the
+/// vCPU gets: the watcher looks at a poll twice without a charge, and once in each 2 ms for turns;
+/// all other looks are charged. Time in which the polling thread does not run must not cause
+/// further looks.
 #[test]
 fn looks_stay_within_their_bound_beside_busy_threads() {
     let Some(runtime) = build(builder().pin([0])) else {

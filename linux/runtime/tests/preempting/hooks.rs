@@ -133,7 +133,7 @@ fn a_hook_may_start_coroutines_only_while_its_thread_has_the_vcpu() {
 }
 
 /// A poll that blocks for long delays the drop of a runtime. The dropping thread sleeps until the
-/// poll ends, and does not enter a vCPU repeatedly.
+/// poll ends, and does not begin to serve a vCPU again and again.
 #[test]
 fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
     let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);

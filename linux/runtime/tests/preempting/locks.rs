@@ -108,7 +108,7 @@ fn the_holder_of_a_lock_that_an_urgent_coroutine_tries_repeatedly_makes_progress
             let tries = async move {
                 let began = Instant::now();
                 while lock.try_lock().is_err() {
-                    assert!(began.elapsed() < crate::LIMIT, "the holder stands still");
+                    assert!(began.elapsed() < crate::LIMIT, "the holder is stuck");
                     upshift::yield_now().await;
                 }
             };

@@ -11,7 +11,7 @@ use upshift::io::{AsyncReadExt, AsyncWriteExt};
 use upshift::{Driver, Level, time};
 
 use crate::child::child;
-use crate::cpu::burn as compute;
+use crate::cpu::burn as burn_cpu_time;
 use crate::handler;
 use crate::masked::without_signals;
 use crate::{LIMIT, builder, burn, runtime, spin_until};
@@ -38,7 +38,7 @@ fn polls_that_block_all_signals_while_they_wait_make_progress() {
                                 std::thread::sleep(Duration::from_micros(1));
                             }
                         });
-                        compute(Duration::from_millis(3));
+                        burn_cpu_time(Duration::from_millis(3));
                         held.store(false, SeqCst);
                         upshift::yield_now().await;
                     }
@@ -52,8 +52,8 @@ fn polls_that_block_all_signals_while_they_wait_make_progress() {
     });
 }
 
-/// A poll that blocks the signal is suspended without the signal: its thread runs beside the other
-/// threads until it calls the runtime, waits in that call, and later continues from there.
+/// A poll that blocks the signal cannot be suspended by it. Its thread keeps running beside the
+/// other threads until it next calls the runtime, waits there, and later continues from there.
 #[test]
 fn a_poll_that_blocks_all_signals_does_not_delay_urgent_polls() {
     let Some(runtime) = runtime() else { return };
@@ -159,13 +159,13 @@ fn run_with_replaced_handler(variant: &str) {
         };
         upshift::spawn(echoes, Level::at::<2>()).await.unwrap();
     });
-    // The exit ends the coroutines that never end.
+    // Exits without dropping the runtime, because the coroutines loop forever.
     std::process::exit(0);
 }
 
 /// Runs a poll that calls `holds` repeatedly and is suspended within it, mostly while it holds a
 /// lock. Meanwhile an urgent coroutine calls `needs` twice in each of a hundred rounds: once inside
-/// of `no_suspend` and once outside.
+/// `no_suspend` and once outside it. All rounds must end in time.
 fn assert_progress(holds: impl Fn() + Send + 'static, needs: impl Fn() + Send + 'static) {
     let Some(runtime) = runtime() else { return };
     runtime.block_on(async {
@@ -243,7 +243,7 @@ fn a_suspended_poll_may_hold_the_lock_of_the_dynamic_loader() {
         _: libc::size_t,
         _: *mut libc::c_void,
     ) -> libc::c_int {
-        compute(Duration::from_millis(1));
+        burn_cpu_time(Duration::from_millis(1));
         1
     }
     unsafe extern "C" fn stop_at_once(

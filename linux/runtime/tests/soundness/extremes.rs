@@ -1,4 +1,4 @@
-//! Tests with numbers of any size, and with operations at impossible positions.
+//! Tests with extreme settings and arguments, and with operations at impossible positions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::still_works;
 /// Programs compute settings from their input, so an impossible setting is an error and must not
 /// panic.
 #[test]
-fn settings_may_be_of_any_size() {
+fn extreme_settings_do_not_panic() {
     let changes: [fn(upshift::Builder) -> upshift::Builder; 16] = [
         |builder| builder.vcpus(usize::MAX),
         |builder| builder.vcpus(0),
@@ -41,15 +41,15 @@ fn settings_may_be_of_any_size() {
             let Ok(runtime) = result else {
                 panic!("setting {n} panics");
             };
-            // The runtime is not used, because some settings mean an endless wait, for example a
-            // spin.
+            // The runtime is not used, because some settings, for example that of `spin`, mean an
+            // endless wait.
             drop(runtime);
         }
     }
 }
 
 #[test]
-fn numbers_may_be_of_any_size() {
+fn extreme_arguments_do_not_break_the_runtime() {
     use upshift::sync::{RwLock, Semaphore, mpsc};
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
@@ -69,8 +69,8 @@ fn numbers_may_be_of_any_size() {
             let deadline = nap.deadline();
             nap.as_mut().reset(deadline);
             assert!(futures_util::poll!(&mut nap).is_pending());
-            let late = upshift::time::timeout(time, yield_now()).await;
-            assert!(late.is_ok());
+            let result = upshift::time::timeout(time, yield_now()).await;
+            assert!(result.is_ok());
             let mut interval = upshift::time::interval(time);
             interval.tick().await;
             assert!(futures_util::poll!(Box::pin(interval.tick())).is_pending());
@@ -143,7 +143,8 @@ fn consuming_more_than_the_buffer_holds_is_harmless() {
     });
 }
 
-/// A pipe has no position from which the offset of a second piece could be counted.
+/// A long write is split into pieces. On a pipe the offset is ignored, so adding the length of the
+/// first piece to it must not overflow.
 #[test]
 fn a_long_write_to_a_pipe_is_made_in_pieces() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();

@@ -15,7 +15,7 @@ use crate::values;
   upshift burn --model thread --workers 4         four threads, until Ctrl-C
   upshift burn --model thread --nice 19           the least share the kernel gives
 
-One line `burning` is printed when it starts. The work is given in seconds of CPU time.")]
+The command prints the line `burning` when it starts. It reports its work in seconds of CPU time.")]
 pub(crate) struct BurnArgs {
     /// Kind of worker: coroutine (yields to more urgent work), or thread
     #[arg(

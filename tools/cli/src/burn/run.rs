@@ -1,4 +1,4 @@
-//! Burns until the time is over or a signal arrives.
+//! Burns CPU time until the duration has passed or a signal arrives.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Burn {
     }
 }
 
-/// Burns until the time is over or a signal arrives.
+/// Burns CPU time until the duration has passed or a signal arrives.
 pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
     let cpus = if args.pin.is_empty() {
         machine::allowed_cpus()
@@ -47,7 +47,7 @@ pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
     if args.nice != 0 {
         rustix::process::setpriority_process(None, args.nice).with_context(|| {
             format!(
-                "cannot set the nice value {}: below 0 it takes CAP_SYS_NICE",
+                "cannot set the nice value {}: values below 0 require CAP_SYS_NICE",
                 args.nice
             )
         })?;
@@ -99,7 +99,7 @@ pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
 }
 
 fn threads(burn: &Arc<Burn>, workers: usize, cpus: &[usize]) -> Result<()> {
-    machine::pin(cpus).context("cannot keep to these CPUs")?;
+    machine::pin(cpus).context("cannot pin to these CPUs")?;
     let threads: Vec<_> = (0..workers)
         .map(|_| {
             let burn = burn.clone();
@@ -115,7 +115,7 @@ fn threads(burn: &Arc<Burn>, workers: usize, cpus: &[usize]) -> Result<()> {
 }
 
 fn coroutines(burn: &Arc<Burn>, workers: usize, cpus: Vec<usize>, args: &BurnArgs) -> Result<()> {
-    let level = Level::new(args.level).context("level")?;
+    let level = Level::new(args.level).context("invalid level")?;
     let runtime = Runtime::builder()
         .vcpus(cpus.len())
         .pin(cpus)

@@ -10,8 +10,8 @@ use crate::values;
   upshift calibrate
   upshift calibrate --cpu 1
 
-The quantum of preemptive servers is clamped to the smallest sensible one printed here. The exit
-code is 1 if SCHED_FIFO is not permitted; what to change is printed then.")]
+A preemptive server raises its quantum to at least the smallest sensible one, printed here. The exit
+code is 1 if SCHED_FIFO is not permitted; the output then says what to change.")]
 pub(crate) struct CalibrateArgs {
     /// CPU to measure [default: the first one available]
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]

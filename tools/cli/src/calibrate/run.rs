@@ -25,7 +25,7 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
         write!(out, "\n{}\n{}", switches(found), timers(found))?;
         writeln!(
             out,
-            "\na timer takes from the thread it interrupts: {}\nsmallest sensible quantum: {}",
+            "\ncost of a timer to the thread it interrupts: {}\nsmallest sensible quantum: {}",
             micros(found.look_cost().as_secs_f64() * 1e6),
             micros(found.quantum_floor().as_secs_f64() * 1e6)
         )?;

@@ -32,9 +32,9 @@ guardian process restores them. A configuration file looks like this, every line
   socket = \"/run/upshift/daemon.sock\"
   group = \"upshift\"              # name or number
   mode = \"0660\"
-  quantum_us = 4000              # turns of equals
+  quantum_us = 4000              # turn of each of several equally urgent processes
   bystander_percent = 5          # of each CPU, for unregistered programs
-  bystander_level = 32           # elevate more urgent processes above these, too
+  bystander_level = 32           # elevate more urgent processes above unregistered ones, too
   ceiling = 16                   # most urgent level of users without a rule
 
   [[rule]]
@@ -73,7 +73,7 @@ pub(crate) struct DaemonArgs {
     /// Check the configuration, and list the running processes that each [[assign]] rule matches
     #[arg(long, conflicts_with = "status")]
     pub(crate) check: bool,
-    /// Rejects the flag with a hint: starting needs none, unlike in similar commands
+    /// Rejects `--start` with a hint: unlike similar commands, this one starts without a flag
     #[arg(long, hide = true, num_args = 0, default_missing_value = "", value_parser = without_flag())]
     start: Option<String>,
     /// Print the state of the running daemon, as JSON, and exit

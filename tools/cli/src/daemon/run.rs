@@ -55,9 +55,10 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     Ok(())
 }
 
-/// Locks the daemon's memory: a thread above all others must not wait for a disk when memory is
-/// short. Pages stay once touched, code included. Only root does this, since no memory limit then
-/// applies later; without the required capability the kernel refuses.
+/// Locks the daemon's memory: its threads run above all others, so they must not wait for a disk
+/// when memory is short. Pages, including those of code, stay in memory once they have been
+/// touched. Only root does this, since the limit on locked memory cannot make its later allocations
+/// fail. If root lacks the required capability, the kernel refuses, and nothing is locked.
 fn lock_memory() {
     use rustix::mm::{MlockAllFlags, mlockall};
     if rustix::process::geteuid().is_root() {
@@ -69,7 +70,7 @@ fn lock_memory() {
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 const MAX_READS: usize = 20;
 
-/// Waits until writing to the file has ended: half a file may be valid, and lack the rules that
+/// Waits until writing to the file has ended: half a file may be valid, but lack the rules that
 /// keep users out.
 fn wait_until_complete(args: &DaemonArgs) -> Result<()> {
     let Some(path) = &args.config else {
@@ -91,7 +92,7 @@ fn wait_until_complete(args: &DaemonArgs) -> Result<()> {
             path.display()
         )
     } else {
-        bail!("{} is being written", path.display())
+        bail!("{} is still being written", path.display())
     }
 }
 
@@ -115,7 +116,7 @@ fn check(args: &DaemonArgs) -> Result<()> {
     Ok(())
 }
 
-/// Number of listed processes per rule.
+/// Largest number of processes listed for a rule.
 const MAX_LISTED: usize = 50;
 
 /// Lists the processes that currently get their level from a rule, one per line.
@@ -160,7 +161,7 @@ fn status(args: &DaemonArgs) -> Result<()> {
     };
     let census = upshift_board::client::census(&socket)?;
     let value: serde_json::Value =
-        serde_json::from_str(&census.json).context("the daemon's answer is no JSON")?;
+        serde_json::from_str(&census.json).context("the daemon's answer is not JSON")?;
     // A closed pipe (`| head`) ends the output and is no error.
     let _ = writeln!(
         std::io::stdout(),

@@ -9,14 +9,14 @@ use crate::values;
 /// Flags of `upshift demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "Parts:
-  1  eight levels at 130 % load: latency of the most urgent one, against the one it has alone
+  1  eight levels at 130 % load: latency of the most urgent one, compared with its latency alone
   2  99.5 % short and 0.5 % long requests: preemption off and on
   3  an urgent server beside a batch process on every CPU: without and with the daemon
 
-Each comparison ends as better, worse, or inconclusive, because the client itself was late by more
-than the difference. A part that other programs disturb is repeated once. 3 starts its
-own daemon; without the privilege to use SCHED_FIFO, the daemon only asks the batch process to
-yield, and 2 suspends long requests later.
+The verdict on each comparison is better, worse, or inconclusive (the client itself was late by more
+than the difference). A part that other programs disturb is repeated once. Part 3 starts its own
+daemon. Without the privilege to use SCHED_FIFO, that daemon only asks the batch process to yield,
+and part 2 suspends long requests later.
 
 Examples:
   upshift demo

@@ -38,8 +38,9 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
         stage.measure(name, server, plan)
     };
     let mut capacity = 0.0;
-    // Queued requests on a connection are cheaper than requests of a closed loop, but a flooding
-    // client that shares the server's CPU keeps the server from its work.
+    // Both paces are measured, and the larger result counts: queued requests on a connection are
+    // cheaper than requests of a closed loop, but a flooding client that shares the server's CPU
+    // keeps the server from its work.
     let flood = Pace::OpenRate {
         per_second: FLOOD_RATE,
     };
@@ -93,7 +94,7 @@ fn part(runs: &Runs) -> Part {
     }
     if runs.levels.total.per_second > 0.97 * total {
         lines.push(Line::note(
-            "All of the offered load was served: it was no overload, and the levels had little to decide.",
+            "All of the offered load was served: there was no overload, so levels mattered little.",
         ));
     }
     Part {
@@ -101,8 +102,8 @@ fn part(runs: &Runs) -> Part {
         intro: format!(
             "One server listens on eight addresses with the levels 0 (most urgent), 8, …, 56 and squares matrices of order \
              {OVERLOAD_SIZE}. Each level is offered {} requests per second on {CONNECTIONS} connections, together {:.0} % of \
-             what the server can serve. Waiting are the requests without a reply at the end; where more than 1 % wait, the \
-             age of the oldest stands for the p99.",
+             what the server can serve. `waiting` counts the requests without a reply at the end; where more than 1 % wait, \
+             the age of the oldest is given as the p99.",
             integer(runs.offered),
             100.0 * OVERLOAD,
         ),

@@ -6,11 +6,11 @@ use super::part::{Line, Part, Verdict};
 
 /// Limits of the figures, printed in every report.
 const LIMITS: [&str; 3] = [
-    "Client and server share one machine and talk over loopback: there is no network card, no wire and no interrupt \
-     from one.",
+    "Client and server share one machine and talk over loopback: no network card, no wire and no network interrupt is \
+     involved.",
     "Each measurement is short and made once, in contrast to those of the project's benchmarks (cargo xtask bench).",
-    "On a virtual machine an idle CPU halts and its first wake-up costs up to some 35 µs. In parts 2 and 3 a thread that \
-     runs only when nothing else wants to keeps the server's CPU from halting, unless the batch process does.",
+    "On a virtual machine an idle CPU halts and its first wake-up costs up to some 35 µs. In parts 2 and 3 the server's \
+     CPU never halts: the batch process, or a thread that runs only when nothing else does, keeps it busy.",
 ];
 
 /// Formats the whole file: the facts, then each part.

@@ -31,7 +31,7 @@ const PARTS: [(&str, Run); 3] = [
 /// Share of the CPUs above which other programs disturb a part.
 const MAX_FOREIGN_SHARE: f64 = 0.1;
 
-/// Runs the demo. Ctrl-C is a result, not an error: 128 + the signal.
+/// Runs the demo. A signal is not an error: the exit code is then 128 + the signal's number.
 pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
     require_runtime()?;
     let stage = Stage::new(args.quick)?;
@@ -94,7 +94,7 @@ fn run_with_retry(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<P
     };
     let mut best = measure()?;
     if best.0 > MAX_FOREIGN_SHARE {
-        eprintln!("disturbed: once more …");
+        eprintln!("the part was disturbed: measuring it once more …");
         let second = measure()?;
         if second.0 <= best.0 {
             best = second;
@@ -103,7 +103,7 @@ fn run_with_retry(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<P
     let (share, mut part) = best;
     if share.is_finite() && share > MAX_FOREIGN_SHARE {
         part.lines.push(Line::note(format!(
-            "Other programs used {:.0} % of the CPUs meanwhile: run it again on a quiet machine.",
+            "Other programs used {:.0} % of the CPUs: repeat the demo on a quiet machine.",
             100.0 * share
         )));
     }
@@ -190,7 +190,7 @@ mod tests {
             runs += 1;
             anyhow::bail!("the server died")
         });
-        let part = part.expect("no interruption");
+        let part = part.expect("the run was interrupted");
         assert_eq!((runs, part.rows.len(), part.lines.len()), (2, 0, 1));
         assert!(part.lines[0].text.contains("the server died"));
         assert!(run_with_retry("", || Err(Interrupted(2).into())).is_err());

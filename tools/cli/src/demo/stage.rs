@@ -109,7 +109,7 @@ impl Stage {
         }
     }
 
-    /// Returns `full`, or a part of it in quick mode.
+    /// Returns `full` milliseconds, or 30 % of it in quick mode.
     pub(crate) fn time(&self, full: u64) -> Duration {
         Duration::from_millis(if self.quick { full * 3 / 10 } else { full })
     }
@@ -166,7 +166,8 @@ impl Stage {
         stopped
     }
 
-    /// Starts a program and waits until it has printed `ready` lines, which show that it is ready.
+    /// Starts this program with `args` and waits until it has printed `ready` lines, which show
+    /// that it is ready.
     pub(crate) fn start_program(
         &self,
         args: &[String],

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page() {
+    fn every_visible_command_has_a_page_and_completions() {
         let directory =
             std::env::temp_dir().join(format!("upshift-documents-{}", std::process::id()));
         let args = DocumentsArgs {

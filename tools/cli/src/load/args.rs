@@ -17,7 +17,7 @@ use crate::values::{self, Endpoint};
   upshift load http --connect 127.0.0.1:8000 --connections 64 --pipeline 16
   upshift load spin --connect 127.0.0.1:7000 --rate 20000 --long-share 0.5%
 
-Closed loop: a connection sends its next request when the reply is there. Open loop (--period,
+Closed loop: a connection sends its next request when the reply has arrived. Open loop (--period,
 --rate): requests are due at fixed times, and latency counts from the time a request was due.
 The exit code is 1 when a request failed.")]
 pub(crate) struct LoadArgs {

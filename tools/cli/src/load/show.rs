@@ -40,7 +40,7 @@ pub(crate) fn latencies(group: &GroupReport) -> [String; 5] {
 pub(crate) fn lag_line(report: &Report) -> String {
     match report.total.send_lag_p99 {
         late if late > 0.0 => format!(
-            "Requests left {} late (p99): the client's own part",
+            "Requests left {} late (p99); the latencies contain this delay of the client",
             micros(late)
         ),
         _ => String::new(),

@@ -20,9 +20,9 @@ const LEVEL: u8 = 32;
   upshift load spin --connect 127.0.0.1:7000 --rate 10000 --short 50us --distribution exponential
 
 Open loop: requests are sent at random times, as by independent clients, whatever the server does;
-latency is measured by class from the time a request was due. Requests without a reply 500 ms after
-the end count as waiting. Equal seeds give equal loads. The exit code is 1 when a connection failed
-or a reply was wrong.")]
+latency is measured per class, from the time a request was due. Requests without a reply 500 ms
+after the end count as waiting. Equal seeds give equal loads. The exit code is 1 when a connection
+failed or a reply was wrong.")]
 pub(crate) struct SpinLoadArgs {
     /// Address of the server
     #[arg(long, value_name = "ADDR", value_parser = values::endpoint)]

@@ -52,10 +52,11 @@ task, except this process and its ancestors. Those that cannot be scheduled are 
 Processes choose their own names: --comm matches those of all users.
 
 All threads of a process are scheduled, including later ones. Scheduling ends when all processes
-have ended, after --duration, or on Ctrl-C, and restores policy, priority and CPUs of all threads,
-also after a SIGKILL. Commands started by it end with it. It needs CAP_SYS_NICE (root) or
-RLIMIT_RTPRIO; `upshift calibrate` says what is missing. Exit code: that of the command after `--`
-if it has ended by itself, else 0; 130 after Ctrl-C, 143 after SIGTERM; 1 on failure."
+have ended, after --duration, or on Ctrl-C. Policy, priority and CPUs of all threads are then
+restored, even if this command is killed by SIGKILL. Commands started by it end with it. It needs
+CAP_SYS_NICE (root) or RLIMIT_RTPRIO; `upshift calibrate` says what is missing. Exit code: that of
+the command after `--` if it has ended by itself, else 0; 130 after Ctrl-C, 143 after SIGTERM; 1 on
+failure."
 )]
 pub(crate) struct SchedArgs {
     /// rr, table, weighted, edf, priority or solo
@@ -135,7 +136,7 @@ impl SchedArgs {
         cpus
     }
 
-    /// Whether `--config` was given in a form that the command does not read, such as an
+    /// Returns whether `--config` was given in a form that the command does not read, such as an
     /// abbreviation.
     pub(super) fn has_unread_file(&self) -> bool {
         self.config.is_some()

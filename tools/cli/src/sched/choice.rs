@@ -58,7 +58,7 @@ pub(super) fn policy(
             };
             let file = args.file.as_deref().unwrap_or(std::path::Path::new(""));
             let entries = timetable::parse(timetable.unwrap_or_default(), nanos(floor), find)
-                .with_context(|| format!("the timetable {} is wrong", file.display()))?;
+                .with_context(|| format!("error in the timetable {}", file.display()))?;
             Box::new(Table::new(entries))
         }
         PolicyName::Weighted => {
@@ -66,7 +66,7 @@ pub(super) fn policy(
             for (task, arg) in args_of_tasks() {
                 let shares = arg.parse().ok().filter(|&shares| shares > 0);
                 let shares = shares.with_context(|| {
-                    format!("`{arg}` is no number of shares; write a whole number of at least 1")
+                    format!("`{arg}` is not a number of shares; write a whole number of at least 1")
                 })?;
                 policy = policy.share(task, shares);
             }
@@ -111,7 +111,7 @@ fn slice(args: &SchedArgs, floor: Duration) -> Nanos {
 }
 
 fn reservation(text: &str, floor: Duration) -> Result<Reservation> {
-    let hint = || format!("`{text}` is no reservation; write PERIOD/BUDGET, e.g. 20ms/5ms");
+    let hint = || format!("`{text}` is not a reservation; write PERIOD/BUDGET, e.g. 20ms/5ms");
     let (period, budget) = text.split_once('/').with_context(hint)?;
     let time = |text| upshift_units::positive_duration(text).map_err(anyhow::Error::msg);
     let (period, budget) = (time(period)?, time(budget)?);

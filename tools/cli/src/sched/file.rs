@@ -89,7 +89,7 @@ fn value_text(key: &str, value: &Value) -> Result<String> {
         Value::String(text) => Ok(text.clone()),
         Value::Integer(number) => Ok(number.to_string()),
         Value::Float(number) => Ok(number.to_string()),
-        _ => bail!("{key}: give a text, a number, true, or a list of these"),
+        _ => bail!("{key}: give a string, a number, true, or a list of strings and numbers"),
     }
 }
 

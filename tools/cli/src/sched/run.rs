@@ -100,7 +100,7 @@ impl Files {
 /// arrives.
 pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     if args.has_unread_file() {
-        bail!("--config: name one file");
+        bail!("--config: give it once, written out, with the name of one file");
     }
     let mut specs = tasks::specs(args)?;
     let timetable = choice::read_timetable(args)?;
@@ -151,7 +151,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
                 Ok(task) => engine.add(task.with_label(label))?,
                 Err(error) if origin.tolerates(&error) => {
                     let ended = matches!(error, SchedError::NoSuchProcess(_));
-                    // The reader of the pipe waits for this thread.
+                    // The receiver still exists: its thread waits until the engine is built.
                     if *origin == Origin::Matched {
                         let _ = left_out.send(error);
                     }
@@ -168,8 +168,8 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         }
         Ok(engine)
     };
-    // This thread is elevated before the tasks; otherwise they could keep it from running. The
-    // scheduler reports a missing privilege.
+    // This thread is elevated before the tasks; otherwise they could keep it from running. If that
+    // fails for lack of a privilege, the scheduler reports it.
     let elevated = elevator.elevate_current(priorities.scheduler);
     let scheduler = Scheduler::start(&elevator, scheduler_cpu, priorities.scheduler, build)?;
     let matched = specs.iter().filter(|spec| spec.origin() == Origin::Matched);
@@ -205,14 +205,14 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     }
 }
 
-/// Reports the matching processes that cannot be scheduled, of `matched`; processes that have ended
-/// are not mentioned. Fails if no other process is left.
+/// Reports why matching processes cannot be scheduled; processes that have ended are not mentioned.
+/// Fails with the first reason if all `matched` processes are left out and not all have ended.
 fn report_left_out(reasons: Vec<SchedError>, matched: usize) -> Result<()> {
     let left_out = reasons.len();
     let mut reported: Vec<SchedError> = reasons;
     reported.retain(|error| !matches!(error, SchedError::NoSuchProcess(_)));
     if left_out == matched && !reported.is_empty() {
-        return Err(reported.swap_remove(0)).context("cannot schedule any process that fits");
+        return Err(reported.swap_remove(0)).context("cannot schedule any matching process");
     }
     for error in &reported {
         // The reader may be gone.

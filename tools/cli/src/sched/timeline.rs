@@ -1,5 +1,5 @@
 //! Draws a trace as SVG: a row for each task, a bar for each time it was in front, pale stripes
-//! where the CPUs were open.
+//! for the times at which the CPUs were open to ordinary threads.
 //!
 //! Long runs show their last [`MAX_BARS`] bars.
 
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use upshift_sched::{EventKind, Report, Trace};
 use upshift_trace::escape;
 
-/// Largest number of bars: more bars cannot be distinguished, and slow browsers down.
+/// Largest number of bars: more bars could not be distinguished, and would slow browsers down.
 const MAX_BARS: usize = 4000;
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 160.0;
@@ -98,7 +98,8 @@ pub(super) fn svg(report: &Report, trace: &Trace) -> String {
     svg
 }
 
-/// Returns the bars in the order of their ends, and the open pieces.
+/// Returns the bars in the order of their ends, and the times at which the CPUs were open to
+/// ordinary threads.
 fn bars_and_open_times(report: &Report, trace: &Trace) -> (Vec<Bar>, Vec<(u64, u64)>) {
     let mut bars = Vec::new();
     let mut open = Vec::new();

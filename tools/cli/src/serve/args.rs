@@ -26,11 +26,12 @@ Examples:
   upshift serve --tls-certificate cert.pem --tls-key key.pem --listen 0.0.0.0:443
   upshift serve --control /run/upshift.sock --ask 'reprio 17 4'
 
-SIGTERM and Ctrl-C drain: no new connections, requests in progress are answered (for at most
---drain-timeout), status 0. SIGHUP reloads configuration and certificates. The file also sets up
-several hosts with their folders and certificates, redirects, header fields, error pages and
-compression. A rule is CONDITIONS=LEVEL: a path, a method, `header:NAME[:VALUE]`, `peer:NETWORK`,
-in any combination. See docs/serve.md for details.";
+SIGTERM and Ctrl-C drain the server: it accepts no new connections, answers the requests in progress
+(for at most --drain-timeout) and exits with status 0. SIGHUP reloads configuration and
+certificates. The file also sets up several hosts with their folders and certificates, redirects,
+header fields, error pages and compression. A rule is CONDITIONS=LEVEL; the conditions are a path,
+a method, `header:NAME[:VALUE]` and `peer:NETWORK`, in any combination. See docs/serve.md for
+details.";
 
 /// Flags of `upshift serve`.
 #[derive(Debug, Clone, Args)]
@@ -40,7 +41,8 @@ pub(crate) struct ServeArgs {
     #[arg(value_name = "FOLDER")]
     root: Option<PathBuf>,
     /// Address to listen on, a port (`8080` on loopback, `:80` on all addresses), or
-    /// `unix:PATH[,mode=660]`; with `,plain` without TLS; may be repeated [default: 127.0.0.1:8080]
+    /// `unix:PATH[,mode=660]`; append `,plain` to disable TLS; may be repeated [default:
+    /// 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<Address>,
     /// Configuration file, reloaded on SIGHUP; flags override it
@@ -78,7 +80,8 @@ struct PriorityArgs {
     /// Level at which requests are received [default: 2]
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
     receive_level: Option<u8>,
-    /// Refuse requests that compute and would wait longer than this; not files [default: 100ms]
+    /// Refuse requests to computing endpoints that would wait longer than this (files are never
+    /// refused) [default: 100ms]
     #[arg(long, value_name = "TIME", value_parser = upshift_units::duration)]
     max_wait: Option<Duration>,
 }
@@ -304,7 +307,7 @@ mod tests {
         use clap::Parser;
 
         let words = ["upshift", "serve"].into_iter().chain(flags.split(' '));
-        let cli = Cli::try_parse_from(words).expect("flags");
+        let cli = Cli::try_parse_from(words).expect("valid flags");
         let crate::args::Command::Serve(args) = cli.command else {
             panic!("another command")
         };
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_takes_the_words_of_the_file_too() {
+    fn a_switch_also_takes_the_words_of_the_configuration_file() {
         for flags in ["--listing off --hidden on", "--listing false --hidden true"] {
             let files = settings(flags).files;
             assert!(!files.listing && files.hidden, "{flags}");
@@ -324,7 +327,7 @@ mod tests {
         assert_eq!(settings("--ceiling 0").ceiling, 0);
         assert_eq!(settings("--ceiling 7").ceiling, 7);
         for text in ["8", "9", "-1", "low"] {
-            let error = urgency(text).expect_err("no urgency");
+            let error = urgency(text).expect_err("not an urgency");
             let expected = format!("`{text}`: urgencies go from 0 (most urgent) to 7");
             assert_eq!(error, expected);
         }
@@ -340,7 +343,7 @@ mod tests {
         let of_tls = fields("[tls]");
         let mut cli = Cli::command();
         cli.build();
-        let serve = cli.find_subcommand("serve").expect("the command");
+        let serve = cli.find_subcommand("serve").expect("a command `serve`");
         for flag in serve.get_opts().filter_map(clap::Arg::get_long) {
             if PROCESS_FLAGS.contains(&flag) {
                 continue;
@@ -351,7 +354,7 @@ mod tests {
                     .iter()
                     .any(|known| known.contains(&format!("`{flag}`"))),
             };
-            assert!(is_field, "--{flag} is in {known:?}, {of_tls}");
+            assert!(is_field, "--{flag} is not in {known:?}, {of_tls}");
         }
     }
 }

@@ -18,7 +18,7 @@ use upshift_serve::{Config, Control, Server, ask};
 use super::args::ServeArgs;
 use crate::choice::Switch;
 
-/// Level of signals and control messages, before that of requests.
+/// Level of signals and control messages, more urgent than that of requests.
 const OPERATOR_LEVEL: Level = Level::at::<1>();
 
 /// Serves until SIGTERM or Ctrl-C, checks the settings, or queries a running server.
@@ -76,7 +76,7 @@ fn run(args: &ServeArgs) -> Result<()> {
     }
     // With a handler, exceeding the file size limit is a failed write, as on a full disk, and not
     // the end of the process.
-    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("SIGXFSZ")?;
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot handle SIGXFSZ")?;
     let sockets = inherited()?;
     args.scheduling.board.warn_if_absent();
     let runtime = builder.build().context("cannot start the runtime")?;
@@ -174,7 +174,7 @@ fn announce(urls: &[String], config: &Config) -> io::Result<()> {
 }
 
 /// Installs the signal handlers: SIGHUP reloads; SIGTERM and Ctrl-C drain, and a second signal ends
-/// the server at once. Signals that arrive after this call count.
+/// the server at once. Signals that arrive after this call are not lost.
 fn listen_to_signals(control: &Control) -> io::Result<()> {
     let mut hangups = Signal::new(SIGHUP)?;
     let reload = control.clone();

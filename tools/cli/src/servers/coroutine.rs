@@ -45,8 +45,8 @@ pub(super) fn run(
         .driver(args.driver.into())
         .observe(args.observe);
     if args.scheduling.preempt == Switch::On {
-        // If preemption is not permitted, the runtime reports the missing privilege and serves
-        // without.
+        // If preemption is not permitted, the runtime reports the missing privilege and works
+        // without preemption.
         builder = builder.preemption(Preemption::Preferred);
     }
     if let Some(quantum) = args.scheduling.quantum {
@@ -74,7 +74,7 @@ pub(super) fn run(
             })?;
             bound.push(listener.local_addr()?);
             let level = Level::new(level.unwrap_or(args.level))
-                .with_context(|| format!("level of {address}"))?;
+                .with_context(|| format!("invalid level of {address}"))?;
             upshift::spawn(accept(name, listener, level, serve), level).detach();
         }
         announce(bound)?;

@@ -3,8 +3,8 @@
 //! Two bounded queues of [`QUEUE`] frames connect the coroutines, which have the level of the
 //! connection. A client that never reads fills the outgoing queue, then the incoming queue, then
 //! its own socket: memory is bounded by `2 * QUEUE` frames and the frames in processing. When one
-//! coroutine ends, its queue ends the next; frames received before the end of the input are still
-//! answered.
+//! coroutine ends, its queues close, and so its neighbours end, too; frames received before the end
+//! of the input are still answered.
 //!
 //! A product is one poll: n = 20 takes a few microseconds, n = 1024 most of a second, for which
 //! more urgent connections on the same vCPU wait.

@@ -5,8 +5,8 @@
 //! request itself. A request thus costs one `spawn` and, if it arrives alone, no additional poll.
 //! However long it burns, later requests of the connection do not wait for it. Replies leave in the
 //! order of completion, each whole, by a non-blocking `send`. A reply through the ring would hold
-//! the connection's lock until its coroutine is picked again, at overload after everything that
-//! waits.
+//! the connection's lock until its coroutine is picked again, which at overload happens after all
+//! other work that waits.
 //!
 //! The level of a connection should be that of its most urgent requests: a request is received at
 //! the level of the connection before its own level is known. A request of another level changes to

@@ -14,9 +14,9 @@ use super::settings::{Bottom, Settings, Sort};
 /// Smallest size in which a page is drawn.
 const WIDTH: u16 = 50;
 const HEIGHT: u16 = 12;
-/// Columns of the longest polls before the last one, including a space after each.
+/// Width of the columns of the longest polls except the last one, including a space after each.
 const POLL_COLUMNS: u16 = 9 + 6 + 7 + 14 + 4;
-/// Columns of routes before the last one, including a space after each.
+/// Width of the columns of routes except the last one, including a space after each.
 const ROUTE_COLUMNS: u16 = 5 + 6 + 5 * 7 + 7;
 /// Width from which the line of a vCPU includes its rate of polls.
 const WIDE: usize = 100;
@@ -282,10 +282,10 @@ const HELP: [&str; 23] = [
     "",
     "vCPU      green to red: polls; blue: scheduling and ring",
     "ready     coroutines that wait for a vCPU, with suspended ones",
-    "run       vCPUs that poll one of this level now",
+    "run       vCPUs that poll a coroutine of this level now",
     "CPU       time in polls, of one CPU",
     "wait      from ready to polled, in this interval",
-    "starved   something was ready, and none of the level was picked",
+    "starved   time in which the level had something ready and no pick",
     "",
     "longest   the longest poll of the coroutines spawned in a place;",
     "          red: over the stall limit; ▶: still running. Short polls are",
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_shows_its_end_at_80_and_100_columns() {
+    fn the_end_of_a_source_location_is_shown_at_80_and_100_columns() {
         for width in [80, 100] {
             let page = page(width, Bottom::Polls);
             let shown = |row: &String| row.trim_end().ends_with("server.rs:191:17");

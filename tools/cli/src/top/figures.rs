@@ -55,7 +55,8 @@ pub(super) struct Level {
     pub(super) polls_per_s: f64,
     /// CPU time as a share of one CPU: 2.0 means two busy vCPUs.
     pub(super) cpu: f64,
-    /// Share of the interval, summed over vCPUs.
+    /// Share of the interval in which the level had a ready coroutine and none of its coroutines
+    /// was picked, summed over vCPUs.
     pub(super) starve: f64,
     pub(super) wait_p50_ns: u64,
     pub(super) wait_p99_ns: u64,
@@ -65,7 +66,7 @@ pub(super) struct Level {
 pub(super) struct Vcpu {
     pub(super) index: usize,
     pub(super) active: bool,
-    /// Share of the interval.
+    /// Share of the interval, like the next three.
     pub(super) busy: f64,
     pub(super) polling: f64,
     pub(super) parked: f64,
@@ -77,7 +78,7 @@ pub(super) struct Vcpu {
     pub(super) sqes_per_s: f64,
     pub(super) cqes_per_s: f64,
     pub(super) in_flight: u64,
-    /// Number since the start.
+    /// Number of times that the completion queue had overflowed, since the start.
     pub(super) overflows: u64,
     pub(super) running: Option<u8>,
     /// Name of the polled work.
@@ -355,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_short() {
+    fn figures_are_short_and_texts_have_no_control_characters() {
         let rates = [0.0, 0.25, 12.4, 999.0, 1_234.0, 56_789.0, 1.5e6, 2e8].map(rate);
         assert_eq!(
             rates,

@@ -93,7 +93,7 @@ fn polls(frame: &Frame) -> String {
         return "Longest polls: not recorded (`Builder::stall_limit`)\n".into();
     }
     let title = format!(
-        "Longest polls by name or place of spawn; {} of more than {}",
+        "Longest polls by name or place of spawn; {} polls took more than {}",
         frame.stalls,
         time(frame.stall_limit_ns)
     );

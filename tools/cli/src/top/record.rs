@@ -45,7 +45,7 @@ pub(super) fn record(peer: &mut Peer, file: &Path, interval: Duration) -> Result
         timeline.vcpus,
         match timeline.lost {
             0 => String::new(),
-            lost => format!("; {lost} older ones are lost: this is the end of the interval"),
+            lost => format!("; the {lost} before them are lost: only the end was recorded"),
         }
     )
     .context("cannot print")

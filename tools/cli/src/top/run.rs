@@ -66,11 +66,12 @@ fn once(args: &TopArgs, interval: Duration) -> Result<()> {
 fn peer(args: &TopArgs) -> Result<Peer> {
     match args.pid {
         Some(pid) => Peer::of_pid(pid),
-        None => only_one(),
+        None => only_peer(),
     }
 }
 
-fn only_one() -> Result<Peer> {
+/// Returns the only observable process. If there are several, the error lists them.
+fn only_peer() -> Result<Peer> {
     let mut peers = attach::peers()?;
     match peers.len() {
         0 => bail!("{}", attach::NO_PROCESS),

@@ -243,7 +243,7 @@ fn a_daemon_and_its_guardian_lock_their_memory() {
     while !locked(pid) || !children().into_iter().any(locked) {
         assert!(
             Instant::now() < deadline,
-            "the daemon or its guardian is not locked"
+            "the memory of the daemon or of its guardian is not locked"
         );
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -272,10 +272,10 @@ fn a_daemon_continues_when_nobody_reads_its_standard_error() {
     board
         .join(&socket, &[upshift_board::VcpuSpec { cpu: 0, threads }])
         .unwrap();
-    // One connection too many: the command reports an error.
+    // The connection of this command exceeds the limit, so the command reports an error.
     let refused = upshift(&socket, &["daemon", "--status"]);
     assert!(!refused.status.success());
-    assert!(board.census().is_ok(), "the daemon still answers");
+    assert!(board.census().is_ok(), "the daemon does not answer");
     assert!(daemon.child.try_wait().unwrap().is_none());
     daemon.signal("TERM");
     daemon.end();
@@ -302,7 +302,7 @@ fn a_daemon_notifies_its_service_manager_of_start_life_and_end() {
         String::from_utf8_lossy(&text[..length]).into_owned()
     };
     assert_eq!(next(), "READY=1\nSTATUS=cooperative");
-    // A daemon that reports to be ready answers.
+    // A daemon that has reported that it is ready answers.
     assert!(upshift(&path, &["daemon", "--status"]).status.success());
     assert_eq!(next(), "WATCHDOG=1");
     daemon.signal("TERM");
@@ -338,8 +338,8 @@ fn the_doctor_reports_features_and_finds_the_daemon() {
 fn the_doctor_finds_a_capable_program_that_every_user_may_execute() {
     let path = socket("capable");
     let copy = path.with_file_name("upshift");
-    // A separate process copies: a child that another test forks here would hold the file open for
-    // writing.
+    // A separate process makes the copy. A child that another test forks from this process could
+    // hold the file open for writing, and then the copy could not be executed.
     let copied = Command::new("cp").arg(PROGRAM).arg(&copy).status();
     assert!(copied.unwrap().success());
     let setcap = Command::new("setcap")
@@ -455,8 +455,8 @@ fn a_configuration_is_checked_without_a_daemon() {
     // The processes that each rule currently matches; each counts for its first rule.
     let name = format!("upc-{}", std::process::id());
     let program = socket.with_file_name(&name);
-    // A separate process copies: a child that another test forks here would hold the file open for
-    // writing.
+    // A separate process makes the copy. A child that another test forks from this process could
+    // hold the file open for writing, and then the copy could not be executed.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let mut sleeper = Command::new(&program).arg("60").spawn().unwrap();

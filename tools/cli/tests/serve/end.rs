@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::harness::{Folder, Server, TIMEOUT, output, read_all, wait_until};
 
 #[test]
-fn sigterm_answers_current_requests_refuses_new_connections_and_ends_with_0() {
+fn after_sigterm_current_requests_are_answered_new_connections_refused_and_the_status_is_0() {
     let folder = Folder::new();
     let patient = ["--drain-timeout", "60s", "--max-wait", "60s"];
     let server = Server::start(&folder, &patient);
@@ -89,7 +89,7 @@ fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
         while !answer.ends_with(b"here") {
             let mut piece = [0; 512];
             let count = stream.read(&mut piece).unwrap();
-            assert_ne!(count, 0, "closed");
+            assert_ne!(count, 0, "the connection was closed");
             answer.extend(&piece[..count]);
         }
         stream

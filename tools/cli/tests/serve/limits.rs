@@ -96,8 +96,8 @@ fn clients_that_read_nothing_cost_little_memory_which_is_returned() {
         // The response has begun.
         assert_eq!(reader.peek(&mut [0]).unwrap(), 1);
     }
-    // The bound: a piece of 64 KiB, and buffers for the head. An unlimited hyper would buffer
-    // several times that.
+    // Each reader may cost a piece of 64 KiB, and buffers for the head. Without limits hyper would
+    // buffer several times that.
     let mut most = 0;
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(50));
@@ -108,7 +108,7 @@ fn clients_that_read_nothing_cost_little_memory_which_is_returned() {
     drop(readers);
     // Receive buffers stay; they are much smaller than the buffers of pending responses.
     let stays = ((most - before) / 3).max(8);
-    wait_until("the memory", || resident(&server) < before + stays);
+    wait_until("free memory", || resident(&server) < before + stays);
 }
 
 /// Starts a server under a limit of the shell, with its messages in `FOLDER/stderr`.

@@ -18,10 +18,10 @@ fn permit(folder: &Folder, name: &str, mode: u32) {
     fs::set_permissions(folder.0.join(name), Permissions::from_mode(mode)).unwrap();
 }
 
-/// Starts a server of the folder `root`, as an unprivileged user. `FOLDER/stderr` has its errors.
+/// Starts a server of `FOLDER/root` as an unprivileged user. Its errors are in `FOLDER/stderr`.
 fn start(folder: &Folder) -> Server {
     let is_root = rustix::process::geteuid().is_root();
-    // The user may be unable to reach this program by its path.
+    // The unprivileged user may be unable to reach the program by its path.
     let program = File::open(PROGRAM).unwrap();
     let mut command = if is_root {
         Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
@@ -41,8 +41,8 @@ fn start(folder: &Folder) -> Server {
     Server::launch(&mut command).unwrap_or_else(|| panic!("{}", folder.read("stderr")))
 }
 
-fn status(server: &Server, path: &str, more: &str) -> String {
-    let answer = server.get(path, more);
+fn status(server: &Server, path: &str, headers: &str) -> String {
+    let answer = server.get(path, headers);
     answer.get(9..12).unwrap_or_default().to_owned()
 }
 
@@ -50,20 +50,20 @@ fn status(server: &Server, path: &str, more: &str) -> String {
 fn an_unreadable_file_or_folder_is_403_and_a_line_names_the_path_and_the_user() {
     let folder = Folder::new();
     fs::create_dir_all(folder.0.join("root/shut")).unwrap();
-    fs::create_dir_all(folder.0.join("root/searched")).unwrap();
+    fs::create_dir_all(folder.0.join("root/unlistable")).unwrap();
     for name in [
         "root/secret.txt",
         "root/open.css",
         "root/open.css.gz",
         "root/shut/index.html",
-        "root/searched/index.html",
+        "root/unlistable/index.html",
     ] {
         folder.write(name, "text");
     }
     permit(&folder, "root/secret.txt", 0);
     permit(&folder, "root/open.css.gz", 0);
     permit(&folder, "root/shut", 0);
-    permit(&folder, "root/searched", 0o111);
+    permit(&folder, "root/unlistable", 0o111);
     let server = start(&folder);
     let root = folder.0.canonicalize().unwrap().join("root");
     for (path, named) in [
@@ -74,7 +74,7 @@ fn an_unreadable_file_or_folder_is_403_and_a_line_names_the_path_and_the_user() 
         let line = format!("upshift serve: {}", root.join(named).display());
         wait_until(&line, || {
             assert_eq!(status(&server, path, ""), "403", "{path}");
-            // Lines of a kind are at least a second apart.
+            // The server logs at most one such line per second.
             thread::sleep(Duration::from_millis(100));
             let stderr_text = folder.read("stderr");
             let mut lines = stderr_text
@@ -93,11 +93,11 @@ fn an_unreadable_file_or_folder_is_403_and_a_line_names_the_path_and_the_user() 
     // index.
     let gzip = "accept-encoding: gzip\r\n";
     assert_eq!(status(&server, "/open.css", gzip), "200");
-    assert_eq!(status(&server, "/searched/", ""), "200");
-    assert_eq!(status(&server, "/searched", ""), "308");
+    assert_eq!(status(&server, "/unlistable/", ""), "200");
+    assert_eq!(status(&server, "/unlistable", ""), "308");
     assert_eq!(status(&server, "/none", ""), "404");
     permit(&folder, "root/shut", 0o755);
-    permit(&folder, "root/searched", 0o755);
+    permit(&folder, "root/unlistable", 0o755);
 }
 
 #[test]

@@ -117,7 +117,8 @@ fn a_closed_standard_error_does_not_end_the_server() {
         assert!(answer.contains(part), "{answer}");
     };
     gets("/page.txt", "a page");
-    // More connections than descriptors: the server cannot accept, and cannot report that either.
+    // There are more connections than the server has descriptors. It cannot accept them all, and
+    // cannot report that either.
     let many: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(server.address()).unwrap())
         .collect();

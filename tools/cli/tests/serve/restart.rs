@@ -46,7 +46,7 @@ impl Site {
             .env("UPSHIFT_DAEMON_SOCKET", self.folder.0.join("daemon"))
             .stdin(socket)
             .stderr(Stdio::null());
-        Server::launch(&mut command).expect("a server")
+        Server::launch(&mut command).expect("the server did not start")
     }
 
     /// Starts several successors, one after the other. The duration is unbounded, since the machine
@@ -71,7 +71,7 @@ impl Load {
         let mut client = self.0.take().expect("the client is ended once");
         assert!(
             client.try_wait().unwrap().is_none(),
-            "the load ended before"
+            "the load ended before it was interrupted"
         );
         let interrupt = ["-c", "kill -s INT \"$0\"", &client.id().to_string()];
         assert!(
@@ -209,7 +209,7 @@ impl Seen {
                 RST_STREAM => panic!("stream {id} was reset: {payload:?}"),
                 GOAWAY => {
                     let (last_stream, code) = (number(&payload), number(&payload[4..]));
-                    assert_eq!(code, 0, "an error");
+                    assert_eq!(code, 0, "GOAWAY has an error code");
                     assert!(
                         last_stream <= last,
                         "GOAWAY named {last} before, and now {last_stream}"
@@ -289,7 +289,7 @@ fn a_slow_http2_client_gets_its_whole_answer_when_the_server_ends() {
     let mut received = 0;
     let mut goaways = 0;
     let mut read_one = |stream: &mut TcpStream| {
-        let (kind, flags, _, payload) = next_frame(stream).expect("the rest of the answer");
+        let (kind, flags, _, payload) = next_frame(stream).expect("the answer is incomplete");
         if kind == PING && flags & ACK == 0 {
             stream.write_all(&frame(PING, ACK, 0, &payload)).unwrap();
         }

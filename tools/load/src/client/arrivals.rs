@@ -1,6 +1,6 @@
 //! The send times and requests of an open loop, drawn one after the other from a seed.
 //!
-//! All times are ns since the start of the run. O(1), without allocation.
+//! All times are ns since the start of the run. Each operation is O(1) and does not allocate.
 
 use super::meter::nanos;
 use super::plan::{Class, Distribution, Pace};
@@ -51,8 +51,8 @@ struct Open {
 }
 
 impl Arrivals {
-    /// Creates the requests of a group from `base` on. `share` in 0..1 spreads groups over the
-    /// first step.
+    /// Creates the requests of a group from `base` on. The first one is due after `share` (0..1) of
+    /// a step, so that groups with different shares are spread over the step.
     pub(crate) fn new(
         pace: Pace,
         connections: usize,

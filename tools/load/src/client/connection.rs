@@ -30,6 +30,7 @@ pub(crate) struct Connection {
     tag: u64,
     /// Number of bytes that the socket has not taken, in the copies of the template or in `out`.
     unsent: usize,
+    /// Position of the first unsent byte there.
     offset: usize,
     /// Frames of spin requests.
     out: Vec<u8>,

@@ -1,9 +1,9 @@
 //! The loop of the client: fire due requests, wait, read replies, send the next requests.
 //!
 //! All times are ns since the start of the run. Every socket is registered once, edge-triggered: a
-//! read that does not fill the buffer has emptied the socket; a write is tried at once and only
-//! then waits for the socket. An iteration costs one `epoll_wait`, a request one `write` and one
-//! `read`.
+//! read that does not fill the buffer has emptied the socket; a write is tried at once, and waits
+//! only for what the socket did not take. An iteration costs one `epoll_wait`, a request one
+//! `write` and one `read`.
 //! After connecting, the loop allocates only for HTTP heads cut by the end of a read, for error
 //! messages, and 24 bytes for each request that has no reply.
 
@@ -488,7 +488,7 @@ impl<'p> Engine<'p> {
         let hint = if self.connections[at].has_replied {
             ""
         } else {
-            " before its first reply: the server may have no room for so many (of `upshift serve`: --connections, --connections-per-peer)"
+            " before its first reply: the server may have no room for so many (flags of `upshift serve`: --connections, --connections-per-peer)"
         };
         self.fail(at, || format!("{how}{hint}"));
     }

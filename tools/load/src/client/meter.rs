@@ -17,7 +17,7 @@ pub(super) const PRIMING_TIMEOUT: u64 = 10_000_000_000;
 /// Number of requests that may be fired before replies are read again.
 pub(super) const MAX_BURST: usize = 64;
 
-/// The measuring side of a run.
+/// Measures the time of a run, and the CPU time of the servers and of the client.
 pub(super) struct Meter {
     start: Instant,
     stop: Option<Arc<AtomicBool>>,

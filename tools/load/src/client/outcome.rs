@@ -21,7 +21,7 @@ pub struct Outcome {
     /// CPU time of the server over the measured time, if the plan named its process and it still
     /// runs.
     pub server_cpu: Option<CpuUse>,
-    /// CPU time of the client's thread over the time measured.
+    /// CPU time of the client's thread over the measured time.
     pub client_cpu: CpuUse,
     /// Set if [`Plan::stop`](crate::Plan::stop) ended the run.
     pub stopped: bool,
@@ -87,13 +87,13 @@ pub struct GroupOutcome {
     /// Number of connections that were established and had answered a request before the load
     /// began.
     pub connections: usize,
-    /// Number of correct replies completed in the measured time.
+    /// Number of correct replies completed in the measured time or in the drain after it.
     pub requests: u64,
     /// Number of failed connections and of wrong replies, over the whole run.
     pub errors: u64,
     /// Message of the first error.
     pub first_error: Option<String>,
-    /// Bytes received in the time measured.
+    /// Bytes received in the measured time and in the drain after it.
     pub bytes: u64,
     /// Latencies of `requests` in ns, 3 significant digits, up to 1000 s.
     pub latency: Histogram<u64>,
@@ -103,8 +103,8 @@ pub struct GroupOutcome {
     /// Open loop: number of requests that could not leave in time because their connection had the
     /// largest permitted number of requests in flight.
     pub delayed: u64,
-    /// Number of requests without a reply at the end of the measured time: in a closed loop the
-    /// requests in flight, in an open loop also due requests that had not left.
+    /// Number of requests without a reply when the drain is over: in a closed loop the requests in
+    /// flight, in an open loop also due requests that have not left.
     pub unanswered: u64,
     /// Age of the oldest of `unanswered`; no percentile of the latency can be trusted beyond it.
     pub oldest_unanswered: Duration,

@@ -26,7 +26,7 @@ pub struct Plan {
     pub seed: u64,
     /// Time under load before measuring.
     pub warmup: Duration,
-    /// Time of measuring.
+    /// Time for which the client measures, after the warm-up.
     pub duration: Duration,
     /// Time after measuring in which replies still count, so that a delay at the end is in the
     /// latencies; zero where the throughput of an overloaded server matters.

@@ -76,7 +76,7 @@ pub(crate) struct Found {
     pub(crate) bad: u64,
 }
 
-/// The last reply head of HTTP that was parsed.
+/// The last HTTP reply head that was parsed.
 ///
 /// A head ends at its own empty line, so bytes that begin with a head already parsed begin with
 /// that very head, which need not be parsed again. This is correct for any server, and fast for a
@@ -109,12 +109,12 @@ pub(crate) fn matrix(
             let at = now.iter().zip(rest).take_while(|(a, b)| a == b).count() + cursor.position;
             return Err(if at < matrix::HEADER {
                 format!(
-                    "wrong reply: byte {at} of its length differs from that of {} bytes",
+                    "wrong reply: byte {at} of its length field is wrong; expected a length of {}",
                     expected.len() - matrix::HEADER
                 )
             } else {
                 let at = at - matrix::HEADER;
-                format!("wrong reply: number {} of the product differs", at / 8)
+                format!("wrong reply: number {} of the product is wrong", at / 8)
             });
         }
         cursor.position += now.len();
@@ -160,7 +160,7 @@ pub(crate) fn http(
                 return Ok(found);
             };
             cursor.head.clear();
-            // The head did not end in the saved part, so it ends behind it.
+            // The head did not end in the saved part, so it ends in the new data.
             data = &data[head.len - before..];
             head
         };
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_without_a_length_is_an_error() {
+    fn a_malformed_reply_is_an_error() {
         for (stream, what) in [
             (&b"SSH-2.0-OpenSSH\r\n"[..], "not HTTP"),
             (b"HTTP/1.1 200 OK\r\n\r\n", "Content-Length"),

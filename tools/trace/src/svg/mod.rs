@@ -6,7 +6,7 @@
 //!   vCPU 1        ▒████▒
 //!   level 0       ░█  ░█                           pale: a coroutine waits; full: one runs
 //!   level 32      ░░░███████
-//!   7.0 main.rs:9 ··──░█──░██                      single coroutines: the papers' states
+//!   7.0 main.rs:9 ··──░█──░██                      single coroutines: their states
 //!                 |    |    |    |   0 … 20 ms
 //! ```
 //!
@@ -29,9 +29,9 @@ use axis::{Axis, LEFT, RIGHT, time};
 use row::{Row, Style};
 use text::{Anchor, Palette, label, tail};
 
-/// Number of single coroutines that are drawn: those that ran longest.
+/// Largest number of single coroutines that are drawn: those that ran longest.
 pub const COROUTINES: usize = 16;
-/// Number of vCPUs that are drawn.
+/// Largest number of vCPUs that are drawn: the first ones.
 const VCPUS: usize = 128;
 const WIDTH: f64 = RIGHT + 30.0;
 const ROW: f64 = 24.0;

@@ -27,7 +27,7 @@ pub(super) struct Row<'a, 'b> {
     top: f64,
     height: f64,
     column: f64,
-    /// Shares of the column.
+    /// Covered share of the current column (a pixel), by style.
     shares: Vec<(Style<'a>, f64)>,
     /// Last bar of whole columns, drawn when it ends.
     last: Option<(f64, f64, Style<'a>, u8)>,

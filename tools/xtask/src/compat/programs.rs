@@ -53,8 +53,8 @@ pub(super) fn command(root: &Path, only: &[String]) -> Result<(), String> {
     run_all(&program, only, &stop, None)
 }
 
-/// Names a missing server without which nothing runs, after an attempt to install the server.
-fn absence(stop: &Stop) -> Option<String> {
+/// Tries to install the servers without which nothing runs, and names one that is still missing.
+fn install_servers(stop: &Stop) -> Option<String> {
     let servers = [&packages::REDIS, &packages::POSTGRESQL];
     packages::install(&servers, stop);
     let missing = servers.into_iter().find(|server| !server.is_installed());
@@ -63,7 +63,7 @@ fn absence(stop: &Stop) -> Option<String> {
 
 /// Builds the program of [`step`].
 pub(super) fn build_for_step(context: &Context<'_>) -> Result<(), String> {
-    if absence(context.stop).is_some() {
+    if install_servers(context.stop).is_some() {
         return Ok(());
     }
     let log = context.log_file()?;
@@ -72,7 +72,7 @@ pub(super) fn build_for_step(context: &Context<'_>) -> Result<(), String> {
 
 /// Runs the step of the suite: every operation succeeds.
 pub(super) fn step(context: &Context<'_>) -> Verdict {
-    if let Some(absence) = absence(context.stop) {
+    if let Some(absence) = install_servers(context.stop) {
         return Ok(Done::Skipped(absence));
     }
     let log = context.log_file()?;
@@ -149,6 +149,6 @@ fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> 
     if failed.is_empty() {
         Ok(())
     } else {
-        Err(format!("not working: {}", failed.join(", ")))
+        Err(format!("programs that fail: {}", failed.join(", ")))
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// Rules for postgres and redis, which run before all ordinary programs, including the service's
+/// Rules by which postgres and redis run before all ordinary programs, including the service's
 /// vCPUs.
 const RULES: &str =
     "[[assign]]\ncomm = \"postgres\"\nlevel = 1\n[[assign]]\ncomm = \"redis-server\"\nlevel = 1\n";

@@ -22,6 +22,6 @@ grep -v -e '^/var/lib/dpkg/' -e '^/var/log/' -e '^/var/cache/' -e '^/trial.deb$'
     -e '^/etc/group$' -e '^/etc/gshadow$' left > more || true
 if [ -s more ]; then echo "it leaves behind:"; cat more; status=1; fi
 for file in group gshadow; do
-    if [ -e up/etc/$file ] && ! cmp -s up/etc/$file "$3/etc/$file"; then echo "/etc/$file is another one"; status=1; fi
+    if [ -e up/etc/$file ] && ! cmp -s up/etc/$file "$3/etc/$file"; then echo "/etc/$file has changed"; status=1; fi
 done
 exit $status

@@ -107,7 +107,7 @@ fn sum(path: &Path) -> io::Result<String> {
 /// Unpacks the archive's layer and serves a page from it.
 fn trial(archive: &Path, place: &Path) -> io::Result<String> {
     if !rustix::process::geteuid().is_root() {
-        return Ok("image not tried: that takes root".to_owned());
+        return Ok("image not tried: that requires root".to_owned());
     }
     let _ = fs::remove_dir_all(place);
     let tree = place.join("tree");

@@ -25,7 +25,7 @@ const SHOWN_LINES: usize = 20;
 /// Tries the package; returns the checks that were made, or the reason for making none.
 pub(super) fn try_package(package: &Path, work: &Path) -> io::Result<String> {
     if !rustix::process::geteuid().is_root() {
-        return Ok("not installed on trial: that takes root".to_string());
+        return Ok("not installed on trial: that requires root".to_string());
     }
     let possible = Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--net", "true"])

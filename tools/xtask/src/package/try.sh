@@ -48,4 +48,4 @@ dpkg --no-triggers --remove upshift
 if [ -e /usr/bin/upshift ]; then echo "the command stays"; exit 1; fi
 grep -q '# changed' /etc/upshift/daemon.toml
 dpkg --no-triggers --purge upshift
-if [ -e /etc/upshift ] || [ -e /run/upshift ] || getent group upshift; then echo "something stays"; exit 1; fi
+if [ -e /etc/upshift ] || [ -e /run/upshift ] || getent group upshift; then echo "files or the group remain after the purge"; exit 1; fi

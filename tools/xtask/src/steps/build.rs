@@ -71,7 +71,7 @@ pub(super) fn clippy(context: &Context<'_>) -> Verdict {
     if !context.tools.has(Tool::BareTarget) {
         let absence = Tool::BareTarget.absence();
         return Ok(Done::Skipped(format!(
-            "{absence}: not kernel/, the rest passed"
+            "{absence}: kernel/ was not checked, the rest passed"
         )));
     }
     os::clippy(context)?;
