@@ -182,7 +182,10 @@ pub(crate) fn check_paths(root: &Path) -> Result<usize, String> {
     if wrong.is_empty() {
         Ok(count)
     } else {
-        Err(format!("pages name what does not exist: {}", wrong.join("; ")))
+        Err(format!(
+            "pages name what does not exist: {}",
+            wrong.join("; ")
+        ))
     }
 }
 

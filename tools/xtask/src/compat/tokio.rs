@@ -175,7 +175,10 @@ fn known(root: &Path) -> Result<BTreeSet<String>, String> {
     lines
         .map(|line| match line.split_once(": ") {
             Some((name, reason)) if !reason.trim().is_empty() => Ok(name.to_owned()),
-            _ => Err(format!("{}: a line without a reason: {line}", path.display())),
+            _ => Err(format!(
+                "{}: a line without a reason: {line}",
+                path.display()
+            )),
         })
         .collect()
 }
