@@ -76,7 +76,9 @@ fn beside(
     });
     let times = other.join().expect("the thread does not panic");
     let ready = neighbour.join().expect("the thread does not panic");
-    let ready = ready.or(times.ready).expect("one thread reports the instant");
+    let ready = ready
+        .or(times.ready)
+        .expect("one thread reports the instant");
     times.ran.saturating_duration_since(ready)
 }
 
