@@ -6,6 +6,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -24,9 +25,10 @@ reload                read configuration and certificate again
 drain                 stop accepting, finish the requests under way, end
 ";
 
-/// The socket for commands, whose file is removed on drop.
+/// The socket for commands. Dropping it removes the file and ends the thread.
 pub(crate) struct CommandSocket {
     file: SocketFile,
+    is_closed: Arc<AtomicBool>,
 }
 
 impl CommandSocket {
@@ -40,23 +42,29 @@ impl CommandSocket {
         };
         let (listener, file) = socket_file::listen(path, Some(0o600), 16).map_err(named)?;
         let shared = Arc::downgrade(shared);
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let is_over = is_closed.clone();
         std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || serve(&listener, &shared))
+            .spawn(move || serve(&listener, &shared, &is_over))
             .map_err(named)?;
-        Ok(CommandSocket { file })
+        Ok(CommandSocket { file, is_closed })
     }
 }
 
 impl Drop for CommandSocket {
     fn drop(&mut self) {
-        // The connection wakes the thread, which ends if the server's state has been dropped.
+        self.is_closed.store(true, Ordering::Relaxed);
+        // The connection wakes the thread.
         let _ = UnixStream::connect(self.file.path());
     }
 }
 
-fn serve(listener: &UnixListener, shared: &Weak<Shared>) {
+fn serve(listener: &UnixListener, shared: &Weak<Shared>, is_closed: &AtomicBool) {
     for stream in listener.incoming() {
+        if is_closed.load(Ordering::Relaxed) {
+            return;
+        }
         let Some(shared) = shared.upgrade() else {
             return;
         };

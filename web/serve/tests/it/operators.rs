@@ -203,3 +203,26 @@ fn a_check_names_each_fault_and_creates_no_file() {
     // The check has not bound the port.
     std::net::TcpListener::bind(address).unwrap();
 }
+
+#[test]
+fn the_thread_of_the_control_socket_ends_with_the_server() {
+    let folder = Folder::new();
+    let socket = folder.0.join("control.sock");
+    let server = TestServer::with_config(&folder.0, |config| {
+        config.control = Some(socket.clone());
+    });
+    assert!(upshift_serve::ask(&socket, "status").is_ok());
+    // The handle of an operator outlives the server.
+    let control = server.control.clone();
+    drop(server);
+    // No other test of this program has a control socket.
+    let is_control_thread = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = task.and_then(|task| std::fs::read_to_string(task.path().join("comm")));
+        name.is_ok_and(|name| name.trim_end() == "control")
+    };
+    wait_until("the thread of the control socket has ended", || {
+        let mut tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        !tasks.any(is_control_thread)
+    });
+    drop(control);
+}
