@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::net::RecvFlags;
-use upshift_board::layout::GLOBAL_BYTES;
+use upshift_board::layout::{GLOBAL_BYTES, LOCAL_BYTES};
 use upshift_board::os::{self};
 use upshift_board::wire::{self, Reason, Role};
 use upshift_daemon::Daemon;
@@ -132,13 +132,13 @@ fn pages_that_could_be_truncated_are_refused_and_sealed_pages_cannot_be_truncate
     let _daemon = Daemon::start(cooperative("pages")).unwrap();
     let refused =
         |page: &OwnedFd| register(&connect(&path), &[0], &[], page).map(drop) == Err(Reason::Page);
-    assert!(refused(&os::memory_file("unsealed", 4096).unwrap()));
+    assert!(refused(&os::memory_file("unsealed", LOCAL_BYTES).unwrap()));
     let short = os::memory_file("short", 100).unwrap();
     rustix::fs::fcntl_add_seals(&short, os::LOCAL_SEALS).unwrap();
     assert!(refused(&short));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(refused(&file.into()));
-    let holes = os::memory_file("holes", 4096).unwrap();
+    let holes = os::memory_file("holes", LOCAL_BYTES).unwrap();
     let length_only = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&holes, length_only).unwrap();
     assert!(refused(&holes));
@@ -157,7 +157,7 @@ fn pages_that_could_be_truncated_are_refused_and_sealed_pages_cannot_be_truncate
     let (page, view) = os::local_page().unwrap();
     register(&connect(&path), &[0], &[], &page).unwrap();
     assert!(rustix::fs::ftruncate(&page, 0).is_err());
-    assert!(rustix::fs::ftruncate(&page, 8192).is_err());
+    assert!(rustix::fs::ftruncate(&page, 2 * LOCAL_BYTES as u64).is_err());
     assert!(rustix::fs::fcntl_add_seals(&page, SealFlags::WRITE).is_err());
     let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     assert!(rustix::fs::fallocate(&page, hole, 0, 4096).is_err());
