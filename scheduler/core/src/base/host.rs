@@ -75,7 +75,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// Called in each iteration of a spin loop, with the number of iterations so far. Locks of this
     /// crate are held for a few instructions, but a hypervisor or an oversubscribed kernel may stop
-    /// the holder: after many `spins` an implementation should yield the CPU to other threads.
+    /// the holder. So after many `spins` an implementation should yield the CPU to other threads.
     fn relax(&self, spins: u32) {
         let _ = spins;
         core::hint::spin_loop();
@@ -115,9 +115,9 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         let _ = index;
     }
 
-    /// Reports that the poll under way on the calling thread has made a coroutine ready on its own
-    /// vCPU, whose arrival notice is set. `waits` is the most urgent kind of work that this poll
-    /// delays. Must be cheap: it may be called with every wake.
+    /// Reports that the poll under way on the calling thread has made a coroutine ready on the vCPU
+    /// that runs the poll, while that vCPU's arrival notice is set. `waits` is the most urgent kind
+    /// of work that this poll delays. Must be cheap: it may be called with every wake.
     fn notify_local_arrival(&self, waits: WaitingWork) {
         let _ = waits;
     }
@@ -194,7 +194,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 }
 
 /// Returns whether the host's pages become resident only when they are used, so that the table asks
-/// for large pages. False under Miri: its symbolic check of alignments refuses computed alignments.
+/// for large pages. False under Miri, whose symbolic check of alignments refuses computed
+/// alignments.
 pub(crate) const fn is_lazy<H: Host>() -> bool {
     H::TABLE_PAGE > 4096 && !cfg!(miri)
 }

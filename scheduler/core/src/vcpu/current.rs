@@ -34,8 +34,9 @@ impl<H: Host> Vcpu<H> {
     /// under `SCHED_FIFO`. The coroutine still goes to the tail if it has not woken itself, or if
     /// its level has changed during the poll.
     ///
-    /// The host bounds this: a coroutine that has used its quantum ([`Vcpu::quantum_began`])
-    /// should go to the tail. Does nothing unless called by the thread that polls.
+    /// The host should not call this for a coroutine that has used its quantum
+    /// ([`Vcpu::quantum_began`]), so that the coroutine goes to the tail. Does nothing unless
+    /// called by the thread that polls.
     pub fn keep_place(&self) {
         if let Some(here) = self.shared().here()
             && core::ptr::eq(here, self)
@@ -73,7 +74,8 @@ impl<H: Host> Vcpu<H> {
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
         let slot = NonNull::new(self.current.load(Acquire))?;
-        // Only the state word: the caller may have no right to the rest of the control block.
+        // Only the state word is read, because the caller may have no right to the rest of the
+        // control block.
         // SAFETY: slots live as long as the domain.
         let generation = unsafe { slot.as_ref() }.word.generation();
         Some(CoroutineId::new(Table::index(slot), generation))
@@ -128,7 +130,8 @@ impl<H: Host> Vcpu<H> {
         self.current.load(Relaxed) == slot.as_ptr()
     }
 
-    /// Makes a coroutine current that was picked, and kept while others were picked.
+    /// Makes a coroutine current that was picked earlier, and that the caller kept while it picked
+    /// others.
     ///
     /// # Safety
     /// The caller picked the coroutine here and has not polled it since.
@@ -137,8 +140,8 @@ impl<H: Host> Vcpu<H> {
         let mut locked = self.lock();
         // SAFETY: the coroutine is owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
-        // Updated under the lock: a change of the level finds the coroutine current, or is seen
-        // here.
+        // Updated under the lock, so that a concurrent change of the level either finds the
+        // coroutine current or is seen here.
         let level = block.update_level();
         // Time since the last poll is charged to no poll.
         locked.read_clock_now();

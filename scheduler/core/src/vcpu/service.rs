@@ -34,8 +34,9 @@ impl Service {
         self.0.load(Relaxed) != SERVES
     }
 
-    /// Like `is_over`, but ordered after a push into the inbox: the thread that retires the vCPU
-    /// forwards the content of the inbox.
+    /// Like `is_over`, but ordered after a push into the inbox. So either the pushing thread sees
+    /// that the service is over, or the thread that retires the vCPU finds the push and forwards
+    /// it.
     pub(super) fn is_over_now(&self) -> bool {
         self.0.load(SeqCst) != SERVES
     }

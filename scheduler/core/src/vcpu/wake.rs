@@ -46,7 +46,7 @@ unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
 /// ready.
 ///
 /// # Safety
-/// The caller holds a reference to the coroutine, if the slot's tenant is of this generation.
+/// If the slot's tenant is of this generation, the caller holds a reference to the tenant.
 pub(crate) unsafe fn cancel_slot<H: Host>(
     slot: NonNull<Slot<H>>,
     generation: u32,
