@@ -144,8 +144,8 @@ impl<F: Future + 'static> Body<F> {
     unsafe fn take_output<H: Host>(body: NonNull<()>, to: *mut ()) {
         let body = body.cast::<Body<F>>();
         let to = to.cast::<Result<F::Output, JoinError>>();
-        // SAFETY: the output is stored and taken once, `to` has its type, and then the body is
-        // empty.
+        // SAFETY: the output is stored and taken once, and `to` has its type. Then the body is
+        // empty, as `free` requires.
         unsafe {
             to.write(ManuallyDrop::take(&mut (*body.as_ptr()).output));
             Self::free::<H>(body);
@@ -176,8 +176,8 @@ const SITE_BITS: u32 = 16;
 
 /// Address of the body and number of its [spawn site](super::spawn_sites). Where addresses have 64
 /// bits, one word contains both: the upper 16 bits of an address only repeat bit 47, so the number
-/// replaces them. (x86-64 and arm64 give longer addresses only to programs that ask for them;
-/// addresses of RISC-V are shorter.)
+/// replaces them. (x86-64 and arm64 give longer addresses only to programs that request them; on
+/// RISC-V, addresses are shorter.)
 pub(super) struct BodyPtr {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]
@@ -186,7 +186,7 @@ pub(super) struct BodyPtr {
 
 #[cfg(target_pointer_width = "64")]
 impl BodyPtr {
-    /// Packs both; `None` if the address is longer than 48 bits.
+    /// Packs both. Returns `None` if the address is longer than 48 bits.
     #[inline]
     pub(super) fn new(body: NonNull<()>, site: u16) -> Option<BodyPtr> {
         let tagged = (body.as_ptr()).map_addr(|address| address << SITE_BITS | usize::from(site));
@@ -229,7 +229,7 @@ impl BodyPtr {
 }
 
 impl BodyPtr {
-    /// Returns the pointer of a slot without a tenant: null.
+    /// Returns the null pointer of a slot without a tenant.
     #[cfg(loom)]
     pub(super) fn none() -> BodyPtr {
         BodyPtr {

@@ -133,8 +133,8 @@ impl<H: Host> Slot<H> {
         let level = init.level.get();
         let traits = init.kind as u8 | if init.pinned { PINNED } else { 0 };
         let slot = this.as_ptr();
-        // The links, the time and the waiter need no initial value: they are written before they
-        // are read.
+        // The links, the time and the waiter need no initial value, because they are written before
+        // they are read.
         // SAFETY: no other thread uses these fields of a slot without a tenant, so plain writes
         // suffice.
         unsafe {
@@ -293,8 +293,8 @@ impl<H: Host> Slot<H> {
         self.state.store(State::Ready as u8 | KEEPS_PLACE, Relaxed);
     }
 
-    /// Returns true if the coroutine has lent its level to what it waits for, now or earlier. A
-    /// change of its level then makes it poll again, to pass the change on.
+    /// Returns true if the coroutine has lent its level to what it waits for, now or earlier. If
+    /// so, the coroutine is polled again after a change of its level, to pass the change on.
     pub(crate) fn lends(&self) -> bool {
         self.traits.load(Relaxed) & LENDS != 0
     }
@@ -329,8 +329,8 @@ impl<H: Host> Slot<H> {
 
     pub(crate) fn set_lends(&self) {
         if !self.lends() {
-            // Set before the level is read: a later change of the level makes `resettle` poll the
-            // coroutine.
+            // Set before the level is read, so that a later change of the level makes `resettle`
+            // wake the coroutine.
             self.traits.fetch_or(LENDS, Relaxed);
             fence(SeqCst);
         }
@@ -347,10 +347,12 @@ pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
     }
 }
 
-/// Bytes of a control block, a slot of the table. The future is a separate allocation.
+/// Size in bytes of a control block, which is a slot of the table. The future is a separate
+/// allocation.
 pub const CONTROL_BLOCK_BYTES: usize = size_of::<Slot<Probe>>();
 
-/// A host that is never run: a concrete type for the size of a control block.
+/// A host that is never run. It is the concrete type with which the size of a control block is
+/// computed.
 pub(crate) struct Probe;
 
 // SAFETY: no thread serves a vCPU of this host.

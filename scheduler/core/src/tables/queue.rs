@@ -261,7 +261,7 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Puts a coroutine that is not suspended before the others of its level that are not
-    /// suspended: its stamp is the oldest stamp minus one.
+    /// suspended. Its stamp is their oldest stamp minus one.
     ///
     /// # Safety
     /// Same as [`ReadyQueues::push`].
@@ -287,7 +287,8 @@ impl<H: Host> ReadyQueues<H> {
         list.prepend(coroutine);
     }
 
-    /// Puts a coroutine at the end of its level's list where it belongs; its stamp stays.
+    /// Puts a coroutine into its list: at the head if it resumes first, else at the tail. Its stamp
+    /// stays.
     ///
     /// # Safety
     /// Same as [`ReadyQueues::push`].
