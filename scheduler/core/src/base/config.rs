@@ -114,7 +114,8 @@ impl fmt::Display for SpawnError {
 
 impl core::error::Error for SpawnError {}
 
-/// Error of [`Domain::add_vcpu`](crate::Domain::add_vcpu): the domain has [`MAX_VCPUS`] vCPUs.
+/// Error of [`Domain::add_vcpu`](crate::Domain::add_vcpu), returned if the domain already has
+/// [`MAX_VCPUS`] vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyVcpus;
 

@@ -1,11 +1,11 @@
 //! The lock of a vCPU's ready queues: held for a few instructions, and biased to the thread that
 //! serves the vCPU, its *owner*.
 //!
-//! No user code runs under the lock, and no allocation. The lock itself calls the host only to wait
-//! ([`Host::relax`]) and to end a bias ([`Host::heavy_barrier`]). The owner takes the lock once or
-//! more per poll; thieves, and `reprio` from other threads, take it now and then. An interrupt
-//! handler must not take the lock, because the interrupted thread may hold it. The handler's wakes
-//! use the inbox instead.
+//! Under the lock, no user code runs and no memory is allocated. The lock itself calls the host
+//! only to wait ([`Host::relax`]) and to end a bias ([`Host::heavy_barrier`]). The owner takes the
+//! lock once or more per poll; thieves, and `reprio` from other threads, take it now and then. An
+//! interrupt handler must not take the lock, because the interrupted thread may hold it. The
+//! handler's wakes use the inbox instead.
 //!
 //! # Bias
 //!

@@ -8,9 +8,9 @@
 //!                                              └ number ─► Site: vtable, source position
 //! ```
 //!
-//! Slots never move and stay with the table, which does not shrink: a domain keeps 64 bytes times
-//! the largest number of coroutines that it has had at once. The memory of a future is freed with
-//! the output. The fields are accessed by:
+//! Slots never move and stay with the table, which does not shrink, so a domain keeps 64 bytes
+//! times the largest number of coroutines that it has had at once. The memory of a future is freed
+//! with the output. The fields are accessed by:
 //!
 //! * links, `queued`: the holder of the lock of the vCPU in whose queues the coroutine is; `next`
 //!   is also the link of the inbox and of the free list;
@@ -221,7 +221,8 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & PINNED != 0
     }
 
-    /// Returns true if another vCPU may take the coroutine: it is neither pinned nor suspended.
+    /// Returns true if another vCPU may take the coroutine, which is then neither pinned nor
+    /// suspended.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {
         self.traits.load(Relaxed) & (PINNED | SUSPENDED) == 0
@@ -337,7 +338,7 @@ impl<H: Host> Slot<H> {
     }
 }
 
-/// Runs user code whose panic has no receiver. The destructor of the payload is user code, too: if
+/// Runs user code whose panic has no receiver. The destructor of the payload is user code, too. If
 /// it panics, the second payload is leaked.
 pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
     if let Err(panic) = H::catch(code)

@@ -248,7 +248,7 @@ impl<H: Host> SpawnSites<H> {
 /// close together.
 #[inline]
 fn bucket_of<H: Host>(vtable: &VTable<H>, location: &Location<'_>) -> usize {
-    /// 2⁶⁴ over the golden ratio: its multiples are spread evenly (Knuth, volume 3, 6.4).
+    /// 2⁶⁴ over the golden ratio. Its multiples are spread evenly (Knuth, volume 3, 6.4).
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let vtable = ptr::from_ref(vtable).addr() as u64;
     let location = ptr::from_ref(location).addr() as u64;

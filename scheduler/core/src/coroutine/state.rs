@@ -15,18 +15,18 @@
 //!
 //! `OWNED` is the central flag: it is set while the coroutine will be polled (it is in a ready
 //! queue or an inbox, running, or suspended). The thread that sets `OWNED` must enqueue the
-//! coroutine, and the thread that takes the coroutine from the queue may touch the future. Hence
-//! one poller at a time, and one queue entry at a time.
+//! coroutine, and the thread that takes the coroutine from the queue may touch the future. Hence a
+//! coroutine has at most one poller and one queue entry at a time.
 //!
 //! No wake is lost: a wake finds `OWNED` clear and enqueues (2), or finds it set and sets
 //! `NOTIFIED` in the same atomic step. `NOTIFIED` is cleared only by `begin_poll` (3), an acquire
 //! that precedes the poll, so this poll sees what was written before an absorbed wake. `end_poll`
 //! tests `NOTIFIED` and clears `OWNED` in one step (4), so a wake during the poll makes `end_poll`
-//! return `Again` (5). A wake never skips its write when `NOTIFIED` is set already: the write
-//! orders the waker's data before the next poll.
+//! return `Again` (5). A wake never skips its write when `NOTIFIED` is set already, because the
+//! write orders the waker's data before the next poll.
 //!
-//! A poll that wakes its own coroutine does not change the word: its thread marks the control block
-//! (`Slot::wake_itself`), and tests the mark before `end_poll`.
+//! A poll that wakes its own coroutine does not change the word. Instead, its thread marks the
+//! control block (`Slot::wake_itself`), and tests the mark before `end_poll`.
 //!
 //! No wake is doubled: between two polls at most one wake returns `Enqueue`.
 //!
@@ -36,7 +36,7 @@
 //! The coroutine's own reference is released with the exit in one step (6), except in two cases in
 //! which the exiting thread still needs the control block: to wake a boxed waker, or to drop the
 //! output after a concurrent drop of the handle. If the waiter is an id, the reference passes to
-//! the handle: the exiting thread reads the id and then clears the field (`join.rs`), and the
+//! the handle. The exiting thread reads the id and then clears the field (`join.rs`), and the
 //! handle, which has seen the exit, releases both references when it has seen the clear field.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ const EXITED: u64 = 1 << 2;
 const CANCELLED: u64 = 1 << 3;
 const HANDLE: u64 = 1 << 4;
 const WAITER: u64 = 1 << 5;
-/// Set when the last handle to the domain is dropped while the slot is still referenced: the slot
+/// Set when the last handle to the domain is dropped while the slot is still referenced. The slot
 /// then holds a count of the domain's shared state, which keeps the table alive.
 const ORPHAN: u64 = 1 << 6;
 /// Set with `WAITER` if the waiter is an id.
@@ -354,8 +354,8 @@ impl StateWord {
     }
 
     /// Returns true if the references of the handle, which has seen the exit, are the only ones.
-    /// The word is then the caller's alone, and no release is needed: an id of an exited coroutine
-    /// makes no new reference.
+    /// The word is then the caller's alone, and no release is needed, because an id of an exited
+    /// coroutine makes no new reference.
     ///
     /// Called only while the domain has a handle, because the end of the domain marks all slots
     /// that are still referenced.

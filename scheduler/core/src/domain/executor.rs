@@ -27,8 +27,8 @@ pub struct Executor<H: Host> {
     pub(super) not_sync: PhantomData<core::cell::Cell<()>>,
 }
 
-// SAFETY: the thread that has the executor serves the vCPU; pinned coroutines are spawned under a
-// promise that the executor stays on its thread.
+// SAFETY: a move of the executor moves the right to serve the vCPU. If a future that is not `Send`
+// is pinned to the vCPU, the executor stays on its thread, as `spawn_pinned` requires.
 unsafe impl<H: Host> Send for Executor<H> {}
 
 impl<H: Host> Deref for Executor<H> {

@@ -6,20 +6,20 @@
 //! the field belongs to the thread that exits the awaited coroutine; while `WAITER` is clear, the
 //! field belongs to the handle.
 //!
-//! An id needs no reference: if its coroutine has exited, or the slot has another tenant, no
-//! coroutine has to be woken. The exiting thread needs the control block only to read the id, and
-//! then clears the field. The handle may see the exit before the field is clear. Then it waits, for
-//! a few instructions, until the field is clear. Only then does the handle release its own
+//! An id needs no reference, because if its coroutine has exited, or the slot has another tenant,
+//! no coroutine has to be woken. The exiting thread needs the control block only to read the id,
+//! and then clears the field. The handle may see the exit before the field is clear. Then it waits,
+//! for a few instructions, until the field is clear. Only then does the handle release its own
 //! reference and that of the coroutine.
 //!
 //! # Lending
 //!
 //! A coroutine that is blocked on a less urgent one lends its level to that coroutine. The handle
-//! is not told when a wait ends: `timeout(d, &mut handle)`, for example, abandons the wait but
-//! keeps the handle, and the poll that abandons the wait has polled the handle, too. So the rule
-//! is: **the last poll before a coroutine blocks lends, and any other poll of a handle takes the
-//! loan back.** A coroutine that has polled handles of less urgent coroutines is polled once more
-//! before it blocks.
+//! is not told when a wait ends. For example, `timeout(d, &mut handle)` abandons the wait but keeps
+//! the handle, and the poll that abandons the wait has polled the handle, too. So the rule is:
+//! **the last poll before a coroutine blocks lends, and any other poll of a handle takes the loan
+//! back.** A coroutine that has polled handles of less urgent coroutines is polled once more before
+//! it blocks.
 //!
 //! Only the handle writes the level that is lent through it (`join_boost`), so no lock and no list
 //! is needed. A wait that ends without a poll of the handle (`select!`, if the other branch was
@@ -82,7 +82,7 @@ fn untagged<H: Host>(slot: NonNull<Slot<H>>) -> NonNull<Slot<H>> {
     unsafe { NonNull::new_unchecked(slot) }
 }
 
-// SAFETY: the handle moves only the result between threads.
+// SAFETY: the handle moves only the result between threads, and the result is `Send`.
 unsafe impl<T: Send, H: Host> Send for JoinHandle<T, H> {}
 // SAFETY: through a shared handle only the id and atomics can be reached.
 unsafe impl<T: Send, H: Host> Sync for JoinHandle<T, H> {}
@@ -212,8 +212,8 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
     ///
     /// # Panics
     /// Panics if polled again after it has returned the result.
-    // Always inlined up to the result: a result that is returned through memory is written in parts
-    // and read as a whole, and the read waits for the writes.
+    // Always inlined up to the result, because a result that is returned through memory is written
+    // in parts and read as a whole, and the read waits for the writes.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
@@ -250,7 +250,7 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
             && !block.word.has_waiter()
             && let Some(id) = id_to_wake(waiting, waker)
         {
-            // The first poll, in a coroutine of the domain: no user code is involved.
+            // In the first poll, in a coroutine of the domain, no user code is involved.
             block.waiter.store(id, Relaxed);
             if block.word.set_waiter(true) == HandleTransition::Done {
                 // SAFETY: we are in the poll of `waiting`, and hold a reference to the awaited

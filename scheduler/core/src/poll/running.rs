@@ -52,8 +52,8 @@ pub enum Polled<'a, H: Host> {
     Exited,
 }
 
-/// A coroutine to be polled now. `!Send`: the coroutine is polled on the thread that picked it. The
-/// value may be kept while other coroutines are picked and polled. If it is forgotten
+/// A coroutine to be polled now. `!Send`, because the coroutine is polled on the thread that picked
+/// it. The value may be kept while other coroutines are picked and polled. If it is forgotten
 /// (`mem::forget`), the coroutine is never polled again, and its domain waits for the coroutine at
 /// shutdown.
 pub struct Running<'a, H: Host> {
@@ -249,7 +249,7 @@ impl<H: Host> Drop for Yielded<'_, H> {
 /// of its poll in ticks, if the coroutine ended in a poll.
 ///
 /// User code that this calls (the destructor of the output of a detached coroutine, a waker of
-/// another executor) is still part of the poll: it may take long, and be suspended.
+/// another executor) is still part of the poll, so it may take long, and be suspended.
 ///
 /// # Safety
 /// The caller owns the coroutine.

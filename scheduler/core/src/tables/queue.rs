@@ -63,7 +63,7 @@ impl<H: Host> List<H> {
     }
 }
 
-/// A level's lists: one cache line.
+/// The lists of a level, which fill one cache line.
 #[repr(align(64))]
 struct Lists<H: Host> {
     movable: List<H>,
@@ -114,7 +114,8 @@ impl<H: Host> Lists<H> {
 pub(crate) struct Lengths {
     levels: [Statistic; LEVELS],
     suspended: Statistic,
-    /// Number of expired coroutines of each level: suspended after they have used their quantum.
+    /// Number of *expired* coroutines of each level, that is, of those suspended after they have
+    /// used their quantum.
     expired: [Statistic; LEVELS],
 }
 

@@ -13,7 +13,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::tables::table::Table;
 
 impl<H: Host> Vcpu<H> {
-    /// Returns the last reading of the clock: about when the current poll began.
+    /// Returns the last reading of the clock, which is about when the current poll began.
     #[inline]
     #[must_use]
     pub fn clock(&self) -> u64 {
@@ -30,9 +30,9 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Makes the poll under way, which has just woken its own coroutine and is about to end, yield
-    /// only to more urgent work: the coroutine queues before its equals, as a preempted thread does
-    /// under `SCHED_FIFO`. The coroutine still goes to the tail if it has not woken itself, or if
-    /// its level has changed during the poll.
+    /// only to more urgent work. The coroutine then queues before its equals, as a preempted thread
+    /// does under `SCHED_FIFO`. The coroutine still goes to the tail if it has not woken itself, or
+    /// if its level has changed during the poll.
     ///
     /// The host should not call this for a coroutine that has used its quantum
     /// ([`Vcpu::quantum_began`]), so that the coroutine goes to the tail. Does nothing unless
@@ -110,7 +110,7 @@ impl<H: Host> Vcpu<H> {
             None => block.set_state(State::Running),
         }
         self.set_running(block.level().get());
-        // Release: a watchdog reads the slot through this pointer.
+        // Release, because a watchdog reads the slot through this pointer.
         self.current.store(coroutine.as_ptr(), Release);
         if resumed.is_some() && block.word.is_cancelled() {
             // The coroutine was cancelled while it was suspended, and its poll continues.
@@ -154,14 +154,14 @@ impl<H: Host> Vcpu<H> {
         }
         self.quantum_began.store(guarded.now, Relaxed);
         self.set_running(level.get());
-        // Release: a watchdog reads the slot through this pointer.
+        // Release, because a watchdog reads the slot through this pointer.
         self.current.store(coroutine.as_ptr(), Release);
     }
 
     /// Makes a poll that was [ended](Vcpu::stop) current again, for user code that is still part of
     /// it.
     pub(crate) fn continue_poll(&self, slot: NonNull<Slot<H>>) {
-        // Release: a watchdog reads the slot through this pointer.
+        // Release, because a watchdog reads the slot through this pointer.
         self.current.store(slot.as_ptr(), Release);
     }
 

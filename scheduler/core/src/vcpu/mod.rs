@@ -18,13 +18,14 @@
 //!
 //! *Owner*: the thread that serves the vCPU. *Holder*: a thread that has the vCPU's lock. *Others*:
 //! other vCPUs at their picks and looks. At a *look* ([`Vcpu::look`]), a vCPU searches the others
-//! for long polls. Words are grouped into cache lines by writer: the words that others read at each
-//! pick share no line with the words that the owner writes at each poll, nor with those of wakers.
+//! for long polls. Words are grouped into cache lines by writer, so the words that others read at
+//! each pick share no line with the words that the owner writes at each poll, nor with those of
+//! wakers.
 //!
 //! | word | written by | read by | file |
 //! |---|---|---|---|
 //! | `published.ready`, `movable` | holder | others, any thread | `locked` |
-//! | `published.running` | owner; holder, if its level changes | others, wakers | `current` |
+//! | `published.running` | owner; holder, if the poll's level changes | others, wakers | `current` |
 //! | `published.parked` | owner; the thread that ends the wait | wakers, others | `park` |
 //! | `published.long` | looks, under the lock; cleared by the owner | others, owner | `search` |
 //! | `published.surplus` | looks, owner, holder | others | `search` |
@@ -358,9 +359,9 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The calling thread serves the vCPU and has its executor. `back` is owned by the caller, was
     /// polled here last, and is in no queue.
-    // Always inlined, like every function that a loop calls once per poll: a program has two or
-    // three such loops, and arguments and results stay in registers. Without the attribute the
-    // compiler does not inline it, and an iteration takes a tenth longer.
+    // Always inlined, like every function that a loop calls once per poll, because a program has
+    // two or three such loops, and arguments and results then stay in registers. Without the
+    // attribute the compiler does not inline it, and an iteration takes a tenth longer.
     #[inline(always)]
     pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
         let domain = self.shared();

@@ -20,8 +20,8 @@ impl<H: Host> Vcpu<H> {
             domain.idle.fetch_sub(1, SeqCst);
         }
         fence(SeqCst);
-        // A bit of `arriving` that has outlived its coroutine counts as work: the next pick clears
-        // the bit, so the bitmap of a parked vCPU is exact.
+        // A bit of `arriving` that has outlived its coroutine counts as work, because the next pick
+        // clears the bit, so the bitmap of a parked vCPU is exact.
         let work = !self.mail.inbox.is_empty()
             || (self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)) != 0
             || (domain.active.load(Relaxed) > 1 && self.may_help(self.host_now()));

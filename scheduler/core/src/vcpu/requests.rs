@@ -9,9 +9,9 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
-    /// Returns true if the running poll should yield: a more urgent coroutine is ready here, or a
-    /// yield was requested. Costs one load, or three if the inbox is not empty; no system call, and
-    /// no atomic read-modify-write.
+    /// Returns true if the running poll should yield, because a more urgent coroutine is ready here
+    /// or a yield was requested. Costs one load, or three if the inbox is not empty; no system
+    /// call, and no atomic read-modify-write.
     #[inline]
     #[must_use]
     pub fn need_preempt(&self) -> bool {

@@ -7,7 +7,7 @@
 //!
 //! A poll is **long** when it has run for
 //! [`Config::long_poll_after`](crate::Config::long_poll_after) ticks, the cost of moving work to
-//! another CPU: by the ski-rental argument, work behind a poll is left alone until then and moved
+//! another CPU. By the ski-rental argument, work behind a poll is left alone until then and moved
 //! afterwards. A look ([`Vcpu::look`]) marks long polls. Work behind a long poll is taken; work
 //! that becomes ready during a long poll is announced to a parked vCPU at once; and the look passes
 //! the vCPU of the long poll to the host, which can serve the timers and the I/O of that vCPU. So
@@ -22,8 +22,9 @@
 //!   all the time between.
 //!
 //! All other work is left to its own vCPU, which polls it sooner than it could be moved, and at a
-//! lower cost: if a child is taken before its parent has yielded, both CPUs miss in their caches.
-//! If there is a reason to take work, the idle vCPU takes the most urgent work of all vCPUs.
+//! lower cost. If, for example, a child is taken before its parent has yielded, both CPUs miss in
+//! their caches. If there is a reason to take work, the idle vCPU takes the most urgent work of all
+//! vCPUs.
 //!
 //! # Which vCPU looks, and when
 //!
@@ -31,8 +32,8 @@
 //!
 //! * It sleeps if a look would find nothing (all others are parked, or in polls known to be long),
 //!   or if a vCPU with a lower index watches.
-//! * Otherwise it watches: its next look comes after `long_poll_after`, or when its budget allows a
-//!   look.
+//! * Otherwise it watches, and its next look comes after `long_poll_after`, or when its budget
+//!   allows a look.
 //!
 //! A vCPU that begins a poll while all parked vCPUs sleep wakes one ([`Vcpu::pick`]), and so does
 //! the vCPU that watched, when it has found work. The two sides are ordered as in `park`. The
@@ -52,8 +53,8 @@
 //! poll waits for at most 2 · `long_poll_after` plus the cost of a wake-up, and for a period more
 //! if fruitless looks at many short polls have used up the budget.
 //!
-//! A vCPU that is not parked also looks, once a period ([`Vcpu::is_look_due`]): work that is more
-//! urgent than its own may wait behind a long poll of another vCPU while no vCPU is parked.
+//! A vCPU that is not parked also looks, once a period ([`Vcpu::is_look_due`]), because work that
+//! is more urgent than its own may wait behind a long poll of another vCPU while no vCPU is parked.
 //!
 //! Cost: one load per pick while a vCPU is parked. A look is O(vCPUs).
 

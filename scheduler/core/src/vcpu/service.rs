@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The executor makes steps 1 and 2; [`Domain::add_vcpu`](crate::Domain::add_vcpu) makes step 3 for
-//! another executor. Any thread reads the state: a retired vCPU accepts no coroutines.
+//! another executor. Any thread reads the state, because a retired vCPU accepts no coroutines.
 
 use crate::sync::AtomicU8;
 use crate::sync::Ordering::{Relaxed, SeqCst};

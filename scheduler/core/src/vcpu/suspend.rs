@@ -57,7 +57,7 @@ impl<H: Host> Drop for SetAside<H> {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Suspends the coroutine that is being polled here: it queues in its level as
+    /// Suspends the coroutine that is being polled here. It queues in its level as
     /// [`State::Suspended`](crate::State::Suspended), and a later `pick` returns it as
     /// [`Picked::Resume`](crate::Picked::Resume). `None` if no coroutine is being polled.
     ///
