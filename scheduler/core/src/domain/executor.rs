@@ -68,8 +68,8 @@ impl<H: Host> Executor<H> {
     }
 
     /// Takes a coroutine that is suspended here, even if more urgent ones are ready. Returns `None`
-    /// if the coroutine is not suspended here. For hosts that bound the time for which a suspended
-    /// poll, which may hold a resource that others need, is kept off the CPU.
+    /// if the coroutine is not suspended here. This is for hosts that bound the time for which a
+    /// suspended poll is kept off the CPU, because the poll may hold a resource that others need.
     pub fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
         // SAFETY: the calling thread has the executor, which is not `Sync`.
         let found = unsafe { Vcpu::pick_suspended(self, id) };

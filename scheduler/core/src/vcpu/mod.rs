@@ -25,7 +25,7 @@
 //! | word | written by | read by | file |
 //! |---|---|---|---|
 //! | `published.ready`, `movable` | holder | others, any thread | `locked` |
-//! | `published.running` | owner; holder, if the poll's level changes | others, wakers | `current` |
+//! | `published.running` | owner; holder, if the level changes | others, wakers | `current` |
 //! | `published.parked` | owner; the thread that ends the wait | wakers, others | `park` |
 //! | `published.long` | looks, under the lock; cleared by the owner | others, owner | `search` |
 //! | `published.surplus` | looks, owner, holder | others | `search` |

@@ -2,8 +2,8 @@
 //!
 //! A *watchdog* is a thread that records long polls. From time to time it reads
 //! [`Vcpu::current_poll`](crate::Vcpu::current_poll) and calls
-//! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll), so that the poll reports to the
-//! host when it ends. So the clock is read only at the end of polls that were seen under way. A
+//! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll), so that the end of the poll is
+//! reported to the host. So the clock is read only at the end of polls that were seen under way. A
 //! watchdog that looks every *t* sees every poll that takes longer than *t*, and a shorter poll
 //! with a probability proportional to its length.
 //!
