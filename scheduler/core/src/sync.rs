@@ -23,8 +23,9 @@ pub(crate) fn light_barrier() {
     fence(Ordering::SeqCst);
 }
 
-/// A counter for inspection only: no step depends on a value that another thread has written. The
-/// model checker does not track these counters, since a vCPU has thousands of them.
+/// A counter for inspection only, which means that no step depends on a value that another thread
+/// has written. The model checker does not track these counters, since a vCPU has thousands of
+/// them.
 pub(crate) type Statistic = core::sync::atomic::AtomicU64;
 
 /// Returns `N` counters at 0.

@@ -1,8 +1,9 @@
-//! Models of the signal that frees a CPU: a poll that has continued after a suspension is stopped
+//! Models of the signal that frees a CPU. A poll that has continued after a suspension is stopped
 //! once more, another thread is made current, and the poll continues again. The permit is
 //! unmodified. The model checker does not interrupt threads, so the handler runs at points that the
-//! test chooses, or never: the models have no signal, a late signal, or two. The runtime's own
-//! steps around the permit (`preempt/{suspend,current,watcher}.rs`) are repeated in [`Vcpu`].
+//! test chooses. There are models without a signal, with a late signal, and with two signals. The
+//! runtime's own steps around the permit (`preempt/{suspend,current,watcher}.rs`) are repeated in
+//! [`Vcpu`].
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_signal`
 
@@ -17,7 +18,8 @@ use loom::sync::atomic::{AtomicBool, fence};
 use loom::thread;
 use upshift_elevate::dispatch::Permit;
 
-/// Number of points of a poll at which the handler may run: before the poll is stopped, and after.
+/// Number of points in a poll at which the handler may run: one before the poll is stopped, and one
+/// after.
 const POINTS: usize = 2;
 
 /// A step for which another thread waits. The checker also ends waits without cause.
@@ -43,7 +45,7 @@ impl Step {
 /// The thread of a poll, a spare thread, and their watcher.
 struct Vcpu {
     permit: Permit,
-    /// Set while the spare thread is current and has not been woken.
+    /// Set while the spare thread is current but has not been woken yet.
     next_up: AtomicBool,
     /// The wake-up of the spare thread.
     go: Step,
@@ -75,7 +77,7 @@ impl Vcpu {
         }
     }
 
-    /// Acknowledges, on the thread of the poll, that it continues.
+    /// Acknowledges, on the thread of the poll, that the poll continues.
     fn acknowledge(&self) {
         self.woken.store(false, SeqCst);
     }
@@ -124,7 +126,7 @@ impl Vcpu {
         self.next_up.store(true, SeqCst);
     }
 
-    /// Runs the spare thread, which serves and lets the poll continue.
+    /// Runs the spare thread, which serves the vCPU and then lets the poll continue.
     fn serve(&self) {
         self.go.wait();
         self.use_own_state();
@@ -156,7 +158,7 @@ fn model(handlers: [usize; POINTS]) {
         begun.wait();
         vcpu.stop_poll();
         stopped.complete();
-        // The next look, which does not depend on a run of the handler.
+        // The next look starts the spare thread even if the handler has not run.
         vcpu.start_next();
         spare.join().unwrap();
         poll.join().unwrap();

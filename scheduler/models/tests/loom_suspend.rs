@@ -1,6 +1,7 @@
-//! Models of suspension: the watcher stops a poll in its middle, another thread serves the vCPU,
-//! and the poll resumes. The vCPU of the core and the permit are unmodified. [`SharedVcpu`] repeats
-//! the steps of the runtime (`preempt/suspend.rs`) without roles, signals and futexes.
+//! Models of suspension. The watcher stops a poll in its middle, another thread (the *spare
+//! thread*) serves the vCPU, and the poll resumes. The vCPU of `scheduler/core` and the permit are
+//! unmodified. [`SharedVcpu`] repeats the steps of the runtime (`preempt/suspend.rs`) without
+//! roles, signals and futexes.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_suspend`
 
@@ -25,7 +26,7 @@ struct SharedVcpu {
     domain: Domain<ModelHost>,
     vcpu: Executor<ModelHost>,
     permit: Permit,
-    /// Set while a poll of the first thread is under way.
+    /// Set while the first thread is in the middle of a poll.
     began: AtomicBool,
     /// State that only the current thread uses while its permit is in use, such as the ring.
     own: UnsafeCell<u32>,
@@ -114,8 +115,8 @@ impl SharedVcpu {
         self.permit.nudge();
     }
 
-    /// Serves the vCPU on the calling thread until the stopped poll is picked, and lets it resume.
-    /// Returns the number of other polls until then.
+    /// Serves the vCPU on the calling thread until the stopped poll is picked, and lets this poll
+    /// resume. Returns the number of other polls until then.
     fn serve_until_resume(&self, id: CoroutineId) -> usize {
         let others = serving(&self.vcpu, || {
             let (mut others, mut back) = (0, None);
@@ -141,7 +142,7 @@ impl SharedVcpu {
                 }
             }
         });
-        // From here on the vCPU is the first thread's.
+        // From here on the first thread serves the vCPU.
         self.resume();
         others
     }
@@ -153,8 +154,8 @@ impl SharedVcpu {
     }
 }
 
-/// Exactly one thread at a time uses the current thread's state, whenever the watcher stops the
-/// poll. The stopped poll is polled once.
+/// One thread at a time uses the state of the current thread, whenever the watcher stops the poll.
+/// The coroutine of the stopped poll is polled only once.
 #[test]
 fn a_suspended_poll_resumes_once_and_alone() {
     for end in [QueueEnd::Head, QueueEnd::Tail] {
@@ -224,9 +225,9 @@ fn more_urgent_work_goes_before_the_poll_suspended_for_it() {
     });
 }
 
-/// The thread of a poll sleeps until another coroutine of its vCPU has run. The poll is set aside,
-/// the other coroutine runs, and the poll resumes when its thread is awake, also if the vCPU parks
-/// meanwhile.
+/// The thread of a poll sleeps until another coroutine of the same vCPU has run. The poll is set
+/// aside, the other coroutine runs, and the poll resumes when its thread is awake, even if the vCPU
+/// has parked meanwhile.
 #[test]
 fn a_blocked_poll_does_not_stop_its_vcpu_and_resumes() {
     check(3, || {
@@ -243,7 +244,7 @@ fn a_blocked_poll_does_not_stop_its_vcpu_and_resumes() {
                 assert_eq!(spare.serve_until_resume(id), 0);
             });
             // The thread sleeps in the kernel, which may wake it without cause. `requeue` is called
-            // as by another thread, which has seen that it is awake.
+            // as if by another thread, which has seen that this thread is awake.
             while needed.polls() == 0 {
                 awake.wait();
             }
@@ -256,7 +257,8 @@ fn a_blocked_poll_does_not_stop_its_vcpu_and_resumes() {
     });
 }
 
-/// A level that a coroutine is given during its suspension decides its place in the queue.
+/// If a coroutine is given a level while it is being suspended, this level decides its place in the
+/// queue, so the more urgent coroutine is polled before the suspended poll resumes.
 #[test]
 fn a_level_given_to_a_poll_that_is_being_suspended_counts() {
     check(3, || {

@@ -1,5 +1,5 @@
-//! Models of the sync primitives: all interleavings of two or three threads. In some models a
-//! thread gives up waiting.
+//! Models of the sync primitives. The checker runs all interleavings of two or three threads. In
+//! some models a thread gives up waiting.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_sync`
 
@@ -124,7 +124,8 @@ fn enqueue<F: Future>(future: Pin<&mut F>) {
     );
 }
 
-/// Drops `first`, which waits for `held`, while `held` is released. `next` gets access.
+/// Drops the future `first`, which waits for the resource that `held` occupies, while another
+/// thread drops `held`. The thread that runs `next` must get access to the resource.
 fn drop_while_granted(
     held: impl Sized,
     first: impl Future + Send + 'static,
@@ -147,8 +148,8 @@ fn add_one(cell: &UnsafeCell<u32>) {
     });
 }
 
-/// Transitions 1 to 4 of the mutex: one holder at a time, which sees the writes of the previous
-/// holder, and no waiter waits for ever.
+/// Checks transitions 1 to 4 of the mutex (`sync/mutex.rs`). One thread at a time holds the mutex
+/// and sees the writes of the previous holder, and no waiter waits for ever.
 #[test]
 fn a_mutex_has_one_holder_at_a_time_and_each_waiter_gets_it() {
     loom::model(|| {
@@ -163,8 +164,8 @@ fn a_mutex_has_one_holder_at_a_time_and_each_waiter_gets_it() {
     });
 }
 
-/// The first waiter gives up before, while or after the mutex is handed over to it: the second
-/// waiter gets the mutex.
+/// The first waiter gives up before, while or after the mutex is handed over to it. In each case
+/// the second waiter gets the mutex.
 #[test]
 fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
     loom::model(|| {
@@ -174,7 +175,7 @@ fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
         let thread = thread::spawn(move || {
             let second = {
                 let mut first = pin!(other.lock());
-                // The mutex may be free already: then `first` holds it.
+                // If the mutex is free already, `first` holds it until it is dropped.
                 let _ = first.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 other.lock()
             };
@@ -216,8 +217,8 @@ fn permits_of_a_dropped_waiter_go_to_the_next() {
     });
 }
 
-/// `notify_one` chooses a waiter that is being dropped: the other waiter is woken, or the permit is
-/// stored for it.
+/// If `notify_one` chooses a waiter that is being dropped, the other waiter is woken, or the permit
+/// is stored for it.
 #[test]
 fn a_notification_of_a_dropped_waiter_goes_to_the_next() {
     loom::model(|| {
@@ -260,7 +261,7 @@ fn a_value_is_received_only_if_its_send_succeeds() {
         drop(receiver);
         let sent = thread.join().unwrap();
         // The value may be sent after `try_recv` and before the drop of the receiver, and is then
-        // dropped with it.
+        // dropped with the receiver.
         assert!(sent || !received);
     });
     loom::model(|| {
@@ -295,8 +296,8 @@ fn room_of_a_dropped_sender_goes_to_the_next() {
     });
 }
 
-/// The receiver of a closed channel waits for room that is still reserved; senders that wait for
-/// room get an error.
+/// The receiver of a closed channel waits for the values for which room is still reserved. Senders
+/// that wait for room get an error.
 #[test]
 fn the_end_of_a_closed_channel_comes_after_its_permits() {
     loom::model(|| {
@@ -390,8 +391,8 @@ fn a_barrier_lets_both_pass_and_one_leads() {
     });
 }
 
-/// One thread initializes the value; a thread that sees the cell initialized sees the complete
-/// value.
+/// Only one thread initializes the value, and a thread that sees the cell initialized sees the
+/// complete value.
 #[test]
 fn a_value_is_initialized_once_and_seen_complete() {
     loom::model(|| {
@@ -416,7 +417,7 @@ fn a_cell_that_is_set_is_not_missed() {
     });
 }
 
-/// A child that is created while its parent is being cancelled is cancelled.
+/// A child that is created while its parent is being cancelled is cancelled, too.
 #[test]
 fn a_child_of_a_cancelled_token_is_cancelled() {
     loom::model(|| {

@@ -11,7 +11,7 @@ pub const MAX_VCPUS: usize = if cfg!(loom) { 4 } else { 256 };
 /// Options of a whole domain.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// A guaranteed share of CPU time for less urgent levels. `None`: priority is strict, and a
+    /// A guaranteed share of CPU time for less urgent levels. If `None`, priority is strict, and a
     /// less urgent level may starve. With a floor of share *f* and quantum *Q*, two bounds hold on
     /// each vCPU if the longest poll *P* of any level is so short that *f* · *P* ≤ *Q*:
     ///
@@ -21,28 +21,28 @@ pub struct Config {
     ///   a more urgent level was ready take at most *f* · *w* + *Q* + *P*. So a series of such
     ///   polls without a break takes at most *Q* / (1 − *f*) + *P*.
     ///
-    /// With a floor the clock is read at each poll: `coarse_below` has no effect.
+    /// With a floor, the clock is read at each poll, so `coarse_below` has no effect.
     pub floor: Option<Floor>,
     /// Seed of a test mode in which the order within a level is shuffled and a random half of the
-    /// polls is asked to yield. `None`: the mode is off.
+    /// polls is asked to yield. If `None`, the mode is off.
     pub chaos: Option<u64>,
     /// Ticks. While polls take less than this, the clock is read at every fourth poll only, and the
-    /// four share the elapsed time. 0: the clock is read at every poll.
+    /// four polls share the elapsed time. If 0, the clock is read at every poll.
     pub coarse_below: u64,
     /// Ticks. A vCPU wakes a parked vCPU to take over work if that work would take at least this
-    /// long: the coroutines that may move, of the most urgent level that has any, times the mean
-    /// length of a poll. 0: any such work suffices.
+    /// long. The work is estimated as the number of coroutines that may move, of the most urgent
+    /// level that has any, times the mean length of a poll. If 0, any such work suffices.
     pub notify_above: u64,
-    /// Ticks. A poll that has run for this time is *long*: idle vCPUs take the work that waits
-    /// behind it. A good value is the cost of moving work to another CPU. 0: vCPUs do not look at
-    /// each other's polls, and [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit) always returns
+    /// Ticks. A poll that has run for this time is *long*, and idle vCPUs take the work that waits
+    /// behind it. A good value is the cost of moving work to another CPU. If 0, vCPUs do not look
+    /// at each other's polls, and [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit) always returns
     /// `None`.
     pub long_poll_after: u64,
     /// Ticks. A suspended coroutine queues in its level as if it had become ready this much later,
-    /// so coroutines that have not used their quantum go before it, for this long at most. When it
-    /// has waited so long, it may go before them; but only one suspended coroutine does so per
-    /// `suspended_delay`, however many are suspended. 0: a suspended coroutine is queued like any
-    /// other.
+    /// so coroutines that have not used their quantum go before it, for this long at most. When the
+    /// suspended coroutine has waited that long, it may go before them; but only one suspended
+    /// coroutine does so per `suspended_delay`, however many are suspended. If 0, a suspended
+    /// coroutine is queued like any other.
     pub suspended_delay: u64,
 }
 
@@ -114,7 +114,8 @@ impl fmt::Display for SpawnError {
 
 impl core::error::Error for SpawnError {}
 
-/// Error of [`Domain::add_vcpu`](crate::Domain::add_vcpu): the domain has [`MAX_VCPUS`] vCPUs.
+/// Error of [`Domain::add_vcpu`](crate::Domain::add_vcpu), returned if the domain already has
+/// [`MAX_VCPUS`] vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyVcpus;
 

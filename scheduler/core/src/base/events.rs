@@ -70,7 +70,7 @@ pub struct Change {
     pub id: CoroutineId,
     /// Effective level of the coroutine.
     pub level: Level,
-    /// Source position of its spawn.
+    /// Source position of the spawn of the coroutine.
     pub location: &'static Location<'static>,
     /// The step.
     pub step: Step,
@@ -87,10 +87,10 @@ pub struct Poll {
     pub id: CoroutineId,
     /// Effective level of the coroutine.
     pub level: Level,
-    /// Source position of its spawn.
+    /// Source position of the spawn of the coroutine.
     pub location: &'static Location<'static>,
-    /// Start of the poll, in the host's ticks. Too early by the length of up to four short polls,
-    /// since the clock is not read at each poll
+    /// Start of the poll, in the host's ticks. May be too early, by the length of up to four short
+    /// polls, since the clock is not read at each poll
     /// ([`Config::coarse_below`](crate::Config::coarse_below)).
     pub began: u64,
 }

@@ -75,7 +75,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// Called in each iteration of a spin loop, with the number of iterations so far. Locks of this
     /// crate are held for a few instructions, but a hypervisor or an oversubscribed kernel may stop
-    /// the holder: after many `spins` an implementation should yield the CPU to other threads.
+    /// the holder. So after many `spins` an implementation should yield the CPU to other threads.
     fn relax(&self, spins: u32) {
         let _ = spins;
         core::hint::spin_loop();
@@ -91,16 +91,15 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// Makes the calling thread and each thread that serves a vCPU, wherever it runs, pass a full
     /// memory barrier before this returns. Called only if [`Host::has_heavy_barrier`] returns true,
-    /// and rarely: it may take microseconds.
+    /// and rarely, because it may take microseconds.
     fn heavy_barrier(&self) {}
 
-    /// Begins a critical section: the calling thread is in the middle of a wake or is about to take
-    /// a lock of this crate, and other threads would wait if it were interrupted for long. Sections
-    /// nest. A host that suspends polls
-    /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack
-    /// of a poll must delay suspensions and interrupts until the matching
-    /// [`Host::leave_critical`]. Each nanosecond of cost matters. No user code runs inside a
-    /// section: no destructor, and no waker of another executor.
+    /// Begins a critical section. The calling thread is in the middle of a wake or is about to take
+    /// a lock of this crate, so other threads would wait if it were interrupted for long. Sections
+    /// nest. A host that suspends polls ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current))
+    /// or takes interrupts on the stack of a poll must delay suspensions and interrupts until the
+    /// matching [`Host::leave_critical`]. Each nanosecond of cost matters. No user code runs inside
+    /// a section: no destructor, and no waker of another executor.
     #[inline]
     fn enter_critical() {}
 
@@ -115,9 +114,9 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         let _ = index;
     }
 
-    /// Reports that the poll under way on the calling thread has made a coroutine ready on its own
-    /// vCPU, whose arrival notice is set. `waits` is the most urgent kind of work that this poll
-    /// delays. Must be cheap: it may be called with every wake.
+    /// Reports that the poll under way on the calling thread has made a coroutine ready on the vCPU
+    /// that runs the poll, while that vCPU's arrival notice is set. `waits` is the most urgent kind
+    /// of work that this poll delays. Must be cheap, because it may be called with every wake.
     fn notify_local_arrival(&self, waits: WaitingWork) {
         let _ = waits;
     }
@@ -194,7 +193,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 }
 
 /// Returns whether the host's pages become resident only when they are used, so that the table asks
-/// for large pages. False under Miri: its symbolic check of alignments refuses computed alignments.
+/// for large pages. False under Miri, whose symbolic check of alignments refuses computed
+/// alignments.
 pub(crate) const fn is_lazy<H: Host>() -> bool {
     H::TABLE_PAGE > 4096 && !cfg!(miri)
 }

@@ -41,7 +41,7 @@ impl CoroutineId {
         ((self.generation as u64) << 32) | self.index as u64
     }
 
-    /// Returns the id that a word contains. Any word is allowed: an id that names no coroutine is
+    /// Returns the id that a word contains. Any word is allowed; an id that names no coroutine is
     /// dead.
     #[must_use]
     pub const fn from_u64(word: u64) -> CoroutineId {

@@ -5,7 +5,7 @@
 //! coroutine is in at most one queue (`OWNED` in the state word) and contains its own link. Taking
 //! the elements costs one swap and a constant time per element, amortised O(1).
 //!
-//! There is no ABA problem: single elements are never popped.
+//! There is no ABA problem, because single elements are never popped.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -32,7 +32,7 @@ impl<T: Linked> Inbox<T> {
         }
     }
 
-    /// Returns whether the inbox is empty; one load.
+    /// Returns whether the inbox is empty. Costs one load.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.head.load(Ordering::Relaxed).is_null()
@@ -49,8 +49,8 @@ impl<T: Linked> Inbox<T> {
             unsafe { element.as_ref() }
                 .link()
                 .store(head, Ordering::Relaxed);
-            // SeqCst: the pusher then reads the `parked` flag of the vCPU, and
-            // the parking vCPU reads this head after it has set the flag.
+            // SeqCst, because the pusher then reads the `parked` flag of the vCPU, and the parking
+            // vCPU reads this head after it has set the flag.
             match self.head.compare_exchange_weak(
                 head,
                 element.as_ptr(),
@@ -65,8 +65,8 @@ impl<T: Linked> Inbox<T> {
 
     /// Takes all elements, oldest push first.
     pub(crate) fn take(&self) -> Drain<T> {
-        // SeqCst: this follows the clearing of the vCPU's `arriving`, which a pusher sets after its
-        // push.
+        // SeqCst, because this follows the clearing of the vCPU's `arriving`, which a pusher sets
+        // after its push.
         let mut newest = self.head.swap(null_mut(), Ordering::SeqCst);
         let mut oldest = null_mut();
         while let Some(element) = NonNull::new(newest) {

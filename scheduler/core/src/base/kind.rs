@@ -5,13 +5,13 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Kind {
-    /// Ordinary work: blocked until it is woken.
+    /// Ordinary work, which is blocked until it is woken.
     #[default]
     Task = 0,
-    /// The completion side of an I/O operation or a system call: scheduled like a task, accounted
-    /// as I/O.
+    /// The completion side of an I/O operation or a system call, which is scheduled like a task and
+    /// accounted as I/O.
     Completion = 1,
-    /// A coroutine that is never done and is ready again after every poll: in a kernel, each poll
+    /// A coroutine that is never done and is ready again after every poll. In a kernel, each poll
     /// runs the most urgent user process until it traps ("switching coroutine" in the paper on
     /// SharedScheduler).
     Switching = 2,
@@ -23,7 +23,7 @@ pub enum Kind {
 pub enum State {
     /// Created, and not started.
     Created = 0,
-    /// Ready: waits for a vCPU.
+    /// Ready, and waiting for a vCPU.
     Ready = 1,
     /// Being polled.
     Running = 2,
@@ -54,11 +54,11 @@ impl State {
 /// The end of its level's queue at which a suspended coroutine is put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueEnd {
-    /// Before all others of the level: the coroutine has made room for a more urgent one, and has
-    /// not used its quantum yet.
+    /// Before all others of the level, because the coroutine has made room for a more urgent one
+    /// and has not used its quantum yet.
     Head,
     /// Behind the coroutines that become ready within
-    /// [`Config::suspended_delay`](crate::Config::suspended_delay): the coroutine has used its
-    /// quantum.
+    /// [`Config::suspended_delay`](crate::Config::suspended_delay), because the coroutine has used
+    /// its quantum.
     Tail,
 }

@@ -1,12 +1,12 @@
 //! Levels of urgency: 0 is the most urgent, 63 the least.
 //!
-//! A [`Level`] is always in range: it comes from a constant that the compiler has checked
+//! A [`Level`] is always in range, because it comes from a constant that the compiler has checked
 //! ([`Level::at`]) or from [`Level::new`], which returns an error value.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// Number of levels: one bit each in a 64-bit bitmap.
+/// Number of levels. Each has one bit in a 64-bit bitmap.
 pub const LEVELS: usize = 64;
 
 /// The urgency of a coroutine: 0 (most urgent) to 63 (least urgent).
@@ -134,7 +134,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Reads a number from 0 to 63, or one of the five names in any case.
+/// Reads a number from 0 to 63, or one of the five names in upper or lower case.
 impl FromStr for Level {
     type Err = ParseLevelError;
     fn from_str(text: &str) -> Result<Level, ParseLevelError> {

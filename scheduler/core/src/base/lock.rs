@@ -1,11 +1,11 @@
 //! The lock of a vCPU's ready queues: held for a few instructions, and biased to the thread that
 //! serves the vCPU, its *owner*.
 //!
-//! No user code runs under the lock, and no allocation. The lock itself calls the host only to wait
-//! ([`Host::relax`]) and to end a bias ([`Host::heavy_barrier`]). The owner takes the lock once or
-//! more per poll; thieves, and `reprio` from other threads, take it now and then. An interrupt
-//! handler must not take the lock that the interrupted thread may hold: the handler's wakes use the
-//! inbox instead.
+//! Under the lock, no user code runs and no memory is allocated. The lock itself calls the host
+//! only to wait ([`Host::relax`]) and to end a bias ([`Host::heavy_barrier`]). The owner takes the
+//! lock once or more per poll; thieves, and `reprio` from other threads, take it now and then. An
+//! interrupt handler must not take the lock, because the interrupted thread may hold it. The
+//! handler's wakes use the inbox instead.
 //!
 //! # Bias
 //!
@@ -17,23 +17,24 @@
 //!   other:  held.swap(true); biased = false; (heavy barrier) inside? ──► wait until it is false
 //! ```
 //!
-//! The heavy barrier orders the owner's store before its load, so at least one side sees the other:
-//! the owner sees that the bias has gone, or the other thread sees that the owner is inside
-//! (`tests/loom_bias.rs` checks this, with full fences for both barriers). It is Dekker's protocol,
-//! a store and a load on both sides, and the cheap side is the one that runs a thousand times as
-//! often.
+//! The heavy barrier orders the owner's store before its load, so at least one side sees the other.
+//! Either the owner sees that the bias has ended, or the other thread sees that the owner is
+//! inside. (`tests/loom_bias.rs` checks this, with full fences for both barriers.) This is Dekker's
+//! protocol, with a store and a load on both sides, and the cheap side is the one that runs a
+//! thousand times as often.
 //!
 //! The owner sets the bias again, under `held`, when it has taken the lock [`REBIAS_AFTER`] times
 //! since another thread last took it. That many atomic exchanges cost as much as a heavy barrier,
-//! so the total cost is at most twice the cost of the better policy of *always biased* and *never
-//! biased*, for any behaviour of the other threads (ski rental). On a host without heavy barriers
-//! the lock is never biased.
+//! so the total cost is at most twice that of the better of two policies, *always biased* and
+//! *never biased*, whatever the other threads do (ski rental). On a host without heavy barriers the
+//! lock is never biased.
 
 use super::host::Host;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
 
-/// Number of atomic exchanges, of 5 ns each, that cost as much as a heavy barrier: 20 µs where CPUs
-/// are virtual, half for the calling thread and half for the interrupt of the owner.
+/// Number of atomic exchanges, of 5 ns each, that cost as much as a heavy barrier. Where CPUs are
+/// virtual, a barrier costs 20 µs, half for the calling thread and half for the interrupt of the
+/// owner.
 const REBIAS_AFTER: u32 = if cfg!(loom) { 1 } else { 4096 };
 
 /// A spin lock without data; the fields that it guards are in `Guarded` of the vCPU.
@@ -146,8 +147,8 @@ impl Lock {
         !self.held.swap(true, Ordering::Acquire)
     }
 
-    /// Takes `held` with a compare-exchange: loom does not order the store of a failed swap before
-    /// the holder's release, and would let the thread spin for ever on its own store.
+    /// Takes `held` with a compare-exchange, because loom does not order the store of a failed swap
+    /// before the holder's release, and would let the thread spin for ever on its own store.
     #[cfg(loom)]
     fn try_take(&self) -> bool {
         self.held
@@ -167,7 +168,7 @@ impl Lock {
 
 /// Releases the lock when dropped.
 pub(crate) struct Guard<'a> {
-    /// `inside` or `held`: the flag to clear.
+    /// The flag to clear: `inside` or `held`.
     flag: &'a AtomicBool,
     #[cfg(loom)]
     access: Option<loom::cell::MutPtr<()>>,

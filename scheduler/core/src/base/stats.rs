@@ -10,7 +10,7 @@ use crate::base::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{Statistic, zeros};
 
-/// Binary logarithm of the buckets per power of two.
+/// Binary logarithm of the number of buckets per power of two.
 const SUB: u32 = 2;
 /// Buckets of a histogram: four per power of two, up to 2³³ ticks.
 pub const BUCKETS: usize = 128;
@@ -35,7 +35,7 @@ struct LevelCounters {
     suspensions: Statistic,
     /// Ticks spent in polls.
     run: Statistic,
-    /// Ticks during which the level starved: see [`LevelStats::starve_ticks`].
+    /// Ticks during which the level starved; see [`LevelStats::starve_ticks`].
     starve: Statistic,
     wait: [Statistic; BUCKETS],
 }
@@ -61,8 +61,8 @@ pub(crate) struct Counters {
     pub(crate) stolen: Statistic,
 }
 
-/// Adds to a counter, wrapping. The caller holds the lock or serves the vCPU: the counter has one
-/// writer, so no read-modify-write is needed.
+/// Adds to a counter, wrapping. The caller holds the lock or serves the vCPU, so the counter has
+/// one writer at a time and needs no atomic read-modify-write.
 #[inline]
 pub(crate) fn add(counter: &Statistic, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
@@ -70,7 +70,7 @@ pub(crate) fn add(counter: &Statistic, n: u64) {
 
 impl Counters {
     pub(crate) fn new() -> Counters {
-        // Built as a vector: the array is too large for the stack of a kernel.
+        // Built as a vector, because the array is too large for the stack of a kernel.
         let levels: Vec<_> = (0..LEVELS).map(|_| LevelCounters::new()).collect();
         let levels = levels.try_into();
         let levels = levels.unwrap_or_else(|_| unreachable!("the vector has `LEVELS` elements"));
@@ -144,7 +144,7 @@ pub struct LevelStats {
     /// Ticks during which the level had a ready coroutine and none of its coroutines was picked,
     /// counted at the next pick of a coroutine of the level.
     pub starve_ticks: u64,
-    /// Time from ready to polled.
+    /// Time from when a coroutine became ready until it was polled.
     pub wait: WaitHistogram,
 }
 
@@ -161,7 +161,8 @@ impl LevelStats {
     }
 }
 
-/// A histogram of ticks with four buckets per power of two: a reading is at most a fifth too small.
+/// A histogram of ticks with four buckets per power of two, so that a reading is at most a fifth
+/// below the exact value.
 #[derive(Clone, Debug)]
 pub struct WaitHistogram {
     counts: [u64; BUCKETS],
@@ -174,8 +175,8 @@ impl WaitHistogram {
         self.counts.iter().sum()
     }
 
-    /// Returns the wait, in ticks, that a share `q` (0.0 to 1.0) of all waits did not exceed,
-    /// rounded down to its bucket; 0 if the histogram is empty.
+    /// Returns the `q`-quantile (0.0 to 1.0) of the waits in ticks, rounded down to its bucket; 0
+    /// if the histogram is empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64) as u64;
@@ -209,7 +210,7 @@ impl WaitHistogram {
     }
 }
 
-/// A [`WaitHistogram`] that any thread may add to: one atomic addition.
+/// A [`WaitHistogram`] to which any thread may add, at the cost of one atomic addition.
 ///
 /// ```
 /// use upshift_core::TickHistogram;

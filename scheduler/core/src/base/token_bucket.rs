@@ -89,7 +89,7 @@ impl TokenBucket {
         self.missing < self.capacity
     }
 
-    /// Takes `price` tokens; the bucket owes the tokens that it does not hold. Debts do not add up:
+    /// Takes `price` tokens; the bucket owes the tokens that it does not hold. Debts do not add up;
     /// the bucket owes the largest debt, and at most its capacity.
     pub fn spend(&mut self, price: u64, now: u64) {
         self.refill(now);
@@ -234,7 +234,8 @@ mod tests {
 
     #[test]
     fn all_charges_are_owed_and_paid_off_at_any_rate() {
-        // Two tokens in ten units of time, and seven in two: only the first is a whole interval.
+        // Two tokens in ten units of time come at whole intervals; seven tokens in two units do
+        // not.
         let mut bucket = TokenBucket::with_rate((2, 10), 4, 0);
         assert!(bucket.charge(3, 0) && !bucket.charge(3, 0));
         assert_eq!((bucket.wait(0, 0), bucket.wait(0, 10)), (10, 0));

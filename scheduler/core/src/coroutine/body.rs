@@ -99,8 +99,8 @@ impl<F: Future + 'static> Body<F> {
     unsafe fn poll<H: Host>(body: NonNull<()>, cx: &mut Context<'_>) -> Option<Ended> {
         let body = body.cast::<Body<F>>().as_ptr();
         let polled = H::catch(|| {
-            // SAFETY: the caller is the only poller. The future never moves: it stays in the body
-            // until `finish` drops it.
+            // SAFETY: the caller is the only poller. The future never moves, because it stays in
+            // the body until `finish` drops it.
             let future = unsafe { Pin::new_unchecked(&mut *(*body).future) };
             future.poll(cx)
         });
@@ -109,12 +109,13 @@ impl<F: Future + 'static> Body<F> {
             Ok(Poll::Ready(output)) => Ok(output),
             Err(panic) => Err(JoinError::Panicked(Payload::new(panic))),
         };
-        // SAFETY: the caller owns the body, and the future is not used any more after this.
+        // SAFETY: the caller owns the body, which still holds the future.
         Some(unsafe { Self::finish::<H>(body, output) })
     }
 
     unsafe fn cancel<H: Host>(body: NonNull<()>) -> Ended {
-        // SAFETY: the caller owns the coroutine and has not polled it to its end.
+        // SAFETY: the caller owns the coroutine and has not polled it to its end, so the body holds
+        // the future.
         unsafe { Self::finish::<H>(body.cast().as_ptr(), Err(JoinError::Cancelled)) }
     }
 
@@ -144,8 +145,8 @@ impl<F: Future + 'static> Body<F> {
     unsafe fn take_output<H: Host>(body: NonNull<()>, to: *mut ()) {
         let body = body.cast::<Body<F>>();
         let to = to.cast::<Result<F::Output, JoinError>>();
-        // SAFETY: the output is stored and taken once, `to` has its type, and then the body is
-        // empty.
+        // SAFETY: the output is stored and taken once, and `to` has its type. Then the body is
+        // empty, as `free` requires.
         unsafe {
             to.write(ManuallyDrop::take(&mut (*body.as_ptr()).output));
             Self::free::<H>(body);
@@ -165,7 +166,7 @@ impl<F: Future + 'static> Body<F> {
     /// # Safety
     /// The body came from [`allocate`], and its content has been moved out or dropped.
     unsafe fn free<H: Host>(body: NonNull<Body<F>>) {
-        // SAFETY: the body was allocated with this layout.
+        // SAFETY: the body was allocated with this layout, and is not used any more.
         unsafe { H::free(body.as_ptr().cast(), Layout::new::<Body<F>>()) };
     }
 }
@@ -175,9 +176,9 @@ impl<F: Future + 'static> Body<F> {
 const SITE_BITS: u32 = 16;
 
 /// Address of the body and number of its [spawn site](super::spawn_sites). Where addresses have 64
-/// bits, one word contains both: the upper 16 bits of an address only repeat bit 47, so the number
-/// replaces them. (x86-64 and arm64 give longer addresses only to programs that ask for them;
-/// addresses of RISC-V are shorter.)
+/// bits, one word contains both, because the upper 16 bits of an address only repeat bit 47, so the
+/// number replaces them. (x86-64 and arm64 give longer addresses only to programs that request
+/// them; on RISC-V, addresses are shorter.)
 pub(super) struct BodyPtr {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]
@@ -186,7 +187,7 @@ pub(super) struct BodyPtr {
 
 #[cfg(target_pointer_width = "64")]
 impl BodyPtr {
-    /// Packs both; `None` if the address is longer than 48 bits.
+    /// Packs both. Returns `None` if the address is longer than 48 bits.
     #[inline]
     pub(super) fn new(body: NonNull<()>, site: u16) -> Option<BodyPtr> {
         let tagged = (body.as_ptr()).map_addr(|address| address << SITE_BITS | usize::from(site));
@@ -229,7 +230,7 @@ impl BodyPtr {
 }
 
 impl BodyPtr {
-    /// Returns the pointer of a slot without a tenant: null.
+    /// Returns the null pointer of a slot without a tenant.
     #[cfg(loom)]
     pub(super) fn none() -> BodyPtr {
         BodyPtr {

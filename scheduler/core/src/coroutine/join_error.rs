@@ -18,8 +18,8 @@ const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const
 
 /// Payload of a panic; see [`JoinError::into_panic`].
 ///
-/// Boxed twice, so that it takes one word: each coroutine reserves room for its result when it is
-/// spawned, but few coroutines panic.
+/// Boxed twice, so that it takes one word, because each coroutine reserves room for its result when
+/// it is spawned, but few coroutines panic.
 pub struct Payload(Box<Panic>);
 
 // SAFETY: a shared reference gives access only to text, which is `Sync`.

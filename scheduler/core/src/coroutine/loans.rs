@@ -11,11 +11,12 @@
 //! ```
 //!
 //! A waiter may lend less than before, or nothing, when it becomes less urgent or gives up. If the
-//! holder has one lock, its loan follows. If it has several, the lock for which the level was lent
-//! is not known, and the holder keeps the level until it has released its last lock.
+//! holder has one lock, the lent level changes accordingly. If the holder has several, the lock for
+//! which the level was lent is not known, and the holder keeps the level until it has released its
+//! last lock.
 //!
-//! A coroutine that has held [`MAX_LOCKS`] locks at once is no longer counted: it keeps the lent
-//! level until it exits.
+//! After a coroutine has held [`MAX_LOCKS`] locks at once, its locks are no longer counted, and it
+//! keeps the lent level until it exits.
 
 use crate::sync::AtomicU16;
 use crate::sync::Ordering::Relaxed;
@@ -28,8 +29,8 @@ const ONE_LOCK: u16 = LEVEL + 1;
 const MAX_LOCKS: u16 = u16::MAX / ONE_LOCK;
 
 /// The word. A thread that has changed the word then recomputes the coroutine's level and moves the
-/// coroutine to its new place (`Shared::resettle`), under the lock of the coroutine's vCPU, which
-/// orders the change.
+/// coroutine to its new place (`Shared::resettle`), under the lock of the coroutine's vCPU. That
+/// lock orders the changes.
 pub(crate) struct Loans(AtomicU16);
 
 impl Loans {

@@ -8,9 +8,9 @@
 //!                                              └ number ─► Site: vtable, source position
 //! ```
 //!
-//! Slots never move and stay with the table, which does not shrink: a domain keeps 64 bytes times
-//! the largest number of coroutines that it has had at once. The memory of a future is freed with
-//! the output. The fields are accessed by:
+//! Slots never move and stay with the table, which does not shrink, so a domain keeps 64 bytes
+//! times the largest number of coroutines that it has had at once. The memory of a future is freed
+//! with the output. The fields are accessed by:
 //!
 //! * links, `queued`: the holder of the lock of the vCPU in whose queues the coroutine is; `next`
 //!   is also the link of the inbox and of the free list;
@@ -133,8 +133,8 @@ impl<H: Host> Slot<H> {
         let level = init.level.get();
         let traits = init.kind as u8 | if init.pinned { PINNED } else { 0 };
         let slot = this.as_ptr();
-        // The links, the time and the waiter need no initial value: they are written before they
-        // are read.
+        // The links, the time and the waiter need no initial value, because they are written before
+        // they are read.
         // SAFETY: no other thread uses these fields of a slot without a tenant, so plain writes
         // suffice.
         unsafe {
@@ -221,7 +221,8 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & PINNED != 0
     }
 
-    /// Returns true if another vCPU may take the coroutine: it is neither pinned nor suspended.
+    /// Returns true if another vCPU may take the coroutine, which is then neither pinned nor
+    /// suspended.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {
         self.traits.load(Relaxed) & (PINNED | SUSPENDED) == 0
@@ -293,8 +294,8 @@ impl<H: Host> Slot<H> {
         self.state.store(State::Ready as u8 | KEEPS_PLACE, Relaxed);
     }
 
-    /// Returns true if the coroutine has lent its level to what it waits for, now or earlier. A
-    /// change of its level then makes it poll again, to pass the change on.
+    /// Returns true if the coroutine has lent its level to what it waits for, now or earlier. If
+    /// so, the coroutine is polled again after a change of its level, to pass the change on.
     pub(crate) fn lends(&self) -> bool {
         self.traits.load(Relaxed) & LENDS != 0
     }
@@ -329,15 +330,15 @@ impl<H: Host> Slot<H> {
 
     pub(crate) fn set_lends(&self) {
         if !self.lends() {
-            // Set before the level is read: a later change of the level makes `resettle` poll the
-            // coroutine.
+            // Set before the level is read, so that a later change of the level makes `resettle`
+            // wake the coroutine.
             self.traits.fetch_or(LENDS, Relaxed);
             fence(SeqCst);
         }
     }
 }
 
-/// Runs user code whose panic has no receiver. The destructor of the payload is user code, too: if
+/// Runs user code whose panic has no receiver. The destructor of the payload is user code, too. If
 /// it panics, the second payload is leaked.
 pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
     if let Err(panic) = H::catch(code)
@@ -347,10 +348,12 @@ pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
     }
 }
 
-/// Bytes of a control block, a slot of the table. The future is a separate allocation.
+/// Size in bytes of a control block, which is a slot of the table. The future is a separate
+/// allocation.
 pub const CONTROL_BLOCK_BYTES: usize = size_of::<Slot<Probe>>();
 
-/// A host that is never run: a concrete type for the size of a control block.
+/// A host that is never run. It is the concrete type with which the size of a control block is
+/// computed.
 pub(crate) struct Probe;
 
 // SAFETY: no thread serves a vCPU of this host.

@@ -2,9 +2,9 @@
 //! type, numbered in 16 bits for the control block.
 //!
 //! A pair is looked up at each spawn, in the list of a bucket of a hash table, and at each poll, by
-//! its number. Both look-ups only load: a pair is never changed, and is freed with its domain. A
-//! program has one pair per call of `spawn` and type of a future. When two threads add the same
-//! pair at the same time, one of them may waste a number.
+//! its number. Both look-ups only load, because a pair is never changed and is freed with its
+//! domain. A program has one pair per call of `spawn` and future type. When two threads add the
+//! same pair at the same time, one of them may waste a number.
 //!
 //! Bound: 65,535 pairs (65,407 in chunks) of 24 bytes, in one array where memory becomes resident
 //! only when it is used, else in chunks of doubling size. A program that spawns from more positions
@@ -21,12 +21,12 @@ use crate::base::host::{Host, is_lazy};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU32};
 
-/// Number of pairs in the first chunk, a page, where memory is resident from the beginning: most
+/// Number of pairs in the first chunk (a page) where memory is resident from the beginning. Most
 /// programs have fewer pairs.
 const FIRST_CHUNK: u32 = 128;
 /// Number of chunks: enough for almost all 16-bit numbers; one in a model, which has few pairs.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 9 };
-/// Number of buckets: in a program with a thousand pairs a bucket has four.
+/// Number of buckets. In a program with a thousand pairs, a bucket has four.
 const BUCKETS: usize = if cfg!(loom) {
     1
 } else if cfg!(miri) {
@@ -48,13 +48,13 @@ pub(crate) struct SpawnSites<H: Host> {
     chunks: [AtomicPtr<Site<H>>; CHUNKS],
     /// Smallest number that has not been given to a pair. 0 is never given.
     used: AtomicU32,
-    /// Number of the first pair of each bucket; 0 if it is empty.
+    /// Number of the first pair of each bucket; 0 if the bucket is empty.
     buckets: [AtomicU16; BUCKETS],
 }
 
 impl<H: Host> SpawnSites<H> {
-    /// Number of pairs in the first chunk: all pairs where memory becomes resident only when it is
-    /// used.
+    /// Number of pairs in the first chunk, which holds all pairs where memory becomes resident only
+    /// when it is used.
     const FIRST: u32 = if is_lazy::<H>() { 1 << 16 } else { FIRST_CHUNK };
     /// Upper bound of the numbers, exclusive.
     const END: u32 = if is_lazy::<H>() {
@@ -99,7 +99,7 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Returns the number of a pair. `None`: memory or numbers have run out.
+    /// Returns the number of a pair, or `None` if memory or numbers have run out.
     #[inline]
     pub(crate) fn number(
         &self,
@@ -177,7 +177,7 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Takes the next number and its memory. `None`: memory or numbers have run out.
+    /// Takes the next number and its memory. Returns `None` if memory or numbers have run out.
     fn take(&self) -> Option<(u16, *mut Site<H>)> {
         let mut used = self.used.load(Relaxed);
         loop {
@@ -199,7 +199,7 @@ impl<H: Host> SpawnSites<H> {
         Layout::array::<Site<H>>(sites).unwrap_or_else(|_| unreachable!("less than 2 MiB"))
     }
 
-    /// Returns a chunk, allocated on its first use. `None`: there is no memory.
+    /// Returns a chunk, which is allocated on its first use, or `None` if there is no memory.
     fn chunk(&self, chunk: usize) -> Option<*mut Site<H>> {
         let place = &self.chunks[chunk];
         let there = place.load(Acquire);
@@ -212,9 +212,9 @@ impl<H: Host> SpawnSites<H> {
         if memory.is_null() {
             return None;
         }
-        // Release and acquire: other threads that add pairs write to this memory. `get` need not
-        // acquire, since its caller synchronizes with the call of `number` that returned the
-        // number.
+        // Release and acquire, because other threads that add pairs write to this memory. `get`
+        // need not acquire, since its caller synchronizes with the call of `number` that returned
+        // the number.
         match place.compare_exchange(null_mut(), memory, Release, Acquire) {
             Ok(_) => Some(memory),
             Err(there) => {
@@ -232,7 +232,7 @@ impl<H: Host> SpawnSites<H> {
         self.buckets.iter().find_map(|bucket| {
             let mut number = bucket.load(Acquire);
             while number != 0 {
-                // SAFETY: the number is in a list.
+                // SAFETY: the number is in a list, which was read after the pair was put there.
                 let site = unsafe { self.get(number) };
                 if ptr::eq(site.vtable, vtable) {
                     return Some(number);
@@ -248,7 +248,7 @@ impl<H: Host> SpawnSites<H> {
 /// close together.
 #[inline]
 fn bucket_of<H: Host>(vtable: &VTable<H>, location: &Location<'_>) -> usize {
-    /// 2⁶⁴ over the golden ratio: its multiples are spread evenly (Knuth, volume 3, 6.4).
+    /// 2⁶⁴ over the golden ratio. Its multiples are spread evenly (Knuth, volume 3, 6.4).
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let vtable = ptr::from_ref(vtable).addr() as u64;
     let location = ptr::from_ref(location).addr() as u64;

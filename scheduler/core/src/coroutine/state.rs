@@ -1,4 +1,4 @@
-//! The state word of a coroutine: the only file that knows its bits.
+//! The state word of a coroutine. Only this file knows the bits of the word.
 //!
 //! One atomic word per slot of the table holds the generation of the slot, the number of references
 //! to its coroutine, and eight flags. Every transition is one atomic step and returns a
@@ -15,28 +15,28 @@
 //!
 //! `OWNED` is the central flag: it is set while the coroutine will be polled (it is in a ready
 //! queue or an inbox, running, or suspended). The thread that sets `OWNED` must enqueue the
-//! coroutine, and the thread that takes it from the queue may touch the future. Hence one poller at
-//! a time, and one queue entry at a time.
+//! coroutine, and the thread that takes the coroutine from the queue may touch the future. Hence a
+//! coroutine has at most one poller and one queue entry at a time.
 //!
 //! No wake is lost: a wake finds `OWNED` clear and enqueues (2), or finds it set and sets
 //! `NOTIFIED` in the same atomic step. `NOTIFIED` is cleared only by `begin_poll` (3), an acquire
-//! that precedes the poll, so that poll sees a wake absorbed earlier. `end_poll` tests `NOTIFIED`
-//! and clears `OWNED` in one step (4), so a wake during the poll makes `end_poll` return `Again`
-//! (5). A wake never skips its write when `NOTIFIED` is set already: the write orders the waker's
-//! data before the next poll.
+//! that precedes the poll, so this poll sees what was written before an absorbed wake. `end_poll`
+//! tests `NOTIFIED` and clears `OWNED` in one step (4), so a wake during the poll makes `end_poll`
+//! return `Again` (5). A wake never skips its write when `NOTIFIED` is set already, because the
+//! write orders the waker's data before the next poll.
 //!
-//! A poll that wakes its own coroutine does not change the word: its thread marks the control block
-//! (`Slot::wake_itself`), and tests the mark before `end_poll`.
+//! A poll that wakes its own coroutine does not change the word. Instead, its thread marks the
+//! control block (`Slot::wake_itself`), and tests the mark before `end_poll`.
 //!
 //! No wake is doubled: between two polls at most one wake returns `Enqueue`.
 //!
-//! References: one of the coroutine itself until it has exited, one of the join handle, one per
-//! waker. The slot is free when all references are released (7).
+//! References: the coroutine itself has one until it has exited; the join handle has one, and so
+//! has each waker and each cancel handle. The slot is free when all references are released (7).
 //!
 //! The coroutine's own reference is released with the exit in one step (6), except in two cases in
 //! which the exiting thread still needs the control block: to wake a boxed waker, or to drop the
 //! output after a concurrent drop of the handle. If the waiter is an id, the reference passes to
-//! the handle: the exiting thread reads the id and then clears the field (`join.rs`), and the
+//! the handle. The exiting thread reads the id and then clears the field (`join.rs`), and the
 //! handle, which has seen the exit, releases both references when it has seen the clear field.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ const EXITED: u64 = 1 << 2;
 const CANCELLED: u64 = 1 << 3;
 const HANDLE: u64 = 1 << 4;
 const WAITER: u64 = 1 << 5;
-/// Set when the last handle to the domain is dropped while the slot is still referenced: the slot
+/// Set when the last handle to the domain is dropped while the slot is still referenced. The slot
 /// then holds a count of the domain's shared state, which keeps the table alive.
 const ORPHAN: u64 = 1 << 6;
 /// Set with `WAITER` if the waiter is an id.
@@ -87,7 +87,7 @@ pub(crate) enum TransitionToRunning {
 pub(crate) enum TransitionToBlocked {
     /// No duty: the coroutine is blocked and no longer the caller's.
     Blocked,
-    /// Enqueue the coroutine again: it was woken or cancelled meanwhile.
+    /// Enqueue the coroutine again, because it was woken or cancelled meanwhile.
     Again,
 }
 
@@ -102,7 +102,8 @@ pub(crate) enum TransitionToExited {
     Free,
     /// The released reference was the last: [`TransitionToFree::FreeOrphan`].
     FreeOrphan,
-    /// Drop the output, and release the coroutine's own reference: the handle has just gone.
+    /// Drop the output, and release the coroutine's own reference, because the handle has just
+    /// gone.
     Detached,
     /// Wake the waker of the handle, which the caller owns now, and release the coroutine's own
     /// reference. The handle will fetch the output.
@@ -118,10 +119,11 @@ pub(crate) enum TransitionToExited {
 pub(crate) enum TransitionToFree {
     /// No duty: other references remain.
     Alive,
-    /// Give the slot back: the reference was the last. The memory of the future is freed already.
+    /// Give the slot back, because the reference was the last. The memory of the future is freed
+    /// already.
     Free,
-    /// Release the slot's count of the domain's shared state: the reference was the last, and the
-    /// domain has no handle any more. The slot is not given back.
+    /// Release the slot's count of the domain's shared state, because the reference was the last
+    /// and the domain has no handle any more. The slot is not given back.
     FreeOrphan,
 }
 
@@ -139,7 +141,8 @@ pub(crate) enum HandleTransition {
 pub(crate) struct StateWord(AtomicU64);
 
 impl StateWord {
-    /// Creates the word of a slot that was never used; outside of models it is zeroed memory.
+    /// Creates the word of a slot that was never used. Outside of models, such a word is zeroed
+    /// memory.
     #[cfg(loom)]
     pub(crate) fn free() -> StateWord {
         StateWord(AtomicU64::new(0))
@@ -175,7 +178,7 @@ impl StateWord {
     }
 
     /// 2: wakes through a reference and releases it, unless the coroutine has exited. The reference
-    /// was not the last: the coroutine has its own until it has exited.
+    /// was not the last, because the coroutine has its own until it has exited.
     #[inline]
     pub(crate) fn wake_and_release(&self) -> TransitionToReady {
         self.wake_releasing(REF)
@@ -351,11 +354,11 @@ impl StateWord {
     }
 
     /// Returns true if the references of the handle, which has seen the exit, are the only ones.
-    /// The word is then the caller's alone, and no release is needed: an id of an exited coroutine
-    /// makes no new reference.
+    /// The word is then the caller's alone, and no release is needed, because an id of an exited
+    /// coroutine makes no new reference.
     ///
-    /// Called only while the domain has a handle: the end of the domain marks all slots that are
-    /// still referenced.
+    /// Called only while the domain has a handle, because the end of the domain marks all slots
+    /// that are still referenced.
     #[inline]
     pub(crate) fn has_only_handle_refs(&self) -> bool {
         // Acquire: orders the uses of the other references before this.
@@ -365,7 +368,8 @@ impl StateWord {
     }
 
     /// After 7: begins the next generation of a slot whose memory is freed. Returns false if no
-    /// generation is left: the slot must not be used again, since an old id would name its tenant.
+    /// generation is left. Then the slot must not be used again, since an old id would name its
+    /// next tenant.
     #[must_use]
     pub(crate) fn retire(&self) -> bool {
         let generation = (self.0.load(Ordering::Relaxed) >> GENERATION) as u32;
@@ -387,8 +391,8 @@ impl StateWord {
 
     /// Publishes the waker or id that the handle has stored.
     ///
-    /// Sequentially consistent: afterwards the handle reads the level of the coroutine, which
-    /// `reprio` sets before it calls [`has_waiter_by_id_now`](Self::has_waiter_by_id_now).
+    /// Sequentially consistent, because afterwards the handle reads the level of the coroutine,
+    /// which `reprio` sets before it calls [`has_waiter_by_id_now`](Self::has_waiter_by_id_now).
     pub(crate) fn set_waiter(&self, by_id: bool) -> HandleTransition {
         let waiter = if by_id { WAITER | BY_ID } else { WAITER };
         let set = self
@@ -410,8 +414,8 @@ impl StateWord {
         }
     }
 
-    /// Ends the handle. After `Done` its reference is still to be released; after `Exited` the
-    /// output is to be dropped as well.
+    /// Ends the handle. After `Done`, the handle's reference is still to be released; after
+    /// `Exited`, the output is to be dropped as well.
     pub(crate) fn drop_handle(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some(word & !HANDLE)) {
             Ok(_) => HandleTransition::Done,
@@ -419,9 +423,9 @@ impl StateWord {
         }
     }
 
-    /// Ends the handle and, if the result is `Done`, releases its reference, which was not the
-    /// last: the coroutine has one of its own until it has exited. After `Exited` the caller still
-    /// has the output and the reference.
+    /// Ends the handle and, if the result is `Done`, releases the handle's reference, which was not
+    /// the last, because the coroutine has one of its own until it has exited. After `Exited` the
+    /// caller still has the output and the reference.
     pub(crate) fn drop_handle_and_release(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some((word & !HANDLE) - REF)) {
             Ok(_) => HandleTransition::Done,

@@ -27,8 +27,8 @@ pub struct Executor<H: Host> {
     pub(super) not_sync: PhantomData<core::cell::Cell<()>>,
 }
 
-// SAFETY: the thread that has the executor serves the vCPU; pinned coroutines are spawned under a
-// promise that the executor stays on its thread.
+// SAFETY: a move of the executor moves the right to serve the vCPU. If a future that is not `Send`
+// is pinned to the vCPU, the executor stays on its thread, as `spawn_pinned` requires.
 unsafe impl<H: Host> Send for Executor<H> {}
 
 impl<H: Host> Deref for Executor<H> {
@@ -53,8 +53,8 @@ impl<H: Host> Executor<H> {
         self.vcpu
     }
 
-    /// Takes the next coroutine, after putting `back` into its queue. `None`: no coroutine is ready
-    /// here or can be taken from elsewhere.
+    /// Takes the next coroutine, after putting `back` into its queue. Returns `None` if no
+    /// coroutine is ready here or can be taken from another vCPU.
     #[inline(always)]
     pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
         // A coroutine that yielded on another vCPU returns there when `back` is dropped.
@@ -67,9 +67,9 @@ impl<H: Host> Executor<H> {
         }
     }
 
-    /// Takes a coroutine that is suspended here, even if more urgent ones are ready; `None` if the
-    /// coroutine is not suspended here. For hosts that bound the time for which a suspended poll,
-    /// which may hold a resource that others need, is kept off the CPU.
+    /// Takes a coroutine that is suspended here, even if more urgent ones are ready. Returns `None`
+    /// if the coroutine is not suspended here. This is for hosts that bound the time for which a
+    /// suspended poll is kept off the CPU, because the poll may hold a resource that others need.
     pub fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
         // SAFETY: the calling thread has the executor, which is not `Sync`.
         let found = unsafe { Vcpu::pick_suspended(self, id) };
@@ -83,8 +83,8 @@ impl<H: Host> Executor<H> {
     /// [`SpawnError`] for lack of memory, or if the vCPU is retired; the future is dropped.
     ///
     /// # Safety
-    /// Unless the future and its output are `Send`: the calling thread serves the vCPU and is the
-    /// only one that ever will, including the drop of the executor, and the handle is used on that
+    /// Unless the future and its output are `Send`, the calling thread serves the vCPU, no other
+    /// thread ever serves the vCPU or drops the executor, and the handle is used on the calling
     /// thread only.
     #[track_caller]
     pub unsafe fn spawn_pinned<F>(
@@ -137,13 +137,14 @@ impl<H: Host> Executor<H> {
         }
         fence(SeqCst);
         self.unpark();
-        // This vCPU may have been the one that watches the others, and it will not pick again.
+        // This vCPU may have been the one that watched the others, and it will not pick again.
         self.leave_watch();
         self.refresh_clock();
         self.domain.shared.active.fetch_sub(1, SeqCst);
         let mut rounds = 0;
         while self.cancel_pinned() {
-            // A thread that has woken a coroutine is about to put it into the inbox.
+            // Another round is needed, because a thread that has woken a coroutine may be about to
+            // put it into the inbox.
             self.domain.shared.host.relax(rounds);
             rounds = rounds.saturating_add(1);
         }

@@ -47,8 +47,8 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Returns true if `waker` belongs to a coroutine of a domain with this type of host: its
-    /// clone, wake and drop run no user code. Costs two loads.
+    /// Returns true if `waker` belongs to a coroutine of a domain with this type of host, so that
+    /// its clone, wake and drop run no user code. Costs two loads.
     #[inline]
     #[must_use]
     pub fn is_own_waker(waker: &Waker) -> bool {
@@ -105,8 +105,8 @@ impl<H: Host> Domain<H> {
                 .compare_exchange(null_mut(), vcpu, AcqRel, Acquire)
                 .is_ok()
             {
-                // Entries are counted in order: a thread that has filled an entry waits until the
-                // entries before it are counted.
+                // Entries are counted in order, so a thread that has filled an entry waits until
+                // the entries before it are counted.
                 while let Err(count) =
                     shared
                         .count
@@ -140,7 +140,7 @@ impl<H: Host> Domain<H> {
     }
 
     /// Spawns a coroutine on the vCPU that the calling thread serves; else on a parked vCPU, if
-    /// any; else on the next vCPU in turn. One allocation, O(1).
+    /// any; else on the next vCPU in turn. Costs one allocation, and O(1) time.
     ///
     /// # Errors
     /// [`SpawnError`] for lack of memory or of a vCPU, or after [`close`](Self::close); the future
@@ -175,7 +175,7 @@ impl<H: Host> Domain<H> {
         self.shared.spawn(future, options.into(), None, location)
     }
 
-    /// Wakes a coroutine by its id: it will be polled once more.
+    /// Wakes a coroutine by its id, so that it is polled once more.
     ///
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
@@ -203,8 +203,8 @@ impl<H: Host> Domain<H> {
                 let block = coroutine.as_ref();
                 let before = block.base.swap(level.get(), SeqCst);
                 self.shared.resettle(coroutine, true);
-                // The waiter of the coroutine may now be more urgent than the coroutine; its poll
-                // decides whether to lend.
+                // The waiter of the coroutine may now be more urgent than the coroutine; the
+                // waiter's poll decides whether to lend.
                 if level.get() > before && block.word.has_waiter_by_id_now() {
                     join::wake_waiter_to_lend(&self.shared, block);
                 }
@@ -247,10 +247,10 @@ impl<H: Host> Domain<H> {
         self.shared.current().map(|c| unsafe { c.as_ref() }.level())
     }
 
-    /// Records that the current coroutine takes a lock that lends: until it has released all such
-    /// locks, waiters may lend it their levels. Called before another thread can see the coroutine
-    /// as the holder, and followed by [`Domain::record_unlock`] if the coroutine does not get the
-    /// lock. Returns the coroutine's id; `None` outside of a coroutine.
+    /// Records that the current coroutine takes a lock whose waiters lend. Until the coroutine has
+    /// released all such locks, waiters may lend it their levels. Called before another thread can
+    /// see the coroutine as the holder, and followed by [`Domain::record_unlock`] if the coroutine
+    /// does not get the lock. Returns the coroutine's id; `None` outside of a coroutine.
     pub fn record_lock(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
         let current = self.shared.current()?;
@@ -306,8 +306,9 @@ impl<H: Host> Domain<H> {
         self.lend(holder, waiting.level());
     }
 
-    /// Returns the level of the current coroutine, which is about to queue for a lock that lends:
-    /// if the level changes later, the coroutine is polled. `None` outside of a coroutine.
+    /// Returns the level of the current coroutine, which is about to queue for a lock whose waiters
+    /// lend. If the level changes later, the coroutine is polled. Returns `None` outside of a
+    /// coroutine.
     pub fn level_to_lend(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         let current = self.shared.current()?;
@@ -318,7 +319,8 @@ impl<H: Host> Domain<H> {
     }
 
     /// Lends `level` to the holder of a lock. Called by a thread that hands the lock over to
-    /// `holder` while other coroutines wait that have lent their levels to the previous holder.
+    /// `holder` while other coroutines, which have lent their levels to the previous holder, still
+    /// wait.
     pub fn lend(&self, holder: CoroutineId, level: Level) {
         let _ = self.shared.with_coroutine(holder, |coroutine| {
             // SAFETY: `with_coroutine` holds a reference.
@@ -331,7 +333,8 @@ impl<H: Host> Domain<H> {
 
     /// Sets the most urgent level that waits for a lock of `holder`, which may be less urgent than
     /// before; `None` if no coroutine waits. If the holder has one lock, its loan becomes this
-    /// level. If it has several, its loan only becomes more urgent until it has released the last.
+    /// level. If the holder has several locks, its loan only becomes more urgent until it has
+    /// released the last lock.
     pub fn set_loan(&self, holder: CoroutineId, level: Option<Level>) {
         let level = level.map_or(NO_LOAN, Level::get);
         let _ = self.shared.with_coroutine(holder, |coroutine| {
@@ -343,7 +346,7 @@ impl<H: Host> Domain<H> {
         });
     }
 
-    /// Refuses new coroutines from now on. Living ones continue.
+    /// Refuses new coroutines from now on. Living coroutines continue.
     pub fn close(&self) {
         self.shared.closed.store(true, SeqCst);
     }
@@ -389,8 +392,8 @@ impl<H: Host> Domain<H> {
         self.shared.idle.load(Relaxed)
     }
 
-    /// Returns the bitmap of the domain: bit L is set iff level L has a ready coroutine on any of
-    /// its vCPUs.
+    /// Returns the bitmap of the domain: bit L is set iff level L has a ready coroutine on any vCPU
+    /// of the domain.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
         self.shared.vcpus().fold(0, |all, vcpu| all | vcpu.bitmap())
@@ -414,7 +417,7 @@ impl<H: Host> Drop for Domain<H> {
         self.shared.shut_down();
         let mut unreferenced = 0;
         for (_, slot) in self.shared.table.slots() {
-            // Counted before the mark: a marked slot may be freed at once.
+            // Counted before the mark, because a marked slot may be freed at once.
             let count = Arc::into_raw(self.shared.clone());
             if !slot.word.mark_orphan() {
                 // SAFETY: this releases the count that was just added, which no mark holds.

@@ -1,5 +1,5 @@
-//! Coroutines pinned to a vCPU. For hosts that poll pinned coroutines on a thread other than the
-//! one that serves the vCPU.
+//! Coroutines pinned to a vCPU. The functions are for hosts that poll pinned coroutines on a thread
+//! other than the one that serves the vCPU.
 
 use core::ptr::{self, NonNull};
 
@@ -32,8 +32,8 @@ impl<H: Host> Vcpu<H> {
         self.pinned().next().is_some()
     }
 
-    /// Ends the coroutines that are pinned here and queued, without a poll, whichever thread serves
-    /// the vCPU meanwhile.
+    /// Ends the coroutines that are pinned here and queued, without a poll, even while another
+    /// thread serves the vCPU.
     ///
     /// # Safety
     /// The calling thread is the one that polls the coroutines pinned here, and is not in the

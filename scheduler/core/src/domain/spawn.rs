@@ -139,7 +139,8 @@ impl<H: Host> Shared<H> {
             if !living {
                 return;
             }
-            // A thread that has woken a coroutine is about to put it into an inbox.
+            // Another round is needed, because a thread that has woken a coroutine may be about to
+            // put it into an inbox.
             self.host.relax(rounds);
         }
     }

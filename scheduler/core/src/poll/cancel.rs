@@ -24,7 +24,7 @@ impl<H: Host> CancelHandle<H> {
     /// Creates a handle.
     ///
     /// # Safety
-    /// The caller has a reference to the slot's coroutine, and gives it to the handle.
+    /// The caller has a reference to the slot's coroutine, and gives this reference to the handle.
     pub(crate) unsafe fn new(slot: NonNull<Slot<H>>) -> CancelHandle<H> {
         CancelHandle { slot }
     }
@@ -36,7 +36,7 @@ impl<H: Host> CancelHandle<H> {
     }
 
     fn slot(&self) -> &Slot<H> {
-        // SAFETY: our reference keeps the slot.
+        // SAFETY: our reference keeps the slot alive.
         unsafe { self.slot.as_ref() }
     }
 

@@ -1,33 +1,36 @@
 //! Join handles, by which a coroutine is awaited.
 //!
-//! A handle may publish one waiter, in one word of the control block: the id of the coroutine in
-//! whose poll the handle is awaited, if that coroutine is in the same domain and the waker is its
-//! own, else a boxed waker. While `WAITER` is set in the state word, the field belongs to the
-//! thread that exits the coroutine; while `WAITER` is clear, to the handle.
+//! A handle may publish one waiter, in one word of the control block. If the handle is awaited in
+//! the poll of a coroutine of the same domain, with that coroutine's own waker, the waiter is the
+//! id of that coroutine; otherwise it is a boxed waker. While `WAITER` is set in the state word,
+//! the field belongs to the thread that exits the awaited coroutine; while `WAITER` is clear, the
+//! field belongs to the handle.
 //!
-//! An id needs no reference: if its coroutine has exited, or the slot has another tenant, no
-//! coroutine has to be woken. The exiting thread needs the control block only to read the id, and
-//! then clears the field. The handle may see the exit before that; it waits for the clear field, a
-//! few instructions, before it releases the coroutine's own reference and its own.
+//! An id needs no reference, because if its coroutine has exited, or the slot has another tenant,
+//! no coroutine has to be woken. The exiting thread needs the control block only to read the id,
+//! and then clears the field. The handle may see the exit before the field is clear. Then it waits,
+//! for a few instructions, until the field is clear. Only then does the handle release its own
+//! reference and that of the coroutine.
 //!
 //! # Lending
 //!
-//! A coroutine that is blocked on a less urgent one lends its level. A wait has no future of its
-//! own: `timeout(d, &mut handle)` abandons the wait, keeps the handle and notifies nothing, and the
-//! poll that abandons the wait has polled the handle, too. So the rule is: **the last poll before a
-//! coroutine blocks lends, and any other poll of a handle takes the loan back.** A coroutine that
-//! has polled handles of less urgent coroutines is polled once more before it blocks.
+//! A coroutine that is blocked on a less urgent one lends its level to that coroutine. The handle
+//! is not told when a wait ends. For example, `timeout(d, &mut handle)` abandons the wait but keeps
+//! the handle, and the poll that abandons the wait has polled the handle, too. So the rule is:
+//! **the last poll before a coroutine blocks lends, and any other poll of a handle takes the loan
+//! back.** A coroutine that has polled handles of less urgent coroutines is polled once more before
+//! it blocks.
 //!
-//! Only the handle writes the level lent along it (`join_boost`), so no lock and no list is needed.
-//! A wait that ends without a poll of the handle (`select!`, if the other branch was polled first,
-//! or the end of the waiter while the handle is elsewhere) leaves the loan in place until the
-//! handle is polled or dropped. A handle that is polled with a waker other than that of the
-//! coroutine around it (as by a set of futures that polls only woken futures) lends in each poll,
-//! until the handle is dropped. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its
-//! waiter, whose poll decides again.
+//! Only the handle writes the level that is lent through it (`join_boost`), so no lock and no list
+//! is needed. A wait that ends without a poll of the handle (`select!`, if the other branch was
+//! polled first, or the end of the waiter while the handle is elsewhere) leaves the loan in place
+//! until the handle is polled or dropped. A handle that is polled with a waker other than that of
+//! the coroutine around it (as by a set of futures that polls only woken futures) lends in each
+//! poll, until the handle is dropped. [`reprio`](crate::Domain::reprio) of an awaited coroutine
+//! wakes its waiter, whose next poll decides again whether it lends.
 //!
-//! Cost: a test of one bit for a poll that polls no less urgent handle; else one more poll when the
-//! coroutine blocks, and a change of level, O(1), for each handle.
+//! Cost: a test of one bit for a poll that polls no handle of a less urgent coroutine; else one
+//! more poll when the coroutine blocks, and a change of level, O(1), for each handle.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -79,7 +82,7 @@ fn untagged<H: Host>(slot: NonNull<Slot<H>>) -> NonNull<Slot<H>> {
     unsafe { NonNull::new_unchecked(slot) }
 }
 
-// SAFETY: the handle moves only the result between threads.
+// SAFETY: the handle moves only the result between threads, and the result is `Send`.
 unsafe impl<T: Send, H: Host> Send for JoinHandle<T, H> {}
 // SAFETY: through a shared handle only the id and atomics can be reached.
 unsafe impl<T: Send, H: Host> Sync for JoinHandle<T, H> {}
@@ -134,17 +137,18 @@ impl<T, H: Host> JoinHandle<T, H> {
         self.block().word.is_exited()
     }
 
-    /// Asks the coroutine to end: its future is dropped instead of polled again. A poll that is
-    /// under way finishes first, and is asked to yield, so that a long poll that checks
-    /// [`Vcpu::need_preempt`](crate::Vcpu::need_preempt) ends soon, whatever else is ready. The
-    /// handle then returns [`JoinError::Cancelled`], unless the coroutine finished first.
+    /// Asks the coroutine to end, so that its future is dropped instead of being polled again. A
+    /// poll that is under way finishes first. This poll is asked to yield, so that a long poll that
+    /// checks [`Vcpu::need_preempt`](crate::Vcpu::need_preempt) ends soon, even if nothing else is
+    /// ready. The handle then returns [`JoinError::Cancelled`], unless the coroutine finished
+    /// first.
     pub fn cancel(&self) {
         let generation = self.block().word.generation();
         // SAFETY: the handle's reference keeps the control block.
         let _ = unsafe { wake::cancel_slot(self.slot(), generation) };
     }
 
-    /// Returns a handle that can cancel the coroutine; `None` when the result has been taken.
+    /// Returns a handle that can cancel the coroutine, or `None` if the result has been taken.
     #[must_use]
     pub fn cancel_handle(&self) -> Option<CancelHandle<H>> {
         (!self.is_taken()).then(|| {
@@ -162,8 +166,8 @@ impl<T, H: Host> JoinHandle<T, H> {
             return None;
         }
         let mut result = MaybeUninit::<Result<T, JoinError>>::uninit();
-        // SAFETY: the coroutine has exited, so the output is stored and the handle's; it has type
-        // `T`, and is taken once.
+        // SAFETY: the coroutine has exited, so the output is stored and belongs to the handle; it
+        // has type `T`, and is taken once.
         let result = unsafe {
             block.take_output(block.vcpu().spawn_sites(), result.as_mut_ptr().cast());
             result.assume_init()
@@ -178,7 +182,7 @@ impl<T, H: Host> JoinHandle<T, H> {
 /// Releases the references of the handle of an exited coroutine.
 ///
 /// # Safety
-/// The reference is the handle's, which has seen the exit, and the output is gone.
+/// The reference belongs to the handle, which has seen the exit, and the output is gone.
 #[inline(never)]
 unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: the handle's reference keeps the slot.
@@ -208,8 +212,8 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
     ///
     /// # Panics
     /// Panics if polled again after it has returned the result.
-    // Always inlined up to the result: a result that is returned through memory is written in parts
-    // and read as a whole, and the read waits for the writes.
+    // Always inlined up to the result, because a result that is returned through memory is written
+    // in parts and read as a whole, and the read waits for the writes.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
@@ -246,10 +250,11 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
             && !block.word.has_waiter()
             && let Some(id) = id_to_wake(waiting, waker)
         {
-            // The first poll, in a coroutine of the domain: no user code is involved.
+            // In the first poll, in a coroutine of the domain, no user code is involved.
             block.waiter.store(id, Relaxed);
             if block.word.set_waiter(true) == HandleTransition::Done {
-                // SAFETY: we are in the poll of `waiting`, and hold a reference to the awaited one.
+                // SAFETY: we are in the poll of `waiting`, and hold a reference to the awaited
+                // coroutine.
                 unsafe { lend_from(domain, slot, Some(waiting), true) };
                 return HandleTransition::Done;
             }
@@ -260,13 +265,13 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
         return HandleTransition::Exited;
     }
     let _critical = Critical::<H>::enter();
-    // SAFETY: we are in the poll of `waiting`, and hold a reference to the awaited one.
+    // SAFETY: we are in the poll of `waiting`, and hold a reference to the awaited coroutine.
     unsafe { lend_from(domain, slot, waiting, block.word.has_waiter_by_id()) };
     HandleTransition::Done
 }
 
 /// Sets the level lent to a coroutine whose handle has just been polled. `from` is the coroutine of
-/// the domain that polled the handle; `by_id` is true if it used its own waker.
+/// the domain that polled the handle; `by_id` is true if this coroutine used its own waker.
 ///
 /// # Safety
 /// Same as [`lend`], and `from` is being polled by the calling thread.
@@ -283,7 +288,7 @@ unsafe fn lend_from<H: Host>(
         let from = unsafe { from.as_ref() };
         from.set_lends();
         let own = from.level().get();
-        // The waiter was published before this load: see `StateWord::set_waiter`.
+        // The waiter was published before this load; see `StateWord::set_waiter`.
         // SAFETY: the caller holds a reference, so the slot is alive.
         let is_less_urgent = || own < unsafe { slot.as_ref() }.base.load(SeqCst);
         if !by_id || from.is_polled_to_lend() {
@@ -389,8 +394,8 @@ unsafe fn drop_with_output<H: Host>(slot: NonNull<Slot<H>>) {
         HandleTransition::Done => unsafe {
             lend(block.vcpu().shared(), slot, Slot::<H>::NO_BOOST);
         },
-        // SAFETY: the coroutine exited while the handle was alive, so the output and its references
-        // are the handle's.
+        // SAFETY: the coroutine exited while the handle was alive, so the output belongs to the
+        // handle, and so do the references that are released.
         HandleTransition::Exited => unsafe {
             block.drop_output(block.vcpu().spawn_sites());
             return release_exited(slot);
@@ -475,8 +480,8 @@ pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>
 }
 
 /// Returns the id of `waiting`, the coroutine that is being polled, as a value of the field
-/// `waiter`; `None` if `waker` is not the coroutine's own. Never null: no coroutine's slot has
-/// index 0.
+/// `waiter`; `None` if `waker` is not the coroutine's own. Never null, because no coroutine's slot
+/// has index 0.
 fn id_to_wake<H: Host>(waiting: NonNull<Slot<H>>, waker: &Waker) -> Option<*mut ()> {
     if waker::slot_of::<H>(waker) != Some(waiting) {
         return None;

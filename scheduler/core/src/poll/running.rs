@@ -44,7 +44,7 @@ pub enum Picked<'a, H: Host> {
 /// Outcome of a poll.
 #[must_use]
 pub enum Polled<'a, H: Host> {
-    /// The coroutine is ready again: pass it to the next [`Executor::pick`](crate::Executor::pick).
+    /// The coroutine is ready again. Pass it to the next [`Executor::pick`](crate::Executor::pick).
     Yielded(Yielded<'a, H>),
     /// The coroutine waits for a wake.
     Blocked,
@@ -52,8 +52,8 @@ pub enum Polled<'a, H: Host> {
     Exited,
 }
 
-/// A coroutine to be polled now. `!Send`: the coroutine is polled on the thread that picked it. The
-/// value may be kept while other coroutines are picked and polled. If it is forgotten
+/// A coroutine to be polled now. `!Send`, because the coroutine is polled on the thread that picked
+/// it. The value may be kept while other coroutines are picked and polled. If it is forgotten
 /// (`mem::forget`), the coroutine is never polled again, and its domain waits for the coroutine at
 /// shutdown.
 pub struct Running<'a, H: Host> {
@@ -169,7 +169,7 @@ impl<'a, H: Host> Running<'a, H> {
     }
 }
 
-/// Polls the future of a coroutine. `None`: the future is pending.
+/// Polls the future of a coroutine. Returns `None` if the future is pending.
 ///
 /// # Safety
 /// The caller owns the coroutine and has begun its poll.
@@ -249,7 +249,7 @@ impl<H: Host> Drop for Yielded<'_, H> {
 /// of its poll in ticks, if the coroutine ended in a poll.
 ///
 /// User code that this calls (the destructor of the output of a detached coroutine, a waker of
-/// another executor) is still part of the poll: it may take long, and be suspended.
+/// another executor) is still part of the poll, so it may take long, and be suspended.
 ///
 /// # Safety
 /// The caller owns the coroutine.
@@ -294,11 +294,13 @@ pub(crate) unsafe fn exit<H: Host>(
         TransitionToExited::Free => unsafe {
             release::finish(TransitionToFree::Free, coroutine, vcpu.domain())
         },
-        // SAFETY: the coroutine's own reference was the last, and the mark counts the domain.
+        // SAFETY: the coroutine's own reference was the last, and the mark holds a count of the
+        // domain.
         TransitionToExited::FreeOrphan => unsafe {
             release::finish(TransitionToFree::FreeOrphan, coroutine, vcpu.domain())
         },
-        // SAFETY: the handle frees the block only after `wake_by_id` has read the id.
+        // SAFETY: we have just exited the coroutine, in a critical section, and its waiter is an
+        // id. The handle frees the block only after `wake_by_id` has read the id.
         TransitionToExited::WaiterById => unsafe { join::wake_by_id(vcpu, coroutine) },
         exit @ (TransitionToExited::Detached | TransitionToExited::Waiter) => {
             // The user code below is still part of the poll.

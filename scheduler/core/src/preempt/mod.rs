@@ -10,8 +10,8 @@
 //!    to the head of its level until it has used its quantum, then to the tail.
 //! 2. A poll may be suspended for an **equal** once it has used its **quantum**, at least 4 *C*. It
 //!    returns to the tail, and from then on is suspended at once for equals that have not used
-//!    their quantum. Polls of a level that have used their quantum do not interrupt each other:
-//!    they take turns.
+//!    their quantum. Polls of a level that have used their quantum do not interrupt each other, but
+//!    take turns.
 //! 3. **One budget**: suspensions, turns and stale looks are charged to one [`TokenBucket`] that is
 //!    refilled by a tenth of the time. Suspensions for equals use it only while it is at least half
 //!    full. While it does not hold *C*, polls run on. After a stale look (the poll for which the
@@ -34,7 +34,7 @@ pub use crate::base::events::WaitingWork;
 pub use policy::{Decision, LookCosts, Policy, Snapshot};
 pub use rule::{Rule, RunTime};
 
-/// Reciprocal of the share of a vCPU's time that preemption takes at most.
+/// Preemption takes at most 1/`SHARE` of a vCPU's time.
 pub const SHARE: u64 = 10;
 /// Longest time in nanoseconds that a suspended poll is kept off the CPU while other work may
 /// depend on it, if no other poll is suspended. Several suspended polls take their turns one after
@@ -45,7 +45,7 @@ pub const TURN_LENGTH: u64 = MAX_SUSPENSION / SHARE;
 /// Time in nanoseconds between turns while no visible work depends on a suspended poll; also the
 /// length of the watcher's rest after a stale look.
 pub const REST_LENGTH: u64 = SHARE * MAX_SUSPENSION;
-/// Capacity of the budget in nanoseconds: a burst of suspensions takes no longer than a suspended
+/// Capacity of the budget in nanoseconds. A burst of suspensions takes no longer than a suspended
 /// poll may be kept off the CPU.
 pub const BURST: u64 = MAX_SUSPENSION;
 /// Part of the budget in nanoseconds that suspensions for equals leave to more urgent work.

@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub ran: RunTime,
     /// True if the poll has been suspended before.
     pub was_suspended: bool,
-    /// Guaranteed length of the current stretch: a turn, or 0.
+    /// Guaranteed length of the current stretch if it is a turn, else 0.
     pub turn: u64,
     /// Bitmap of the levels of work that is ready on the vCPU, or has arrived there.
     pub waiting: u64,
@@ -41,7 +41,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Returns the most urgent kind of work that may interrupt the poll. Polls that have used their
-    /// quantum may not: they take turns with it ([`Policy::min_suspension_for_turn`]).
+    /// quantum may not, because they take turns with it ([`Policy::min_suspension_for_turn`]).
     #[must_use]
     pub fn waiting_work(&self) -> WaitingWork {
         match WaitingWork::most_urgent(self.level, self.waiting) {
@@ -71,7 +71,7 @@ pub enum Decision {
     SetAside,
 }
 
-/// State of the decision, one per vCPU.
+/// State on which the decisions for a vCPU depend. Each vCPU has its own.
 #[derive(Clone, Debug)]
 pub struct Policy {
     looks: LookCosts,
@@ -97,9 +97,9 @@ impl Policy {
         }
     }
 
-    /// Decides on a poll. `is_asleep` returns whether the poll's thread sleeps; it is called only
-    /// if the decision depends on it. `by_timer` is true if the previous decision set the timer of
-    /// this look, and no work has arrived meanwhile.
+    /// Decides whether the poll under way is suspended. `is_asleep` returns whether the poll's
+    /// thread sleeps; it is called only if the decision depends on it. `by_timer` is true if the
+    /// previous decision set the timer of this look, and no work has arrived meanwhile.
     pub fn decide(
         &mut self,
         rule: &Rule,
@@ -198,8 +198,9 @@ impl Policy {
         }
     }
 
-    /// Returns true if a look by the clock is stale: it finds this poll (0: none), but its timer
-    /// was set for another, which has ended. A look at the end of a rest is not stale.
+    /// Returns true if a look by the clock is stale. A stale look finds this poll (0 if there is
+    /// none), but its timer was set for another poll, which has ended. A look at the end of a rest
+    /// is not stale.
     #[must_use]
     pub fn is_stale_look(&self, poll: u64) -> bool {
         self.rests_until == 0 && self.awaited.is_none_or(|(awaited, _)| awaited != poll)
@@ -224,16 +225,16 @@ impl Policy {
         self.rests_until = 0;
     }
 
-    /// Returns true if other work on the vCPU may depend on a suspended poll: because the thread of
-    /// a poll that was set aside is asleep (`blocked`), or because the poll under way, whose times
-    /// are `ran`, has run for [`MAX_SUSPENSION`] since it began or was resumed.
+    /// Returns true if other work on the vCPU may depend on a suspended poll, either because the
+    /// thread of a poll that was set aside is asleep (`blocked`), or because the poll under way,
+    /// whose times are `ran`, has run for [`MAX_SUSPENSION`] since it began or was resumed.
     #[must_use]
     pub fn may_block_others(blocked: bool, ran: RunTime) -> bool {
         blocked || ran.stretch >= MAX_SUSPENSION
     }
 
-    /// Returns, if a turn of a suspended poll is due, the minimum time for which the poll that gets
-    /// the turn must have been suspended.
+    /// Returns the minimum time for which a poll must have been suspended to get a turn now, or
+    /// `None` if no turn is due.
     #[must_use]
     pub fn min_suspension_for_turn(&self, depended_on: bool, now: u64) -> Option<u64> {
         let apart = if depended_on {

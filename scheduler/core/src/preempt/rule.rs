@@ -38,8 +38,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Creates the rule. The quantum is at least 4 *C*: one suspension each for the poll and for
-    /// its equal, and the looks before each suspension, which cost about as much.
+    /// Creates the rule. The quantum is at least 4 *C*, to cover one suspension each for the poll
+    /// and for its equal, and the looks before each suspension, which cost about as much.
     #[must_use]
     pub fn new(cost: u64, quantum: u64) -> Rule {
         Rule {
@@ -60,8 +60,8 @@ impl Rule {
         }
     }
 
-    /// Returns the time for which the poll may continue, apart from the budget; `None`: without
-    /// limit.
+    /// Returns the time for which the poll may continue, apart from the budget, or `None` if it may
+    /// continue without limit.
     #[must_use]
     pub fn time_left(&self, waits: WaitingWork, ran: RunTime) -> Option<u64> {
         match waits {

@@ -63,7 +63,7 @@ impl<H: Host> List<H> {
     }
 }
 
-/// A level's lists: one cache line.
+/// The lists of a level, which fill one cache line.
 #[repr(align(64))]
 struct Lists<H: Host> {
     movable: List<H>,
@@ -114,7 +114,8 @@ impl<H: Host> Lists<H> {
 pub(crate) struct Lengths {
     levels: [Statistic; LEVELS],
     suspended: Statistic,
-    /// Number of expired coroutines of each level: suspended after they have used their quantum.
+    /// Number of *expired* coroutines of each level, that is, of those suspended after they have
+    /// used their quantum.
     expired: [Statistic; LEVELS],
 }
 
@@ -261,7 +262,7 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Puts a coroutine that is not suspended before the others of its level that are not
-    /// suspended: its stamp is the oldest stamp minus one.
+    /// suspended. Its stamp is their oldest stamp minus one.
     ///
     /// # Safety
     /// Same as [`ReadyQueues::push`].
@@ -287,7 +288,8 @@ impl<H: Host> ReadyQueues<H> {
         list.prepend(coroutine);
     }
 
-    /// Puts a coroutine at the end of its level's list where it belongs; its stamp stays.
+    /// Puts a coroutine into its list: at the head if it resumes first, else at the tail. Its stamp
+    /// stays.
     ///
     /// # Safety
     /// Same as [`ReadyQueues::push`].

@@ -1,12 +1,12 @@
 //! The cache of free slots that a vCPU keeps for its next spawns.
 //!
-//! The free list of the [`Table`] is one word that all vCPUs write: when two vCPUs spawn at high
+//! The free list of the [`Table`] is one word that all vCPUs write. When two vCPUs spawn at high
 //! rates, each spawn and each exit waits for a cache line that the other vCPU wrote last. So a vCPU
 //! keeps up to [`CAPACITY`] slots that are given back on it, and uses them for its spawns, last in,
-//! first out: the line of a slot that was given back recently is still in the CPU's cache. An empty
-//! slot cache takes half of its capacity from the table in one step, and a full slot cache gives
-//! half back in one step: the table's word is written once per half, even if all spawns are on one
-//! vCPU and all exits on another.
+//! first out, because the line of a slot that was given back recently is still in the CPU's cache.
+//! An empty slot cache takes half of its capacity from the table in one step, and a full slot cache
+//! gives half back in one step. So the table's word is written once per half, even if all spawns
+//! are on one vCPU and all exits on another.
 //!
 //! Bound: each vCPU may keep [`CAPACITY`] slots while the table has none left.
 
@@ -39,8 +39,8 @@ impl<H: Host> SlotCache<H> {
         }))
     }
 
-    /// Takes a slot, from the table if the cache is empty. `None`: the table is full, or memory has
-    /// run out.
+    /// Takes a slot, from the table if the cache is empty. Returns `None` if the table is full, or
+    /// memory has run out.
     ///
     /// # Safety
     /// The caller serves the vCPU, in a critical section, or is the only thread that can reach the

@@ -2,20 +2,20 @@
 //!
 //! An id is an index into the table and a generation. Slots live in [pages](Host::TABLE_PAGE) that
 //! are allocated as needed and freed with the domain, so any thread may read a slot's state word at
-//! any time, also after the exit of its tenant. The first slot of each page holds the page's
+//! any time, even after the exit of its tenant. The first slot of each page holds the page's
 //! number, so that the index of a slot is found with two loads.
 //!
-//! Pages are in chunks of 1, 2, 4, …. Where memory becomes resident only when it is used, a chunk
-//! is one allocation. Elsewhere a chunk is a list of the addresses of its pages, and each page is a
-//! separate allocation, made on its first use.
+//! Pages are in chunks of 1, 2, 4, …. Where memory is *lazy*, that is, becomes resident only when
+//! it is used, a chunk is one allocation. Elsewhere a chunk is a list of the addresses of its
+//! pages, and each page is a separate allocation, made on its first use.
 //!
 //! Taking or giving back one or several slots is one compare-exchange on a tagged free list,
-//! without a lock; the tag makes the exchange of a stale head fail. vCPUs cache free slots: see
+//! without a lock; the tag makes the exchange of a stale head fail. vCPUs cache free slots; see
 //! `slot_cache`. A table has at most 2³² slots, or 2²⁴ pages.
 //!
 //! Bound: the table has as many slots as there were coroutines at once, plus the slots in the
 //! caches of vCPUs, rounded up to a page. A slot that has had 2³² tenants is out of generations and
-//! is not used again: an id is never given twice. So the table grows by 64 bytes per 2³²
+//! is not used again, so that an id is never given twice. So the table grows by 64 bytes per 2³²
 //! coroutines, and has room for 2⁶⁴ coroutines.
 
 use core::alloc::Layout;
@@ -29,7 +29,7 @@ use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 /// Number of chunks.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
 
-/// A pointer to a page: to its first slot.
+/// A pointer to a page, that is, to its first slot.
 type Page<H> = AtomicPtr<Slot<H>>;
 
 /// The chunks and the free list.
@@ -138,7 +138,7 @@ impl<H: Host> Table<H> {
         number * Self::PER_PAGE + within as u32
     }
 
-    /// Takes a free slot. `None`: the table is full, or memory has run out.
+    /// Takes a free slot. Returns `None` if the table is full, or memory has run out.
     pub(crate) fn take(&self) -> Option<NonNull<Slot<H>>> {
         let mut one = [None];
         match self.take_some(&mut one) {
@@ -147,8 +147,8 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Takes slots from the free list until `to` is full or the list is empty. Returns their
-    /// number; the first is from the head.
+    /// Takes slots from the free list until `to` is full or the list is empty. Returns the number
+    /// of slots taken, of which the first is the former head.
     pub(crate) fn take_some(&self, to: &mut [Option<NonNull<Slot<H>>>]) -> usize {
         let mut head = self.free.load(Ordering::Acquire);
         while head as u32 != 0 {
@@ -284,7 +284,7 @@ impl<H: Host> Table<H> {
     }
 
     /// Begins the next generation of a slot whose tenant's future is gone. Returns false if no
-    /// generation is left: the slot is not used again.
+    /// generation is left; then the slot is not used again.
     pub(crate) fn retire(&self, slot: NonNull<Slot<H>>) -> bool {
         // SAFETY: the slot is in this table.
         let retired = unsafe { slot.as_ref() }.word.retire();

@@ -12,8 +12,8 @@ use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
     /// Returns true if the inbox may hold a coroutine that is more urgent than the running poll.
-    /// The comparison is made here and not by the waker, because only the polling thread knows its
-    /// level exactly.
+    /// The comparison is made here and not by the waker, because only the polling thread knows the
+    /// level of its poll exactly.
     #[cold]
     pub(super) fn has_urgent_arrivals(&self) -> bool {
         let arriving = self.mail.arriving.load(Acquire);
@@ -22,9 +22,10 @@ impl<H: Host> Vcpu<H> {
 
     /// Announces that the inbox has received a coroutine of these levels.
     ///
-    /// Called after the push. A bit that is set already need not be set again: the bit is cleared
-    /// before a take, which finds all earlier pushes. If the take had ended before the push, the
-    /// push would have read the head that the take stored, and hence would see the bit cleared.
+    /// Called after the push. A bit that is set already need not be set again, because the bit is
+    /// cleared before each take of the inbox, and the take finds all earlier pushes. If the take
+    /// had ended before this push, the push would have read the head that the take stored, and so
+    /// this function would see the bit cleared.
     pub(super) fn announce_arrival(&self, levels: u64) {
         if self.mail.arriving.load(Relaxed) & levels == 0 {
             self.mail.arriving.fetch_or(levels, SeqCst);
@@ -51,7 +52,7 @@ impl<H: Host> Vcpu<H> {
         // SAFETY: the coroutine is owned, hence alive.
         let home = unsafe { coroutine.as_ref() }.vcpu();
         match here {
-            // A vCPU that is leaving accepts no more coroutines.
+            // A retired vCPU accepts no more coroutines.
             Some(here) if core::ptr::eq(here, home) && !here.is_retired() => {
                 // SAFETY: the contract is the caller's.
                 unsafe { here.admit_here(coroutine) };
@@ -62,7 +63,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Like [`Vcpu::admit`], on a thread that does not serve the coroutine's home, or if the home
-    /// is leaving.
+    /// is retired.
     ///
     /// # Safety
     /// Same as [`Vcpu::admit_from`].
@@ -76,7 +77,7 @@ impl<H: Host> Vcpu<H> {
             && !block.is_pinned()
             && (home.is_parked() || home.is_retired())
         {
-            // See `settle`: the new vCPU is stored before the level is read.
+            // The new vCPU is stored before the level is read, as `settle` requires.
             block.move_to(here);
             fence(SeqCst);
             // SAFETY: the contract is the caller's.
@@ -110,8 +111,8 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// Same as [`Vcpu::admit`].
     pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Slot<H>>) {
-        // SAFETY: the coroutine is owned, hence alive; its block is read before the push gives it
-        // away.
+        // SAFETY: the coroutine is owned, hence alive; its block is read before the push gives the
+        // coroutine away.
         let (level, pinned, now) = unsafe {
             let block = coroutine.as_ref();
             block.move_to(self);

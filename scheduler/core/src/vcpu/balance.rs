@@ -10,8 +10,8 @@ use crate::sync::Ordering::SeqCst;
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
-    /// Steals work that is more urgent than all work that is ready here; any work, if none is ready
-    /// here.
+    /// Steals work that is more urgent than all work that is ready here, or any work if none is
+    /// ready here.
     ///
     /// A thief that comes too late looks again. It does not do so for ever, because each time
     /// another vCPU has taken a coroutine, or a coroutine in an inbox was found to be pinned and is
@@ -95,8 +95,8 @@ impl<H: Host> Vcpu<H> {
     /// looked at the queues and the inbox, found no work, and parked. No other vCPU would take
     /// coroutines that are pinned to it, and its bitmap would stay wrong.
     ///
-    /// Either the vCPU saw the published queues after it had set its flag, or the flag is seen
-    /// here, after they were published.
+    /// Either the vCPU saw the published queues after it had set its flag, or this thread sees the
+    /// flag after it has published the queues.
     pub(crate) fn look_again(&self) {
         fence(SeqCst);
         if self.is_parked() && self.bitmap() != 0 {
@@ -116,8 +116,8 @@ impl<H: Host> Vcpu<H> {
                     .then(|| Level::from_stored(movable.trailing_zeros() as u8))
                     .and_then(|level| locked.queues().pop_movable(level));
                 if let Some(coroutine) = next {
-                    // Moved under the lock: a change of the level finds the coroutine in a queue or
-                    // on its way.
+                    // Moved under the lock, so that a change of the level finds the coroutine
+                    // either in a queue or on its way.
                     // SAFETY: the coroutine is out of the queue, so owned by us.
                     unsafe { coroutine.as_ref() }.move_to(successor);
                 }

@@ -13,7 +13,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::tables::table::Table;
 
 impl<H: Host> Vcpu<H> {
-    /// Returns the last reading of the clock: about when the current poll began.
+    /// Returns the last reading of the clock, which is about when the current poll began.
     #[inline]
     #[must_use]
     pub fn clock(&self) -> u64 {
@@ -30,12 +30,13 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Makes the poll under way, which has just woken its own coroutine and is about to end, yield
-    /// only to more urgent work: the coroutine queues before its equals, as a preempted thread does
-    /// under `SCHED_FIFO`. The coroutine still goes to the tail if it has not woken itself, or if
-    /// its level has changed during the poll.
+    /// only to more urgent work. The coroutine then queues before its equals, as a preempted thread
+    /// does under `SCHED_FIFO`. The coroutine still goes to the tail if it has not woken itself, or
+    /// if its level has changed during the poll.
     ///
-    /// The host bounds this: a coroutine that has used its quantum ([`Vcpu::quantum_began`])
-    /// should go to the tail. Does nothing unless called by the thread that polls.
+    /// The host should not call this for a coroutine that has used its quantum
+    /// ([`Vcpu::quantum_began`]), so that the coroutine goes to the tail. Does nothing unless
+    /// called by the thread that polls.
     pub fn keep_place(&self) {
         if let Some(here) = self.shared().here()
             && core::ptr::eq(here, self)
@@ -73,7 +74,8 @@ impl<H: Host> Vcpu<H> {
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
         let slot = NonNull::new(self.current.load(Acquire))?;
-        // Only the state word: the caller may have no right to the rest of the control block.
+        // Only the state word is read, because the caller may have no right to the rest of the
+        // control block.
         // SAFETY: slots live as long as the domain.
         let generation = unsafe { slot.as_ref() }.word.generation();
         Some(CoroutineId::new(Table::index(slot), generation))
@@ -108,7 +110,7 @@ impl<H: Host> Vcpu<H> {
             None => block.set_state(State::Running),
         }
         self.set_running(block.level().get());
-        // Release: a watchdog reads the slot through this pointer.
+        // Release, because a watchdog reads the slot through this pointer.
         self.current.store(coroutine.as_ptr(), Release);
         if resumed.is_some() && block.word.is_cancelled() {
             // The coroutine was cancelled while it was suspended, and its poll continues.
@@ -128,7 +130,8 @@ impl<H: Host> Vcpu<H> {
         self.current.load(Relaxed) == slot.as_ptr()
     }
 
-    /// Makes a coroutine current that was picked, and kept while others were picked.
+    /// Makes a coroutine current that was picked earlier, and that the caller kept while it picked
+    /// others.
     ///
     /// # Safety
     /// The caller picked the coroutine here and has not polled it since.
@@ -137,8 +140,8 @@ impl<H: Host> Vcpu<H> {
         let mut locked = self.lock();
         // SAFETY: the coroutine is owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
-        // Updated under the lock: a change of the level finds the coroutine current, or is seen
-        // here.
+        // Updated under the lock, so that a concurrent change of the level either finds the
+        // coroutine current or is seen here.
         let level = block.update_level();
         // Time since the last poll is charged to no poll.
         locked.read_clock_now();
@@ -151,14 +154,14 @@ impl<H: Host> Vcpu<H> {
         }
         self.quantum_began.store(guarded.now, Relaxed);
         self.set_running(level.get());
-        // Release: a watchdog reads the slot through this pointer.
+        // Release, because a watchdog reads the slot through this pointer.
         self.current.store(coroutine.as_ptr(), Release);
     }
 
     /// Makes a poll that was [ended](Vcpu::stop) current again, for user code that is still part of
     /// it.
     pub(crate) fn continue_poll(&self, slot: NonNull<Slot<H>>) {
-        // Release: a watchdog reads the slot through this pointer.
+        // Release, because a watchdog reads the slot through this pointer.
         self.current.store(slot.as_ptr(), Release);
     }
 

@@ -114,7 +114,7 @@ mod tests {
             assert_eq!(budget.next_level(LOW, now), 40);
             budget.charge(1_000, now + 1_000);
         }
-        // The shortfall is less than a poll and a quantum.
+        // The floor lacks at most the time of a poll and a quantum, which it earns in 11 000 ticks.
         let due = (0..)
             .map(|n| 1_000_000 + 10 * n)
             .find(|now| budget.next_level(URGENT | LOW, *now) == 40);

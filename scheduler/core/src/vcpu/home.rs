@@ -14,13 +14,13 @@ impl<H: Host> Slot<H> {
         unsafe { &*self.vcpu.load(Relaxed).cast() }
     }
 
-    /// Returns true if the coroutine is on this vCPU. Acquire: the writes of the thread that moved
-    /// the coroutine are visible.
+    /// Returns true if the coroutine is on this vCPU. If so, the writes of the thread that moved
+    /// the coroutine are visible, because the load is an Acquire.
     pub(super) fn is_on(&self, vcpu: &Vcpu<H>) -> bool {
         ptr::eq(self.vcpu.load(Acquire).cast(), vcpu)
     }
 
-    /// Stores the vCPU where the coroutine is queued; the caller holds its lock.
+    /// Stores the vCPU where the coroutine is queued; the caller holds the vCPU's lock.
     #[inline]
     pub(super) fn set_vcpu(&self, vcpu: &Vcpu<H>) {
         self.vcpu
@@ -29,8 +29,8 @@ impl<H: Host> Slot<H> {
 
     /// Moves the coroutine, which the caller owns and which is in no queue, to a vCPU.
     pub(crate) fn move_to(&self, vcpu: &Vcpu<H>) {
-        // Release, for `settle`: under the lock of the new vCPU, `settle` must not see the
-        // coroutine still queued on the old vCPU.
+        // Release, because `settle`, under the lock of the new vCPU, must not see the coroutine
+        // still queued on the old vCPU.
         self.vcpu
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Release);
     }

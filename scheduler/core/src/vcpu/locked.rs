@@ -30,7 +30,7 @@ impl<H: Host> Vcpu<H> {
     #[inline(never)]
     fn charge_shares(&self, elapsed: u64, levels: &[u8]) -> u64 {
         let count = levels.len() as u64;
-        // The batch is full in most cases: then the divisor is a constant.
+        // In most cases the batch is full, and the divisor is a constant.
         let each = if levels.len() == COARSE_POLLS as usize {
             elapsed / u64::from(COARSE_POLLS)
         } else {
@@ -118,8 +118,8 @@ impl<'a, H: Host> Locked<'a, H> {
         guarded.now = now.max(guarded.now);
         vcpu.clock.store(guarded.now, Relaxed);
         if was_unserved {
-            // A vCPU that goes to sleep sees that this vCPU is served, or the next pick here sees
-            // the sleeping vCPU.
+            // Either a vCPU that goes to sleep sees that this vCPU is served, or the next pick here
+            // sees the sleeping vCPU.
             fence(SeqCst);
         }
     }
@@ -133,12 +133,12 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// Takes the inbox even if it looks empty. Required after `ARRIVED` has been cleared: a pusher
-    /// that saw the flag set relies on this take.
+    /// Takes the inbox even if it looks empty. Required after `ARRIVED` has been cleared, because a
+    /// pusher that saw the flag set relies on this take.
     #[inline(never)]
     pub(super) fn take_inbox(&mut self) {
         let vcpu = self.vcpu;
-        // Cleared before the take: a pusher sets its bit after its push, so a bit may outlive its
+        // Cleared before the take. A pusher sets its bit after its push, so a bit may outlive its
         // coroutine here, but no coroutine lacks its bit for long.
         vcpu.mail.arriving.store(0, SeqCst);
         for coroutine in vcpu.mail.inbox.take() {
@@ -161,8 +161,7 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// Enqueues at the tail, with the tick at which the coroutine's block says that it became
-    /// ready.
+    /// Enqueues at the tail a coroutine whose block holds the tick at which it became ready.
     ///
     /// # Safety
     /// The caller owns the coroutine, which is in no queue.
@@ -174,8 +173,8 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// Enqueues at the tail, now. Returns true if the coroutine is more urgent than the running
-    /// one.
+    /// Enqueues at the tail a coroutine that becomes ready now. Returns true if the coroutine is
+    /// more urgent than the running one.
     ///
     /// # Safety
     /// The caller owns the coroutine, which is in no queue.
@@ -197,7 +196,7 @@ impl<'a, H: Host> Locked<'a, H> {
         urgent
     }
 
-    /// Enqueues at the tail, now. The caller publishes.
+    /// Enqueues at the tail a coroutine that becomes ready now. The caller publishes.
     ///
     /// # Safety
     /// Same as [`Locked::enqueue`].
@@ -208,8 +207,8 @@ impl<'a, H: Host> Locked<'a, H> {
         unsafe { self.push(coroutine, now) }
     }
 
-    /// Enqueues a coroutine that has yielded, at its place in its level or at the tail. The caller
-    /// publishes.
+    /// Enqueues a coroutine that has yielded: before its equals if it keeps its place, else at the
+    /// tail. The caller publishes.
     ///
     /// # Safety
     /// Same as [`Locked::enqueue`]; the coroutine was polled here last.
@@ -234,7 +233,7 @@ impl<'a, H: Host> Locked<'a, H> {
             // SAFETY: the contract is the caller's.
             unsafe { self.enqueue(coroutine) };
         } else {
-            // SAFETY: the contract is the caller's; no coroutine was picked here since.
+            // SAFETY: the contract is the caller's; no coroutine was picked here since the poll.
             unsafe { self.push_back(coroutine) };
             self.publish();
         }
@@ -299,8 +298,8 @@ impl<'a, H: Host> Locked<'a, H> {
         worth >= threshold
     }
 
-    /// Takes the next coroutine out of the queues and accounts for it. For a suspended coroutine,
-    /// the second value is `Some`, and true if it goes before fresh ones of its level.
+    /// Takes the next coroutine out of the queues and accounts for it. The second value is `Some`
+    /// if the coroutine is suspended, and then tells whether the level also has fresh coroutines.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Slot<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
@@ -328,8 +327,8 @@ impl<'a, H: Host> Locked<'a, H> {
         let starved = waited.min(now.saturating_sub(served));
         let mut began = now;
         if block.keeps_place() {
-            // The stamp is only a place in the queue, and this coroutine was the last of its level
-            // to be served.
+            // The stamp is only a place in the queue. This coroutine was the last of its level to
+            // be served, so it has waited since then.
             waited = starved;
             began = now.saturating_sub(guarded.used[level.index()]);
         }
@@ -342,8 +341,8 @@ impl<'a, H: Host> Locked<'a, H> {
         Some((coroutine, resumed))
     }
 
-    /// Takes the next coroutine and returns it with its level: [`Locked::next`] with a floor,
-    /// chaos, or a suspended coroutine in the most urgent level.
+    /// Takes the next coroutine and returns it with its level, for [`Locked::next`] if there is a
+    /// floor, chaos, or a suspended coroutine in the most urgent level.
     #[cold]
     fn choose(&mut self, ready: u64) -> Option<(NonNull<Slot<H>>, Level, Option<bool>)> {
         let config = &self.vcpu.shared().config;
@@ -378,7 +377,7 @@ impl<'a, H: Host> Locked<'a, H> {
         guarded.random ^= guarded.random << 13;
         guarded.random ^= guarded.random >> 7;
         guarded.random ^= guarded.random << 17;
-        // Only half of the polls are asked to yield: a poll that is asked yields before it
+        // Only half of the polls are asked to yield, because a poll that is asked yields before it
         // completes the operation that it polls.
         if guarded.random >> 32 & 1 == 0 {
             vcpu.set_preempt_flag(PREEMPT_HOST);
@@ -397,7 +396,8 @@ impl<'a, H: Host> Locked<'a, H> {
         let block = unsafe { coroutine.as_ref() };
         let new = block.update_level();
         // The coroutine may be on its way to another vCPU, which reads the level when the coroutine
-        // arrives: either that vCPU sees the new level, or the new vCPU is seen here.
+        // arrives. Either that vCPU sees the new level, or this thread sees the coroutine's new
+        // vCPU.
         fence(SeqCst);
         if !block.is_on(vcpu) {
             return false;
@@ -432,9 +432,9 @@ impl<'a, H: Host> Locked<'a, H> {
             }
             return true;
         } else if block.word.is_owned() {
-            // The coroutine is in the inbox, or on its way there, and stays there: the thread that
-            // drains the inbox reads the level under this lock. The new level shows in the bitmap
-            // from now on.
+            // The coroutine is in the inbox, or on its way there, and stays there, because the
+            // thread that drains the inbox reads the level under this lock. The new level shows in
+            // the bitmap from now on.
             vcpu.announce_arrival(new.bit());
         } else {
             return true;

@@ -1,9 +1,9 @@
 //! A vCPU: the right to run on one CPU, and the loop body that uses it.
 //!
-//! One thread (or hart) at a time *serves* a vCPU: it calls [`Vcpu::pick`], polls the coroutine
-//! that `pick` returns, and passes a coroutine that has yielded to the next `pick`. So this loop
-//! takes the lock once per poll. Other threads reach a vCPU through its inbox (wakes), under its
-//! lock (`reprio`, thieves), and by loads of its published words.
+//! One thread (or hart) at a time *serves* a vCPU. In a loop, this thread calls [`Vcpu::pick`],
+//! polls the coroutine that `pick` returns, and passes a coroutine that has yielded to the next
+//! `pick`. The loop takes the lock once per poll. Other threads reach a vCPU through its inbox
+//! (wakes), under its lock (`reprio`, thieves), and by loads of its published words.
 //!
 //! Order: `pick` returns the oldest coroutine of the most urgent ready level of the vCPU, or a more
 //! urgent coroutine of another vCPU of the domain, if it may move.
@@ -17,14 +17,15 @@
 //! # Writers and readers
 //!
 //! *Owner*: the thread that serves the vCPU. *Holder*: a thread that has the vCPU's lock. *Others*:
-//! other vCPUs at their picks and looks. Words are grouped into cache lines by writer: the words
-//! that others read at each pick share no line with the words that the owner writes at each poll,
-//! nor with those of wakers.
+//! other vCPUs at their picks and looks. At a *look* ([`Vcpu::look`]), a vCPU searches the others
+//! for long polls. Words are grouped into cache lines by writer, so the words that others read at
+//! each pick share no line with the words that the owner writes at each poll, nor with those of
+//! wakers.
 //!
 //! | word | written by | read by | file |
 //! |---|---|---|---|
 //! | `published.ready`, `movable` | holder | others, any thread | `locked` |
-//! | `published.running` | owner; holder, if its level changes | others, wakers | `current` |
+//! | `published.running` | owner; holder, if the level changes | others, wakers | `current` |
 //! | `published.parked` | owner; the thread that ends the wait | wakers, others | `park` |
 //! | `published.long` | looks, under the lock; cleared by the owner | others, owner | `search` |
 //! | `published.surplus` | looks, owner, holder | others | `search` |
@@ -106,13 +107,15 @@ struct Guarded<H: Host> {
     /// Levels of the polls since that reading.
     batch: [u8; COARSE_POLLS as usize],
     polls: u32,
-    /// True while polls are short: the clock is read after every fourth poll.
+    /// True while polls are short, so that the clock is read only after every fourth poll.
     coarse: bool,
-    /// Ticks after a reading at which other vCPUs take this one for unserved: see `search`.
+    /// Number of ticks after a reading of the clock at which other vCPUs begin to consider this
+    /// vCPU unserved; see `search`.
     unserved_after: u64,
     /// Running mean of the ticks of a poll.
     mean: u64,
-    /// True without floor and chaos: a pick takes the oldest coroutine of the most urgent level.
+    /// True without floor and chaos, when a pick takes the oldest coroutine of the most urgent
+    /// level.
     strict_fifo: bool,
     floor: Option<floor::FloorBudget>,
     random: u64,
@@ -121,8 +124,8 @@ struct Guarded<H: Host> {
     served: [u64; LEVELS],
     /// Level at which the current poll was picked.
     picked: u8,
-    /// For each level, the ticks of its quantum that the coroutine which keeps its place at the
-    /// head has used.
+    /// For each level, the part of its quantum (in ticks) that the coroutine at the head has
+    /// already used, if that coroutine keeps its place.
     used: [u64; LEVELS],
     /// Budget of fruitless looks.
     looks: TokenBucket,
@@ -154,7 +157,7 @@ struct Published {
     parked: AtomicBool,
     /// Set after a look has found the poll under way to be long.
     long: AtomicBool,
-    /// Whether idle vCPUs may take ready work that is not behind a long poll: see `search`.
+    /// Whether idle vCPUs may take ready work that is not behind a long poll; see `search`.
     surplus: AtomicU8,
     wait: WaitWord,
     service: Service,
@@ -164,11 +167,11 @@ struct Published {
 #[repr(C, align(128))]
 struct Mail<H: Host> {
     inbox: Inbox<Slot<H>>,
-    /// Levels of coroutines in the inbox; may lag behind it.
+    /// Levels of the coroutines in the inbox; may lag behind the inbox.
     arriving: AtomicU64,
     /// Reasons for the poll under way to yield.
     preempt: AtomicU32,
-    /// Set from the request of a call of `Host::notify_arrival` until the call.
+    /// Set from the request for a call of `Host::notify_arrival` until that call.
     arrival_notice: AtomicBool,
 }
 
@@ -339,26 +342,26 @@ impl<H: Host> Vcpu<H> {
     /// Takes the lock on the thread that serves the vCPU.
     ///
     /// # Safety
-    /// The calling thread serves the vCPU: it has the executor.
+    /// The calling thread serves the vCPU and has its executor.
     #[inline]
     pub(crate) unsafe fn lock_by_owner(&self) -> Locked<'_, H> {
         Locked {
-            // SAFETY: the calling thread has the executor, which one thread at a time has, and
-            // whose move to another thread synchronizes the two.
+            // SAFETY: the calling thread has the executor. Only one thread at a time has it, and
+            // moving it to another thread synchronizes the two threads.
             guard: unsafe { self.lock.lock_by_owner(&self.shared().host) },
             vcpu: self,
         }
     }
 
-    /// Takes the next coroutine, after putting `back` into its queue. `None`: no coroutine is ready
-    /// here or can be taken from elsewhere.
+    /// Takes the next coroutine, after putting `back` into its queue. Returns `None` if no
+    /// coroutine is ready here or can be taken from another vCPU.
     ///
     /// # Safety
-    /// The calling thread serves the vCPU: it has the executor. `back` is owned by the caller, was
+    /// The calling thread serves the vCPU and has its executor. `back` is owned by the caller, was
     /// polled here last, and is in no queue.
-    // Always inlined, like every function that a loop calls once per poll: a program has two or
-    // three such loops, and arguments and results stay in registers. Without the attribute the
-    // compiler does not inline it, and an iteration takes a tenth longer.
+    // Always inlined, like every function that a loop calls once per poll, because a program has
+    // two or three such loops, and arguments and results then stay in registers. Without the
+    // attribute the compiler does not inline it, and an iteration takes a tenth longer.
     #[inline(always)]
     pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
         let domain = self.shared();
@@ -378,14 +381,15 @@ impl<H: Host> Vcpu<H> {
             locked.drain_inbox();
         }
         if let Some(back) = back {
-            // No poll is under way that the coroutine might preempt.
+            // `push_back` requests no preemption, because no poll is under way.
             // SAFETY: the contract is the caller's.
             unsafe { locked.push_back(back) };
         }
         let (mut must_offer, mut passes_on) = (false, false);
         if domain.active.load(Relaxed) > 1 {
             locked = self.look_elsewhere(locked);
-            // If vCPUs look, a vCPU that parks meanwhile looks at this one again.
+            // If vCPUs look, a vCPU that parks meanwhile looks at this vCPU again. Otherwise, this
+            // pick must offer its surplus.
             must_offer = domain.config.long_poll_after == 0;
             passes_on = must_offer && self.published.wait.begin_pick();
         }
@@ -398,12 +402,13 @@ impl<H: Host> Vcpu<H> {
         // SAFETY: the coroutine was just taken out of a queue, so it is owned by us.
         unsafe { self.start(coroutine, resumed) };
         if was_long || must_offer {
-            // A vCPU that goes to sleep sees a poll that is not long and the work left here, or the
-            // test below sees that vCPU.
+            // Either a vCPU that goes to sleep sees that the poll is not long and that work is left
+            // here, or the test below sees that vCPU.
             fence(SeqCst);
         }
-        // The pick that ended the wait of this vCPU notified no other vCPU, and may have left more
-        // work behind a poll that never ends. So this pick passes the notice on.
+        // The pick of another vCPU ended the wait of this vCPU. That pick notified no further vCPU,
+        // and may have left more work behind a poll that never ends. So this pick passes the notice
+        // on.
         let notify = domain.idle.load(Relaxed) != 0
             && (locked.offers_surplus()
                 || self.is_unwatched()
@@ -421,8 +426,8 @@ impl<H: Host> Vcpu<H> {
 
     /// Reads the host's clock, which may have been set back since the vCPU's last reading.
     fn host_now(&self) -> u64 {
-        // The stored reading is loaded first: otherwise a thread that loses the CPU between the two
-        // steps might load a reading later than its own.
+        // The stored reading is loaded first. Otherwise, a thread that loses the CPU between the
+        // two steps might load a stored reading that is later than its own reading.
         let before = self.clock();
         let host = &self.shared().host;
         let now = host.now();

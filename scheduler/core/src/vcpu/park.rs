@@ -1,8 +1,8 @@
 //! Parking: a vCPU without work waits until a wake, or work that it may steal, ends the wait.
 //!
 //! No wake is lost between the decision to wait and the wait: [`Vcpu::prepare_park`] sets the flag,
-//! then looks at the queues; a waker fills a queue, then looks at the flag. Both steps are
-//! sequentially consistent, so one of the two sees the other.
+//! then looks at the queues; a waker fills a queue, then looks at the flag. These steps are
+//! sequentially consistent, so at least one of the two sees what the other has written.
 
 use super::Vcpu;
 use crate::base::host::Host;
@@ -10,18 +10,18 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
-    /// Announces that the vCPU is about to wait. Returns true if it may wait: every wake from now
+    /// Announces that the vCPU is about to wait. Returns true if it may wait; every wake from then
     /// on ends in [`Host::kick`]. Returns false if there is work.
     pub fn prepare_park(&self) -> bool {
         let domain = self.shared();
-        // Incremented before the flag is set: the thread that clears the flag decrements.
+        // Incremented before the flag is set, because the thread that clears the flag decrements.
         domain.idle.fetch_add(1, SeqCst);
         if self.published.parked.swap(true, SeqCst) {
             domain.idle.fetch_sub(1, SeqCst);
         }
         fence(SeqCst);
-        // A bit of `arriving` that has outlived its coroutine counts as work: the next pick clears
-        // the bit, so the bitmap of a parked vCPU is exact.
+        // A bit of `arriving` that has outlived its coroutine counts as work, because the next pick
+        // clears the bit, so the bitmap of a parked vCPU is exact.
         let work = !self.mail.inbox.is_empty()
             || (self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)) != 0
             || (domain.active.load(Relaxed) > 1 && self.may_help(self.host_now()));
@@ -37,14 +37,15 @@ impl<H: Host> Vcpu<H> {
         if self.published.parked.swap(false, SeqCst) {
             self.shared().idle.fetch_sub(1, SeqCst);
         }
-        // Orders this before the next pick's read of the number of vCPUs that sleep: see `search`.
+        // Orders the end of the wait before the next pick's read of the number of vCPUs that sleep;
+        // see `search`.
         fence(SeqCst);
     }
 
     /// Ends the wait of a parked vCPU, if there is one and a coroutine here may move. A host calls
-    /// this during a poll, before an action that may take arbitrarily long: a kernel, before it
-    /// enters user mode. Work that the poll has made ready can then run on the other vCPU. Costs a
-    /// fence and a load if no vCPU is parked.
+    /// this during a poll, before an action that may take arbitrarily long; a kernel, for example,
+    /// before it enters user mode. Work that the poll has made ready can then run on the vCPU whose
+    /// wait has ended. Costs a fence and a load if no vCPU is parked.
     ///
     /// A vCPU that parks raises `idle`, then looks for work on all vCPUs ([`Vcpu::prepare_park`]);
     /// this function reads `idle` after the ready work was published. The steps are ordered by
@@ -57,8 +58,8 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Returns true if the inbox or the ready queues of this vCPU hold a coroutine. Loads only, for
-    /// a host that spins briefly before it parks.
+    /// Returns true if the inbox or the ready queues of this vCPU hold a coroutine. Only loads, so
+    /// that a host can call this while it spins briefly before it parks.
     #[must_use]
     pub fn has_arrivals(&self) -> bool {
         !self.mail.inbox.is_empty() || self.published.ready.load(Relaxed) != 0

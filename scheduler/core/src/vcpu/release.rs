@@ -13,7 +13,7 @@ use crate::coroutine::state::TransitionToFree;
 /// # Safety
 /// The caller has a reference, and does not use it afterwards.
 pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
-    // SAFETY: slots outlive their references; the domain is read before the reference goes.
+    // SAFETY: slots outlive their references; the domain is read before the reference is released.
     unsafe {
         let domain = slot.as_ref().vcpu().domain();
         finish(slot.as_ref().word.release(1), slot, domain);
@@ -32,7 +32,8 @@ pub(crate) unsafe fn release_handle<H: Host>(slot: NonNull<Slot<H>>) {
     let domain = vcpu.domain();
     {
         let _critical = Critical::<H>::enter();
-        // The domain has a handle: the executor of the vCPU that the calling thread serves.
+        // The domain stays alive, because the executor of the vCPU that the calling thread serves
+        // is a handle of the domain.
         if let Some(here) = vcpu.shared().here()
             && word.has_only_handle_refs()
         {
@@ -71,7 +72,8 @@ pub(crate) unsafe fn finish<H: Host>(
 impl<H: Host> Shared<H> {
     /// Gives back a slot whose tenant's future is gone: to the cache of the calling thread's vCPU,
     /// or to the table. The last handle to the domain may be waiting for this very slot, so the
-    /// domain may be freed while this function returns: no argument is a reference to it.
+    /// domain may be freed while this function returns. Therefore no argument is a reference to the
+    /// domain.
     ///
     /// # Safety
     /// The domain lives until the slot is back; the slot is in its table, without a tenant.
@@ -93,7 +95,7 @@ impl<H: Host> Shared<H> {
     /// # Safety
     /// The caller freed a slot that was marked.
     pub(crate) unsafe fn release_orphan(this: NonNull<Shared<H>>) {
-        // SAFETY: `this` came from an `Arc`, and the mark counted it.
+        // SAFETY: `this` came from an `Arc`, and the mark holds the count that is released here.
         unsafe { Arc::decrement_strong_count(this.as_ptr()) };
     }
 }

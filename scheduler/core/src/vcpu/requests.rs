@@ -9,9 +9,9 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
-    /// Returns true if the running poll should yield: a more urgent coroutine is ready here, or a
-    /// yield was requested. Costs one load, or three if the inbox is not empty; no system call, and
-    /// no atomic read-modify-write.
+    /// Returns true if the running poll should yield, because a more urgent coroutine is ready here
+    /// or a yield was requested. Costs one load, or three if the inbox is not empty; no system
+    /// call, and no atomic read-modify-write.
     #[inline]
     #[must_use]
     pub fn need_preempt(&self) -> bool {
@@ -22,7 +22,7 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Sets a flag of `preempt`. One load if the flag is set already.
+    /// Sets a flag of `preempt`. Costs only one load if the flag is already set.
     #[inline]
     pub(super) fn set_preempt_flag(&self, flag: u32) {
         if self.mail.preempt.load(Relaxed) & flag == 0 {
@@ -30,18 +30,19 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Requests that the poll of a coroutine, which was cancelled while it had an owner, yields.
+    /// Requests that the running poll of a cancelled coroutine yields. Does nothing if the
+    /// coroutine is not being polled.
     ///
-    /// Holds the lock under which a poll becomes current: a poll that begins later sees that the
-    /// coroutine is cancelled, and a poll that has begun is seen here.
+    /// Takes the vCPU's lock, under which a poll becomes current. So a poll that begins later sees
+    /// the cancellation, and a poll that has already begun is seen here.
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
     pub(crate) unsafe fn preempt_cancelled(coroutine: NonNull<Slot<H>>) {
         // SAFETY: the caller holds a reference, so the block is alive.
         let block = unsafe { coroutine.as_ref() };
-        // Orders the cancellation before the read of the vCPU: a thread that moves the coroutine
-        // writes the vCPU before it reads the cancellation.
+        // Orders the cancellation before the read of the vCPU, because a thread that moves the
+        // coroutine writes the vCPU before it reads the cancellation.
         fence(SeqCst);
         loop {
             let vcpu = block.vcpu();
@@ -55,17 +56,20 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Requests that the running poll yields, for a reason of the host: a tick, a deadline, the
-    /// board. May be called on any thread; the request lasts until the next pick.
+    /// Requests that the running poll yields, on behalf of the host, for example on a timer tick or
+    /// after a deadline. May be called on any thread. The request lasts until the vCPU's next pick.
     pub fn request_preempt(&self) {
         self.set_preempt_flag(PREEMPT_HOST);
     }
 
-    /// Requests one call of [`Host::notify_arrival`] when another thread makes a coroutine ready
-    /// here, and until then calls of [`Host::notify_local_arrival`]: for a host whose watcher
-    /// sleeps while a poll is under way. With `false`, withdraws the request. One sequentially
-    /// consistent store, so that a later read of [`Vcpu::bitmap`] sees all work that became ready
-    /// earlier.
+    /// Requests that the host is notified of new work. The next time another thread makes a
+    /// coroutine ready here, [`Host::notify_arrival`] is called once, and the request ends. Until
+    /// then, [`Host::notify_local_arrival`] is called when a poll on this vCPU makes a coroutine
+    /// ready here. This is for a host whose watcher sleeps while a poll is under way. With `false`,
+    /// withdraws the request.
+    ///
+    /// A read of [`Vcpu::bitmap`] after this call sees all work that became ready before the
+    /// request, because the request is followed by a sequentially consistent fence.
     pub fn set_arrival_notice(&self, requested: bool) {
         self.mail.arrival_notice.store(requested, SeqCst);
         fence(SeqCst);

@@ -1,16 +1,17 @@
 //! The search for work: an idle vCPU looks for work that waits behind a long poll of another vCPU.
 //!
 //! In the middle of a poll, a vCPU cannot notify others that work waits for the end of that poll.
-//! So parked vCPUs look, and the law of *conservation* holds: while a vCPU of a domain is parked,
-//! no coroutine that may run there waits for long.
+//! So parked vCPUs *look*, that is, they examine the polls of the others. Then the law of
+//! *conservation* holds: while a vCPU of a domain is parked, no coroutine that may run there waits
+//! for long.
 //!
 //! A poll is **long** when it has run for
 //! [`Config::long_poll_after`](crate::Config::long_poll_after) ticks, the cost of moving work to
-//! another CPU: by the ski-rental argument, work behind a poll is left alone until then and moved
+//! another CPU. By the ski-rental argument, work behind a poll is left alone until then and moved
 //! afterwards. A look ([`Vcpu::look`]) marks long polls. Work behind a long poll is taken; work
 //! that becomes ready during a long poll is announced to a parked vCPU at once; and the look passes
 //! the vCPU of the long poll to the host, which can serve the timers and the I/O of that vCPU. So
-//! one look finds a long poll, and parked vCPUs need not look again because of it.
+//! one look finds a long poll, and parked vCPUs need not look again because of that poll.
 //!
 //! # Work that an idle vCPU takes
 //!
@@ -21,8 +22,9 @@
 //!   all the time between.
 //!
 //! All other work is left to its own vCPU, which polls it sooner than it could be moved, and at a
-//! lower cost: if a child is taken before its parent has yielded, both CPUs miss in their caches.
-//! If there is a reason to take work, the idle vCPU takes the most urgent work of all vCPUs.
+//! lower cost. If, for example, a child is taken before its parent has yielded, both CPUs miss in
+//! their caches. If there is a reason to take work, the idle vCPU takes the most urgent work of all
+//! vCPUs.
 //!
 //! # Which vCPU looks, and when
 //!
@@ -30,18 +32,18 @@
 //!
 //! * It sleeps if a look would find nothing (all others are parked, or in polls known to be long),
 //!   or if a vCPU with a lower index watches.
-//! * Otherwise it watches: its next look comes after `long_poll_after`, or when its budget allows a
-//!   look.
+//! * Otherwise it watches, and its next look comes after `long_poll_after`, or when its budget
+//!   allows a look.
 //!
 //! A vCPU that begins a poll while all parked vCPUs sleep wakes one ([`Vcpu::pick`]), and so does
-//! the vCPU that watched, when it has found work. The two sides are ordered as in `park`: the
-//! sleeping vCPU adds itself to the count and reads the words of the polling vCPU, which changes
-//! its words and reads the count. A vCPU becomes worth watching when it returns from its wait,
-//! begins the poll after a long poll, or reads its clock after a period without a reading; each of
-//! these steps is followed by a fence. Other picks need no fence.
+//! the vCPU that watched, when it has found work. The two sides are ordered as in `park`. The
+//! sleeping vCPU adds itself to the count, then reads the words of the polling vCPU; the polling
+//! vCPU changes its words, then reads the count. A vCPU becomes worth watching when it returns from
+//! its wait, begins the poll after a long poll, or reads its clock after a period without a
+//! reading; each of these steps is followed by a fence. Other picks need no fence.
 //!
-//! A poll is marked as long under the lock of its vCPU: the look sees work that the poll made ready
-//! earlier, and work that becomes ready later sees the mark.
+//! A poll is marked as long under the lock of its vCPU. So the look sees work that the poll made
+//! ready earlier, and a thread that makes work ready later sees the mark.
 //!
 //! # Budget
 //!
@@ -51,8 +53,8 @@
 //! poll waits for at most 2 · `long_poll_after` plus the cost of a wake-up, and for a period more
 //! if fruitless looks at many short polls have used up the budget.
 //!
-//! A vCPU that is not parked also looks, once a period ([`Vcpu::is_look_due`]): work that is more
-//! urgent than its own may wait behind a long poll of another vCPU while no vCPU is parked.
+//! A vCPU that is not parked also looks, once a period ([`Vcpu::is_look_due`]), because work that
+//! is more urgent than its own may wait behind a long poll of another vCPU while no vCPU is parked.
 //!
 //! Cost: one load per pick while a vCPU is parked. A look is O(vCPUs).
 
@@ -63,13 +65,12 @@ use crate::base::token_bucket::TokenBucket;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, fence};
 
-/// Reciprocal of the share of its time that a parked vCPU spends on fruitless looks: the number of
-/// `long_poll_after` in a period. Also the number of fruitless looks that a full budget allows at
-/// once.
+/// A parked vCPU spends 1/`SHARE` of its time on fruitless looks, because a period is `SHARE` times
+/// `long_poll_after`. A full budget allows `SHARE` fruitless looks at once.
 pub(super) const SHARE: u64 = 20;
 
-/// Largest effective [`Config::long_poll_after`](crate::Config::long_poll_after): periods, and a
-/// budget of `SHARE` periods, fit in 64 bits.
+/// Largest effective [`Config::long_poll_after`](crate::Config::long_poll_after). With it, periods
+/// and a budget of `SHARE` periods fit in 64 bits.
 pub(crate) const MAX_LONG_POLL_AFTER: u64 = u64::MAX / (SHARE * SHARE);
 
 /// Value of `surplus`: idle vCPUs leave the work alone.
@@ -93,9 +94,10 @@ pub(super) fn budget(long_poll_after: u64) -> TokenBucket {
 ///          └────────────► Saves   ─────────────► Saved (until the next `sleep_limit`)
 /// ```
 ///
-/// That is with [`Config::long_poll_after`](crate::Config::long_poll_after), except that picks then
-/// make no step. Without it no vCPU looks: `sleep_limit` makes no step, `unpark` leads from `Over`
-/// to `Ended`, and a pick back to `Over`.
+/// With [`Config::long_poll_after`](crate::Config::long_poll_after), picks make no step, so a wait
+/// stays `Ended` or `Saved` until the next `sleep_limit`. Without it, no vCPU looks and
+/// `sleep_limit` makes no step; `unpark` leads from `Over` to `Ended`, and a pick leads back to
+/// `Over`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Wait {
@@ -220,8 +222,8 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the time in ticks for which the vCPU, which is parked, may wait before it
-    /// [looks](Vcpu::look) again; `None`: without limit, until a kick. Always `None` without
-    /// [`Config::long_poll_after`](crate::Config::long_poll_after).
+    /// [looks](Vcpu::look) again, or `None` if it may wait without limit, until a kick. Always
+    /// `None` without [`Config::long_poll_after`](crate::Config::long_poll_after).
     pub fn sleep_limit(&self) -> Option<u64> {
         let domain = self.shared();
         let after = domain.config.long_poll_after;
@@ -268,8 +270,9 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Returns true if the vCPU has not picked for a period: unless it is polling, no thread serves
-    /// it. Always false without [`Config::long_poll_after`](crate::Config::long_poll_after).
+    /// Returns true if the vCPU has not picked for a period. Unless the vCPU is polling, no thread
+    /// seems to serve it. Always false without
+    /// [`Config::long_poll_after`](crate::Config::long_poll_after).
     #[inline]
     pub(super) fn seems_unserved(&self, now: u64) -> bool {
         let period = SHARE * self.shared().config.long_poll_after;
@@ -289,8 +292,8 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Returns true if vCPUs are parked and none of them watches: a vCPU that begins a poll should
-    /// wake one.
+    /// Returns true if vCPUs are parked and none of them watches. Then a vCPU that begins a poll
+    /// should wake one of them.
     #[inline]
     pub(super) fn is_unwatched(&self) -> bool {
         let domain = self.shared();
@@ -298,8 +301,8 @@ impl<H: Host> Vcpu<H> {
         idle != 0 && domain.asleep.load(Relaxed) >= idle
     }
 
-    /// Wakes a sleeping vCPU to look for polls to watch, just after [`Vcpu::unpark`] of a vCPU that
-    /// leaves its domain.
+    /// Wakes a sleeping vCPU if none watches any more. Called just after [`Vcpu::unpark`] by a vCPU
+    /// that leaves its domain.
     pub(crate) fn leave_watch(&self) {
         if self.is_unwatched() {
             self.shared().notify_idle(self);
@@ -319,7 +322,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Charges a wait that ended without work to the budget of looks. A wait whose purpose was to
-    /// pay off the budget is not charged: otherwise an idle vCPU would wake for ever.
+    /// pay off the budget is not charged, because otherwise an idle vCPU would wake for ever.
     pub fn charge_fruitless_wait(&self) {
         if matches!(self.published.wait.get(), Wait::Saves | Wait::Saved) {
             return;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The executor makes steps 1 and 2; [`Domain::add_vcpu`](crate::Domain::add_vcpu) makes step 3 for
-//! another executor. Any thread reads the state: a retired vCPU accepts no coroutines.
+//! another executor. Any thread reads the state, because a retired vCPU accepts no coroutines.
 
 use crate::sync::AtomicU8;
 use crate::sync::Ordering::{Relaxed, SeqCst};
@@ -34,8 +34,9 @@ impl Service {
         self.0.load(Relaxed) != SERVES
     }
 
-    /// Like `is_over`, but ordered after a push into the inbox: the thread that retires the vCPU
-    /// forwards the content of the inbox.
+    /// Like `is_over`, but ordered after a push into the inbox. So either the pushing thread sees
+    /// that the service is over, or the thread that retires the vCPU finds the push and forwards
+    /// it.
     pub(super) fn is_over_now(&self) -> bool {
         self.0.load(SeqCst) != SERVES
     }

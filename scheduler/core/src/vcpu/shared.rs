@@ -43,7 +43,8 @@ pub(crate) struct Shared<H: Host> {
     /// Number of coroutines spawned by threads that serve no vCPU.
     pub(crate) spawned_outside: AtomicU64,
 
-    /// Begins the table: each spawn and exit reads its chunks, and some write its free list.
+    /// Begins the table. Each spawn and exit reads the table's chunks, and some write its free
+    /// list.
     slots: NextLine,
     pub(crate) table: Table<H>,
 }

@@ -38,8 +38,8 @@ impl<H: Host> SetAside<H> {
         id_of(self.0)
     }
 
-    /// Queues the coroutine, whose thread can continue, first in its level on the vCPU on which it
-    /// was stopped. May be called on any thread.
+    /// Queues the coroutine first in its level, on the vCPU on which it was stopped. To be called,
+    /// on any thread, when the thread of the poll can continue.
     pub fn requeue(self) {}
 }
 
@@ -57,7 +57,7 @@ impl<H: Host> Drop for SetAside<H> {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Suspends the coroutine that is being polled here: it queues in its level as
+    /// Suspends the coroutine that is being polled here. It queues in its level as
     /// [`State::Suspended`](crate::State::Suspended), and a later `pick` returns it as
     /// [`Picked::Resume`](crate::Picked::Resume). `None` if no coroutine is being polled.
     ///
@@ -106,7 +106,7 @@ impl<H: Host> Vcpu<H> {
     /// here.
     ///
     /// # Safety
-    /// The calling thread serves the vCPU, or acts for the thread that does: it has the executor.
+    /// The calling thread serves the vCPU, or acts for the thread that does, and has the executor.
     pub(crate) unsafe fn pick_suspended(&self, id: CoroutineId) -> bool {
         self.shared()
             .with_coroutine(id, |coroutine| {

@@ -9,7 +9,8 @@ use crate::coroutine::Slot;
 use crate::tables::table::id_of;
 
 impl<H: Host> Vcpu<H> {
-    /// Reports a step of a coroutine on this vCPU, which the caller owns, to a host that traces.
+    /// Reports a step of a coroutine on this vCPU, if the host traces. The caller owns the
+    /// coroutine.
     #[inline]
     pub(crate) fn trace(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         if self.shared().host.is_tracing() {

@@ -18,7 +18,7 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: slots outlive their references.
     let coroutine = unsafe { slot.as_ref() };
     if coroutine.vcpu().polls_here(coroutine) {
-        // The coroutine wakes itself in its poll, as most coroutines that yield do: the end of the
+        // The coroutine wakes itself in its poll, as most coroutines that yield do. The end of the
         // poll sees the wake without an atomic read-modify-write.
         coroutine.wake_itself();
         return;
@@ -46,7 +46,7 @@ unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
 /// ready.
 ///
 /// # Safety
-/// The caller holds a reference to the coroutine, if the slot's tenant is of this generation.
+/// If the slot's tenant is of this generation, the caller holds a reference to the tenant.
 pub(crate) unsafe fn cancel_slot<H: Host>(
     slot: NonNull<Slot<H>>,
     generation: u32,

@@ -1,12 +1,13 @@
 //! Access of a watchdog to the poll under way ([`Poll`]).
 //!
-//! A thread that records long polls reads [`Vcpu::current_poll`](crate::Vcpu::current_poll) from
-//! time to time and calls [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll), which
-//! makes the end of the poll report to the host. So the clock is read only at the end of polls that
-//! were seen under way: a thread that looks every *t* sees every poll that takes longer than *t*,
-//! and a shorter poll with a probability proportional to its length.
+//! A *watchdog* is a thread that records long polls. From time to time it reads
+//! [`Vcpu::current_poll`](crate::Vcpu::current_poll) and calls
+//! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll), so that the end of the poll is
+//! reported to the host. So the clock is read only at the end of polls that were seen under way. A
+//! watchdog that looks every *t* sees every poll that takes longer than *t*, and a shorter poll
+//! with a probability proportional to its length.
 //!
-//! Cost: one load and one comparison per poll, whether a thread looks or not.
+//! Cost: one load and one comparison per poll, whether there is a watchdog or not.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -48,7 +49,7 @@ impl<H: Host> Vcpu<H> {
         if !word.retain_by_id(generation) {
             return None;
         }
-        // SAFETY: the slot was just referenced.
+        // SAFETY: `retain_by_id` has just taken a reference to the coroutine.
         let poll = unsafe { Poll::describe(slot, began) };
         // SAFETY: the reference was just taken.
         unsafe { release::release(slot) };
@@ -68,7 +69,7 @@ impl<H: Host> Vcpu<H> {
         self.watched.load(Relaxed) == slot.as_ptr()
     }
 
-    /// Returns the poll of the calling thread, which has just ended, with the level at which it was
+    /// Returns the poll that has just ended on the calling thread, with the level at which it was
     /// picked. The coroutine may have changed its level in the poll, as a server's connection does
     /// when it has received or served a request.
     ///
