@@ -105,7 +105,7 @@ enum Source {
 struct EventWait {
     k: usize,
     source: Source,
-    /// Flag that the end of the wait sets; the first poll registers it.
+    /// Flag that is set at the end of the wait. The first poll registers the flag.
     done: Option<AssertSend<Rc<Cell<bool>>>>,
     deadline: u64,
 }
@@ -133,7 +133,8 @@ impl Drop for AwaitRecord {
 /// A value that never leaves the thread of its simulation.
 pub(crate) struct AssertSend<T>(pub(crate) T);
 
-// SAFETY: a simulation, and every future in it, stays on the OS thread that began it.
+// SAFETY: no value is used by another thread, since a simulation, and every future in it, stays on
+// the OS thread that began the simulation.
 unsafe impl<T> Send for AssertSend<T> {}
 
 impl EventWait {

@@ -112,7 +112,7 @@ impl Workload {
         }
     }
 
-    /// Returns *P*: the longest possible poll.
+    /// Returns *P*, the length of the longest possible poll.
     #[must_use]
     pub fn longest_poll(&self) -> u64 {
         self.programs
@@ -122,7 +122,7 @@ impl Workload {
             .unwrap_or(0)
     }
 
-    /// Returns true if any poll waits for the exit of a coroutine: the length of polls is then
+    /// Returns true if any poll waits for the exit of a coroutine, so that the length of polls is
     /// unbounded.
     #[must_use]
     pub fn may_block(&self) -> bool {
