@@ -1,8 +1,8 @@
 //! Wakes, spawns and parking under the model checker: models of the whole scheduler, with the calls
 //! that its hosts make. See `loom_state.rs` for the command, and `models` for the bounds.
 //!
-//! A vCPU that is parked at the end of a model would wait for ever. A vCPU that is not parked has
-//! been kicked, or has not waited; it picks until no coroutine is ready, and all work must be done
+//! A vCPU that is parked at the end of a model and has not been kicked would wait for ever, so it
+//! must have no work. Every other vCPU picks until no coroutine is ready, and all work must be done
 //! then.
 
 #![cfg(loom)]
@@ -55,7 +55,7 @@ fn invariant_2_a_wake_while_its_vcpu_parks_is_taken_or_ends_the_wait() {
     }
 }
 
-/// The loop of a host that waits as often as it has to: the checker finds a wait that does not end.
+/// The loop of a host that waits as often as it has to. The checker finds a wait that does not end.
 #[test]
 fn invariant_2_every_wait_for_a_wake_ends() {
     check(3, || {
@@ -166,8 +166,8 @@ fn work_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
     }
 }
 
-/// The poll itself wakes: its vCPU does not know how long the poll will take, but a vCPU that parks
-/// looks at it again.
+/// The poll itself makes the wake. Its vCPU does not know how long the poll will take, but a vCPU
+/// that parks looks at the poll again.
 #[test]
 fn work_that_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
     check(3, || {
@@ -246,8 +246,8 @@ fn work_that_arrives_while_all_vcpus_park_ends_the_wait_of_one() {
     }
 }
 
-/// Creates a vCPU with a switching coroutine. As in a kernel, it parks in the middle of the poll of
-/// that coroutine, with interrupts masked.
+/// Creates a vCPU with a switching coroutine. As in a kernel, the vCPU parks in the middle of the
+/// poll of that coroutine, with interrupts masked.
 fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
     let hart = domain.add_vcpu().unwrap();
     Work::new().spawn_pinned(&hart, 63, Kind::Switching);

@@ -1,5 +1,6 @@
-//! Looks under the model checker: which vCPU watches, and the result of a look, while polls begin,
-//! end and make coroutines ready (`vcpu/search.rs`). See `loom_state.rs` for the command.
+//! Models of looks, with which an idle vCPU watches the others for long polls (`vcpu/search.rs`):
+//! which vCPU watches, and what a look finds, while polls begin, end and make coroutines ready. See
+//! `loom_state.rs` for the command.
 
 #![cfg(loom)]
 
@@ -21,8 +22,8 @@ fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
     serving(idle, || idle.prepare_park() && idle.sleep_limit().is_none())
 }
 
-/// Asserts that vCPU 1 will look at the poll that has begun on vCPU 0: it does not sleep, or was
-/// kicked.
+/// Asserts that vCPU 1 will look at the poll that has begun on vCPU 0, that is, that vCPU 1 does
+/// not sleep or was kicked.
 fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     assert!(
         !sleeps || domain.host().kicks(1) != 0,
@@ -31,7 +32,7 @@ fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
 }
 
 /// The busy vCPU was parked for a long time, and a coroutine that is pinned to it has become ready,
-/// as by a timer.
+/// as if by a timer.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_woken_by_it() {
     check(3, || {

@@ -1,6 +1,5 @@
-//! Moves of coroutines between vCPUs, concurrent with wakes, changes of level and parking, under
-//! the model checker (`vcpu/balance.rs`). See `loom_state.rs` for the command, and `models` for the
-//! bounds.
+//! Models of moves of coroutines between vCPUs that are concurrent with wakes, changes of level and
+//! parking (`vcpu/balance.rs`). See `loom_state.rs` for the command, and `models` for the bounds.
 
 #![cfg(loom)]
 

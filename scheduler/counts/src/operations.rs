@@ -49,8 +49,8 @@ pub(crate) const OPERATIONS: [Operation; 14] = operations! {
 };
 
 fn on_one_vcpu<F: Future<Output = io::Result<()>>>(main: F) -> io::Result<()> {
-    // These settings remove instructions whose number depends on the clock: spinning, reaping of
-    // the ring (under callgrind, after each poll), and the looks of the watchdog.
+    // These settings remove instructions whose number depends on the clock: those for spinning, for
+    // reaping the ring (under callgrind, after each poll), and for the looks of the watchdog.
     let builder = Runtime::builder()
         .vcpus(1)
         .spin(Duration::ZERO)

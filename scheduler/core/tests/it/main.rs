@@ -1,8 +1,8 @@
 //! Tests of the core under a test host: traces of its steps, random operations, races, and limits
 //! of safe code.
 //!
-//! They are one program, so that it is built once and Miri reads the core once. Tests that measure
-//! time, and models, are separate programs.
+//! The tests are one program, so that it is built once and Miri reads the core once. Tests that
+//! measure time, and models, are separate programs.
 
 #![cfg(not(loom))]
 

@@ -20,7 +20,7 @@ fn spawn_returns_the_reason_of_a_failure() {
         domain.spawn(async {}, at(1)).unwrap_err(),
         SpawnError::NoVcpu
     );
-    // SAFETY: the future is `Send`.
+    // SAFETY: the future and its output are `Send`.
     let pinned = unsafe { vcpu.spawn_pinned(async {}, at(1)) };
     assert_eq!(pinned.unwrap_err(), SpawnError::Closed);
     let vcpu = domain.add_vcpu().unwrap();
@@ -73,7 +73,7 @@ fn invariant_1_order_holds_across_vcpus() {
     assert_eq!(b.stolen(), 1);
     step(&b);
     assert_eq!(trace.take(), "b15");
-    // Equal: its own first.
+    // At equal levels, `b` polls its own coroutine first.
     step(&b);
     assert_eq!(trace.take(), "b20");
     step(&b);
@@ -249,7 +249,7 @@ fn retiring_cancels_pinned_coroutines_and_passes_on_the_rest() {
                 start,
                 ..SpawnOptions::default()
             };
-            // SAFETY: the future is `Send`.
+            // SAFETY: the future and its output are `Send`.
             pinned.push(unsafe { a.spawn_pinned(future, options) }.unwrap());
         }
     }
@@ -317,7 +317,7 @@ fn a_vcpu_has_one_executor_at_a_time() {
     first.retire();
     first.retire();
     assert_eq!(domain.active_vcpus(), 0);
-    // Retired, but a thread may still serve it.
+    // The first vCPU is retired, but a thread may still serve it.
     let second = domain.add_vcpu().unwrap();
     assert_ne!(first.index(), second.index());
     let handle = domain.spawn(block_once(), at(7)).unwrap();
