@@ -1,9 +1,9 @@
 //! Data that can be sent: item types, and buffers that an operation owns while it runs.
 //!
-//! An item is any type that implements bytemuck's `Pod`, which has no padding and no invalid bit
-//! pattern: any bytes from another rank are a valid value. Numbers are sent as MPI's own types,
-//! which reductions need; other items are sent as blocks of bytes, so all ranks must have the same
-//! byte order.
+//! An item is of any type that implements bytemuck's `Pod`. Such a type has no padding and no
+//! invalid bit pattern, so any bytes from another rank are a valid value. Numbers are sent as MPI's
+//! own types, which reductions need; other items are sent as blocks of bytes, so all ranks must
+//! have the same byte order.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -127,8 +127,8 @@ unsafe impl<T: Datatype> SendBuf for Arc<[T]> {
     }
 }
 
-// SAFETY: as above: `Arc::get_mut` succeeds only for the sole reference, but the operation holds
-// one.
+// SAFETY: as above. `Arc::get_mut` fails during the operation, since it succeeds only for the sole
+// reference, and the operation holds one.
 unsafe impl<T: Datatype> SendBuf for Arc<Vec<T>> {
     type Item = T;
     fn items(&self) -> &[T] {

@@ -169,7 +169,7 @@ impl Comm {
         )
     }
 
-    /// Waits for a message and reserves it: no other receive takes the message, and its length is
+    /// Waits for a message and reserves it. No other receive takes the message, and its length is
     /// known before it is received.
     pub fn improbe(&self, from: impl Into<Source>, with: impl Into<Tag>) -> Operation<Message> {
         let (from, with) = (source(self, from.into()), tag(with.into()));
