@@ -64,8 +64,8 @@ async fn measure(matrices: &Matrices, levels: Levels, seconds: f64, batch: bool)
     let level = levels.level(0);
     let (asking, noted) = (matrices.clone(), latencies.clone());
     let began = Instant::now();
-    // The source of the requests is urgent too, so it is not late: it represents clients on other
-    // machines.
+    // The coroutine that sends the requests represents clients on other machines. It is urgent,
+    // too, so that it is not late.
     let asker = spawn(
         async move {
             let mut schedule = Schedule::new(PER_SECOND, seconds);

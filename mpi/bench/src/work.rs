@@ -1,4 +1,4 @@
-//! Helpers of all measurements: interruptible computing, time, histograms, and blocking MPI.
+//! Helpers for all measurements: interruptible computing, time, histograms, and blocking MPI.
 
 use std::ffi::c_int;
 use std::hint::black_box;
@@ -82,7 +82,7 @@ impl Schedule {
         }
     }
 
-    /// Waits until the next request is due, and returns this moment; `None` after the end.
+    /// Waits until the next request is due, and returns this moment. Returns `None` after the end.
     pub(crate) async fn next(&mut self) -> Option<Instant> {
         let after = self.period * self.number;
         self.number += 1;
@@ -108,7 +108,8 @@ impl Plain {
     /// Called once, before any other call of MPI.
     pub(crate) unsafe fn init(threads: c_int) -> Result<Plain> {
         let (mut provided, mut rank, mut size) = (0, 0, 0);
-        // SAFETY: guaranteed by the caller; out-parameters.
+        // SAFETY: the caller guarantees that this is the first call of MPI; the out-parameters are
+        // locals.
         unsafe {
             sys::MPI_Init_thread(
                 std::ptr::null_mut(),

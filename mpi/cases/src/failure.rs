@@ -1,5 +1,5 @@
-//! Ranks that fail in several ways. The tests check the messages of the other ranks, and the time
-//! that they take.
+//! Ranks that fail in several ways. The tests check the messages of the other ranks, and how long
+//! these ranks take to end.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn serve(world: &World) -> Result<()> {
     world.comm().barrier().await
 }
 
-/// The last rank is killed while the others wait for it in every possible way.
+/// The last rank is killed while the other ranks wait for it in every possible way.
 pub(crate) async fn killed(world: World) -> Result<()> {
     serve(&world).await?;
     let comm = world.comm();

@@ -1,5 +1,6 @@
-//! Tests of jobs on two hosts: network and UTS namespaces of this machine with a virtual cable
-//! between them. The tests use no interface of the machine. They need root, `ip` and `unshare`.
+//! Tests of jobs on two hosts, which are network and UTS namespaces of this machine with a virtual
+//! cable between them. The tests use no network interface of the machine itself. They need root,
+//! `ip` and `unshare`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +12,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 /// Two network namespaces with a virtual cable between them, which are removed on drop.
 struct Hosts {
     names: [String; 2],
-    /// Folder of the scripts that start the job.
+    /// Folder for the scripts that start the job.
     folder: PathBuf,
 }
 

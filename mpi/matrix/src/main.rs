@@ -75,8 +75,8 @@ async fn rank(world: World, arguments: &Arguments) -> Result<()> {
         matrices.ended().await;
     }
     if world.failure().is_some() {
-        // mpirun also closes the input when a rank has died: clients are refused until the watchdog
-        // ends this rank.
+        // mpirun also closes the input when a rank has died. Then clients are refused until the
+        // watchdog ends this rank.
         std::future::pending::<()>().await;
     }
     end
