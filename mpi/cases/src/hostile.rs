@@ -56,8 +56,8 @@ async fn mismatched(world: &World) -> Result<()> {
     let refused = comm.split(Some(0), usize::MAX).await.err();
     assert_eq!(refused, Some(Error::Key(usize::MAX)));
     // The greatest colour and key.
-    let most = i32::MAX as u32;
-    let all = comm.split(Some(most), most as usize).await?;
+    let max = i32::MAX as u32;
+    let all = comm.split(Some(max), max as usize).await?;
     assert_eq!(all.map(|all| all.size()), Some(size));
     // The length exceeds MPI's count. The memory is never touched.
     let long = comm.isend(vec![0u8; 1 << 31], peer, 4).await;

@@ -246,8 +246,9 @@ fn work_that_arrives_while_all_vcpus_park_ends_the_wait_of_one() {
     }
 }
 
-/// Creates a vCPU with a switching coroutine. As in a kernel, the vCPU parks in the middle of the
-/// poll of that coroutine, with interrupts masked.
+/// Creates the vCPU of a hart (a CPU that runs a kernel), with a switching coroutine, which is
+/// ready again after every poll. As in a kernel, the vCPU parks in the middle of the poll of that
+/// coroutine, with interrupts masked.
 fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
     let hart = domain.add_vcpu().unwrap();
     Work::new().spawn_pinned(&hart, 63, Kind::Switching);
@@ -291,8 +292,8 @@ fn a_wake_while_a_hart_begins_to_wait_is_seen_or_interrupts_it() {
     });
 }
 
-/// The poll of the busy hart, or an interrupt handler there, which serves no vCPU, wakes the work.
-/// Before the hart enters user mode, it announces its work.
+/// The work is woken by the poll of the busy hart, or by an interrupt handler there, which serves
+/// no vCPU. Before the hart enters user mode, it announces its work, and the other hart takes it.
 #[test]
 fn work_of_a_hart_that_enters_user_mode_is_taken_by_one_that_begins_to_wait() {
     for handler in [false, true] {

@@ -44,7 +44,7 @@ enum Op {
     Cancel(usize),
 }
 
-/// An operation, the vCPU on which it happens, and whether a thread makes it that serves no vCPU.
+/// An operation, the vCPU that it concerns, and whether it is made by a thread that serves no vCPU.
 #[derive(Clone, Debug)]
 struct Step {
     op: Op,

@@ -125,7 +125,8 @@ fn a_resumed_coroutine_gets_a_turn_if_fresh_ones_wait() {
         let (server, d) = (Server::of(&vcpu), domain.clone());
         let long = async move {
             let executor = server.get();
-            // SAFETY: the poll continues after it was picked again, two lines on.
+            // SAFETY: the test has one thread, and the poll continues only after it was picked
+            // again, two lines on.
             unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
             if others {
                 d.spawn(async {}, at(level)).unwrap().detach();
@@ -541,7 +542,8 @@ fn a_coroutine_that_is_set_aside_is_in_no_queue_until_it_resumes() {
     let (server, d) = (Server::of(&vcpu), domain.clone());
     let long = async move {
         let executor = server.get();
-        // SAFETY: the poll continues after it was picked again; the domain is held.
+        // SAFETY: the test has one thread and holds the domain, and the poll continues only after
+        // it was picked again.
         let aside = unsafe { executor.set_aside_current() }.unwrap();
         let me = aside.id();
         assert_eq!(d.state(me), State::Suspended);

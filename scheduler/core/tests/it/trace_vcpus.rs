@@ -8,7 +8,7 @@ use crate::support::{Drops, Trace, at, block_once, domain, level, run, serving, 
 use upshift_core::{Config, Dead, MAX_VCPUS, Picked, SpawnError, SpawnOptions};
 
 #[test]
-fn spawn_returns_the_reason_of_a_failure() {
+fn spawn_returns_the_reason_for_a_failure() {
     let domain = domain(Config::default());
     assert_eq!(
         domain.spawn(async {}, at(1)).unwrap_err(),
@@ -132,7 +132,7 @@ fn a_pinned_coroutine_is_never_taken() {
         counter.set(counter.get() + 1);
         t.push(format!("on {index}"));
     };
-    // SAFETY: one thread serves all vCPUs here.
+    // SAFETY: the future need not be `Send`, since one thread serves all vCPUs here.
     let handle = unsafe { a.spawn_pinned(future, at(1)) }.unwrap();
     assert_eq!(step(&b), None);
     assert_eq!(step(&a).unwrap().0, handle.id());

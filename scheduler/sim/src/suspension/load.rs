@@ -43,7 +43,8 @@ pub enum WatcherState {
     Listens,
     /// Arrivals do not wake the watcher, which looks by the clock.
     Ignores,
-    /// The watcher rests after a stale look.
+    /// The watcher rests after a stale look, which is a look whose timer was set for a poll that
+    /// has ended since.
     Rests,
 }
 

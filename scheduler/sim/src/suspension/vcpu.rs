@@ -1,4 +1,6 @@
-//! A vCPU of the model, with its queues, its activity and its watcher.
+//! A vCPU of the model, with its queues, its activity and its watcher. A waiting poll is *expired*
+//! if it was suspended after its quantum, and *fresh* otherwise. A sleeping poll is *set aside*
+//! when the vCPU continues with other polls.
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
