@@ -9,7 +9,8 @@ use mpi_sys as sys;
 use upshift::{time, yield_if_needed};
 use upshift_mpi::{Error, Result};
 
-/// Number of steps of computing between two points at which a coroutine may yield: about 100 ns.
+/// Number of steps of computing between two points at which a coroutine may yield. The steps take
+/// about 100 ns.
 const STEPS: u64 = 128;
 
 fn piece(seed: u64) -> u64 {
@@ -149,7 +150,7 @@ impl Plain {
         }
     }
 
-    /// Makes a round trip: rank 0 sends first, and rank 1 replies.
+    /// Makes a round trip, in which rank 0 sends first, and rank 1 replies.
     pub(crate) fn round_trip(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
         let send = || {
             // SAFETY: MPI is initialised while a `Plain` lives.

@@ -1,4 +1,5 @@
-//! Requests between ranks: levels, order, panics, dropped callers, and the cost of an idle rank.
+//! Tests of requests between ranks: their levels and order, panics, dropped callers, and the cost
+//! of an idle rank.
 
 use std::io::Read;
 use std::sync::Arc;

@@ -64,7 +64,8 @@ impl Hosts {
     fn run_job(&self, [first, second]: [usize; 2], case: &str) -> Output {
         let _guard = serialise_jobs();
         let [a, b] = &self.names;
-        // Replaces ssh: ignores the name of the host, and starts the command on the second host.
+        // Replaces ssh. The script ignores the name of the host, and starts the command on the
+        // second host.
         let agent = self.folder.join("agent");
         create_script(
             &agent,

@@ -1,4 +1,4 @@
-//! Collectives: operations that all ranks of a communicator start, in the same order.
+//! Collectives, which are operations that all ranks of a communicator start, in the same order.
 //!
 //! No collective blocks. A rank that computes meanwhile delays the other ranks only until its
 //! progress coroutine looks for completions (`progress.rs`). A dropped collective completes in the

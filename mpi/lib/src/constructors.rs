@@ -1,4 +1,4 @@
-//! Creates communicators from an existing communicator: `dup` copies it, `split` divides it.
+//! Creates communicators from an existing communicator. `dup` copies it, and `split` divides it.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -114,8 +114,8 @@ impl Job {
         drop(payload);
     }
 
-    /// Begins a look: does the work that destructors left, and probes for messages. Returns the
-    /// number of requests, which is the end of the first window.
+    /// Begins a look, that is, does the work that destructors left, and probes for messages.
+    /// Returns the number of requests, which is the end of the first window.
     pub(crate) fn begin_look(&self, found: &mut Found) -> usize {
         self.with(|table| {
             table.look_requested = false;

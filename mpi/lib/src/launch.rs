@@ -1,4 +1,4 @@
-//! Start and end of a rank: sets up MPI, the pages of the node, the runtime, and the watchdog.
+//! Start and end of a rank, with MPI, the pages of the node, the runtime, and the watchdog.
 
 use std::ffi::c_int;
 use std::path::PathBuf;

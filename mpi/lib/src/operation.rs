@@ -87,8 +87,8 @@ impl<T> Operation<T> {
             self.state = State::Over;
             return Poll::Ready(Ok(completion));
         }
-        // Checked after the waker is registered, so that no failure is missed: a failure of the job
-        // calls all registered wakers.
+        // Checked after the waker is registered, so that no failure is missed, since a failure of
+        // the job calls all registered wakers.
         match self.job.death() {
             Some(death) => Poll::Ready(Err(Error::Died(death.clone()))),
             None if self.job.has_ended() => Poll::Ready(Err(Error::Ended)),
@@ -113,7 +113,7 @@ impl<T> Future for Operation<T> {
     }
 }
 
-// No field is pinned: a `T` is only returned, never stored.
+// No field is pinned, since a `T` is only returned, never stored.
 impl<T> Unpin for Operation<T> {}
 
 impl<T> Drop for Operation<T> {

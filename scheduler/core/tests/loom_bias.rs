@@ -159,7 +159,7 @@ fn a_bias_that_comes_back_is_ended_again() {
     });
 }
 
-/// Another thread serves the vCPU while its lock is biased.
+/// Another thread serves the vCPU while the vCPU's lock is still biased.
 #[test]
 fn a_bias_moves_with_the_executor_to_another_thread() {
     check(2, || {

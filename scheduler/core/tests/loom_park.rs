@@ -1,5 +1,5 @@
-//! Wakes, spawns and parking under the model checker: models of the whole scheduler, with the calls
-//! that its hosts make. See `loom_state.rs` for the command, and `models` for the bounds.
+//! Models of wakes, spawns and parking, in the whole scheduler and with the calls that its hosts
+//! make. See `loom_state.rs` for the command, and `models` for the bounds.
 //!
 //! A vCPU that is parked at the end of a model and has not been kicked would wait for ever, so it
 //! must have no work. Every other vCPU picks until no coroutine is ready, and all work must be done
@@ -15,7 +15,8 @@ use models::{
 };
 use upshift_core::{Domain, Executor, Kind};
 
-/// Values of `long_poll_after`: without and with looks.
+/// Values of `long_poll_after`. With 0, no vCPU looks for long polls of others; with `AFTER`, idle
+/// vCPUs look.
 const LOOKS: [u64; 2] = [0, AFTER];
 
 /// Runs one iteration of a runtime's loop: polls until no coroutine is ready, and prepares to park.
@@ -100,7 +101,7 @@ fn two_wakes_of_a_parked_vcpu_kick_it_once() {
     });
 }
 
-/// Invariant 5, where one bit stands for two coroutines that are taken at different times.
+/// Invariant 5 holds even if one bit stands for two coroutines that are taken at different times.
 #[test]
 fn a_coroutine_in_the_inbox_has_its_bit() {
     check(3, || {

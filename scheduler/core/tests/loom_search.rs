@@ -31,8 +31,9 @@ fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     );
 }
 
-/// The busy vCPU was parked for a long time, and a coroutine that is pinned to it has become ready,
-/// as if by a timer.
+/// An idle vCPU goes to sleep while a busy vCPU begins a poll. The idle vCPU must look at the poll,
+/// or be kicked. The busy vCPU was parked for a long time before, and a coroutine that is pinned to
+/// it has become ready, as if by a timer.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_woken_by_it() {
     check(3, || {
@@ -52,8 +53,8 @@ fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_wok
     });
 }
 
-/// Like the last test, between two polls. The first took long, and a look may have marked it as
-/// long.
+/// Like the last test, but the idle vCPU goes to sleep between two polls of the busy one. The first
+/// poll took long, and a look may have marked it as long.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_it() {
     for (found, passed) in [(true, AFTER), (true, 3 * PERIOD), (false, 3 * PERIOD)] {
@@ -80,7 +81,8 @@ fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_i
     }
 }
 
-/// The vCPU that watches retires while a poll is under way or about to begin.
+/// The vCPU that watches retires while a poll is under way or about to begin. The idle vCPU must be
+/// woken.
 #[test]
 fn a_vcpu_that_retires_leaves_its_watch_to_one_that_sleeps() {
     check(3, || {

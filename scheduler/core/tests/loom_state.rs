@@ -1,5 +1,6 @@
-//! The state word under the model checker: every interleaving of two or three threads, and every
-//! reordering that the memory model allows.
+//! Models of the state word. The checker runs every interleaving of two or three threads, and every
+//! reordering that the memory model allows. Invariants have the numbers that the documentation of
+//! `upshift_core` gives them.
 //!
 //! ```text
 //! LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" \
@@ -308,7 +309,7 @@ fn drop_output(coroutine: &Coroutine) {
     coroutine.dropped.fetch_add(1, Relaxed);
 }
 
-/// The handle's half of awaiting: publishes a waker.
+/// The handle's half of awaiting, which publishes a waker.
 fn register(coroutine: &Coroutine, by_id: bool) -> HandleTransition {
     // SAFETY: the waiter is unpublished, so it is the handle's.
     coroutine

@@ -1,4 +1,4 @@
-//! Tests with real threads: wakes from all threads while vCPUs come and go.
+//! Tests with real threads, in which wakes come from all threads while vCPUs come and go.
 
 #![cfg(not(loom))]
 

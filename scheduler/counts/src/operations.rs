@@ -303,8 +303,8 @@ fn echo(times: u32) -> io::Result<()> {
     })
 }
 
-/// Like `echo`, with the calls of a server: requests are received into buffers of the runtime, and
-/// replies are written through the ring.
+/// Like `echo`, but with the calls that a server makes. Requests are received into the runtime's
+/// buffers, and replies are written through the ring.
 fn request(times: u32) -> io::Result<()> {
     static REPLY: [u8; 64] = [7; 64];
     on_one_vcpu(async move {

@@ -1,5 +1,5 @@
-//! Generators of cases: machines, workloads and interleavings. `proptest` shrinks a case that
-//! breaks a law.
+//! Generators of cases, which consist of a machine, a workload and an interleaving. `proptest`
+//! shrinks a case that breaks a law.
 //!
 //! Cases are small, because two or three vCPUs and a few coroutines are enough to show most
 //! violations, and a million such cases run in minutes. One case in eight may have as many vCPUs as

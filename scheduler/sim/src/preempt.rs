@@ -1,4 +1,5 @@
-//! Preemption: the watcher of a vCPU, and the change of the strand that serves it.
+//! Preemption, that is, the watcher of a vCPU, and the change of the strand (the simulated thread)
+//! that serves the vCPU.
 //!
 //! The rule is that of `docs/preemption.md`. If more urgent work waits, or an arrival whose level
 //! is not known yet, a poll is suspended once it has run for as long as a suspension costs. If an

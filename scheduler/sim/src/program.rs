@@ -1,4 +1,5 @@
-//! A simulated coroutine: a future that carries out the steps of a [`Program`](crate::Program).
+//! A simulated coroutine, which is a future that carries out the steps of a
+//! [`Program`](crate::Program).
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -38,7 +38,7 @@ pub(crate) enum Pause {
 
 type Stack = Coroutine<(), Pause, (), DefaultStack>;
 
-/// A strand: its stack and its state.
+/// A strand, with its stack and its state.
 pub(crate) struct Strand {
     stack: Cell<Option<Stack>>,
     yielder: Cell<*const Yielder<(), Pause>>,

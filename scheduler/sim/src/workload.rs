@@ -97,8 +97,9 @@ impl Program {
 pub struct Workload {
     /// The coroutines.
     pub programs: Vec<Program>,
-    /// The interleaving: at the *n*-th point where other strands may run, the strand stands still
-    /// for the *n*-th number of nanoseconds. After the last number, strands do not stand still.
+    /// The interleaving. At the *n*-th point where other strands (simulated threads) may run, the
+    /// running strand stands still for the *n*-th number of nanoseconds. After the last number,
+    /// strands do not stand still.
     pub delays: Vec<u8>,
 }
 

@@ -74,7 +74,7 @@ pub(crate) struct Channel {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum End {
     No,
-    /// The case has ended: all coroutines are cancelled, and computing takes no time.
+    /// The case has ended. All coroutines are cancelled, and computing takes no time.
     Draining,
     /// All coroutines have exited, and the strands return.
     Finished,

@@ -2,7 +2,8 @@
 //! of safe code.
 //!
 //! The tests are one program, so that it is built once and Miri reads the core once. Tests that
-//! measure time, and models, are separate programs.
+//! measure time, and models, are separate programs. Invariants have the numbers that the
+//! documentation of `upshift_core` gives them.
 
 #![cfg(not(loom))]
 

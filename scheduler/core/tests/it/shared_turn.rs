@@ -9,7 +9,7 @@ use crate::support::{Server, at, domain, run, yield_now};
 use proptest::prelude::*;
 use upshift_core::{Config, CoroutineId, Picked, QueueEnd};
 
-/// Resumptions while fresh coroutines were ready: time, length and coroutine.
+/// Resumptions while fresh coroutines were ready, each with its time, its length and the coroutine.
 #[derive(Default)]
 struct Resumptions(Vec<(u64, u64, CoroutineId)>);
 

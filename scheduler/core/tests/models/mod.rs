@@ -1,11 +1,12 @@
-//! A host for models of the whole scheduler: the vCPU that a thread of the model serves is in a
-//! thread-local of the checker, the clock stands still unless a model advances it, and a thread can
-//! wait for a kick of its vCPU.
+//! A host for models of the whole scheduler, which the model checker `loom` runs. A thread-local of
+//! the checker contains the vCPU that a thread of the model serves. The clock stands still unless a
+//! model advances it, and a thread can wait for a kick of its vCPU. Invariants have the numbers
+//! that the documentation of `upshift_core` gives them.
 //!
-//! Bounds: one or two vCPUs, once three; one or two coroutines, at most two threads besides the
-//! first; three preemptions with two threads, two with three. The steps of one thread alone and the
-//! effects of the memory model are not bounded. The checker treats sequentially consistent loads
-//! and stores as acquire and release; only fences are exact.
+//! The bounds of the models are: one or two vCPUs, in one model three; one or two coroutines; at
+//! most two threads besides the first; three preemptions with two threads, two with three. The
+//! steps of one thread alone and the effects of the memory model are not bounded. The checker
+//! treats sequentially consistent loads and stores as acquire and release; only fences are exact.
 
 #![allow(
     dead_code,
@@ -29,7 +30,7 @@ use upshift_core::{
     SpawnOptions, Vcpu,
 };
 
-/// Ticks after which a poll is long, where vCPUs look.
+/// Ticks after which a poll is long, in models in which idle vCPUs look for long polls.
 pub const AFTER: u64 = 50;
 /// Ticks between looks of a vCPU that finds nothing.
 pub const PERIOD: u64 = 20 * AFTER;

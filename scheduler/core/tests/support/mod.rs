@@ -1,5 +1,5 @@
-//! A host for tests: the test sets the clock, and the vCPU that a thread serves is in a
-//! thread-local.
+//! A host for tests, in which the test sets the clock, and a thread-local contains the vCPU that a
+//! thread serves.
 
 #![allow(
     dead_code,

@@ -1,4 +1,4 @@
-//! A host with real threads: each thread serves one vCPU and parks when the vCPU has no work;
+//! A host with real threads. Each thread serves one vCPU and parks when the vCPU has no work;
 //! `kick` unparks the thread. A lost wake shows as a wait that does not end.
 
 #![allow(

@@ -1,5 +1,5 @@
-//! The law of the floor: the floor's levels get their share of the time, and take at most this
-//! share ahead of urgent work.
+//! The law of the floor, by which the floor's levels get their share of the time, and take at most
+//! this share ahead of urgent work.
 //!
 //! Both bounds must hold for *any* window of time. The largest excess of all windows that end now
 //! is computed from the largest excess of a moment ago. Time that counts towards the excess is

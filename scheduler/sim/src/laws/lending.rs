@@ -1,5 +1,5 @@
-//! The law of lent levels: a coroutine that holds a lock, or is awaited, is at least as urgent as
-//! its waiters, and has its own level again once it has no waiters.
+//! The law of lent levels, by which a coroutine that holds a lock, or is awaited, is at least as
+//! urgent as its waiters, and has its own level again once it has no waiters.
 
 use upshift_core::Level;
 
@@ -74,7 +74,7 @@ impl Laws {
     }
 }
 
-/// Returns the level of a program: its number modulo the number of levels.
+/// Returns the level for a number in a program, which is the number modulo the number of levels.
 pub(crate) fn level(n: u8) -> Level {
     Level::new(n & 63).unwrap_or(Level::DEFAULT)
 }
