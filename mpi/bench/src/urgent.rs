@@ -22,8 +22,8 @@ fn matrix(n: usize) -> Vec<u8> {
 
 pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     let seconds = f64::from(scale) * 0.3;
-    // SAFETY: the lengths of all messages and collectives are computed from the order of the matrix
-    // on all ranks.
+    // SAFETY: no message is longer than its buffer, since all ranks compute the lengths of all
+    // messages and collectives from the order of the matrix.
     let launch = unsafe { Launch::new().single_copy() };
     launch.run(async |world: World| {
         let levels = if way == "equals" {

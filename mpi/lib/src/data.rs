@@ -43,7 +43,7 @@ macro_rules! numbers {
         impl Number for $type {})+
 
         fn number(id: TypeId) -> Option<sys::MPI_Datatype> {
-            // SAFETY: constants of the library.
+            // SAFETY: the library defines these values as constants.
             unsafe {
                 $(if id == TypeId::of::<$type>() {
                     return Some(sys::$mpi);
@@ -165,7 +165,7 @@ pub enum Op {
 
 impl Op {
     pub(crate) fn handle(self) -> sys::MPI_Op {
-        // SAFETY: constants of the library.
+        // SAFETY: the library defines these values as constants.
         unsafe {
             match self {
                 Op::Sum => sys::RSMPI_SUM,

@@ -171,7 +171,7 @@ pub enum Threads {
 
 impl Threads {
     pub(crate) fn number(self) -> c_int {
-        // SAFETY: constants of the library.
+        // SAFETY: the library defines these values as constants.
         unsafe {
             match self {
                 Threads::Single => mpi_sys::RSMPI_THREAD_SINGLE,

@@ -161,7 +161,7 @@ impl Launch {
         let lifelines = unsafe { connect_hosts(&node)? };
         let node = Arc::new(node);
         let job = Arc::new(Job::new(only, node.clone()));
-        // SAFETY: a constant of the library.
+        // SAFETY: the library defines this value as a constant.
         let world = Comm::adopt(&job, unsafe { sys::RSMPI_COMM_WORLD }, false)?;
         let service = Comm::adopt(&job, service, false)?;
         let replies = Comm::adopt(&job, replies, false)?;
@@ -248,7 +248,7 @@ fn initialise(needed: Threads) -> Result<()> {
     check(code)?;
     let provided = Threads::of(provided);
     if provided < needed {
-        // SAFETY: initialised above.
+        // SAFETY: MPI is initialised, by the call above.
         unsafe { sys::MPI_Finalize() };
         return Err(Error::Threads { needed, provided });
     }

@@ -236,7 +236,8 @@ impl Drop for Node {
 }
 
 fn map(file: &File, ranks: usize) -> io::Result<NonNull<Page>> {
-    // SAFETY: creates a new mapping; the file has this length.
+    // SAFETY: the call creates a new mapping, so it changes no memory in use; the file has this
+    // length.
     let address = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

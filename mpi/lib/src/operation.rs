@@ -149,7 +149,7 @@ pub(crate) fn start<T>(
     let level = waiter_level();
     let wakes = peers.clone();
     let key = job.call(&wakes, |table| {
-        // SAFETY: a constant of the library.
+        // SAFETY: the library defines this value as a constant.
         let mut request = unsafe { sys::RSMPI_REQUEST_NULL };
         let datatype = begin(table, &mut request)?;
         if kind == Kind::Completes

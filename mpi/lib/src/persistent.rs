@@ -59,7 +59,7 @@ impl<T: Datatype> Persistent<T> {
         init: impl FnOnce(&mut crate::table::Table, *mut sys::MPI_Request) -> Result<sys::MPI_Datatype>,
     ) -> Result<Persistent<T>> {
         let (request, datatype) = comm.job().call(&Peers::None, |table| {
-            // SAFETY: a constant of the library.
+            // SAFETY: the library defines this value as a constant.
             let mut request = unsafe { sys::RSMPI_REQUEST_NULL };
             let datatype = init(table, &mut request)?;
             Ok((request, datatype))

@@ -65,7 +65,8 @@ impl World {
         self.run_outside(move |world| {
             let cpu = &world.cpus[vcpu];
             // SAFETY: the coroutine's strand is paused, and continues only in `hand_over`, after
-            // the coroutine has been picked again.
+            // the coroutine has been picked again. No other strand serves the vCPU until the owner
+            // is set below, and all strands run on one OS thread.
             let id = unsafe { cpu.executor.suspend_current(QueueEnd::Tail) };
             let id = id.expect("the coroutine is in the middle of a poll");
             world.settle();

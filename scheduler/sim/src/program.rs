@@ -218,7 +218,7 @@ impl World {
         let level = Priority::At(level(program.level));
         self.set_spawning(Some(k));
         let spawned = match self.serving_vcpu() {
-            // SAFETY: the future is `Send`, and so is `()`.
+            // SAFETY: the future and its output, `()`, are `Send`.
             Some(vcpu) if program.pinned => unsafe {
                 self.cpus[vcpu].executor.spawn_pinned(carry_out(k), level)
             },
