@@ -1,10 +1,10 @@
-//! Runs *parties*: coroutines that repeat a step, in which they call Go. The runtime of Go has
+//! Runs *parties*, which are coroutines that repeat a step in which they call Go. Go's runtime has
 //! threads, signals and small stacks of its own. All parties must make progress.
 //!
 //! Each case runs for half a second, or for `UPSHIFT_TORTURE_SECONDS`, and prints the numbers of
 //! steps of its parties. A party without progress ends the process.
 
-// This program uses fewer functions of the module than the tests of the runtime.
+// This program uses fewer functions of the module than the runtime's tests do.
 #[allow(dead_code)]
 #[path = "../../../linux/runtime/tests/torture/parties.rs"]
 mod parties;

@@ -1,4 +1,4 @@
-//! The operations. A run of an operation is one round trip.
+//! The operations. One run of an operation is one round trip to a server.
 
 mod grpc;
 mod queue;
@@ -172,7 +172,7 @@ async fn redis() -> Result<Operation> {
     }))
 }
 
-/// Creates an operation on a pool whose connections have no task of their own.
+/// Creates an operation on a pool of connections, which have no tasks of their own.
 async fn sqlx() -> Result<Operation> {
     let pool = sqlx::PgPool::connect(&std::env::var("COMPAT_POSTGRES_URL")?).await?;
     Ok(operation(pool, |pool| async move {

@@ -1,4 +1,4 @@
-//! tokio's runtime builder, which builds runtimes of Upshift.
+//! A builder with the interface of tokio's runtime builder, which builds runtimes of Upshift.
 
 use std::future::Future;
 use std::io;
@@ -83,8 +83,8 @@ pub struct Runtime {
     is_paused: bool,
 }
 
-// SAFETY: the runtime is accessed only through `on_home_thread`, and the handle may be used on any
-// thread.
+// SAFETY: no other thread uses the runtime, which is accessed only through `on_home_thread`, and
+// any thread may use the handle.
 unsafe impl Send for Runtime {}
 // SAFETY: as above.
 unsafe impl Sync for Runtime {}

@@ -49,8 +49,8 @@ impl Drop for Server {
     }
 }
 
-/// Prints the medians over the rounds for each mode, and the ratio of its p99 to tokio's p99 in the
-/// same round.
+/// For each mode, prints the medians over the rounds, and the ratio of the mode's p99 to tokio's
+/// p99 in the same round.
 pub(crate) fn run(rounds: u64, length: Duration) -> Result<(), Box<dyn Error>> {
     let mut seen: [Vec<Measurements>; Mode::ALL.len()] = std::array::from_fn(|_| Vec::new());
     let mut report = None;

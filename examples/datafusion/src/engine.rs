@@ -11,9 +11,9 @@ use datafusion::error::Result;
 use datafusion::functions_aggregate::expr_fn::sum;
 use datafusion::prelude::{SessionConfig, SessionContext, col};
 
-/// Partitions of the table and of the plan: DataFusion spawns tasks for each.
+/// Number of partitions of the table and of the plan. DataFusion spawns tasks for each partition.
 const PARTITIONS: usize = 2;
-/// Batches of a partition, and rows of a batch.
+/// Number of batches in a partition, and of rows in a batch.
 const BATCHES: i64 = 16;
 const ROWS: i64 = 8192;
 

@@ -1,5 +1,5 @@
-//! The clients. Two of them request one report after the other, and eight request prices at times
-//! fixed in advance, so that a late answer also counts for the requests that wait behind it.
+//! The clients. Two clients request one report after the other. Eight clients request prices at
+//! times fixed in advance, so that a late answer also counts for the requests that wait behind it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use crate::policy;
 
 const PRICE_CLIENTS: u32 = 8;
 const REPORT_CLIENTS: u32 = 2;
-/// Time between two requests of a client for a price.
+/// Time between two price requests of a client.
 const PERIOD: Duration = Duration::from_millis(20);
 /// Time without an answer after which a client ends with an error.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ fn connect(server: SocketAddr) -> io::Result<TcpStream> {
     Ok(connection)
 }
 
-/// Asks for a path and returns the body of the answer, which must be 200 with a length.
+/// Requests a path and returns the body of the answer, which must have status 200 and a length.
 pub(crate) fn get(connection: &mut TcpStream, path: &str) -> io::Result<Vec<u8>> {
     write!(connection, "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
     let mut answer = Vec::new();

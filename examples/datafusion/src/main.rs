@@ -1,9 +1,9 @@
 //! DataFusion's queries beside an axum service's short requests, on the same CPUs.
 //!
 //! `GET /prices/{id}` runs at level 4 on a vCPU. `GET /reports` runs a query of DataFusion, which
-//! computes in tasks of `tokio::spawn`. These tasks have no level: they run on a second tokio
-//! runtime whose threads are in `SCHED_IDLE`, so that the kernel prefers the vCPUs to them. The
-//! handler waits at level 40.
+//! computes in tasks of `tokio::spawn`. These tasks have no level. Therefore they run on a second
+//! tokio runtime whose threads are in `SCHED_IDLE`, so that the kernel prefers the threads of the
+//! vCPUs. The handler waits at level 40.
 //!
 //! ```text
 //! cargo run --release -- serve vcpus-idle 127.0.0.1:8080
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Without arguments the program compares four modes of serving both, each in a process of its own,
-//! and prints the latencies of prices while two clients ask for one report after the other:
+//! and prints the latencies of prices while two clients request one report after the other:
 //!
 //! ```text
 //! cargo run --release -- [ROUNDS [SECONDS]]

@@ -15,7 +15,7 @@ fn set(policy: i32, priority: i32) {
     let parameters = libc::sched_param {
         sched_priority: priority,
     };
-    // SAFETY: `parameters` lives during the call, which keeps no pointer. A refusal leaves the
-    // thread as it was.
+    // SAFETY: the pointer is valid, since `parameters` lives during the call, which keeps no
+    // pointer. A refusal leaves the thread as it was.
     unsafe { libc::sched_setscheduler(0, policy, &parameters) };
 }

@@ -11,7 +11,7 @@ use upshift::Level;
 
 use crate::engine::Engine;
 
-/// Place where queries run.
+/// Where queries run.
 #[derive(Clone)]
 pub(crate) enum Queries {
     /// Awaited in the handler; `tokio::spawn` puts their tasks on tokio's threads.

@@ -11,9 +11,9 @@
 //! | request | level | what it does |
 //! |---|---|---|
 //! | `GET /orders/{id}` | 0 | a command of redis, a query of postgres |
-//! | `GET /healthz` | 0 | asks both whether they answer |
+//! | `GET /healthz` | 0 | checks that both answer |
 //! | `POST /orders` | 8 | inserts an order, sends it to the web sockets |
-//! | `GET /quotes/{item}` | 16 | asks the partner, over https |
+//! | `GET /quotes/{item}` | 16 | requests a price from the partner over https |
 //! | `GET /events` | 16 | the web socket |
 //! | `POST`, `GET`, `DELETE /report` | 24 | starts a job of level 48, shows its report, stops it |
 //! | `GET /files/…` | 56 | a file of `FILES` |

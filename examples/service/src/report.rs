@@ -1,5 +1,5 @@
-//! The background job: reads all orders, asks the partner for prices, computes, and stores its
-//! report in redis. It repeats until it is stopped.
+//! The background job, which reads all orders, requests prices from the partner, computes, and
+//! stores its report in redis. The job repeats this until it is stopped.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -56,7 +56,7 @@ pub async fn show(State(shop): State<Shop>) -> Result<String, Error> {
     report.ok_or(Error::NotFound)
 }
 
-/// Stores the current job and cancels the previous one: there is one job at a time.
+/// Stores the current job and cancels the previous one, so that there is one job at a time.
 fn replace_job(shop: &Shop, job: Option<upshift::JoinHandle<()>>) {
     let mut current = shop.job.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(before) = std::mem::replace(&mut *current, job) {
@@ -70,7 +70,7 @@ async fn compute(shop: &Shop, round: u64) -> Result<(), Box<dyn std::error::Erro
     let mut by_item: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let mut hasher = DefaultHasher::new();
     while let Some(order) = rows.try_next().await? {
-        // Represents the computation that a report needs for each order: about 80 µs.
+        // Represents the computation that a report needs for each order, which takes about 80 µs.
         for step in 0..8_000 {
             (order.id, order.quantity, step).hash(&mut hasher);
         }

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The spans are printed. To send them to a collector, replace `opentelemetry-stdout` with
-//! `opentelemetry-otlp`: [`exported_by`] takes a processor for any exporter. The batch processor
-//! has a thread of its own, so no vCPU waits for the exporter, and no runtime of tokio is needed.
+//! `opentelemetry-otlp`, since [`exported_by`] takes a processor for any exporter. The batch
+//! processor has a thread of its own, so no vCPU waits for the exporter, and no runtime of tokio is
+//! needed.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -66,7 +67,8 @@ fn app() -> Router {
     Router::new()
         .route("/orders/{id}", get(order))
         .route("/reports", post(report))
-        // Opens a span for each request: its name is the route, its attribute `level` the level.
+        // Opens a span for each request, with the route as its name and the level as its attribute
+        // `level`.
         .layer(NameRoutes)
 }
 
@@ -89,7 +91,7 @@ fn ask(address: SocketAddr, method: &str, path: &str) -> std::io::Result<String>
     Ok(answer)
 }
 
-/// Asks for each route once.
+/// Requests each route once.
 fn ask_for_all(address: SocketAddr) -> std::io::Result<Vec<String>> {
     [("GET", "/orders/7"), ("POST", "/reports")]
         .map(|(method, path)| ask(address, method, path))

@@ -15,7 +15,8 @@ const ITEMS: usize = (1 << 20) / 8;
 pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     let seconds = f64::from(scale) * 0.2;
     let (collective, serving) = (way != "serving", way != "alone");
-    // SAFETY: all ranks give the same length.
+    // SAFETY: all ranks give each collective the same length, and no message is longer than its
+    // buffer.
     let launch = unsafe { Launch::new().single_copy() };
     launch.run(async |world: World| {
         world.serve(async |request| request.body);
@@ -32,7 +33,7 @@ pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     })
 }
 
-/// Reduces until rank 0 ends the measurement, which it announces by the first reduced number.
+/// Reduces until rank 0 ends the measurement. Rank 0 announces the end by the first reduced number.
 async fn reduce(world: World, runs: bool, seconds: f64) -> Result<()> {
     if !runs {
         return Ok(());

@@ -17,7 +17,7 @@ pub(crate) const BYTES: usize = 4 << 20;
 pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     let times = 50 * scale as usize;
     if way == "blocking" {
-        // SAFETY: the first call of MPI.
+        // SAFETY: this is the only call of `init`, and no call of MPI precedes it.
         let plain = unsafe { Plain::init(mpi_sys::RSMPI_THREAD_SINGLE)? };
         let peer = 1 - plain.rank;
         for (name, bytes, times) in [(SHORT, 8, times * 20), (LONG, BYTES, times)] {
@@ -34,7 +34,7 @@ pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
         }
         return Ok(());
     }
-    // SAFETY: both sides of every message have the same length.
+    // SAFETY: no message is longer than its buffer, since both sides have the same length.
     let launch = unsafe { Launch::new().single_copy() };
     launch.run(async |world: World| upshift(&world, times).await)
 }

@@ -4,8 +4,8 @@
 //! A measurement does the same work on the same ranks in several *ways*, which are compared. The
 //! driver starts this program by `mpirun` once for each way of each measurement, in interleaved
 //! rounds. It prints medians with their spread, and writes them into `mpi/bench/FIGURES.md` (not
-//! with `--quick`, and only if the sources are those of a commit). All ranks share one machine: no
-//! network is measured.
+//! with `--quick`, and only if the sources are those of a commit). All ranks share one machine, so
+//! no network is measured.
 
 mod collective;
 mod costs;

@@ -2,13 +2,13 @@
 //!
 //! SUMMA of order n on √P × √P ranks with panels of width w = 64: each rank performs n³/P
 //! multiplications and takes part in two broadcasts per panel, each in ⌈log₂ √P⌉ steps with a
-//! message of w·n/√P numbers. Rank 0 distributes the matrices and collects the product: 2·n²
-//! numbers and 2·P messages pass through it sequentially. A step costs α, a byte β, a
+//! message of w·n/√P numbers. Rank 0 distributes the matrices and collects the product, so 2·n²
+//! numbers and 2·P messages pass through rank 0 sequentially. A step costs α, a byte β, a
 //! multiplication γ.
 //!
-//! The model neglects the network (α and β are the costs of shared memory: replace them by the
-//! costs of your network), contention in the network, late ranks, and the memory bandwidth that
-//! ranks of a node share.
+//! The model neglects the network, contention in it, late ranks, and the memory bandwidth that
+//! ranks of a node share. α and β are the costs of shared memory; to model a network, replace them
+//! with its costs.
 
 use upshift_report::Table;
 
@@ -29,7 +29,7 @@ struct Costs {
 /// Returns the tables.
 ///
 /// # Errors
-/// The costs were not measured.
+/// Returns an error if the costs were not measured.
 pub(crate) fn table(figures: &Figures) -> Result<String, String> {
     let median = |figure: &str| {
         let key = ("costs".into(), 2, "upshift".into(), figure.into());

@@ -18,7 +18,7 @@ pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     match way {
         "blocking" => blocking(times),
         "threads" => threads(times),
-        // SAFETY: both sides of every message have the same length.
+        // SAFETY: no message is longer than its buffer, since both sides have the same length.
         _ => unsafe { Launch::new().single_copy() }
             .run(async |world: World| coroutines(&world, times).await),
     }
@@ -51,7 +51,7 @@ fn timed(times: usize, barrier: impl Fn(), mut sides: [&mut dyn FnMut(); 3]) -> 
     taken
 }
 
-/// Returns the number of pieces of computing that take as long as the messages.
+/// Returns the number of pieces of computing that together take as long as the messages.
 fn pieces(plain: &Plain, peer: i32, out: &[u8], into: &mut [u8]) -> u64 {
     let mut taken = Vec::new();
     for _ in 0..10 {
@@ -64,7 +64,7 @@ fn pieces(plain: &Plain, peer: i32, out: &[u8], into: &mut [u8]) -> u64 {
 }
 
 fn blocking(times: usize) -> Result<()> {
-    // SAFETY: the first call of MPI.
+    // SAFETY: this is the only call of `init`, and no call of MPI precedes it.
     let plain = unsafe { Plain::init(mpi_sys::RSMPI_THREAD_SINGLE)? };
     let peer = partner(plain.rank as usize, plain.size as usize) as i32;
     let (out, mut into, mut other) = (vec![1; BYTES], vec![0; BYTES], vec![0; BYTES]);
@@ -86,7 +86,7 @@ fn blocking(times: usize) -> Result<()> {
 }
 
 fn threads(times: usize) -> Result<()> {
-    // SAFETY: the first call of MPI.
+    // SAFETY: this is the only call of `init`, and no call of MPI precedes it.
     let plain = unsafe { Plain::init(mpi_sys::RSMPI_THREAD_MULTIPLE)? };
     let peer = partner(plain.rank as usize, plain.size as usize) as i32;
     let (out, mut into) = (vec![1; BYTES], vec![0; BYTES]);
@@ -162,7 +162,7 @@ async fn coroutines(world: &World, times: usize) -> Result<()> {
         let began = Instant::now();
         let computing = spawn(compute_cooperatively(pieces), Level::at::<60>());
         (out, into) = exchange(out, into).await?;
-        // Awaited only now, because awaiting it lends it the level of this coroutine.
+        // Awaited only now, because awaiting lends the level of this coroutine to `computing`.
         let _ = computing.await;
         taken[2].push(began.elapsed());
     }

@@ -14,7 +14,7 @@ const END: &str = "<!-- end of what is written -->";
 /// Returns all tables.
 ///
 /// # Errors
-/// The costs were not measured.
+/// Returns an error if the costs were not measured.
 pub(crate) fn tables(figures: &Figures) -> Result<String, String> {
     let mut page = measured_tables(figures);
     page.push_str(&model::table(figures)?);
@@ -26,8 +26,8 @@ pub(crate) fn measured_tables(figures: &Figures) -> String {
     let mut page = String::new();
     for ((name, ways), (_, text)) in MEASUREMENTS.iter().zip(EXPLAINED) {
         let keys = figures.keys().filter(|key| key.0 == *name);
-        // Each way has a row for each number of ranks; in the table of sizes, each operation has
-        // one.
+        // Each way has a row for each number of ranks. In the table of sizes, each operation has a
+        // row instead.
         let mut rows: Vec<(usize, &str)> = Vec::new();
         let mut columns: Vec<&str> = Vec::new();
         let is_by_size = *name == "sizes";
@@ -123,7 +123,7 @@ fn output(program: &str, args: &[&str]) -> String {
     text.unwrap_or_default()
 }
 
-/// Returns the commit that changed the sources last; `None` if they differ from it.
+/// Returns the commit that changed the sources last, or `None` if the sources differ from it.
 pub(crate) fn commit() -> Option<String> {
     const SOURCES: [&str; 6] = [
         "mpi",
@@ -158,7 +158,7 @@ pub(crate) fn machine() -> String {
 /// Writes a text between the marks of the page.
 ///
 /// # Errors
-/// The page cannot be read or written, or has no marks.
+/// Returns an error if the page cannot be read or written, or has no marks.
 pub(crate) fn write(text: &str) -> Result<(), String> {
     let path = root().join("mpi/bench/FIGURES.md");
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());

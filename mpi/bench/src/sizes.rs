@@ -1,6 +1,6 @@
 //! Operations on 1 byte to 256 MiB in four ways: blocking MPI with the library's defaults; blocking
-//! MPI with messages in pieces, the default of [`Launch`]; a thread that starts the operation and
-//! calls `MPI_Wait`; coroutines.
+//! MPI with messages in pieces, which is the default of [`Launch`]; a thread that starts the
+//! operation and calls `MPI_Wait`; coroutines.
 
 use std::ffi::{c_int, c_void};
 use std::sync::mpsc::sync_channel;
@@ -66,7 +66,8 @@ pub(crate) fn run(way: &str, quick: bool) -> Result<()> {
 /// Makes MPI send messages in pieces, as `Launch` does.
 fn in_pieces() {
     for transport in ["self", "vader", "tcp"] {
-        // SAFETY: this runs first in `main`: there is no other thread.
+        // SAFETY: no other thread reads the environment, since this runs first in `main`, when
+        // there is no other thread.
         unsafe { std::env::set_var(format!("OMPI_MCA_btl_{transport}_flags"), "send,inplace") };
     }
 }
@@ -219,10 +220,10 @@ fn measure(
 }
 
 fn blocking(quick: bool) -> Result<()> {
-    // SAFETY: the first call of MPI.
+    // SAFETY: this is the only call of `init`, and no call of MPI precedes it.
     let plain = unsafe { Plain::init(sys::RSMPI_THREAD_SINGLE)? };
     measure(&plain, quick, |operation, sent, received, items| {
-        // SAFETY: the lengths are those of `lengths`.
+        // SAFETY: MPI is initialised, and the buffers have the lengths that `lengths` returns.
         unsafe {
             run_blocking(
                 &plain,
@@ -240,11 +241,12 @@ fn blocking(quick: bool) -> Result<()> {
 /// count.
 struct Job(Operation, *mut c_void, *mut c_void, usize);
 
-// SAFETY: the sender keeps the buffers alive until the job has ended.
+// SAFETY: another thread may use the pointers, since the sender keeps the buffers alive, and does
+// not use them, until the job has ended.
 unsafe impl Send for Job {}
 
 fn thread(quick: bool) -> Result<()> {
-    // SAFETY: the first call of MPI.
+    // SAFETY: this is the only call of `init`, and no call of MPI precedes it.
     let plain = unsafe { Plain::init(sys::RSMPI_THREAD_MULTIPLE)? };
     let (ask, asked) = sync_channel::<Job>(1);
     let (finish, finished) = sync_channel::<()>(1);
@@ -252,7 +254,8 @@ fn thread(quick: bool) -> Result<()> {
         let other = &plain;
         scope.spawn(move || {
             while let Ok(Job(operation, sent, received, items)) = asked.recv() {
-                // SAFETY: the lengths are those of `lengths`; the buffers live until `finish`.
+                // SAFETY: MPI is initialised; the buffers have the lengths that `lengths` returns,
+                // and live until `finish` has sent.
                 unsafe { Requests::start(other, operation, sent, received, items).wait() };
                 if finish.send(()).is_err() {
                     return;
@@ -261,7 +264,7 @@ fn thread(quick: bool) -> Result<()> {
         });
         measure(&plain, quick, |operation, sent, received, items| {
             let (sent, received) = (sent.as_mut_ptr().cast(), received.as_mut_ptr().cast());
-            // The thread lives as long as its channels.
+            // Cannot fail, since the thread lives as long as its channels.
             let _ = ask.send(Job(operation, sent, received, items));
             let _ = finished.recv();
         });
@@ -278,8 +281,8 @@ async fn coroutines(world: &World, quick: bool) -> Result<()> {
         let (mut sent, mut received) = (vec![1u8; sent], vec![0u8; received]);
         let mut taken = Vec::new();
         for _ in 0..times {
-            // An operation that takes a buffer returns another: new buffers are created outside of
-            // the measured time.
+            // An operation that takes one buffer may return another, so new buffers are created
+            // outside of the measured time.
             let out = std::mem::take(&mut sent);
             comm.barrier().await?;
             let began = Instant::now();

@@ -22,8 +22,8 @@ fn matrix(n: usize) -> Vec<u8> {
 
 pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     let seconds = f64::from(scale) * 0.3;
-    // SAFETY: the lengths of all messages and collectives are computed from the order of the matrix
-    // on all ranks.
+    // SAFETY: no message is longer than its buffer, since all ranks compute the lengths of all
+    // messages and collectives from the order of the matrix.
     let launch = unsafe { Launch::new().single_copy() };
     launch.run(async |world: World| {
         let levels = if way == "equals" {
@@ -64,8 +64,8 @@ async fn measure(matrices: &Matrices, levels: Levels, seconds: f64, batch: bool)
     let level = levels.level(0);
     let (asking, noted) = (matrices.clone(), latencies.clone());
     let began = Instant::now();
-    // The source of the requests is urgent too, so it is not late: it represents clients on other
-    // machines.
+    // The coroutine that sends the requests represents clients on other machines. It is urgent,
+    // too, so that it is not late.
     let asker = spawn(
         async move {
             let mut schedule = Schedule::new(PER_SECOND, seconds);

@@ -1,4 +1,4 @@
-//! Helpers of all measurements: interruptible computing, time, histograms, and blocking MPI.
+//! Helpers for all measurements: interruptible computing, time, histograms, and blocking MPI.
 
 use std::ffi::c_int;
 use std::hint::black_box;
@@ -9,7 +9,8 @@ use mpi_sys as sys;
 use upshift::{time, yield_if_needed};
 use upshift_mpi::{Error, Result};
 
-/// Number of steps of computing between two points at which a coroutine may yield: about 100 ns.
+/// Number of steps of computing between two points at which a coroutine may yield. The steps take
+/// about 100 ns.
 const STEPS: u64 = 128;
 
 fn piece(seed: u64) -> u64 {
@@ -82,7 +83,7 @@ impl Schedule {
         }
     }
 
-    /// Waits until the next request is due, and returns this moment; `None` after the end.
+    /// Waits until the next request is due, and returns this moment. Returns `None` after the end.
     pub(crate) async fn next(&mut self) -> Option<Instant> {
         let after = self.period * self.number;
         self.number += 1;
@@ -108,7 +109,8 @@ impl Plain {
     /// Called once, before any other call of MPI.
     pub(crate) unsafe fn init(threads: c_int) -> Result<Plain> {
         let (mut provided, mut rank, mut size) = (0, 0, 0);
-        // SAFETY: guaranteed by the caller; out-parameters.
+        // SAFETY: the caller guarantees that this is the first call of MPI; the out-parameters are
+        // locals.
         unsafe {
             sys::MPI_Init_thread(
                 std::ptr::null_mut(),
@@ -148,7 +150,7 @@ impl Plain {
         }
     }
 
-    /// Makes a round trip: rank 0 sends first, and rank 1 replies.
+    /// Makes a round trip, in which rank 0 sends first, and rank 1 replies.
     pub(crate) fn round_trip(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
         let send = || {
             // SAFETY: MPI is initialised while a `Plain` lives.

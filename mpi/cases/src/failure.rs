@@ -1,5 +1,5 @@
-//! Ranks that fail in several ways. The tests check the messages of the other ranks, and the time
-//! that they take.
+//! Ranks that fail in several ways. The tests check the messages of the other ranks, and how long
+//! these ranks take to end.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ async fn serve(world: &World) -> Result<()> {
     world.comm().barrier().await
 }
 
-/// The last rank is killed while the others wait for it in every possible way.
+/// The last rank is killed while the other ranks wait for it in every possible way.
 pub(crate) async fn killed(world: World) -> Result<()> {
     serve(&world).await?;
     let comm = world.comm();
     let last = world.size() - 1;
     if world.rank() == last {
         time::sleep(Duration::from_millis(50)).await;
-        // SAFETY: ends this process.
+        // SAFETY: the call takes no pointers, and ends only this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let other = comm.dup().await?;

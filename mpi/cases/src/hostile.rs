@@ -1,5 +1,5 @@
-//! Faults of the program: sizes that do not match, dropped futures, counts and lengths beyond the
-//! limits.
+//! Errors that a program can make: sizes that do not match, dropped futures, counts and lengths
+//! beyond the limits. Each gives an error value or does no harm.
 
 use std::time::Duration;
 
@@ -56,8 +56,8 @@ async fn mismatched(world: &World) -> Result<()> {
     let refused = comm.split(Some(0), usize::MAX).await.err();
     assert_eq!(refused, Some(Error::Key(usize::MAX)));
     // The greatest colour and key.
-    let most = i32::MAX as u32;
-    let all = comm.split(Some(most), most as usize).await?;
+    let max = i32::MAX as u32;
+    let all = comm.split(Some(max), max as usize).await?;
     assert_eq!(all.map(|all| all.size()), Some(size));
     // The length exceeds MPI's count. The memory is never touched.
     let long = comm.isend(vec![0u8; 1 << 31], peer, 4).await;
@@ -73,7 +73,7 @@ async fn dropped(world: &World) -> Result<()> {
         drop(comm.isend(vec![9u32; length], peer, 1));
         let arrived = comm.irecv(vec![0u32; length], Source::Any, 1).await?;
         assert_eq!(arrived.data, vec![9; length]);
-        // The receive was cancelled: the message is for the next receive.
+        // The receive was cancelled, so the next receive gets the message.
         drop(comm.irecv(vec![0u32; length], Source::Any, 2));
         comm.barrier().await?;
         time::sleep(Duration::from_millis(5)).await;
@@ -88,7 +88,8 @@ async fn dropped(world: &World) -> Result<()> {
         let sent = comm.issend(vec![7u32; length], peer, 4);
         drop(comm.improbe(Source::Any, 4).await?);
         sent.await?;
-        // The buffer of a receive that is never dropped stays.
+        // A receive that is leaked also leaks its buffer, because MPI may still write to the
+        // buffer.
         std::mem::forget(comm.irecv(vec![0u32; length], Source::Any, 5));
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Programs that the tests of this workspace start: jobs of `mpirun`, and a daemon. A program ends
-//! when its handle is dropped, or after a time limit.
+//! Starts the programs that the tests of this workspace need: jobs of `mpirun`, and a daemon. A
+//! program ends when its handle is dropped, or after a time limit.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ const JOB_TIMEOUT_S: u32 = 60;
 /// Time limit for an expected event.
 pub const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Ensures that a test program runs one job at a time: a job may have more ranks than the machine
-/// has CPUs.
+/// Ensures that a test program runs one job at a time, because a job may have more ranks than the
+/// machine has CPUs.
 pub fn serialise_jobs() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)

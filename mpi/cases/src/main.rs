@@ -1,6 +1,6 @@
 //! The program of the ranks, which runs the named case. The tests start it by `mpirun`.
 //!
-//! A case succeeds if it succeeds on all ranks; rank 0 then prints `ok`. A rank that finds a fault
+//! A case succeeds if it succeeds on all ranks; rank 0 then prints `ok`. A rank that finds an error
 //! panics, which ends the job.
 
 #![allow(clippy::unwrap_used)]

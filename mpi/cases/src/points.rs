@@ -106,7 +106,7 @@ async fn persistent(world: &World) -> Result<()> {
         receive.wait().await?;
         assert_eq!(receive.output()?, vec![round; 4000]);
     }
-    // The message never arrives: dropping the receive cancels it.
+    // The message never arrives, so dropping the receive must cancel it.
     receive.start()?;
     assert_eq!(receive.output(), Err(Error::Busy));
     Ok(())
@@ -116,7 +116,7 @@ async fn communicators(world: &World) -> Result<()> {
     let (rank, size) = (world.rank(), world.size());
     let other = world.comm().dup().await?;
     let peer = (rank + 1) % size;
-    // Both messages have the same peer and tag: the communicator distinguishes them.
+    // Both messages have the same rank and tag, so only the communicator distinguishes them.
     let first = world.comm().isend(vec![1u8], peer, 6);
     let second = other.isend(vec![2u8], peer, 6);
     assert_eq!(other.irecv(vec![0u8], Source::Any, 6).await?.data, [2]);
@@ -127,7 +127,7 @@ async fn communicators(world: &World) -> Result<()> {
 
     let half = world.comm().split(Some((rank % 2) as u32), size - rank);
     let half = half.await?.unwrap();
-    // The keys reverse the order: the last rank of the world is the first.
+    // The keys reverse the order, so the last rank of the world is the first.
     assert_eq!(half.size(), (size + 1 - rank % 2) / 2);
     let gathered = half.allgather(vec![rank as u32]).await?;
     assert!(gathered.is_sorted_by(|a, b| a > b), "{gathered:?}");

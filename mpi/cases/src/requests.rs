@@ -1,4 +1,5 @@
-//! Requests between ranks: levels, order, panics, dropped callers, and the cost of an idle rank.
+//! Tests of requests between ranks: their levels and order, panics, dropped callers, and the cost
+//! of an idle rank.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ async fn always_ready(world: &World) -> Result<()> {
     batch.await.unwrap()
 }
 
-/// Sends more concurrent requests than may have a handler.
+/// Sends more concurrent requests than may have a handler at a time. All must be answered.
 async fn many(world: &World) -> Result<()> {
     let calls: Vec<_> = (0..1000usize)
         .map(|number| {
@@ -182,7 +183,7 @@ pub(crate) async fn idle(world: World) -> Result<()> {
     Ok(())
 }
 
-/// Runs ranks that a daemon elevates in turn. Ends after the input of rank 0 has ended.
+/// Runs ranks that a daemon elevates in turn. The ranks end after the input of rank 0 has ended.
 pub(crate) async fn beside_a_daemon(world: World) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !Handle::current().is_ok_and(|handle| handle.board_stats().joined) {

@@ -1,4 +1,4 @@
-//! Random operations from a seed: awaited, dropped at once, dropped later, or cancelled.
+//! Random operations from a seed, which are awaited, dropped at once, dropped later, or cancelled.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ impl Random {
 
 const ROUNDS: u64 = 400;
 
-/// Runs coroutines with random operations. All ranks draw the same numbers, so each knows the
-/// messages of the other ranks; each decides independently how it treats its receives.
+/// Runs coroutines with random operations. All ranks draw the same numbers, so each rank knows the
+/// messages of the other ranks. Each rank decides independently how it treats its receives.
 pub(crate) async fn storm(world: World, seed: u64) -> Result<()> {
     let lanes: Vec<_> = {
         let mut comms = Vec::new();

@@ -1,5 +1,6 @@
-//! Tests of jobs on two hosts: network and UTS namespaces of this machine with a virtual cable
-//! between them. The tests use no interface of the machine. They need root, `ip` and `unshare`.
+//! Tests of jobs on two hosts, which are network and UTS namespaces of this machine with a virtual
+//! cable between them. The tests use no network interface of the machine itself. They need root,
+//! `ip` and `unshare`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +12,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 /// Two network namespaces with a virtual cable between them, which are removed on drop.
 struct Hosts {
     names: [String; 2],
-    /// Folder of the scripts that start the job.
+    /// Folder for the scripts that start the job.
     folder: PathBuf,
 }
 
@@ -63,7 +64,8 @@ impl Hosts {
     fn run_job(&self, [first, second]: [usize; 2], case: &str) -> Output {
         let _guard = serialise_jobs();
         let [a, b] = &self.names;
-        // Replaces ssh: ignores the name of the host, and starts the command on the second host.
+        // Replaces ssh. The script ignores the name of the host, and starts the command on the
+        // second host.
         let agent = self.folder.join("agent");
         create_script(
             &agent,

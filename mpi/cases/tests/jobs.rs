@@ -149,7 +149,7 @@ fn an_idle_rank_uses_little_cpu_time() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// Two ranks run on one CPU, both in SCHED_FIFO for their whole lifetime: a rank that waits must
+/// Two ranks run on one CPU, both in SCHED_FIFO for their whole lifetime. A rank that waits must
 /// let the other rank run.
 #[test]
 fn elevated_ranks_that_share_a_cpu_make_progress() {
@@ -167,7 +167,7 @@ fn elevated_ranks_that_share_a_cpu_make_progress() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// All ranks join a real daemon, which elevates them.
+/// All ranks join a real daemon, which must elevate them.
 #[test]
 fn ranks_join_the_board() {
     let _guard = serialise_jobs();

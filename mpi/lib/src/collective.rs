@@ -1,8 +1,8 @@
-//! Collectives: operations that all ranks of a communicator start, in the same order.
+//! Collectives, which are operations that all ranks of a communicator start, in the same order.
 //!
 //! No collective blocks. A rank that computes meanwhile delays the other ranks only until its
-//! progress coroutine looks. A dropped collective completes in the background: MPI cannot cancel
-//! it.
+//! progress coroutine looks for completions (`progress.rs`). A dropped collective completes in the
+//! background, because MPI cannot cancel it.
 //!
 //! Each collective also has a persistent form (`persistent.rs`). Both forms use the same [`Call`],
 //! so they cannot differ.
@@ -20,7 +20,7 @@ use crate::operation::{Operation, start};
 use crate::persistent::Persistent;
 use crate::table::{Completion, Kind, Table};
 
-/// A collective with its arguments and buffers.
+/// A call of a collective, with its arguments and buffers.
 pub(crate) struct Call<T> {
     pub(crate) collective: Collective,
     pub(crate) buffers: Buffers<T>,
@@ -59,7 +59,7 @@ impl Collective {
 }
 
 /// The buffers of a collective: one to send from and one to receive into. A broadcast uses the
-/// first for both.
+/// first buffer for both.
 #[derive(Clone)]
 pub(crate) struct Buffers<T> {
     pub(crate) sent: Vec<T>,
@@ -287,7 +287,7 @@ impl Comm {
         Ok(Call::new(Collective::Alltoall, buffer, length, 0, share))
     }
 
-    /// Waits for all ranks: completes when each rank has started the barrier.
+    /// Waits for all ranks. The operation completes when each rank has started the barrier.
     pub fn barrier(&self) -> Operation<()> {
         self.barrier_call().start(self, finish_unit)
     }

@@ -1,4 +1,4 @@
-//! Communicators: a communicator is a group of ranks with its own messages and collectives.
+//! Communicators. A communicator is a group of ranks with its own messages and collectives.
 //!
 //! All ranks start the collectives of a communicator in the same order. Coroutines that run
 //! concurrently without an order between them each need their own communicator ([`Comm::dup`]).
@@ -29,7 +29,8 @@ struct Inner {
     owned: bool,
 }
 
-// SAFETY: an MPI handle is a name, which any thread may keep; it is used only under the lock.
+// SAFETY: any thread may keep an MPI handle, which is only a name, and the handle is passed to MPI
+// only under the lock.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}

@@ -1,4 +1,4 @@
-//! Creates communicators from an existing communicator: `dup` copies it, `split` divides it.
+//! Creates communicators from an existing communicator. `dup` copies it, and `split` divides it.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl Comm {
     pub fn dup(&self) -> Operation<Comm> {
         let mut handle_box = Box::new(NewHandle(self.handle()));
         let target = &raw mut handle_box.0;
-        // MPI may write the handle at any time until the operation ends: the table owns the box
+        // MPI may write the handle at any time until the operation ends, so the table owns the box
         // until then.
         let payload = Box::new(PinnedHandle(Box::into_raw(handle_box)));
         start(
@@ -49,7 +49,7 @@ impl Comm {
     /// [`Error::Colour`] or [`Error::Key`] if the value exceeds 2147483647; errors of MPI. A rank
     /// with such an error does not take part, so the other ranks wait for it in vain.
     pub async fn split(&self, colour: Option<u32>, key: usize) -> Result<Option<Comm>> {
-        // SAFETY: reads two constants that the C library defines.
+        // SAFETY: the C library defines both values as constants.
         let (none, undefined) = unsafe { (sys::RSMPI_COMM_NULL, sys::RSMPI_UNDEFINED) };
         let colour = match colour {
             Some(colour) => c_int::try_from(colour).map_err(|_| Error::Colour(colour))?,
@@ -73,7 +73,7 @@ impl Comm {
 
 struct NewHandle(sys::MPI_Comm);
 
-/// Box that MPI writes a handle to. It is held by a raw pointer, because moving a `Box` would
+/// A box to which MPI writes a handle. It is held by a raw pointer, because moving a `Box` would
 /// invalidate the pointer that MPI has.
 struct PinnedHandle(*mut NewHandle);
 
@@ -82,8 +82,8 @@ unsafe impl Send for PinnedHandle {}
 
 impl Drop for PinnedHandle {
     fn drop(&mut self) {
-        // SAFETY: the pointer comes from `Box::into_raw` in `dup`, and the operation has ended: MPI
-        // no longer uses the pointer.
+        // SAFETY: the pointer comes from `Box::into_raw` in `dup`, and MPI no longer uses it, since
+        // the operation has ended.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -91,8 +91,8 @@ impl Drop for PinnedHandle {
 fn finish_dup(job: &Arc<Job>, completion: Completion) -> Result<Comm> {
     completion.outcome?;
     let pinned: Box<PinnedHandle> = completion.payload.downcast().expect("the payload of a dup");
-    // SAFETY: the operation has completed: MPI has written the handle and no longer uses the
-    // pointer.
+    // SAFETY: the box is alive, and MPI has written the handle and no longer uses the pointer,
+    // since the operation has completed.
     let handle = unsafe { (*pinned.0).0 };
     job.call(&Peers::None, |_| Comm::adopt(job, handle, true))
 }

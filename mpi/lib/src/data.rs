@@ -1,9 +1,9 @@
 //! Data that can be sent: item types, and buffers that an operation owns while it runs.
 //!
-//! An item is any type that implements bytemuck's `Pod`, which has no padding and no invalid bit
-//! pattern: any bytes from another rank are a valid value. Numbers are sent as MPI's own types,
-//! which reductions need; other items are sent as blocks of bytes, so all ranks must have the same
-//! byte order.
+//! An item is of any type that implements bytemuck's `Pod`. Such a type has no padding and no
+//! invalid bit pattern, so any bytes from another rank are a valid value. Numbers are sent as MPI's
+//! own types, which reductions need; other items are sent as blocks of bytes, so all ranks must
+//! have the same byte order.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ macro_rules! numbers {
         impl Number for $type {})+
 
         fn number(id: TypeId) -> Option<sys::MPI_Datatype> {
-            // SAFETY: constants of the library.
+            // SAFETY: the library defines these values as constants.
             unsafe {
                 $(if id == TypeId::of::<$type>() {
                     return Some(sys::$mpi);
@@ -127,8 +127,8 @@ unsafe impl<T: Datatype> SendBuf for Arc<[T]> {
     }
 }
 
-// SAFETY: as above: `Arc::get_mut` succeeds only for the sole reference, but the operation holds
-// one.
+// SAFETY: as above. `Arc::get_mut` fails during the operation, since it succeeds only for the sole
+// reference, and the operation holds one.
 unsafe impl<T: Datatype> SendBuf for Arc<Vec<T>> {
     type Item = T;
     fn items(&self) -> &[T] {
@@ -165,7 +165,7 @@ pub enum Op {
 
 impl Op {
     pub(crate) fn handle(self) -> sys::MPI_Op {
-        // SAFETY: constants of the library.
+        // SAFETY: the library defines these values as constants.
         unsafe {
             match self {
                 Op::Sum => sys::RSMPI_SUM,

@@ -37,7 +37,7 @@ pub enum Error {
     PartialItem,
     /// MPI refused the operation; carries the class of the error and its text.
     Mpi(i32, String),
-    /// A rank has died or hangs: the job is about to end.
+    /// A rank has died or hangs, so the job is about to end.
     Died(Death),
     /// The handler of a request on the other rank panicked.
     Handler,
@@ -45,7 +45,7 @@ pub enum Error {
     Ended,
     /// The library lacks this function.
     Unsupported(&'static str),
-    /// The persistent operation still runs: await it first.
+    /// The persistent operation still runs and must be awaited first.
     Busy,
     /// Operations of this rank were not complete at the end of the job, because other ranks never
     /// received or joined; carries their number.
@@ -124,7 +124,7 @@ pub struct Death {
     pub hangs: Option<Duration>,
     /// The level-0 request that the rank began last.
     pub last_urgent: Option<String>,
-    /// Set if the rank was alone on its host: no other rank can read its last request.
+    /// Set if the rank was alone on its host, so that no other rank can read its last request.
     pub was_alone: bool,
 }
 
@@ -171,7 +171,7 @@ pub enum Threads {
 
 impl Threads {
     pub(crate) fn number(self) -> c_int {
-        // SAFETY: constants of the library.
+        // SAFETY: the library defines these values as constants.
         unsafe {
             match self {
                 Threads::Single => mpi_sys::RSMPI_THREAD_SINGLE,

@@ -1,9 +1,9 @@
 //! The job as seen from this rank, and the lock under which MPI is called.
 //!
-//! MPI is initialised for at most one thread at a time, so every call is made under the lock, and a
-//! coroutine that holds the lock is not suspended. The only call under the lock that blocks is
-//! `MPI_Comm_split`, which `constructors.rs` delays until all ranks are ready. Destructors never
-//! call MPI: they leave their work to the next look.
+//! MPI is initialised for at most one thread at a time. Therefore every call is made under the
+//! lock, and a coroutine that holds the lock is not suspended. The only call under the lock that
+//! blocks is `MPI_Comm_split`, which `constructors.rs` delays until all ranks are ready.
+//! Destructors never call MPI, but leave their work to the next look (`progress.rs`).
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -114,8 +114,8 @@ impl Job {
         drop(payload);
     }
 
-    /// Begins a look: does the work that destructors left, and probes for messages. Returns the
-    /// number of requests, which is the end of the first window.
+    /// Begins a look, that is, does the work that destructors left, and probes for messages.
+    /// Returns the number of requests, which is the end of the first window.
     pub(crate) fn begin_look(&self, found: &mut Found) -> usize {
         self.with(|table| {
             table.look_requested = false;
@@ -132,8 +132,8 @@ impl Job {
         self.with(|table| table.test(end, found, &mut dropped))
     }
 
-    /// Returns whether no other coroutine of this rank is ready, so that continuous looking delays
-    /// no coroutine.
+    /// Returns whether no other coroutine of this rank is ready. Continuous looking then delays no
+    /// coroutine.
     pub(crate) fn is_otherwise_idle(&self) -> bool {
         self.progress
             .get()

@@ -1,4 +1,4 @@
-//! Start and end of a rank: sets up MPI, the pages of the node, the runtime, and the watchdog.
+//! Start and end of a rank, with MPI, the pages of the node, the runtime, and the watchdog.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ impl Default for Launch {
 }
 
 impl Launch {
-    /// Creates a configuration: one vCPU, no preemption, no board.
+    /// Creates a configuration with one vCPU, without preemption and without a board.
     #[must_use]
     pub fn new() -> Launch {
         Launch {
@@ -85,8 +85,8 @@ impl Launch {
         self
     }
 
-    /// Sets the board, like [`upshift::Builder::board`]: the rank that has urgent work gets the
-    /// CPU.
+    /// Sets the board, like [`upshift::Builder::board`], so that the rank that has urgent work gets
+    /// the CPU.
     #[must_use]
     pub fn board(mut self, board: Board) -> Launch {
         self.board = board;
@@ -143,10 +143,10 @@ impl Launch {
     /// with all other ranks. Must be called once, on the main thread.
     ///
     /// # Errors
-    /// The error of `main`; or MPI does not start with [`threads`](Self::threads); or the runtime
-    /// does not start; or operations remain that no other rank has matched. After an error the
-    /// process must exit with a status other than 0, which ends the job; the other ranks report
-    /// this rank.
+    /// Returns the error of `main`, or an error if MPI does not start with
+    /// [`threads`](Self::threads), if the runtime does not start, or if operations remain that no
+    /// other rank has matched. After an error the process must exit with a status other than 0,
+    /// which ends the job; the other ranks report this rank.
     pub fn run<T, E: From<Error>>(
         self,
         main: impl AsyncFnOnce(World) -> std::result::Result<T, E>,
@@ -161,7 +161,7 @@ impl Launch {
         let lifelines = unsafe { connect_hosts(&node)? };
         let node = Arc::new(node);
         let job = Arc::new(Job::new(only, node.clone()));
-        // SAFETY: a constant of the library.
+        // SAFETY: the library defines this value as a constant.
         let world = Comm::adopt(&job, unsafe { sys::RSMPI_COMM_WORLD }, false)?;
         let service = Comm::adopt(&job, service, false)?;
         let replies = Comm::adopt(&job, replies, false)?;
@@ -221,8 +221,8 @@ fn configure(single_copy: bool) -> Result<()> {
         ));
     }
     let set = |name: &str, value: &str| {
-        // SAFETY: no other thread can read the environment: the process has one thread, as checked
-        // above.
+        // SAFETY: no other thread can read the environment, since the process has one thread, as
+        // checked above.
         unsafe { std::env::set_var(format!("OMPI_MCA_{name}"), value) };
     };
     set("mpi_yield_when_idle", "1");
@@ -248,7 +248,7 @@ fn initialise(needed: Threads) -> Result<()> {
     check(code)?;
     let provided = Threads::of(provided);
     if provided < needed {
-        // SAFETY: initialised above.
+        // SAFETY: MPI is initialised, by the call above.
         unsafe { sys::MPI_Finalize() };
         return Err(Error::Threads { needed, provided });
     }
@@ -351,8 +351,8 @@ unsafe fn connect_hosts(node: &Node) -> Result<Vec<Lifeline>> {
     }
 }
 
-/// Aborts the process if the progress coroutine ends early: the rank would hang while its heartbeat
-/// continued.
+/// Aborts the process if the progress coroutine ends early, because the rank would hang while its
+/// heartbeat continued.
 async fn abort_on_panic(job: Arc<Job>, progress_task: JoinHandle<()>) {
     if progress_task.await.is_err() && !job.has_ended() {
         eprintln!("upshift-mpi: the progress coroutine has panicked");

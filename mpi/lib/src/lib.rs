@@ -1,4 +1,4 @@
-//! MPI on Upshift: requests are futures, and levels are transferred between ranks.
+//! MPI on Upshift, where requests are futures, and levels are transferred between ranks.
 //!
 //! The crate is for MPI programs whose ranks also serve requests, or overlap communication and
 //! computing. [`Launch`] starts a rank; [`World`] contains all ranks; [`Comm`] has messages and

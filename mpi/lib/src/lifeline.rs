@@ -1,4 +1,4 @@
-//! Lifelines: connections that report the death of a rank that is alone on its host.
+//! Lifelines, which are connections that report the death of a rank that is alone on its host.
 //!
 //! A pidfd only reports processes of its own host. If a job spans several hosts, the first rank of
 //! each host has a TCP connection to rank 0. The kernel closes the connection when the process
@@ -62,7 +62,7 @@ impl Lifeline {
     /// MPI is initialised, and this thread may call it. All ranks call this function.
     ///
     /// # Errors
-    /// MPI refuses a collective. A failed connection is not an error.
+    /// Returns an error if MPI refuses a collective. A failed connection is not an error.
     pub(crate) unsafe fn connect_all(node: &Node, me: u32, size: usize) -> Result<Vec<Lifeline>> {
         let first = node.ranks[0];
         // SAFETY: guaranteed by the caller; `firsts` has one item for each rank.
@@ -230,7 +230,7 @@ impl Hello {
 /// Listens on all addresses of this host, and writes the addresses into the invitation. If the host
 /// has no address or the socket cannot be bound, the invitation stays empty and no host connects.
 fn listen_for_hosts(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpListener>> {
-    // SAFETY: writes at most `TOKEN` bytes to the array.
+    // SAFETY: the call writes at most `TOKEN` bytes, and the array is longer.
     let read = unsafe { libc::getrandom(invitation.as_mut_ptr().cast(), TOKEN, 0) };
     if read != TOKEN as isize {
         return Err(io::Error::last_os_error());

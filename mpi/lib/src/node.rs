@@ -5,14 +5,14 @@
 //! wake it.
 //!
 //! MPI has no function to sleep until a message arrives. A rank that has seen no completion for a
-//! while marks its page as asleep. A rank that then starts an operation that concerns the sleeper,
-//! or completes an operation with it, wakes it by a datagram. A datagram is a hint: if it is lost,
-//! that costs only time, because a sleeper also checks periodically. Ranks of different nodes send
-//! each other no datagrams.
+//! while marks its page as asleep. Another rank that then starts or completes an operation with the
+//! sleeping rank wakes that rank by a datagram. A datagram is only a hint. A lost datagram costs
+//! only time, because a sleeping rank also checks periodically. Ranks of different nodes send each
+//! other no datagrams.
 //!
 //! Only its own rank writes to a page, except for `death_reported`, and `asleep`, which a waking
 //! rank clears. All fields are words. The description of a request has a sequence number and a
-//! length, which are checked: a torn description can at worst name a wrong request.
+//! length, which are checked, so a torn description can at worst name a wrong request.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -34,9 +34,9 @@ const REQUEST_WORDS: usize = 24;
 /// Maximum length in bytes of the description of a request in a page.
 pub(crate) const MAX_REQUEST_TEXT: usize = REQUEST_WORDS * 8;
 
-/// Phase: the rank has not joined yet, or has left the job in order.
+/// Phase of a rank that has not joined yet, or has left the job normally.
 pub(crate) const PHASE_AWAY: u32 = 0;
-/// Phase: the rank runs.
+/// Phase of a rank that runs.
 pub(crate) const PHASE_RUNNING: u32 = 1;
 
 /// The page of one rank.
@@ -236,7 +236,8 @@ impl Drop for Node {
 }
 
 fn map(file: &File, ranks: usize) -> io::Result<NonNull<Page>> {
-    // SAFETY: creates a new mapping; the file has this length.
+    // SAFETY: the call creates a new mapping, so it changes no memory in use; the file has this
+    // length.
     let address = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

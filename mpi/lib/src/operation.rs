@@ -87,7 +87,8 @@ impl<T> Operation<T> {
             self.state = State::Over;
             return Poll::Ready(Ok(completion));
         }
-        // Checked after the waker is registered: a failure of the job calls all wakers.
+        // Checked after the waker is registered, so that no failure is missed, since a failure of
+        // the job calls all registered wakers.
         match self.job.death() {
             Some(death) => Poll::Ready(Err(Error::Died(death.clone()))),
             None if self.job.has_ended() => Poll::Ready(Err(Error::Ended)),
@@ -99,7 +100,8 @@ impl<T> Operation<T> {
 impl<T> Future for Operation<T> {
     type Output = Result<T>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        // Otherwise a loop whose operations are always complete at once would keep the vCPU.
+        // Yields, since otherwise a loop whose operations are always complete at once would keep
+        // the vCPU.
         if pin!(yield_if_needed()).poll(cx).is_pending() {
             return Poll::Pending;
         }
@@ -111,7 +113,7 @@ impl<T> Future for Operation<T> {
     }
 }
 
-// No field is pinned: a `T` is only returned, never stored.
+// No field is pinned, since a `T` is only returned, never stored.
 impl<T> Unpin for Operation<T> {}
 
 impl<T> Drop for Operation<T> {
@@ -147,7 +149,7 @@ pub(crate) fn start<T>(
     let level = waiter_level();
     let wakes = peers.clone();
     let key = job.call(&wakes, |table| {
-        // SAFETY: a constant of the library.
+        // SAFETY: the library defines this value as a constant.
         let mut request = unsafe { sys::RSMPI_REQUEST_NULL };
         let datatype = begin(table, &mut request)?;
         if kind == Kind::Completes
@@ -176,8 +178,8 @@ pub(crate) fn start<T>(
     Operation::of(job, key, finish)
 }
 
-/// Tests a new request: a short message is often complete when its send returns, and then needs no
-/// look.
+/// Tests a new request, because a short message is often complete when its send returns, and then
+/// needs no look.
 fn test_once(
     request: &mut sys::MPI_Request,
     datatype: sys::MPI_Datatype,

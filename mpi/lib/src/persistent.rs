@@ -1,4 +1,4 @@
-//! Persistent operations: MPI receives the arguments once, for an operation that runs many times.
+//! Persistent operations. MPI receives the arguments once, and the operation runs many times.
 //!
 //! The buffers move to the table when a run starts, and back when it has ended, so they can be
 //! accessed only between runs.
@@ -32,7 +32,7 @@ pub struct Persistent<T: Datatype> {
 
 struct Handle(sys::MPI_Datatype);
 
-// SAFETY: an MPI handle is a name, which any thread may keep; it is used only under the lock.
+// SAFETY: any thread may keep an MPI handle, and the handle is passed to MPI only under the lock.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -44,7 +44,7 @@ enum State<T> {
     Gone,
 }
 
-// SAFETY: an MPI handle is a name, which any thread may keep; it is used only under the lock.
+// SAFETY: any thread may keep an MPI handle, and the handle is passed to MPI only under the lock.
 unsafe impl<T: Datatype> Send for State<T> {}
 // SAFETY: as above.
 unsafe impl<T: Datatype> Sync for State<T> {}
@@ -59,7 +59,7 @@ impl<T: Datatype> Persistent<T> {
         init: impl FnOnce(&mut crate::table::Table, *mut sys::MPI_Request) -> Result<sys::MPI_Datatype>,
     ) -> Result<Persistent<T>> {
         let (request, datatype) = comm.job().call(&Peers::None, |table| {
-            // SAFETY: a constant of the library.
+            // SAFETY: the library defines this value as a constant.
             let mut request = unsafe { sys::RSMPI_REQUEST_NULL };
             let datatype = init(table, &mut request)?;
             Ok((request, datatype))
@@ -83,8 +83,8 @@ impl<T: Datatype> Persistent<T> {
         let (kind, peers) = (Kind::Completes, comm.all());
         Persistent::new(comm, kind, peers, one, buffers, |table, request| {
             let raw = raw(table)?;
-            // SAFETY: the function has the type that MPI 4 gives this name; the buffers live as
-            // long as the request: in this value, or in the table.
+            // SAFETY: the function has the type that MPI 4 gives this name, and the buffers live as
+            // long as the request, in this value or in the table.
             check(unsafe { init(function, collective, raw, request) })?;
             Ok(raw.datatype)
         })
@@ -132,7 +132,7 @@ impl<T: Datatype> Persistent<T> {
     /// Awaits the end of the run.
     ///
     /// # Cancellation safety
-    /// This method is cancellation safe: it may be called again.
+    /// This method is cancellation safe: if its future is dropped, the method may be called again.
     ///
     /// # Errors
     /// The errors of the operation. A persistent operation that has failed cannot be run again.
@@ -254,7 +254,7 @@ impl Comm {
             |table, request| {
                 let datatype = table.types.of::<T>()?;
                 let (length, rank) = (count(length)?, self.known(rank)?);
-                // SAFETY: the items live as long as the request: in `Persistent`, or in the table.
+                // SAFETY: the items live as long as the request, in `Persistent` or in the table.
                 check(unsafe {
                     sys::MPI_Send_init(
                         items.cast_const().cast(),
@@ -297,7 +297,7 @@ impl Comm {
             |table, request| {
                 let datatype = table.types.of::<T>()?;
                 let (length, rank) = (count(length)?, self.known(rank)?);
-                // SAFETY: the items live as long as the request: in `Persistent`, or in the table.
+                // SAFETY: the items live as long as the request, in `Persistent` or in the table.
                 check(unsafe {
                     sys::MPI_Recv_init(
                         items.cast(),

@@ -16,7 +16,7 @@ use crate::table::{Completion, Kind, Matched, Pattern, improbe, probe_completion
 /// The sender whose messages a receive accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// This rank.
+    /// The rank with this number.
     Rank(usize),
     /// Any rank.
     Any,
@@ -31,7 +31,7 @@ impl From<usize> for Source {
 /// The tag of the messages that a receive accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
-    /// This tag; MPI guarantees 0 to 32767.
+    /// The tag with this number. MPI guarantees 0 to 32767.
     Is(u16),
     /// Any tag.
     Any,
@@ -57,7 +57,7 @@ pub struct Received<T> {
 fn source(comm: &Comm, source: Source) -> Result<c_int> {
     match source {
         Source::Rank(rank) => comm.known(rank),
-        // SAFETY: a constant of the library.
+        // SAFETY: the library defines this value as a constant.
         Source::Any => Ok(unsafe { sys::RSMPI_ANY_SOURCE }),
     }
 }
@@ -65,7 +65,7 @@ fn source(comm: &Comm, source: Source) -> Result<c_int> {
 fn tag(tag: Tag) -> c_int {
     match tag {
         Tag::Is(tag) => tag.into(),
-        // SAFETY: a constant of the library.
+        // SAFETY: the library defines this value as a constant.
         Tag::Any => unsafe { sys::RSMPI_ANY_TAG },
     }
 }
@@ -169,7 +169,7 @@ impl Comm {
         )
     }
 
-    /// Waits for a message and reserves it: no other receive takes the message, and its length is
+    /// Waits for a message and reserves it. No other receive takes the message, and its length is
     /// known before it is received.
     pub fn improbe(&self, from: impl Into<Source>, with: impl Into<Tag>) -> Operation<Message> {
         let (from, with) = (source(self, from.into()), tag(with.into()));

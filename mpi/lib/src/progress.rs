@@ -1,20 +1,21 @@
 //! The progress coroutine, which asks MPI for completions.
 //!
 //! A *look* tests all outstanding requests once, and probes for messages. The coroutine runs at the
-//! level of the most urgent pending operation, and its cost is bounded:
+//! level of the most urgent pending operation. The cost of the looks is bounded as follows:
 //!
 //! * If no operation is outstanding, it sleeps until an operation is started.
 //! * For [`SPIN`] after the last completion (about the cost of a sleep and a wake-up), it looks
 //!   continuously if this rank has no other work. If ranks share CPUs, it calls `sched_yield`
-//!   meanwhile, so that a rank on which other ranks depend can run, even if all ranks are elevated.
-//! * Otherwise it sleeps between looks for an eighth of the time since the last completion. So the
-//!   delay of a completion is about an eighth of the time waited for it, or [`MIN_SLEEP`], and a
-//!   rank without completions looks once every [`MAX_SLEEP`]. A rank of the same node ends the
-//!   sleep by a datagram.
+//!   meanwhile, so that a rank on which other ranks depend can run, even if all ranks are elevated
+//!   (have real-time priority).
+//! * Otherwise it sleeps between looks for an eighth of the time since the last completion. So a
+//!   completion is noticed late by about an eighth of the time waited for it, or by [`MIN_SLEEP`],
+//!   and a rank without completions looks once every [`MAX_SLEEP`]. Another rank of the same node
+//!   ends the sleep by a datagram.
 //!
 //! MPI transfers a long message in pieces. Each piece needs a look on either side, and MPI does not
-//! report its arrival. So after each [`SPIN`] without a completion, a piece is presumed to have
-//! arrived, which counts like a completion; this happens at most once for each piece of the
+//! report the arrival of a piece. So after each [`SPIN`] without a completion, a piece is presumed
+//! to have arrived. This counts like a completion, and happens at most once for each piece of the
 //! outstanding bytes ([`Pieces`]).
 
 use std::future::poll_fn;
@@ -30,14 +31,14 @@ use crate::table::Found;
 
 /// Time after a completion during which the coroutine looks without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
-/// Time after a sleep during which the coroutine looks without sleeping: a rank that waited for
-/// this rank's look replies within this time.
+/// Time after a sleep during which the coroutine looks without sleeping, because another rank that
+/// waited for this rank's look replies within this time.
 const ANSWER: Duration = Duration::from_micros(25);
 /// Minimum sleep.
 const MIN_SLEEP: Duration = Duration::from_micros(50);
 /// Maximum sleep, which bounds the CPU time of a rank without completions.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
-/// Size of a piece in bytes: half a fragment of Open MPI's shared-memory transport, because a
+/// Size of a piece in bytes. It is half a fragment of Open MPI's shared-memory transport, because a
 /// collective moves its bytes several times.
 const PIECE: u64 = 16 << 10;
 
@@ -65,8 +66,8 @@ async fn look(job: &Job) -> bool {
 /// bounded by the number of transferred bytes.
 ///
 /// Another rank may begin its part late, after all pieces have been presumed in vain. A datagram
-/// may announce such a late beginning, or have another cause: the first datagram restores half of
-/// the pieces, the second a quarter, and so on. An operation that begins or completes renews the
+/// may announce such a late beginning, or have another cause. So the first datagram restores half
+/// of the pieces, the second a quarter, and so on. An operation that begins or completes renews the
 /// pieces that datagrams may restore.
 #[derive(Default)]
 struct Pieces {
@@ -89,7 +90,7 @@ impl Pieces {
         (self.begun, self.outstanding) = (begun, outstanding);
     }
 
-    /// Handles a datagram: another rank has begun or ended an operation.
+    /// Handles a datagram, by which another rank announces that it has begun or ended an operation.
     fn restore_some(&mut self) {
         let back = (self.restorable / 2).min(self.outstanding - self.left);
         self.left += back;

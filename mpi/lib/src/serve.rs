@@ -1,4 +1,4 @@
-//! Requests between ranks: a message carries its level, and its handler on the other rank starts at
+//! Requests between ranks. A message carries its level, and its handler on the other rank starts at
 //! this level.
 //!
 //! ```text
@@ -8,10 +8,10 @@
 //!   call's future ◄───── replies ───────────────    └─ handler ─► reply, at the same level
 //! ```
 //!
-//! The acceptor's work per message is bounded: the tag contains the level, and the coroutine
-//! receives the body. So an urgent request overtakes batch requests in all queues of the ranks, and
-//! waits for at most one poll, like any coroutine. It cannot overtake messages that MPI has already
-//! put on the wire.
+//! The acceptor's work per message is bounded, because the tag contains the level, and a separate
+//! coroutine receives the body. So an urgent request overtakes batch requests in all queues of the
+//! ranks, and waits for at most one poll, like any coroutine. It cannot overtake messages that MPI
+//! has already put on the wire.
 //!
 //! At most [`MAX_HANDLERS`] handlers per level run at a time. Further messages of the level stay in
 //! MPI, which keeps the bodies of long messages at the sender.
@@ -61,7 +61,8 @@ struct Inner {
 #[derive(Default)]
 struct Calls {
     waiting: HashMap<u64, oneshot::Sender<Result<Vec<u8>>>>,
-    /// Number of replies that have not arrived. It exceeds `waiting` if callers have gone.
+    /// Number of replies that have not arrived. The number exceeds that of `waiting` if callers
+    /// have gone.
     due: usize,
     /// Set while a coroutine receives replies.
     receiving: bool,
@@ -119,7 +120,7 @@ impl World {
         self.inner.comm.size()
     }
 
-    /// Returns the error that names the dead rank, if a rank has died: the job is about to end.
+    /// If a rank has died, returns the error that names it. The job is then about to end.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         let death = self.inner.comm.job().death()?;

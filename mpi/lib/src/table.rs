@@ -12,9 +12,9 @@
 //! Invariants:
 //!
 //! * A request that MPI knows is in `requests`, and its buffer is in the slot that `owners` names
-//!   at the same index. A slot is freed only after MPI has completed the request; so a buffer
+//!   at the same index. A slot is freed only after MPI has completed the request, so a buffer
 //!   outlives its operation, even under `mem::forget`.
-//! * A key contains a generation: the key of a freed slot refers to no operation.
+//! * A key contains a generation, so that the key of a freed slot refers to no operation.
 //! * `levels` counts the operations by the level of their waiters; an orphan keeps its last level.
 //!
 //! The start and the end of an operation cost O(1). A look (`progress.rs`) costs one `MPI_Testsome`
@@ -91,7 +91,8 @@ pub(crate) struct Table {
     pub(crate) look_requested: bool,
 }
 
-// SAFETY: the MPI handles are names, as in `Completion`; the table is behind a lock.
+// SAFETY: any thread may keep the MPI handles, as in `Completion`, and they are passed to MPI only
+// under the lock around the table.
 unsafe impl Send for Table {}
 
 impl Table {

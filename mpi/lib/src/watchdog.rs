@@ -1,17 +1,17 @@
 //! The watchdog thread, which sleeps until a rank of this node dies or hangs, or the job is ended.
 //!
-//! It is a thread and not a coroutine, because it must also act while this rank computes or blocks
-//! in MPI. Pidfds report deaths on this host, and lifelines (`lifeline.rs`) deaths on other hosts.
-//! Heartbeats show whether a rank hangs: a coroutine of level 0 counts them in the rank's page. The
-//! watchdog counts its own checks since the last heartbeat, so a job that is stopped and continued
-//! as a whole does not appear to hang.
+//! The watchdog is a thread and not a coroutine, because it must also act while this rank computes
+//! or blocks in MPI. Pidfds report deaths on this host, and lifelines (`lifeline.rs`) deaths on
+//! other hosts. Heartbeats, which a coroutine of level 0 counts in the rank's page, show whether a
+//! rank hangs. The watchdog counts its own checks since the last heartbeat, so a job that is
+//! stopped and continued as a whole does not appear to hang.
 //!
 //! When a rank dies, one survivor of the node reports it, with its last level-0 request. Every
 //! pending operation fails with [`Error::Died`](crate::Error::Died). After a grace period, in which
 //! a server can still refuse requests, each survivor exits with status [`EXIT_STATUS`]. `mpirun`
 //! notices the death at the same time and sends SIGTERM to all ranks; the handling of SIGTERM
 //! therefore also waits for the grace period. A second later `mpirun` sends SIGKILL. The watchdog
-//! never calls MPI: no MPI function is safe after a rank has died.
+//! never calls MPI, because no MPI function is safe after a rank has died.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -172,7 +172,7 @@ impl WatchdogThread {
                     return;
                 }
                 Event::Died(death) => return self.fail(death),
-                // A rank may have died: `mpirun` often notices before the pidfd does.
+                // A rank may have died, since `mpirun` often notices a death before the pidfd does.
                 Event::Term => {
                     let deadline = Instant::now() + self.limits.grace / 4;
                     while Instant::now() < deadline {
@@ -230,7 +230,8 @@ impl WatchdogThread {
             self.peers[at].fd = None;
             let index = self.peers[at].index;
             if let Some((rank, pid)) = self.node.lost_rank() {
-                // The neighbour may have ended because the job fails: the lost rank is the cause.
+                // The neighbour may have ended because the job fails, so the lost rank is reported
+                // as the cause.
                 return Event::Died(Death::alone(rank, pid));
             }
             if self.node.page(index).phase.load(Acquire) == PHASE_RUNNING {
@@ -313,6 +314,6 @@ fn print(death: &Death) {
 
 /// Ends the process without running destructors, which would wait for ranks that are gone.
 fn exit(status: i32) -> ! {
-    // SAFETY: ends the process.
+    // SAFETY: `_exit` has no requirements.
     unsafe { libc::_exit(status) }
 }

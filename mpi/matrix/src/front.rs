@@ -1,8 +1,8 @@
 //! The TCP front on rank 0, with a coroutine for each connection.
 //!
-//! A coroutine reads headers at level 0 with bounded work; then it takes the level of the request,
-//! at which it reads the matrix, computes and replies. After a rank has died, every request is
-//! answered with [`wire::UNAVAILABLE`].
+//! A coroutine reads headers at level 0, with bounded work. Then it takes the level of the request,
+//! and reads the matrix, computes and replies at this level. After a rank has died, every request
+//! is answered with [`wire::UNAVAILABLE`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 1024;
 /// Serves clients until the future is dropped.
 ///
 /// # Errors
-/// Accepting fails.
+/// Returns an error if accepting fails.
 pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
@@ -45,7 +45,7 @@ pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> 
 
 fn set_level(level: Level) {
     if let Some(id) = get_cid() {
-        // This cannot fail: the calling coroutine is alive.
+        // This cannot fail, since the calling coroutine is alive.
         let _ = reprio(id, level);
     }
 }

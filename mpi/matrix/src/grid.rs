@@ -1,4 +1,4 @@
-//! The grid of ranks, and the part of a matrix that each rank has.
+//! The grid of ranks, and the block of a matrix that each rank has.
 //!
 //! Ranks form a grid of `rows` × `columns`, which is as square as their number allows. A dimension
 //! of n is divided into parts whose lengths differ by at most one.

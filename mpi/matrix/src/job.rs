@@ -53,8 +53,8 @@ struct Inner {
     world: World,
     grid: Grid,
     blocks: Comm,
-    /// The lanes, one for each level of the requests. A lane computes one spread product at a time,
-    /// in the order of arrival.
+    /// The lanes, one for each level of the requests. A lane computes one product that is spread
+    /// over the ranks at a time, in the order of arrival.
     lanes: Vec<Mutex<Lanes>>,
     next: AtomicUsize,
     ended: Notify,
@@ -130,8 +130,8 @@ impl Matrices {
         }
     }
 
-    /// Takes part in a product on a rank other than 0: receives its block, multiplies, and sends
-    /// its part of the product back.
+    /// Takes part in a product on a rank other than 0. The rank receives its block, multiplies, and
+    /// sends its part of the product back.
     async fn take_part(&self, lane: u8, n: usize) -> Result<()> {
         let Inner {
             world,
@@ -143,8 +143,8 @@ impl Matrices {
         let lanes = lanes
             .get(usize::from(lane))
             .ok_or_else(|| Error::System(format!("there is no lane {lane}")))?;
-        // This does not wait long: rank 0 starts the next product of the lane only after it has
-        // received all parts of this one.
+        // This does not wait long, since rank 0 starts the next product of the lane only after it
+        // has received all parts of this one.
         let lanes = lanes.lock().await;
         let (rows, columns) = grid.block(n, world.rank());
         let empty = vec![0u64; rows.len() * columns.len()];
@@ -191,7 +191,7 @@ impl Matrices {
             let (rows, columns) = grid.block(n, rank);
             let mut start = vec![LARGE, lane];
             start.extend_from_slice(&(n as u32).to_le_bytes());
-            // The send is not awaited: it completes in the background.
+            // The send is not awaited, since it completes in the background.
             drop(world.send_at(rank, level, start));
             let block = cut(&matrix, n, rows.clone(), columns.clone());
             let empty = vec![0u64; block.len()];

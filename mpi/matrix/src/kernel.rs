@@ -4,8 +4,7 @@ use upshift::yield_if_needed;
 
 /// Adds the product of `a` (rows × inner) and `b` (inner × columns) to `c` (rows × columns).
 ///
-/// Between two points at which it may yield, it computes with one row of `b`, which takes a few
-/// hundred nanoseconds.
+/// The function may yield after each row of `b`, that is, every few hundred nanoseconds.
 pub async fn multiply(a: &[u64], b: &[u64], c: &mut [u64], inner: usize, columns: usize) {
     if inner == 0 || columns == 0 {
         return;

@@ -1,6 +1,6 @@
-//! A matrix server on the ranks of an MPI job: rank 0 has the TCP front, and a large product is
-//! spread over all ranks. A request has one of eight levels, which applies on every rank that works
-//! on the request.
+//! A matrix server on the ranks of an MPI job. Rank 0 accepts the TCP clients, and a large product
+//! is spread over all ranks. A request has one of eight levels, which applies on every rank that
+//! works on the request.
 //!
 //! ```text
 //!  client ─► front (rank 0) ─ small ─► one rank, in turn: product ─────────────► reply

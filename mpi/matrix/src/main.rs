@@ -34,8 +34,9 @@ fn main() -> ExitCode {
     } else {
         Board::Off
     };
-    // SAFETY: both sides compute the lengths of all messages and collectives of the server from the
-    // order of the matrix; a request is received into a buffer of its own length.
+    // SAFETY: no message is longer than its buffer, since both sides compute the lengths of all
+    // messages and collectives of the server from the order of the matrix, and a request is
+    // received into a buffer of its own length.
     let launch = unsafe { Launch::new().single_copy() };
     match launch
         .board(board)
@@ -75,8 +76,8 @@ async fn rank(world: World, arguments: &Arguments) -> Result<()> {
         matrices.ended().await;
     }
     if world.failure().is_some() {
-        // mpirun also closes the input when a rank has died: clients are refused until the watchdog
-        // ends this rank.
+        // mpirun also closes the input when a rank has died. Then clients are refused until the
+        // watchdog ends this rank.
         std::future::pending::<()>().await;
     }
     end

@@ -1,4 +1,4 @@
-//! SUMMA (van de Geijn and Watts, 1997): each rank of a grid has a block of each matrix. The ranks
+//! SUMMA (van de Geijn and Watts, 1997). Each rank of a grid has a block of each matrix. The ranks
 //! that have a panel of the inner dimension broadcast it along their rows and columns, and each
 //! rank multiplies the panels that it received.
 //!
@@ -12,8 +12,8 @@ use upshift_mpi::{Comm, Operation, Result};
 use crate::grid::{Grid, cut, owner, part};
 use crate::kernel::multiply;
 
-/// Width of a panel: wide enough that a message is worth its cost, and narrow enough that the first
-/// panel arrives early.
+/// Width of a panel. It is wide enough that a message is worth its cost, and narrow enough that the
+/// first panel arrives early.
 const PANEL: usize = 64;
 
 /// The communicators of a lane, for one product at a time.
@@ -25,8 +25,8 @@ pub(crate) struct Lanes {
     pub(crate) column: Comm,
 }
 
-/// Returns the panels of the inner dimension: each is within one part of the rows and one part of
-/// the columns.
+/// Returns the panels of the inner dimension. Each panel is within one part of the rows and one
+/// part of the columns.
 fn panels(n: usize, grid: Grid) -> Vec<Range<usize>> {
     let mut cuts: Vec<usize> = (0..grid.rows)
         .map(|k| part(n, grid.rows, k).start)

@@ -10,11 +10,11 @@ use std::net::{TcpStream, ToSocketAddrs};
 
 use upshift_load::matrix::{HEADER, frame};
 
-/// Status: the body is the product.
+/// Status of a reply whose body is the product.
 pub const OK: u8 = 0;
-/// Status: a rank has died; the service ends.
+/// Status of a reply after a rank has died. The service ends.
 pub const UNAVAILABLE: u8 = 1;
-/// Status: the request is invalid; the connection ends.
+/// Status of a reply to an invalid request. The connection ends.
 pub const REFUSED: u8 = 2;
 
 /// Number of levels of requests.
@@ -54,7 +54,7 @@ impl Client {
     /// Connects to a server.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Returns the errors of the operating system.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Client> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -64,7 +64,7 @@ impl Client {
     /// Requests the square of the matrix of order `n` that `seed` generates.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Returns the errors of the operating system.
     pub fn square(&mut self, level: u8, n: usize, seed: u64) -> io::Result<Reply> {
         let mut request = frame(n, seed);
         request[HEADER - 1] = level;
@@ -74,7 +74,7 @@ impl Client {
     /// Sends arbitrary bytes, and reads a reply.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Returns the errors of the operating system.
     pub fn send(&mut self, request: &[u8]) -> io::Result<Reply> {
         self.stream.write_all(request)?;
         let mut head = [0; HEADER];

@@ -1,5 +1,5 @@
-//! Invariant 4: pick, enqueue, wake and `reprio` cost the same with 1 or 64 levels and with 1 or
-//! 100 000 coroutines.
+//! Invariant 4 of `upshift_core`: pick, enqueue, wake and `reprio` cost the same with 1 or 64
+//! levels and with 1 or 100 000 coroutines.
 //!
 //! The cost is a median of many batches. A search of a list would be a thousand times slower with
 //! many coroutines; the margin allows for cache misses.
@@ -37,7 +37,7 @@ fn cost(mut operation: impl FnMut(usize)) -> f64 {
 }
 
 /// Asserts that the `far` case costs about as much as the `near` case. The best of five ratios
-/// counts: a machine that is busy for a while spoils single measurements.
+/// counts, since a machine that is busy for a while spoils single measurements.
 fn constant(what: &str, near: impl Fn() -> f64, far: impl Fn() -> f64) {
     let ratio = (0..5).map(|_| far() / near()).fold(f64::INFINITY, f64::min);
     assert!(ratio <= MARGIN, "{what}: {ratio:.1} times as expensive");
@@ -132,7 +132,7 @@ fn invariant_4_reprio_costs_the_same_with_many_arrivals() {
 }
 
 /// Returns the cost of a wake of a blocked coroutine, and of the poll after which it is blocked
-/// again.
+/// again. `inside` is true if the thread that serves the vCPU makes the wake.
 fn wake(coroutines: usize, inside: bool) -> f64 {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
@@ -171,8 +171,8 @@ fn invariant_4_a_wake_costs_the_same_with_many_coroutines() {
 
 #[test]
 fn invariant_6_a_coroutine_in_a_queue_takes_no_memory_of_its_own() {
-    // A coroutine contains its links: the number of coroutines bounds every queue, and a coroutine
-    // that is woken often is queued once.
+    // A coroutine contains its links, so the number of coroutines bounds every queue, and a
+    // coroutine that is woken often is queued once.
     let (domain, vcpu, ids) = yielding(1_000, 7);
     for _ in 0..10 {
         for &id in &ids {

@@ -1,12 +1,11 @@
-//! The bias of a vCPU's lock to the thread that serves it, under the model checker (`lock.rs`).
-//! Full fences stand for both barriers; the guarded data is a cell that the checker watches, in
-//! these models and in all others. See `loom_state.rs` for how to run it, and `models` for the
-//! bounds.
+//! Models of the bias of a vCPU's lock to the thread that serves the vCPU (`lock.rs`). Full fences
+//! stand for both barriers. In these models and in all others, the guarded data is a cell that the
+//! checker watches. See `loom_state.rs` for the command, and `models` for the bounds.
 
 #![cfg(loom)]
 
-// Included by path: the lock is private to the crate, and these models run it with another host.
-// It is not public, because programs have no use for a lock with a single owner thread.
+// Included by path, because the lock is private to the crate, and these models run it with another
+// host. It is not public, because programs have no use for a lock with a single owner thread.
 #[path = "../src/base/lock.rs"]
 mod lock;
 mod models;
@@ -72,13 +71,13 @@ impl Guarded {
         } else {
             self.lock.lock(&self.host)
         };
-        // SAFETY: the lock is held; the checker verifies it.
+        // SAFETY: the access is exclusive, since the lock is held; the checker verifies this.
         self.entries.with_mut(|entries| unsafe { *entries += 1 });
         drop(guard);
     }
 
     fn entries(&self) -> u32 {
-        // SAFETY: all threads are joined.
+        // SAFETY: no other thread has access, since all threads are joined.
         self.entries.with(|entries| unsafe { *entries })
     }
 }
@@ -160,7 +159,7 @@ fn a_bias_that_comes_back_is_ended_again() {
     });
 }
 
-/// Another thread serves the vCPU while its lock is biased.
+/// Another thread serves the vCPU while the vCPU's lock is still biased.
 #[test]
 fn a_bias_moves_with_the_executor_to_another_thread() {
     check(2, || {

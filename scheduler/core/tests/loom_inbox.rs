@@ -1,5 +1,5 @@
-//! The inbox without a vCPU, under the model checker. See `loom_state.rs` for the command, and
-//! `loom_park.rs` for the protocol in which the inbox is used.
+//! Models of the inbox without a vCPU. See `loom_state.rs` for the command, and `loom_park.rs` for
+//! the protocol in which the inbox is used.
 
 #![cfg(loom)]
 

@@ -1,6 +1,6 @@
-//! A handle and the exit of its coroutine on two threads, under the model checker: the control
-//! block is freed once, by its last user (`join.rs`); otherwise the end of the domain would wait
-//! for ever. See `loom_state.rs` for the command, and `models` for the bounds.
+//! Models of a handle and of the exit of its coroutine on two threads. The control block must be
+//! freed once, by its last user (`join.rs`); otherwise the end of the domain would wait for ever.
+//! See `loom_state.rs` for the command, and `models` for the bounds.
 
 #![cfg(loom)]
 

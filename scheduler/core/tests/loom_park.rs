@@ -1,8 +1,8 @@
-//! Wakes, spawns and parking under the model checker: models of the whole scheduler, with the calls
-//! that its hosts make. See `loom_state.rs` for the command, and `models` for the bounds.
+//! Models of wakes, spawns and parking, in the whole scheduler and with the calls that its hosts
+//! make. See `loom_state.rs` for the command, and `models` for the bounds.
 //!
-//! A vCPU that is parked at the end of a model would wait for ever. A vCPU that is not parked has
-//! been kicked, or has not waited; it picks until no coroutine is ready, and all work must be done
+//! A vCPU that is parked at the end of a model and has not been kicked would wait for ever, so it
+//! must have no work. Every other vCPU picks until no coroutine is ready, and all work must be done
 //! then.
 
 #![cfg(loom)]
@@ -15,7 +15,8 @@ use models::{
 };
 use upshift_core::{Domain, Executor, Kind};
 
-/// Values of `long_poll_after`: without and with looks.
+/// Values of `long_poll_after`. With 0, no vCPU looks for long polls of others; with `AFTER`, idle
+/// vCPUs look.
 const LOOKS: [u64; 2] = [0, AFTER];
 
 /// Runs one iteration of a runtime's loop: polls until no coroutine is ready, and prepares to park.
@@ -55,7 +56,7 @@ fn invariant_2_a_wake_while_its_vcpu_parks_is_taken_or_ends_the_wait() {
     }
 }
 
-/// The loop of a host that waits as often as it has to: the checker finds a wait that does not end.
+/// The loop of a host that waits as often as it has to. The checker finds a wait that does not end.
 #[test]
 fn invariant_2_every_wait_for_a_wake_ends() {
     check(3, || {
@@ -100,7 +101,7 @@ fn two_wakes_of_a_parked_vcpu_kick_it_once() {
     });
 }
 
-/// Invariant 5, where one bit stands for two coroutines that are taken at different times.
+/// Invariant 5 holds even if one bit stands for two coroutines that are taken at different times.
 #[test]
 fn a_coroutine_in_the_inbox_has_its_bit() {
     check(3, || {
@@ -166,8 +167,8 @@ fn work_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
     }
 }
 
-/// The poll itself wakes: its vCPU does not know how long the poll will take, but a vCPU that parks
-/// looks at it again.
+/// The poll itself makes the wake. Its vCPU does not know how long the poll will take, but a vCPU
+/// that parks looks at the poll again.
 #[test]
 fn work_that_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
     check(3, || {
@@ -246,8 +247,9 @@ fn work_that_arrives_while_all_vcpus_park_ends_the_wait_of_one() {
     }
 }
 
-/// Creates a vCPU with a switching coroutine. As in a kernel, it parks in the middle of the poll of
-/// that coroutine, with interrupts masked.
+/// Creates the vCPU of a hart (a CPU that runs a kernel), with a switching coroutine, which is
+/// ready again after every poll. As in a kernel, the vCPU parks in the middle of the poll of that
+/// coroutine, with interrupts masked.
 fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
     let hart = domain.add_vcpu().unwrap();
     Work::new().spawn_pinned(&hart, 63, Kind::Switching);
@@ -291,8 +293,8 @@ fn a_wake_while_a_hart_begins_to_wait_is_seen_or_interrupts_it() {
     });
 }
 
-/// The poll of the busy hart, or an interrupt handler there, which serves no vCPU, wakes the work.
-/// Before the hart enters user mode, it announces its work.
+/// The work is woken by the poll of the busy hart, or by an interrupt handler there, which serves
+/// no vCPU. Before the hart enters user mode, it announces its work, and the other hart takes it.
 #[test]
 fn work_of_a_hart_that_enters_user_mode_is_taken_by_one_that_begins_to_wait() {
     for handler in [false, true] {

@@ -1,5 +1,6 @@
-//! Looks under the model checker: which vCPU watches, and the result of a look, while polls begin,
-//! end and make coroutines ready (`vcpu/search.rs`). See `loom_state.rs` for the command.
+//! Models of looks, with which an idle vCPU watches the others for long polls (`vcpu/search.rs`):
+//! which vCPU watches, and what a look finds, while polls begin, end and make coroutines ready. See
+//! `loom_state.rs` for the command.
 
 #![cfg(loom)]
 
@@ -21,8 +22,8 @@ fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
     serving(idle, || idle.prepare_park() && idle.sleep_limit().is_none())
 }
 
-/// Asserts that vCPU 1 will look at the poll that has begun on vCPU 0: it does not sleep, or was
-/// kicked.
+/// Asserts that vCPU 1 will look at the poll that has begun on vCPU 0, that is, that vCPU 1 does
+/// not sleep or was kicked.
 fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     assert!(
         !sleeps || domain.host().kicks(1) != 0,
@@ -30,8 +31,9 @@ fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     );
 }
 
-/// The busy vCPU was parked for a long time, and a coroutine that is pinned to it has become ready,
-/// as by a timer.
+/// An idle vCPU goes to sleep while a busy vCPU begins a poll. The idle vCPU must look at the poll,
+/// or be kicked. The busy vCPU was parked for a long time before, and a coroutine that is pinned to
+/// it has become ready, as if by a timer.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_woken_by_it() {
     check(3, || {
@@ -51,8 +53,8 @@ fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_wok
     });
 }
 
-/// Like the last test, between two polls. The first took long, and a look may have marked it as
-/// long.
+/// Like the last test, but the idle vCPU goes to sleep between two polls of the busy one. The first
+/// poll took long, and a look may have marked it as long.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_it() {
     for (found, passed) in [(true, AFTER), (true, 3 * PERIOD), (false, 3 * PERIOD)] {
@@ -79,7 +81,8 @@ fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_i
     }
 }
 
-/// The vCPU that watches retires while a poll is under way or about to begin.
+/// The vCPU that watches retires while a poll is under way or about to begin. The idle vCPU must be
+/// woken.
 #[test]
 fn a_vcpu_that_retires_leaves_its_watch_to_one_that_sleeps() {
     check(3, || {

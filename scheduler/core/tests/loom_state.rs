@@ -1,12 +1,13 @@
-//! The state word under the model checker: every interleaving of two or three threads, and every
-//! reordering that the memory model allows.
+//! Models of the state word. The checker runs every interleaving of two or three threads, and every
+//! reordering that the memory model allows. Invariants have the numbers that the documentation of
+//! `upshift_core` gives them.
 //!
 //! ```text
 //! LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" \
 //!     cargo test --release -p upshift-core --test 'loom*'
 //! ```
 //!
-//! The source is included by path: the word is private to the crate.
+//! The source is included by path, because the word is private to the crate.
 
 #![cfg(loom)]
 
@@ -33,7 +34,7 @@ use state::{
 /// A coroutine: its word, and the data that the word guards.
 struct Coroutine {
     word: StateWord,
-    /// Accessed only by polls, so that the checker sees two that overlap.
+    /// Accessed only by polls, so that the checker detects polls that overlap.
     future: UnsafeCell<usize>,
     /// Written by wakers before they wake.
     data: AtomicUsize,
@@ -77,12 +78,12 @@ impl Coroutine {
         loop {
             match self.word.begin_poll() {
                 TransitionToRunning::Poll => {
-                    // SAFETY: the owner is alone; the checker verifies it.
+                    // SAFETY: only the owner has access; the checker verifies this.
                     self.future.with_mut(|polls| unsafe { *polls += 1 });
                     self.seen.store(self.data.load(Relaxed), Relaxed);
                 }
                 TransitionToRunning::Cancel => {
-                    // SAFETY: the owner is alone; the checker verifies it.
+                    // SAFETY: only the owner has access; the checker verifies this.
                     self.future.with_mut(|polls| unsafe { *polls += 1 });
                     self.cancelled.fetch_add(1, Relaxed);
                     return;
@@ -128,7 +129,8 @@ impl Coroutine {
         match release {
             TransitionToFree::Alive => {}
             TransitionToFree::Free | TransitionToFree::FreeOrphan => {
-                // SAFETY: the reference was the last; the checker verifies it.
+                // SAFETY: no other thread has access, since the reference was the last; the checker
+                // verifies this.
                 self.future.with_mut(|polls| unsafe { *polls += 1 });
                 self.freed.fetch_add(1, Relaxed);
             }
@@ -191,7 +193,7 @@ fn invariant_2_and_3_the_data_of_both_wakers_is_seen_and_polls_do_not_overlap() 
             thread.join().unwrap();
         }
         assert_eq!(coroutine.seen.load(Relaxed), 2);
-        // SAFETY: all threads are joined.
+        // SAFETY: no other thread has access, since all threads are joined.
         let polls = coroutine.future.with(|polls| unsafe { *polls });
         assert!((1..=3).contains(&polls), "{polls} polls for two wakes");
         assert!(coroutine.enqueued.load(Relaxed) < polls);
@@ -307,7 +309,7 @@ fn drop_output(coroutine: &Coroutine) {
     coroutine.dropped.fetch_add(1, Relaxed);
 }
 
-/// The handle's half of awaiting: publishes a waker.
+/// The handle's half of awaiting, which publishes a waker.
 fn register(coroutine: &Coroutine, by_id: bool) -> HandleTransition {
     // SAFETY: the waiter is unpublished, so it is the handle's.
     coroutine
@@ -412,7 +414,7 @@ fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
             handle.join().unwrap();
             assert_eq!(coroutine.dropped.load(Relaxed), 1);
             assert_eq!(coroutine.freed.load(Relaxed), 1);
-            // SAFETY: all threads are joined.
+            // SAFETY: no other thread has access, since all threads are joined.
             assert!(
                 coroutine
                     .waiter

@@ -1,6 +1,5 @@
-//! Moves of coroutines between vCPUs, concurrent with wakes, changes of level and parking, under
-//! the model checker (`vcpu/balance.rs`). See `loom_state.rs` for the command, and `models` for the
-//! bounds.
+//! Models of moves of coroutines between vCPUs that are concurrent with wakes, changes of level and
+//! parking (`vcpu/balance.rs`). See `loom_state.rs` for the command, and `models` for the bounds.
 
 #![cfg(loom)]
 
@@ -68,7 +67,7 @@ fn a_pinned_coroutine_is_not_left_when_a_thief_empties_the_inbox_and_its_vcpu_pa
     });
 }
 
-/// A thief meets a wake from outside and the owner's next poll.
+/// A thief picks while a wake comes from outside and the owner begins its next poll.
 #[test]
 fn work_woken_while_its_vcpu_and_a_thief_pick_is_polled_once() {
     check(2, || {
@@ -89,7 +88,7 @@ fn work_woken_while_its_vcpu_and_a_thief_pick_is_polled_once() {
 }
 
 /// The level changes while the coroutine is on its way to a vCPU that parks. The bitmap of a parked
-/// vCPU is exact.
+/// vCPU must not keep the bit of the old level.
 #[test]
 fn a_change_of_level_in_the_inbox_of_a_vcpu_that_parks_leaves_no_bit() {
     check(3, || {

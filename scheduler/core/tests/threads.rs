@@ -1,4 +1,4 @@
-//! Tests with real threads: wakes from all threads while vCPUs come and go.
+//! Tests with real threads, in which wakes come from all threads while vCPUs come and go.
 
 #![cfg(not(loom))]
 
@@ -279,7 +279,7 @@ fn coroutines_that_wake_each_other_across_vcpus_never_stall() {
                         Poll::<()>::Pending
                     });
                     let level = Priority::At(Level::DEFAULT);
-                    // SAFETY: the future is `Send`.
+                    // SAFETY: the future and its output are `Send`.
                     unsafe { executor.spawn_pinned(future, level) }
                         .unwrap()
                         .detach();
@@ -292,7 +292,7 @@ fn coroutines_that_wake_each_other_across_vcpus_never_stall() {
 }
 
 /// A thief moves a pinned coroutine from the inbox into the ready queue of a vCPU that parks at
-/// that moment.
+/// that moment. The coroutine must still be polled.
 #[test]
 fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
     const ROUNDS: u64 = if cfg!(miri) { 20 } else { 100_000 };
@@ -306,7 +306,7 @@ fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
             Poll::<()>::Pending
         })
     };
-    // SAFETY: the future is `Send`.
+    // SAFETY: the future and its output are `Send`.
     let pinned = unsafe { home.spawn_pinned(pinned, Priority::At(Level::at::<10>())) };
     let id = pinned.unwrap().id();
     let waker = {
@@ -323,7 +323,7 @@ fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
             Poll::Pending
         })
     };
-    // SAFETY: the future is `Send`.
+    // SAFETY: the future and its output are `Send`.
     let waker = unsafe { thief.spawn_pinned(waker, Priority::At(Level::at::<40>())) };
     waker.unwrap().detach();
     let stop = Stop::default();

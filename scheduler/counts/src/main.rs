@@ -1,11 +1,11 @@
-//! Counts the instructions of operations: figures that do not depend on the load of the machine.
+//! Counts the instructions of operations. These figures do not depend on the load of the machine.
 //!
-//! Each operation is run twice under callgrind, N times and 3 N times: the difference contains
-//! neither the start nor the end of the process. User-space instructions of all threads count;
-//! instructions of the kernel do not.
+//! Each operation is run N times and 3 N times under callgrind, so that the difference between the
+//! two counts contains neither the start nor the end of the process. User-space instructions of all
+//! threads count; instructions of the kernel do not.
 //!
 //! `table.txt` contains the figures and the versions of the tools. Another compiler, C library or
-//! valgrind changes the figures: then the program does not compare, and prints a note.
+//! valgrind changes the figures, so the program then prints a note instead of comparing.
 
 mod callgrind;
 mod operations;
@@ -18,8 +18,8 @@ use clap::Parser;
 use operations::OPERATIONS;
 use table::Table;
 
-/// Tolerated excess over the table, as a share: other code in the same binary changes inlining, and
-/// with it most counts by no more than this. The count of `timer` includes a call of
+/// Tolerated excess over the table, as a share. Other code in the same binary changes inlining, and
+/// most counts thereby change by no more than this share. The count of `timer` includes a call of
 /// `Sleep::advance`, which is not inlined because `serve` calls it, too, as in a program that
 /// sleeps in several places.
 const TOLERANCE: f64 = 0.03;

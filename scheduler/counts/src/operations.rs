@@ -49,8 +49,8 @@ pub(crate) const OPERATIONS: [Operation; 14] = operations! {
 };
 
 fn on_one_vcpu<F: Future<Output = io::Result<()>>>(main: F) -> io::Result<()> {
-    // These settings remove instructions whose number depends on the clock: spinning, reaping of
-    // the ring (under callgrind, after each poll), and the looks of the watchdog.
+    // These settings remove instructions whose number depends on the clock: those for spinning, for
+    // reaping the ring (under callgrind, after each poll), and for the looks of the watchdog.
     let builder = Runtime::builder()
         .vcpus(1)
         .spin(Duration::ZERO)
@@ -303,8 +303,8 @@ fn echo(times: u32) -> io::Result<()> {
     })
 }
 
-/// Like `echo`, with the calls of a server: requests are received into buffers of the runtime, and
-/// replies are written through the ring.
+/// Like `echo`, but with the calls that a server makes. Requests are received into the runtime's
+/// buffers, and replies are written through the ring.
 fn request(times: u32) -> io::Result<()> {
     static REPLY: [u8; 64] = [7; 64];
     on_one_vcpu(async move {

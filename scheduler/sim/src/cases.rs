@@ -1,10 +1,10 @@
-//! Generators of cases: machines, workloads and interleavings. `proptest` shrinks a case that
-//! breaks a law.
+//! Generators of cases, which consist of a machine, a workload and an interleaving. `proptest`
+//! shrinks a case that breaks a law.
 //!
-//! Cases are small: two or three vCPUs and a few coroutines are enough to show most violations, and
-//! a million such cases run in minutes. One in eight has up to the largest number of vCPUs of
-//! [`Family::SEVERAL`], one in four has a floor. The distributions of computing time are fixed,
-//! exponential and bimodal.
+//! Cases are small, because two or three vCPUs and a few coroutines are enough to show most
+//! violations, and a million such cases run in minutes. One case in eight may have as many vCPUs as
+//! its [`Family`] allows; one case in four has a floor. The distributions of computing time are
+//! fixed, exponential and bimodal.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ impl Family {
         preemption: false,
         set_back: false,
     };
-    /// Two to four vCPUs, in a share of the cases up to 16, whose polls are not interrupted.
+    /// Two to four vCPUs, or up to 16 in one case of eight, whose polls are not interrupted.
     pub const SEVERAL: Family = Family {
         vcpus: (2, 16),
         preemption: false,
@@ -97,7 +97,7 @@ pub fn cases(family: Family) -> impl Strategy<Value = Case> {
 /// Half an hour in nanoseconds.
 const HALF_AN_HOUR: u64 = 1_800_000_000_000;
 
-/// Largest number of vCPUs of most cases.
+/// Largest number of vCPUs in most cases.
 const FEW_VCPUS: usize = 4;
 
 fn machine(family: Family) -> impl Strategy<Value = Machine> {
@@ -127,7 +127,7 @@ fn machine(family: Family) -> impl Strategy<Value = Machine> {
     })
 }
 
-/// Generates a floor that splits the levels of most programs.
+/// Generates a floor that begins between the levels that most programs use.
 fn floor() -> impl Strategy<Value = Floor> {
     let from = prop_oneof![Just(Level::at::<11>()), Just(Level::at::<12>())];
     let percent = prop_oneof![1..=99_u8, Just(10)];
@@ -215,7 +215,7 @@ impl fmt::Display for Counterexample {
 /// ends its case without an error.
 ///
 /// # Errors
-/// The smallest case found that breaks any other law.
+/// Returns the smallest case found that breaks a law outside `except`.
 ///
 /// # Panics
 /// Panics if the generator gives up.

@@ -1,8 +1,8 @@
-//! The host of a simulation. At each upcall of the unmodified core the vCPU may stand still while
-//! others continue.
+//! The host of a simulation. Whenever the unmodified core calls the host, the calling vCPU may
+//! stand still while others continue.
 //!
-//! A thread-local holds the world, so that the host and the futures need not contain it, and are
-//! `Send`. An OS thread runs one whole simulation at a time.
+//! A thread-local holds the [`World`] (the state of the simulation), so that the host and the
+//! futures need not contain it and are `Send`. An OS thread runs one whole simulation at a time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
-/// A guard: until it is dropped, this thread simulates the world.
+/// A guard. This thread simulates the world until the guard is dropped.
 pub(crate) struct CurrentWorld;
 
 impl CurrentWorld {
@@ -37,7 +37,7 @@ pub(crate) fn try_world() -> Option<Rc<World>> {
     WORLD.with_borrow(Option::clone)
 }
 
-/// Returns the world of this thread. For coroutines, which run only inside a simulation.
+/// Returns the world of this thread, for coroutines, which run only inside a simulation.
 pub(crate) fn world() -> Rc<World> {
     try_world().expect("coroutines run inside a simulation")
 }
@@ -45,12 +45,14 @@ pub(crate) fn world() -> Rc<World> {
 /// The clock of the CPUs, which may be set back.
 #[derive(Default)]
 pub(crate) struct Clock {
-    /// Sum of the corrections after the clock was set back.
+    /// Time that is added to later readings, so that they do not go back after the clock was set
+    /// back.
     ahead: Cell<u64>,
 }
 
 impl Clock {
-    /// Reading at time 0. A clock that is set back by less does not underflow.
+    /// Reading at time 0. It is larger than the time by which a clock is set back, so that readings
+    /// do not underflow.
     const ZERO: u64 = 1 << 41;
 
     /// Returns the reading at a time.
@@ -95,7 +97,7 @@ unsafe impl Host for SimHost {
             return before;
         };
         let now = world.clock.now(world.machine.set_back, world.now());
-        // As in the runtime, but without a limit on the distance of readings.
+        // As in the runtime, but without a limit on the difference between two readings.
         let behind = before.saturating_sub(now);
         world.clock.ahead.set(world.clock.ahead.get() + behind);
         now + behind

@@ -6,14 +6,16 @@
 //! prevented, and bounds the time for which the core may be in such a state, since the core has
 //! many queues and each of its steps has a cost. The documentation of the crate lists the laws.
 //!
-//! Three times are known of a coroutine that waits:
+//! A *strand* is a thread of the simulated machine (`strand.rs`). Three times are recorded for a
+//! coroutine that waits to be polled:
 //!
-//! * the time of the reason (the wake, the deadline, the arrival): conservation and progress count
-//!   from then on;
-//! * the time when the coroutine became ready, which for a timer or for data is later: progress
+//! * the time of the event that it waited for (a wake, a deadline, an arrival of data), from which
+//!   conservation and progress count;
+//! * the time when the coroutine became ready, which is later for a timer or for data; progress
 //!   counts again from zero then;
-//! * the time when it was *settled*, that is, when the step that made it ready had returned: order
-//!   and truth count from then on, since no other vCPU could see the coroutine earlier.
+//! * the time when the coroutine was *settled*, that is, when the step that made it ready had
+//!   returned; order and truth count from then on, since no other vCPU could see the coroutine
+//!   earlier.
 
 use std::collections::HashMap;
 
@@ -46,9 +48,10 @@ pub(crate) enum Activity {
 pub enum Law {
     /// A less urgent poll began while a more urgent coroutine was ready.
     Order,
-    /// A coroutine waited beside an idle vCPU for longer than *B*.
+    /// A coroutine waited for longer than *B* ([`Machine::conservation_bound`]) while a vCPU was
+    /// idle.
     Conservation,
-    /// A coroutine waited for less urgent work for longer than the theorem allows.
+    /// A coroutine waited while less urgent work ran, for longer than the theorem allows.
     Progress,
     /// The levels of the floor got less than their share, or went ahead of urgent work for longer
     /// than the bound.
@@ -81,7 +84,7 @@ impl std::fmt::Display for Violation {
 /// Longest waits, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LongestWaits {
-    /// Longest wait beside an idle vCPU.
+    /// Longest wait while a vCPU idled all the time.
     pub beside_idle: u64,
     /// Longest wait while less urgent work ran, or a vCPU idled.
     pub behind_less_urgent: u64,
@@ -108,30 +111,30 @@ struct Tracked {
     base: u8,
     /// Coroutine that this one awaits.
     awaits: Option<usize>,
-    /// Coroutines that this one has awaited since it was last blocked: its poll may still lend to
-    /// them.
+    /// Coroutines that this one has awaited since it was last blocked, and to which its poll may
+    /// still lend.
     awaited: Vec<usize>,
     /// vCPU to which the coroutine is pinned.
     home: Option<usize>,
     /// Time until which the coroutine waits for a timer or for data.
     due: Option<u64>,
-    /// Strand that makes the coroutine ready and has not returned from this step yet.
+    /// Strand that is making the coroutine ready, and has not returned from this step yet.
     unsettled: Option<usize>,
-    /// True if the coroutine has yielded, and is in no queue before the next pick of its vCPU.
+    /// True if the coroutine has yielded, and is in no queue until the next pick of its vCPU.
     in_hand: bool,
     /// Position at which the coroutine was last settled.
     settled: Stamp,
     /// Last removal of the coroutine from a queue, and the vCPU that removed it.
     taken: (Stamp, usize),
-    /// Numbers of picks that had begun when the coroutine became ready, and when it was settled; on
-    /// a machine with one vCPU.
+    /// Numbers of picks that vCPU 0 had begun when the coroutine became ready, and when it was
+    /// settled. Used only on a machine with one vCPU.
     ready_pick: u64,
     settled_pick: u64,
-    /// Level of the poll under way, if the poll yields in place.
+    /// Level of the poll under way, if the poll yields and keeps its place in the queue.
     keeps: Option<u8>,
     /// Time of the first poll.
     first: Option<u64>,
-    /// Time for which the coroutine has waited beside an idle vCPU without a break.
+    /// Time for which the coroutine has waited while a vCPU idled without a break.
     beside_idle: u64,
     /// Time for which the coroutine has waited while less urgent work ran, or a vCPU idled.
     behind: u64,
@@ -183,7 +186,7 @@ impl Tracked {
     }
 }
 
-/// A pick of a vCPU.
+/// A pick: a vCPU's choice of the coroutine to poll next.
 #[derive(Clone, Copy, Default)]
 struct Pick {
     began: Stamp,
@@ -203,7 +206,7 @@ pub(crate) struct Laws {
     time: u64,
     /// The bound *B* of the law of conservation.
     bound: u64,
-    /// Longest time for which a coroutine may wait for less urgent work.
+    /// Longest time for which a coroutine may wait while less urgent work runs.
     behind: u64,
     /// True if polls are not interrupted.
     inline: bool,
@@ -214,7 +217,7 @@ pub(crate) struct Laws {
 }
 
 impl Laws {
-    /// Creates the oracle. Without `enabled` it only tracks the coroutines.
+    /// Creates the oracle. Unless `enabled`, it tracks the coroutines but checks no law.
     pub(crate) fn new(machine: &Machine, workload: &Workload, enabled: bool) -> Laws {
         let bound = machine.conservation_bound();
         let longest = workload.longest_poll();
@@ -234,7 +237,8 @@ impl Laws {
             bound,
             inline: machine.preemption.is_none(),
             floor: FloorLaw::new(machine, workload),
-            // With a floor, less urgent work goes ahead for its share of the time.
+            // There is no bound if a poll may take any time, or if a floor lets less urgent work go
+            // ahead for its share of the time.
             behind: if workload.may_block() || machine.floor.is_some() {
                 u64::MAX
             } else {
@@ -251,7 +255,7 @@ impl Laws {
         self.stamps
     }
 
-    // Reports of the world.
+    // Events that the world reports.
 
     /// Records that coroutine `k` is about to be spawned, pinned to `home` if given. Returns false
     /// if it has been spawned before.
@@ -352,8 +356,8 @@ impl Laws {
         }
     }
 
-    /// Records that coroutines which a strand has made ready are visible to all vCPUs; after a pick
-    /// also the coroutine that had yielded.
+    /// Records that the coroutines that a strand has made ready are visible to all vCPUs from now
+    /// on. After a pick (`picked`), this includes the coroutine that had yielded.
     pub(crate) fn settle(&mut self, strand: usize, picked: bool) {
         let stamp = self.stamp();
         let pick = self.picks[0].count;
@@ -375,7 +379,7 @@ impl Laws {
         self.all[k].keeps = picked;
     }
 
-    /// Records that the coroutine that a vCPU has polled has yielded, and is in no queue before the
+    /// Records that the coroutine that a vCPU polled last has yielded, and is in no queue until the
     /// vCPU's next pick.
     pub(crate) fn record_in_hand(&mut self, vcpu: usize) {
         if let Some((k, _)) = self.picks[vcpu].chosen {

@@ -1,35 +1,37 @@
 //! A simulator that runs the unmodified core under a simulated host.
 //!
 //! A simulation has one OS thread, virtual time, and 1 to 128 vCPUs. Each thread of the simulated
-//! machine is a separate stack, a strand (`strand.rs`). A strand runs until it pauses, and an event
-//! loop (`world.rs`) decides which strand continues, and when. So a poll takes as long as its
-//! program says, while other vCPUs poll, wake, steal and park, and a simulation is deterministic.
+//! machine is a *strand*, which has its own stack (`strand.rs`). A strand runs until it pauses, and
+//! an event loop (`world.rs`) decides which strand continues, and when. So a poll takes as long as
+//! its program says, while other vCPUs poll, wake, steal and park, and a simulation is
+//! deterministic.
 //!
-//! **Interleaving.** At every upcall of the core (`host.rs`), every operation of a coroutine and
-//! every step of a vCPU's loop, the strand may stand still while others continue, also while it
-//! holds a lock of the core. The lengths of these delays are part of the case
-//! ([`Workload::delays`]), so that they are generated and shrunk with the case. Between two upcalls
-//! the core runs as one step: the models under `loom` check the orderings of single atomic
-//! operations.
+//! **Interleaving.** At every call of the host by the core (`host.rs`), every operation of a
+//! coroutine and every step of a vCPU's loop, the strand may stand still while others continue,
+//! even while it holds a lock of the core. The lengths of these delays are part of the case
+//! ([`Workload::delays`]), so that they are generated and shrunk with the case. Between two calls
+//! of the host the core runs as one step; the models under `loom` check the orderings of single
+//! atomic operations.
 //!
 //! **The laws**, each with the states that break it; the assumptions are in `ARCHITECTURE.md`:
 //!
-//! * *Order*: a poll begins while a more urgent coroutine that may run there was visibly ready when
-//!   its pick began; on a machine with one vCPU also if the poll overtakes an equal. Polls of a
-//!   floor may go ahead of levels above the floor.
-//! * *Conservation*: a coroutine waits (ready, or its timer due, or its data arrived) beside a vCPU
-//!   that idles all the time, for longer than *B* ([`Machine::conservation_bound`]); or for ever.
-//! * *Progress*: a coroutine waits for too long while a vCPU polls less urgent ones, or idles: for
-//!   longer than *B* plus the longest poll; with preemption, plus three suspensions more; with
-//!   preemption on one vCPU, only *B* plus three suspensions.
+//! * *Order*: a poll begins although a more urgent coroutine that may run there was visibly ready
+//!   when the pick of the poll began. On a machine with one vCPU, a poll that overtakes an equal
+//!   breaks this law, too. Polls of a floor may go ahead of levels above the floor.
+//! * *Conservation*: a coroutine is ready, or its timer is due, or its data has arrived, and it
+//!   waits for ever, or for longer than *B* ([`Machine::conservation_bound`]) while a vCPU idles
+//!   all the time.
+//! * *Progress*: a coroutine waits for too long while a vCPU polls less urgent ones, or idles. The
+//!   bound is *B* plus the longest poll; with preemption, three suspensions more; with preemption
+//!   on one vCPU, only *B* plus three suspensions.
 //! * *Floor*: in some window the floor's levels exceed a bound of
 //!   [`Config::floor`](upshift_core::Config::floor).
-//! * *Truth*: between two steps a ready coroutine is missing in the bitmap; or a vCPU publishes a
-//!   more urgent level than that of its poll, or its poll is not asked to yield to more urgent work
-//!   there; or parked vCPUs are miscounted; or a coroutine that holds a mutex or is awaited is less
-//!   urgent than a waiter, or still has a lent level without a waiter.
+//! * *Truth*: between two steps a ready coroutine is missing from the bitmap; or a vCPU publishes a
+//!   more urgent level than that of its poll; or the poll of a vCPU is not asked to yield to more
+//!   urgent work there; or parked vCPUs are miscounted; or a coroutine that holds a mutex or is
+//!   awaited is less urgent than a waiter, or still has a lent level without a waiter.
 //!
-//! The preemption rule has a separate model, [`suspension`], which runs the unmodified decision of
+//! The preemption rule has a separate model, [`suspension`], which runs the unmodified policy of
 //! `upshift_core::preempt` over random loads.
 //!
 //! ```

@@ -2,8 +2,9 @@
 //! runtime (`sync/mutex.rs`).
 //!
 //! A coroutine counts a mutex among its locks from before it holds the mutex until after the
-//! release. A waiter lends under the lock of the queue, which a holder with waiters takes before it
-//! reports the release. The mutex is handed over to the most urgent waiter.
+//! release. A waiter lends its level while it holds the lock of the queue. A holder with waiters
+//! takes the same lock before it reports the release. The mutex is handed over to the most urgent
+//! waiter.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -19,7 +20,8 @@ use crate::strand::Pause;
 use crate::world::World;
 
 impl World {
-    /// Runs `f` while the lock of the queue of mutex `m` is held, also across steps of the core.
+    /// Runs `f` while the lock of the queue of mutex `m` is held. The lock stays held when other
+    /// strands run in the middle of `f`.
     fn with_queue<R>(&self, m: usize, f: impl FnOnce() -> R) -> R {
         while self.locks.borrow()[m].busy {
             self.pause(Pause::For(20));
@@ -30,7 +32,7 @@ impl World {
         result
     }
 
-    /// Takes mutex `m` for the running coroutine if it is free.
+    /// Takes mutex `m` for the running coroutine if the mutex is free.
     fn try_lock(&self, k: usize, m: usize) -> bool {
         let Some(id) = self.domain.record_lock() else {
             return false;
@@ -47,7 +49,7 @@ impl World {
         free
     }
 
-    /// Hands mutex `m` over to the first of its most urgent waiters, or releases it.
+    /// Hands mutex `m` over to the first of its most urgent waiters, or frees it if nobody waits.
     fn unlock(&self, m: usize) {
         let next = self.with_queue(m, || {
             let next = {
@@ -87,7 +89,7 @@ impl World {
     }
 }
 
-/// A mutex that is held.
+/// A guard of mutex `m`, which is released when the guard is dropped.
 pub(crate) struct MutexGuard {
     m: usize,
 }
@@ -110,7 +112,8 @@ impl Drop for MutexGuard {
 pub(crate) struct LockFuture {
     k: usize,
     m: usize,
-    /// Flag of the entry in the queue, set when the mutex has been handed over to it.
+    /// Flag of this waiter's entry in the queue, set when the mutex has been handed over to the
+    /// waiter.
     granted: Option<AssertSend<Rc<Cell<bool>>>>,
 }
 
@@ -127,7 +130,8 @@ impl LockFuture {
         self.granted.as_ref().is_some_and(|granted| granted.0.get())
     }
 
-    /// Queues for the mutex and lends, if the mutex is not free. Returns false if it is free.
+    /// If the mutex is not free, queues for it and lends to its holder. Returns false if it is
+    /// free.
     fn wait(&mut self, world: &World, cx: &Context<'_>) -> bool {
         let (k, m) = (self.k, self.m);
         world.with_queue(m, || {

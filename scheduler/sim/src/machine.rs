@@ -27,7 +27,7 @@ pub struct Machine {
     /// Time after which a poll is long:
     /// [`Config::long_poll_after`](upshift_core::Config::long_poll_after).
     pub long_poll_after: u64,
-    /// Preemption; `None`: polls are never interrupted.
+    /// Preemption. With `None`, polls are never interrupted.
     pub preemption: Option<Preemption>,
     /// Share of less urgent levels; see [`Config::floor`](upshift_core::Config::floor).
     pub floor: Option<Floor>,
@@ -63,27 +63,28 @@ impl Machine {
         }
     }
 
-    /// Returns the bound *B* of the law of conservation: a poll is known to be long after two
-    /// looks, the first of which may just have missed its beginning; then vCPUs are woken, each of
-    /// which wakes another, so that the number of awake vCPUs doubles in the time of a wake-up.
+    /// Returns the bound *B* of the law of conservation. A poll is known to be long after two
+    /// looks, the first of which may just have missed the beginning of the poll. Then vCPUs are
+    /// woken, each of which wakes another, so that the number of awake vCPUs doubles in the time of
+    /// a wake-up.
     #[must_use]
     pub fn conservation_bound(&self) -> u64 {
         let doublings = u64::from(self.vcpus.next_power_of_two().trailing_zeros());
         3 * self.long_poll_after + (2 + doublings) * (self.wake + self.overhead()) + SLACK
     }
 
-    /// Returns the time that the interleaving, a pick and a theft may add to any span.
+    /// Returns the time that the interleaving, a pick and a steal may add to any span.
     pub(crate) fn slack(&self) -> u64 {
         self.overhead() + SLACK
     }
 
-    /// Returns the time of a pick and a theft under way, which may pass between a decision and its
+    /// Returns the time of a pick and a steal, which may be under way between a decision and its
     /// effect.
     fn overhead(&self) -> u64 {
         self.pick_cost + self.steal_cost
     }
 }
 
-/// Allowance for the delays of an interleaving: generated cases have fewer than 80 delays of at
+/// Allowance for the delays of an interleaving. Generated cases have fewer than 80 delays of at
 /// most 255 ns each, and most delays are shorter.
 const SLACK: u64 = 20_000;

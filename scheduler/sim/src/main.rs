@@ -14,7 +14,7 @@ const FAMILIES: [(&str, Family); 4] = [
     ("several", Family::SEVERAL),
     ("several-preemptible", Family::SEVERAL.preemptible()),
 ];
-/// Number of cases in a chunk, which has its own seed and prints a line of progress.
+/// Number of cases in a chunk. Each chunk has its own seed and prints a line of progress.
 const CHUNK: u32 = 10_000;
 
 /// Runs the core under a simulated host

@@ -12,7 +12,7 @@ use crate::scale::Point;
 /// Plots `figure` of all points against the load, and writes the plot to the file `to`.
 ///
 /// # Errors
-/// Errors of writing the file.
+/// Returns an error if the file cannot be written.
 pub fn draw(
     points: &[Point],
     title: &str,

@@ -1,8 +1,9 @@
-//! Preemption: the watcher of a vCPU, and the change of the strand that serves it.
+//! Preemption, that is, the watcher of a vCPU, and the change of the strand (the simulated thread)
+//! that serves the vCPU.
 //!
-//! The rule is that of `docs/preemption.md`: for more urgent work, or for an arrival whose level is
-//! not known yet, a poll is suspended once it has run for as long as a suspension costs; for an
-//! equal, after its quantum.
+//! The rule is that of `docs/preemption.md`. If more urgent work waits, or an arrival whose level
+//! is not known yet, a poll is suspended once it has run for as long as a suspension costs. If an
+//! equal waits, the poll is suspended after its quantum.
 
 use std::rc::Rc;
 
@@ -14,7 +15,7 @@ use crate::strand::Pause;
 use crate::world::{Event, World};
 
 impl World {
-    /// Schedules looks of a vCPU's watcher at the times after which the poll under way may be
+    /// Schedules looks of a vCPU's watcher for the times after which the poll under way may be
     /// suspended. Called when another coroutine may wait for the end of that poll.
     pub(crate) fn supervise(&self, vcpu: usize) {
         let Some(preemption) = self.machine.preemption else {
@@ -37,7 +38,8 @@ impl World {
         }
     }
 
-    /// Lets the watcher look at a poll.
+    /// Lets the watcher of a vCPU look at the poll with number `poll`. The watcher suspends the
+    /// poll if the poll must give way.
     pub(crate) fn watch(self: &Rc<World>, vcpu: usize, poll: u64) {
         let cpu = &self.cpus[vcpu];
         let Some(preemption) = self.machine.preemption else {
@@ -48,13 +50,13 @@ impl World {
         }
         let owner = self.strand(cpu.owner.get());
         let Some(until) = owner.until.get() else {
-            // The poll is in the middle of a step or of a wake: the watcher looks again soon.
+            // The poll is in the middle of a step or of a wake, so the watcher looks again soon.
             return self.add_event(self.now() + 1_000, Event::Watch { vcpu, poll });
         };
         if until <= self.now() || !self.must_give_way(vcpu, preemption) {
             return cpu.executor.set_arrival_notice(true);
         }
-        // Stops the thread first: voids the event that would continue it.
+        // Stops the poll's strand first, by voiding the event that would continue the strand.
         owner.epoch.set(owner.epoch.get() + 1);
         owner.until.set(Some(until - self.now()));
         self.set_activity(vcpu, Activity::BetweenPolls);
@@ -63,7 +65,8 @@ impl World {
         self.run_outside(move |world| {
             let cpu = &world.cpus[vcpu];
             // SAFETY: the coroutine's strand is paused, and continues only in `hand_over`, after
-            // the coroutine has been picked again.
+            // the coroutine has been picked again. No other strand serves the vCPU until the owner
+            // is set below, and all strands run on one OS thread.
             let id = unsafe { cpu.executor.suspend_current(QueueEnd::Tail) };
             let id = id.expect("the coroutine is in the middle of a poll");
             world.settle();
@@ -90,8 +93,8 @@ impl World {
             || (bitmap & level.bit() != 0 && ran >= preemption.quantum)
     }
 
-    /// Makes the strand of a suspended poll, which has been picked, the owner of the vCPU, and the
-    /// running strand a spare.
+    /// Resumes the suspended poll of coroutine `id`, which has been picked. The poll's strand
+    /// becomes the owner of the vCPU, and the running strand becomes a spare.
     pub(crate) fn hand_over(&self, vcpu: usize, id: CoroutineId) {
         let cpu = &self.cpus[vcpu];
         let strand = cpu.suspended.borrow_mut().remove(&id);

@@ -1,4 +1,5 @@
-//! A simulated coroutine: a future that carries out the steps of a [`Program`](crate::Program).
+//! A simulated coroutine, which is a future that carries out the steps of a
+//! [`Program`](crate::Program).
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -105,7 +106,7 @@ enum Source {
 struct EventWait {
     k: usize,
     source: Source,
-    /// Flag that the end of the wait sets; the first poll registers it.
+    /// Flag that is set at the end of the wait. The first poll registers the flag.
     done: Option<AssertSend<Rc<Cell<bool>>>>,
     deadline: u64,
 }
@@ -133,7 +134,8 @@ impl Drop for AwaitRecord {
 /// A value that never leaves the thread of its simulation.
 pub(crate) struct AssertSend<T>(pub(crate) T);
 
-// SAFETY: a simulation, and every future in it, stays on the OS thread that began it.
+// SAFETY: no value is used by another thread, since a simulation, and every future in it, stays on
+// the OS thread that began the simulation.
 unsafe impl<T> Send for AssertSend<T> {}
 
 impl EventWait {
@@ -216,7 +218,7 @@ impl World {
         let level = Priority::At(level(program.level));
         self.set_spawning(Some(k));
         let spawned = match self.serving_vcpu() {
-            // SAFETY: the future is `Send`, and so is `()`.
+            // SAFETY: the future and its output, `()`, are `Send`.
             Some(vcpu) if program.pinned => unsafe {
                 self.cpus[vcpu].executor.spawn_pinned(carry_out(k), level)
             },

@@ -14,7 +14,8 @@ impl Timeline {
     pub fn recording(&self, name: &str) -> upshift_trace::Timeline {
         let mut recording = upshift_trace::Timeline::new(name);
         recording.vcpus = self.vcpus as u32;
-        // The last vCPU of each coroutine: the thread that suspends a poll serves no vCPU.
+        // The last vCPU of each coroutine, which is needed because the thread that suspends a poll
+        // serves no vCPU.
         let mut places: Vec<u32> = Vec::new();
         for &(time, vcpu, entry) in &self.entries {
             let by = vcpu.map(|vcpu| vcpu as u32);

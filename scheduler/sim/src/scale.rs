@@ -91,7 +91,7 @@ fn core_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     let machine = Machine::new(vcpus);
     let laws = Laws::new(&machine, &workload, false);
     let world = World::new(machine, workload, laws);
-    // The laws are not checked, so none is broken.
+    // The laws are not checked, so the run returns no violation.
     let _ = world.run();
     let laws = world.laws.borrow();
     let wait = |(k, job): (usize, &Job)| laws.first_polled(k).unwrap_or(job.arrives) - job.arrives;

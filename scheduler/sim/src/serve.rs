@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// Wakes the waiters for timers of a vCPU that are due, and for data that has arrived there.
+    /// Wakes the waiters for the due timers of a vCPU, and for the data that has arrived there.
     /// Returns true if it has woken any.
     fn reap(&self, vcpu: usize) -> bool {
         let cpu = &self.cpus[vcpu];
@@ -128,7 +128,7 @@ impl World {
                 self.schedule(cpu.owner.get(), delay + self.machine.wake);
             }
         } else {
-            // A wake came before the wait, which ends at once.
+            // A wake came before the wait, so the wait ends at once.
             self.end_wait(vcpu, 0);
         }
         self.pause(Pause::Wait);
@@ -151,8 +151,9 @@ impl World {
         found
     }
 
-    /// Delivers data to the ring of a vCPU. This ends the wait of the vCPU or, if it is in a long
-    /// poll, of a parked vCPU, which watches the rings of vCPUs in long polls.
+    /// Delivers data to the ring of a vCPU, and ends the vCPU's wait. If the vCPU is in a long
+    /// poll, ends the wait of a parked vCPU instead, since parked vCPUs watch the rings of vCPUs in
+    /// long polls.
     pub(crate) fn handle_arrival(&self, vcpu: usize, operation: usize) {
         let cpu = &self.cpus[vcpu];
         cpu.ring.borrow_mut().push_back(operation);
@@ -167,7 +168,7 @@ impl World {
         self.supervise(vcpu);
     }
 
-    /// Ends the wait of a vCPU, if it waits, in `delay` nanoseconds.
+    /// Ends the wait of a vCPU in `delay` nanoseconds, if the vCPU waits.
     pub(crate) fn end_wait(&self, vcpu: usize, delay: u64) {
         let cpu = &self.cpus[vcpu];
         if cpu.waits.get() && !cpu.waking.replace(true) {

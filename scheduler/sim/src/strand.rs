@@ -1,8 +1,9 @@
-//! Strands: each thread of the simulated machine is a stack, and all stacks share one OS thread.
+//! Strands, which are the threads of the simulated machine. Each strand has its own stack, and all
+//! strands share one OS thread.
 //!
 //! A poll is one call into the core. A strand can pause in the middle of a poll, or of any step of
-//! the core, and keeps its stack while other vCPUs run. Exactly one strand runs at a time; it runs
-//! until it pauses, and only the [event loop](crate::world) resumes it. So a simulation is
+//! the core, and keeps its stack while other vCPUs run. Exactly one strand runs at a time. It runs
+//! until it pauses, and only the [event loop](crate::world) resumes it, so that a simulation is
 //! deterministic.
 //!
 //! A strand serves one vCPU for its whole life, or no vCPU (a thread from outside, a watcher). One
@@ -37,7 +38,7 @@ pub(crate) enum Pause {
 
 type Stack = Coroutine<(), Pause, (), DefaultStack>;
 
-/// A stack and its state.
+/// A strand, with its stack and its state.
 pub(crate) struct Strand {
     stack: Cell<Option<Stack>>,
     yielder: Cell<*const Yielder<(), Pause>>,
@@ -80,7 +81,7 @@ impl Strand {
         })
     }
 
-    /// Runs the strand until it pauses; `None` when it has ended.
+    /// Runs the strand until it pauses. Returns `None` when the strand has ended.
     pub(crate) fn resume(&self) -> Option<Pause> {
         let mut stack = self.stack.take()?;
         match stack.resume(()) {
@@ -97,8 +98,8 @@ impl Strand {
 
     /// Pauses the strand. Called on the strand itself.
     pub(crate) fn pause(&self, pause: Pause) {
-        // SAFETY: the strand set the pointer when it began; the yielder lives as long as the
-        // strand's stack, on which the caller runs.
+        // SAFETY: the pointer is valid, since the strand set it when it began, and the yielder
+        // lives as long as the strand's stack, on which the caller runs.
         unsafe { &*self.yielder.get() }.suspend(pause);
     }
 }

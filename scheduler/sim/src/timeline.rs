@@ -1,10 +1,12 @@
-//! The events of a simulation, and their display as text: a line per event, with a column per vCPU.
+//! The events of a simulation, and their display as text, with a line per event and a column per
+//! vCPU.
 
 use std::fmt;
 
 use upshift_core::{Level, Step};
 
-/// Largest number of vCPUs that are shown as columns; with more, the text only lists the events.
+/// Largest number of vCPUs that are shown as columns. With more vCPUs, the text only lists the
+/// events.
 const COLUMNS: usize = 8;
 
 /// An event.

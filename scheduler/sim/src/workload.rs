@@ -97,8 +97,9 @@ impl Program {
 pub struct Workload {
     /// The coroutines.
     pub programs: Vec<Program>,
-    /// The interleaving: at the *n*-th point where other strands may run, the strand stands still
-    /// for the *n*-th number of nanoseconds. After the last number, strands do not stand still.
+    /// The interleaving. At the *n*-th point where other strands (simulated threads) may run, the
+    /// running strand stands still for the *n*-th number of nanoseconds. After the last number,
+    /// strands do not stand still.
     pub delays: Vec<u8>,
 }
 
@@ -112,7 +113,7 @@ impl Workload {
         }
     }
 
-    /// Returns *P*: the longest possible poll.
+    /// Returns *P*, the length of the longest possible poll.
     #[must_use]
     pub fn longest_poll(&self) -> u64 {
         self.programs
@@ -122,7 +123,7 @@ impl Workload {
             .unwrap_or(0)
     }
 
-    /// Returns true if any poll waits for the exit of a coroutine: the length of polls is then
+    /// Returns true if any poll waits for the exit of a coroutine, so that the length of polls is
     /// unbounded.
     #[must_use]
     pub fn may_block(&self) -> bool {

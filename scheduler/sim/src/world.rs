@@ -1,4 +1,5 @@
-//! The world of a simulation: virtual time, the pending events, the vCPUs and their strands.
+//! The world of a simulation: virtual time, the pending events, the vCPUs and their strands (the
+//! simulated threads, `strand.rs`).
 //!
 //! The event loop takes the earliest event, moves the clock to it and lets one strand run until it
 //! pauses. Events of the same time run in the order of their creation. Between two events the
@@ -20,7 +21,7 @@ use crate::machine::Machine;
 use crate::strand::{Pause, Strand};
 use crate::workload::Workload;
 
-/// Largest number of events of a case with bounded work: if there are more, the vCPUs spin.
+/// Largest number of events of a case with bounded work. If there are more events, the vCPUs spin.
 const MOST_EVENTS: u64 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +41,7 @@ pub(crate) enum Event {
 /// A waiter: the flag that ends its wait, and the waker to call when the flag has been set.
 pub(crate) type Waiter = (Rc<Cell<bool>>, Waker);
 
-/// The host's state of a vCPU.
+/// The host's state for a vCPU.
 pub(crate) struct Cpu {
     pub(crate) executor: Rc<Executor<SimHost>>,
     /// Strand that serves the vCPU.
@@ -73,7 +74,7 @@ pub(crate) struct Channel {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum End {
     No,
-    /// The case has ended: all coroutines are cancelled, and computing takes no time.
+    /// The case has ended. All coroutines are cancelled, and computing takes no time.
     Draining,
     /// All coroutines have exited, and the strands return.
     Finished,
@@ -174,8 +175,8 @@ impl World {
         world
     }
 
-    /// Records a law that was broken in the middle of a strand: the event loop returns it before
-    /// the next event.
+    /// Records a violation that was found while a strand ran. The event loop returns the violation
+    /// before the next event.
     pub(crate) fn report(&self, result: Result<(), Violation>) {
         if let Err(violation) = result {
             self.broken.borrow_mut().get_or_insert(violation);
@@ -227,8 +228,8 @@ impl World {
         }
     }
 
-    /// Ends all coroutines, in any state, and all strands. A world whose vCPUs spin is leaked: its
-    /// stacks cannot be unwound.
+    /// Ends all coroutines, in any state, and all strands. A world whose vCPUs spin is leaked,
+    /// because its stacks cannot be unwound.
     fn drain(self: &Rc<World>) -> Result<(), Violation> {
         self.end.set(End::Draining);
         self.domain.close();
@@ -245,7 +246,7 @@ impl World {
             self.events_until_quiet()
         });
         match ended {
-            // Dropped to break the cycle: strands refer to this world.
+            // Dropped to break the reference cycle, since strands refer to this world.
             Ok(()) => drop(self.strands.take()),
             Err(_) => std::mem::forget(self.clone()),
         }
@@ -430,7 +431,7 @@ impl World {
         }
     }
 
-    /// Records that coroutines which the running strand has made ready are visible to all vCPUs
+    /// Records that the coroutines that the running strand has made ready are visible to all vCPUs
     /// from now on.
     pub(crate) fn settle(&self) {
         let strand = self.running.borrow().as_ref().map(|strand| strand.index);

@@ -73,7 +73,8 @@ fn truth_across_vcpus() {
     holds(Law::Truth, Family::SEVERAL);
 }
 
-/// The clock of a CPU may restart when the machine wakes from sleep.
+/// The laws hold even if the clock of a CPU is set back once, as it may be when the machine wakes
+/// from sleep.
 #[test]
 fn all_laws_hold_when_the_clock_is_set_back() {
     for family in [Family::ONE, Family::SEVERAL] {
@@ -85,8 +86,9 @@ fn all_laws_hold_when_the_clock_is_set_back() {
     }
 }
 
-/// A waiter to which a mutex is handed over may have become less urgent since it queued, and the
-/// waiters behind it have lent to the previous holder. (A shrunk case.)
+/// A waiter to which a mutex is handed over may have become less urgent since it queued. The
+/// waiters behind it have lent their levels to the previous holder, so the new holder must be lent
+/// these levels at the handover. (A shrunk case.)
 #[test]
 fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
     const LONG: u64 = 2_000_000;
@@ -101,8 +103,8 @@ fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_the_waiters_behind_it()
     .unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// A poll that cannot be interrupted counts as being as urgent as at its beginning, for coroutines
-/// that wait for it.
+/// For coroutines that wait for a poll that cannot be interrupted, the poll counts as urgent as it
+/// was at its beginning, so the simulation reports no violation.
 #[test]
 fn a_poll_that_makes_itself_less_urgent_counts_at_its_first_level() {
     const LONG: u64 = 2_000_000;
@@ -135,7 +137,7 @@ fn a_waiter_that_becomes_more_urgent_while_it_queues_for_a_mutex_has_its_new_lev
     simulate(Machine::new(4), workload).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// Batch work and urgent work, both without end, stay within both bounds.
+/// Batch work in the floor and urgent work, both without end, stay within both bounds of the floor.
 #[test]
 fn a_floor_holds_beside_endless_urgent_work() {
     let work = |level, length| {

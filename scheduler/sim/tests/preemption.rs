@@ -33,8 +33,8 @@ fn shape(service: Service, levels: Levels, percent: u64) -> Shape {
     }
 }
 
-/// Returns the mean wait for less urgent polls, divided by that of the ideal decision, which knows
-/// the lengths of polls.
+/// Returns the mean wait for less urgent polls, divided by the mean wait under the ideal decision,
+/// which knows the lengths of polls.
 fn mean_ratio(service: Service) -> f64 {
     let mut load = shape(service, Levels::Same, 10).load();
     let mut at = 0;
@@ -48,7 +48,7 @@ fn mean_ratio(service: Service) -> f64 {
         at += 2 * arrival.service + 2 * SHARE * C;
     }
     let outcome = check(&load).unwrap();
-    // A stale look between two polls begins a rest.
+    // Arrivals during a rest are left out; a stale look between two polls begins a rest.
     let noticed =
         |wait: &&Wait| wait.watcher == WatcherState::Listens && !wait.lacked && !wait.turned;
     let waits: Vec<_> = outcome.waits.iter().filter(noticed).collect();
@@ -87,7 +87,7 @@ fn overhead(outcome: &Outcome) -> f64 {
     (suspensions as u64 * C) as f64 / outcome.end as f64
 }
 
-/// Theorem 3: suspensions for equals take at most the share of the CPU, for each quantum.
+/// Theorem 3: for each quantum, suspensions for equals take at most their share of the CPU.
 #[test]
 fn quanta_for_equals_cost_at_most_their_share() {
     for service in [
@@ -130,9 +130,9 @@ fn load(arrivals: Vec<Arrival>, late: u64) -> Load {
     }
 }
 
-/// Returns the longest time between two turns beside a poll that does not end: the watcher checks
-/// for due turns every [`MAX_SUSPENSION`], and only a poll that has run for as long since it was
-/// resumed counts as spinning.
+/// Returns the longest time between two turns beside a poll that does not end. The watcher checks
+/// for due turns every [`MAX_SUSPENSION`], and a poll counts as spinning only once it has run for
+/// [`MAX_SUSPENSION`] since it was resumed.
 fn apart(late: u64) -> u64 {
     2 * MAX_SUSPENSION + 2 * C + 3 * late
 }
@@ -166,7 +166,7 @@ fn long_polls_of_a_level_take_turns() {
         let (turns, off) = (outcome.turns[0], outcome.kept_off);
         let suspended = outcome.suspended[0].len() as u64;
         println!("{polls}: {suspended} suspended, {turns} turns, kept off {off}");
-        // Each poll is suspended for the next, which is fresh; then all take turns.
+        // Each poll is suspended for the next, which has not used its quantum; then all take turns.
         assert!(suspended < polls && turns >= 20 * (polls - 1));
         assert!(off <= apart(0), "{polls}: {off}");
     }
@@ -195,8 +195,8 @@ fn a_poll_that_sleeps_is_set_aside() {
     assert_eq!(outcome.set_aside[0], 1);
 }
 
-/// The watcher also rests if, before the timer for a poll expires, the next poll has begun and
-/// another has arrived behind it.
+/// The watcher looks rarely, since it also rests if the next poll has begun, and another has
+/// arrived behind it, before the timer for a poll expires.
 #[test]
 fn short_polls_behind_which_others_always_wait_cause_few_looks() {
     for levels in [1, 2] {

@@ -1,4 +1,5 @@
-//! Cases in which, without looks, work would wait beside an idle vCPU until the end of a long poll.
+//! Cases in which parked vCPUs must look at the other vCPUs. Without these looks, work would wait
+//! until the end of a long poll while a vCPU idles.
 
 use upshift_sim::{Law, Machine, Op, Program, Workload, simulate};
 
@@ -6,8 +7,8 @@ const MS: u64 = 1_000_000;
 /// Far longer than any bound.
 const LONG: u64 = 5 * MS;
 
-/// Asserts that no coroutine waits for longer than the law allows, and that a coroutine does if
-/// parked vCPUs do not look at others.
+/// Asserts that no coroutine waits for longer than the law of conservation allows, and that one
+/// does if parked vCPUs do not look at other vCPUs.
 fn holds_by_looks(programs: impl Into<Vec<Program>>) {
     let machine = Machine::new(2);
     let workload = Workload::new(programs);

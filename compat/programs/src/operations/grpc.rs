@@ -1,4 +1,4 @@
-//! tonic: its health service has a unary call and a streaming call.
+//! Operations of tonic, whose health service has a unary call and a streaming call.
 
 use tokio::sync::Mutex;
 use tonic::Streaming;

@@ -1,4 +1,4 @@
-//! lapin: a message through RabbitMQ and back.
+//! An operation of lapin, which sends a message to RabbitMQ and receives it again.
 
 use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicPublishOptions, QueueDeclareOptions};

@@ -1,4 +1,5 @@
-//! opentelemetry: a span, sent by the OTLP exporter over tonic to a collector of this program.
+//! An operation of opentelemetry, whose OTLP exporter sends a span over tonic to a collector in
+//! this program.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use crate::Result;
 pub const SMALL: &str = "small.txt";
 const BIG: &str = "big.bin";
 const LENGTH: u64 = 256 << 20;
-/// Bytes of a client's read, and the pause after it: 160 kB/s.
+/// Bytes of a client's read, and the pause after it. Together they make 160 kB/s.
 const PIECE: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -67,7 +67,8 @@ pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
 /// Lowers the calling thread's priority. The thread represents the machines of all clients, and
 /// should take as little CPU time from the service and its databases as possible.
 fn lower_priority() {
-    // SAFETY: no pointers; 0 is the calling thread. A thread may always lower its priority.
+    // SAFETY: the call takes no pointers; 0 is the calling thread. A thread may always lower its
+    // priority.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }
 
@@ -96,7 +97,7 @@ impl Downloads {
         self.start.set((bytes, Instant::now()));
     }
 
-    /// Ends the downloads; returns their rate in MB/s.
+    /// Ends the downloads, and returns their rate in MB/s.
     pub fn stop(self) -> Result<u64> {
         let (before, began) = self.start.get();
         let bytes = self.shared.bytes.load(Ordering::Relaxed) - before;

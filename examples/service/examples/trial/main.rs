@@ -1,18 +1,18 @@
-//! Tests the service in the roles of its clients and its partner. The program checks every route,
-//! then measures an urgent request alone, beside the background job, and beside the job and 600
+//! Tests the service by acting as its clients and its partner. The program checks every route, then
+//! measures an urgent request alone, beside the background job, and beside the job and 600
 //! downloads.
 //!
 //! ```text
 //! DATABASE_URL=… REDIS_URL=… cargo run --release --example trial target/release/service
 //! ```
 //!
-//! The partner is an https server of this program, with a certificate of its own making. The
-//! variables are `ROUNDS` (3), `SPAN` (4 seconds per figure) and `NAME` (of the line). The output
-//! is a line of a table: medians over the rounds of p50 and p99, and the range of p99, in
-//! microseconds. Standard error explains the slowest hundredth of the urgent requests: how long the
+//! The partner is an https server in this program, with a self-signed certificate. The variables
+//! are `ROUNDS` (3), `SPAN` (4 seconds per figure) and `NAME` (of the line). The output is a line
+//! of a table: medians over the rounds of p50 and p99, and the range of p99, in microseconds.
+//! Standard error explains the slowest hundredth of the urgent requests. It shows how long the
 //! threads of each group waited for a CPU meanwhile (including threads that do nothing for the
-//! requests).
-//! `cargo xtask compat service` starts the databases and runs the program in each configuration.
+//! requests). `cargo xtask compat service` starts the databases and runs the program in each
+//! configuration.
 
 mod downloads;
 mod partner;

@@ -1,4 +1,4 @@
-//! The partner: an https server that quotes prices.
+//! The partner, which is an https server that quotes prices.
 
 use std::fs;
 use std::net::SocketAddr;

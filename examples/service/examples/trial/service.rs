@@ -43,9 +43,10 @@ impl Service {
         self.child.id()
     }
 
-    /// Sends SIGTERM and waits: the service answers the pending requests and exits.
+    /// Sends SIGTERM and waits until the service has answered the pending requests and has exited.
     pub fn stop(mut self) -> Result<()> {
-        // SAFETY: no pointers; the process is a child that has not been waited for.
+        // SAFETY: the call takes no pointers, and the id still names the child, which has not been
+        // waited for.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         let began = Instant::now();
         while began.elapsed() < TIMEOUT {

@@ -1,4 +1,4 @@
-//! An urgent client: one request after the other, with pauses, on one connection.
+//! An urgent client, which sends one request after the other, with pauses, on one connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -83,8 +83,8 @@ pub fn median(figures: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 /// Requests short time slices, so that the kernel runs this thread as soon as its answer arrives,
-/// even beside busy threads. The measurement is of the service, not of the client. No rights are
-/// needed.
+/// even beside busy threads. Otherwise the delay of this client would count as latency of the
+/// service. No rights are needed.
 fn take_short_slices() {
     #[repr(C)]
     struct Attributes {
@@ -107,7 +107,7 @@ fn take_short_slices() {
         deadline: 0,
         period: 0,
     };
-    // SAFETY: `attributes` is a struct of the size in its first field. A kernel without custom
-    // slices refuses or ignores the request.
+    // SAFETY: the pointer is valid, and the first field of `attributes` contains the size of the
+    // struct. A kernel without custom slices refuses or ignores the request.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }

@@ -1,4 +1,5 @@
-//! A look at MPI, which does the work that destructors have left, and finds completions.
+//! The look at MPI (see `progress.rs`), which does the work that destructors have left, and finds
+//! completions.
 //!
 //! All functions of this module call MPI, under the lock of `job.rs`.
 
@@ -18,7 +19,7 @@ use crate::peers::Peers;
 /// Number of requests per `MPI_Testsome`, which bounds the time under the lock.
 pub(super) const WINDOW: usize = 256;
 
-/// The findings of a look: wakers to call, and ranks that the completions concern.
+/// What a look has found: wakers to call, and ranks that the completions concern.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) wakers: Vec<Waker>,
@@ -217,8 +218,8 @@ impl Table {
             found.events += 1;
             let busy = self.slots[index as usize].busy.as_mut();
             let busy = busy.expect("the slot was occupied above");
-            // This drops a communicator, but not its last handle: the completion contains another
-            // handle.
+            // This drops a communicator, but not its last handle, since the completion contains
+            // another handle.
             busy.stage = Stage::Done(completion);
             found.wakers.extend(busy.waker.take());
             let level = busy.level;

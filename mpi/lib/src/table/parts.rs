@@ -12,10 +12,10 @@ use crate::peers::Peers;
 /// The buffer of an operation, and other values that are needed at its end.
 pub(crate) type Payload = Box<dyn Any + Send>;
 
-/// The treatment of an operation whose future was dropped.
+/// What happens to an operation whose future was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The operation runs to its end in the background: sends and collectives.
+    /// The operation, a send or a collective, runs to its end in the background.
     Completes,
     /// The operation is cancelled.
     Receive,
@@ -29,7 +29,7 @@ pub(crate) struct Completion {
     pub(crate) request: Option<sys::MPI_Request>,
 }
 
-// SAFETY: an MPI handle is a name, which any thread may keep; it is used only under the lock.
+// SAFETY: any thread may keep an MPI handle, and the handle is passed to MPI only under the lock.
 unsafe impl Send for Completion {}
 
 /// The status of a receive; it has no meaning for other operations.
@@ -77,7 +77,7 @@ pub(crate) struct Matched {
     pub(crate) status: sys::MPI_Status,
 }
 
-// SAFETY: an MPI handle is a name, as in `Completion`.
+// SAFETY: any thread may keep the MPI handle, as in `Completion`.
 unsafe impl Send for Matched {}
 
 /// Returns a matching message, if there is one.

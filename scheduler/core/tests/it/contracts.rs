@@ -12,7 +12,7 @@ use upshift_core::{
     CancelHandle, Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Vcpu, Yielded,
 };
 
-/// Fails to compile if the type has the trait: `choose` is then ambiguous.
+/// Fails to compile if the type has the trait, because `choose` is then ambiguous.
 macro_rules! assert_not {
     ($type:ty: $trait:path) => {
         const _: () = {
@@ -27,7 +27,7 @@ macro_rules! assert_not {
     };
 }
 
-// A coroutine is polled where it was picked: it may be pinned, and not `Send`.
+// A coroutine is polled where it was picked, since it may be pinned and not `Send`.
 assert_not!(Running<'static, TestHost>: Send);
 assert_not!(Running<'static, TestHost>: Sync);
 assert_not!(Yielded<'static, TestHost>: Send);
@@ -102,7 +102,8 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_current_in_its_poll() {
     assert_eq!(*seen.lock().unwrap(), [other, kept, kept, other]);
 }
 
-/// The coroutine has kept its place and used a part of its quantum, which continues.
+/// The coroutine has kept its place and used a part of its quantum. `make_current` does not begin
+/// another quantum.
 #[test]
 fn make_current_changes_nothing_for_the_current_coroutine() {
     let domain = domain(Config::default());
@@ -141,8 +142,8 @@ fn make_current_changes_nothing_for_the_current_coroutine() {
     });
 }
 
-/// Any thread reaches a vCPU through its domain. The coroutine polled there may be gone when
-/// another thread looks.
+/// Any thread reaches a vCPU through its domain. A call of `keep_place` from another thread has no
+/// effect, since the coroutine that is polled may be gone before the call.
 #[test]
 fn only_the_thread_that_polls_keeps_a_place() {
     let domain = domain(Config::default());
@@ -203,7 +204,8 @@ fn times_of_any_length_are_accepted() {
     }
 }
 
-/// The poll runs on and calls `need_preempt`, while no other coroutine is ready.
+/// `need_preempt` is true in a poll whose coroutine is cancelled while the poll runs, even if no
+/// other coroutine is ready.
 #[test]
 fn a_cancelled_poll_is_asked_to_yield() {
     let domain = domain(Config::default());
@@ -231,7 +233,7 @@ fn a_cancelled_poll_is_asked_to_yield() {
         handles.send((domain.clone(), own)).unwrap();
         assert_eq!(run(&vcpu, 10), 2);
         assert!(computes.is_finished());
-        // Polls of other coroutines are not asked.
+        // Polls of other coroutines are not asked to yield.
         let after = domain.spawn(async move { assert!(!ask()) }, at(7)).unwrap();
         assert_eq!(run(&vcpu, 10), 1);
         assert!(after.is_finished());

@@ -1,8 +1,9 @@
 //! Tests of the core under a test host: traces of its steps, random operations, races, and limits
 //! of safe code.
 //!
-//! They are one program, so that it is built once and Miri reads the core once. Tests that measure
-//! time, and models, are separate programs.
+//! The tests are one program, so that it is built once and Miri reads the core once. Tests that
+//! measure time, and models, are separate programs. Invariants have the numbers that the
+//! documentation of `upshift_core` gives them.
 
 #![cfg(not(loom))]
 

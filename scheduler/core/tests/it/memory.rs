@@ -1,4 +1,4 @@
-//! The lifetime of a future's memory.
+//! Tests of when the memory of a future is freed.
 
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -15,7 +15,7 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: no thread claims to serve a vCPU; memory comes from the global allocator.
+// SAFETY: `current` returns no vCPU, and `allocate` passes the layout to the global allocator.
 unsafe impl Host for Counting {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {

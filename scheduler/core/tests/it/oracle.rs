@@ -44,7 +44,7 @@ enum Op {
     Cancel(usize),
 }
 
-/// An operation, the vCPU on which it happens, and whether its thread serves that vCPU.
+/// An operation, the vCPU that it concerns, and whether it is made by a thread that serves no vCPU.
 #[derive(Clone, Debug)]
 struct Step {
     op: Op,
@@ -106,7 +106,8 @@ struct Modelled {
     cancelled: bool,
     acts: VecDeque<Act>,
     polls: usize,
-    /// Levels that the coroutine has left in an inbox, whose bits may stay set until its next poll.
+    /// Levels that the coroutine had in an inbox and has no longer. Their bits may stay set until
+    /// its next poll.
     left: u64,
 }
 
@@ -136,7 +137,7 @@ impl Model {
         self.all[k].place = Place::Queue;
     }
 
-    /// Wakes a coroutine. `inbox`: from a thread that serves no vCPU.
+    /// Wakes a coroutine. `inbox` is true if the wake comes from a thread that serves no vCPU.
     fn wake(&mut self, k: usize, inbox: bool, cancel: bool) -> Result<(), Dead> {
         let state = &mut self.all[k];
         state.cancelled |= cancel;
@@ -290,7 +291,7 @@ impl Real {
         let future = self.future(acts);
         let handle = match pinned {
             None => self.domain.spawn(future, options),
-            // SAFETY: the future is `Send`.
+            // SAFETY: the future and its output are `Send`.
             Some(vcpu) => unsafe { self.vcpus[vcpu].spawn_pinned(future, options) },
         };
         let handle = handle.unwrap();
@@ -298,7 +299,7 @@ impl Real {
         self.handles.push(handle);
     }
 
-    /// Ends all coroutines, which breaks the cycle of domain and futures.
+    /// Ends all coroutines, which breaks the reference cycle between the domain and the futures.
     fn finish(self) {
         self.domain.close();
         while self.domain.cancel_all() != 0 {
@@ -335,7 +336,7 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
                     start: *start,
                     ..SpawnOptions::default()
                 };
-                // Spawned by a thread that does not serve the vCPU: the coroutine goes through the
+                // The spawning thread does not serve the vCPU, so the coroutine goes through the
                 // inbox.
                 real.spawn(options, pinned, acts);
                 model.all.push(Modelled {
@@ -392,10 +393,10 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
                 prop_assert_eq!(result, model.reprio(n % count, *l));
             }
         }
-        // Invariant 5.
+        // Invariant 5: the bitmap shows the levels that have a ready coroutine.
         let (real_bits, bits) = (real.domain.bitmap(), model.bitmap());
         prop_assert_eq!(real_bits & !(model.late() & !bits), bits);
-        // Invariant 2.
+        // Invariant 2: each coroutine has the polls that its wakes account for.
         let polls: Vec<usize> = model.all.iter().map(|state| state.polls).collect();
         prop_assert_eq!(&*real.polls.lock().unwrap(), &polls);
     }

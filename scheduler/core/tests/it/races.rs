@@ -1,5 +1,5 @@
 //! Races of two threads, most of them at the end of a coroutine, a vCPU or a domain, each in the
-//! smallest program that has it. Under Miri each round has another schedule.
+//! smallest program that has the race. Under Miri each round has another schedule.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,8 +45,9 @@ fn the_last_waker_may_be_dropped_while_its_domain_is_dropped() {
     }
 }
 
-/// The domain is dropped as soon as the last slot is back, while the function that gave it back has
-/// not returned. Miri detects a use after that.
+/// The domain is dropped as soon as the last slot has been given back, although the function that
+/// gave the slot back has not returned. That function must not use the domain any more; Miri
+/// detects such a use.
 #[test]
 fn a_domain_may_be_dropped_while_its_last_slot_is_being_given_back() {
     let domain = domain(Config::default());
@@ -178,8 +179,8 @@ fn reprio_is_not_lost_while_its_coroutine_moves_to_another_vcpu() {
         assert!(a.prepare_park());
         let d = domain.clone();
         let thread = thread::spawn(move || d.reprio(id, level(3)).unwrap());
-        // `a` is parked: the coroutine moves, unless its new level, published before the move, has
-        // ended the wait of `a`.
+        // `a` is parked, so the coroutine moves, unless its new level, published before the move,
+        // has ended the wait of `a`.
         serving(&b, || domain.wake(id).unwrap());
         thread.join().unwrap();
         let moved = a.is_parked();
@@ -196,7 +197,7 @@ fn a_wake_may_come_while_its_vcpu_retires() {
         let domain = domain(Config::default());
         let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let handle = serving(&a, || domain.spawn(block_once(), at(7))).unwrap();
-        // SAFETY: the future is `Send`.
+        // SAFETY: the future and its output are `Send`.
         let pinned = unsafe { a.spawn_pinned(block_once(), at(7)) }.unwrap();
         run(&a, 10);
         let (d, ids) = (domain.clone(), [handle.id(), pinned.id()]);

@@ -1,5 +1,6 @@
 //! Theorem 2 (d) of `docs/preemption-proofs.md`: suspended coroutines of a level go before fresh
-//! ones of that level once per `suspended_delay`, however many are suspended.
+//! ones (those that are ready and not suspended) of that level once per `suspended_delay`, however
+//! many are suspended.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -8,7 +9,7 @@ use crate::support::{Server, at, domain, run, yield_now};
 use proptest::prelude::*;
 use upshift_core::{Config, CoroutineId, Picked, QueueEnd};
 
-/// Resumptions while fresh coroutines were ready: time, length and coroutine.
+/// Resumptions while fresh coroutines were ready, each with its time, its length and the coroutine.
 #[derive(Default)]
 struct Resumptions(Vec<(u64, u64, CoroutineId)>);
 
@@ -98,13 +99,14 @@ proptest! {
         let turn = *turns.iter().max().unwrap();
         // Resumptions before the first fresh coroutine and after the last do not count.
         let runs: Vec<_> = runs.into_iter().filter(|go| (begun..ended).contains(&go.0)).collect();
-        // The fresh coroutine gets the rest of the time: there is at most one resumption per delay.
+        // The fresh coroutine gets the rest of the time, since there is at most one resumption per
+        // delay.
         for pair in runs.windows(2) {
             let apart = pair[1].0 - pair[0].0;
             prop_assert!(apart + poll + turn >= suspended_delay, "{apart} apart: {pair:?}");
         }
-        // A suspended coroutine waits at most until each other has had a turn, with a delay and
-        // a fresh poll before each turn.
+        // A suspended coroutine waits at most until each of the other suspended ones has had a
+        // turn, with a delay and a fresh poll before each turn.
         let most = suspended as u64 * (suspended_delay + poll + turn) + suspended_delay + poll;
         let mut last = std::collections::HashMap::new();
         for &(when, time, id) in &runs {

@@ -1,4 +1,4 @@
-//! The steps that are reported to a tracing host: each step once, in order.
+//! Tests that each step of a coroutine is reported to a tracing host once, in order.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -21,7 +21,8 @@ type Changes = Arc<Mutex<Vec<Change>>>;
 
 struct Tracing(Changes);
 
-// SAFETY: `SERVED` is set only by the tests, each of which has the executor.
+// SAFETY: `current` returns the vCPU that the calling thread has put into `SERVED`. Only tests do
+// so, and each has the vCPU's executor.
 unsafe impl Host for Tracing {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -86,7 +87,7 @@ fn each_step_is_reported_once_in_order() {
     SERVED.set(None);
     domain.wake(id).unwrap();
     SERVED.set(Some(executor.vcpu()));
-    // The wake is absorbed: the coroutine is in the inbox.
+    // The wake has no effect, since the coroutine is in the inbox.
     domain.wake(id).unwrap();
     run(&executor);
     let expected = [
@@ -99,7 +100,7 @@ fn each_step_is_reported_once_in_order() {
         assert_eq!(change.location.file(), file!());
         assert_eq!(change.location.line(), line);
     }
-    // A thread that serves no vCPU made only the `Ready` of the wake from outside.
+    // Only the `Ready` of the wake from outside was made by a thread that serves no vCPU.
     let outside: Vec<_> = seen.iter().map(|change| change.by.is_none()).collect();
     assert_eq!(outside.iter().position(|outside| *outside), Some(6));
     assert_eq!(outside.iter().filter(|outside| **outside).count(), 1);

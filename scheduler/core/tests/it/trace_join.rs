@@ -94,7 +94,7 @@ fn every_output_is_dropped_exactly_once() {
     drop(handle);
     run(&vcpu, 10);
     assert_eq!(drops.count(), 4);
-    // The coroutine is cancelled: there is no output, and the future is dropped.
+    // The coroutine is cancelled, so there is no output, and the future is dropped.
     let handle = spawn();
     handle.cancel();
     run(&vcpu, 10);

@@ -40,7 +40,7 @@ fn invariant_1_order_pinned_and_movable_coroutines_share_one_fifo() {
     for (n, name) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
         let future = trace.say(name);
         if n % 2 == 0 {
-            // SAFETY: the future is `Send`.
+            // SAFETY: the future and its output are `Send`.
             unsafe { vcpu.spawn_pinned(future, at(7)) }
                 .unwrap()
                 .detach();
@@ -124,7 +124,7 @@ fn a_switching_coroutine_is_ready_again_after_every_poll() {
     domain.spawn(trace.say("kernel"), at(20)).unwrap().detach();
     assert_eq!(run(&vcpu, 4), 4);
     assert_eq!(trace.take(), "user user user user");
-    // Its level follows the program that it runs.
+    // The level of the coroutine follows the program that the coroutine runs.
     domain.reprio(handle.id(), level(30)).unwrap();
     assert_eq!(run(&vcpu, 3), 3);
     assert_eq!(trace.take(), "kernel user user");
@@ -231,7 +231,7 @@ fn works(domain: &Domain<TestHost>, ticks: u64, l: u8) -> JoinHandle<(), TestHos
     domain.spawn(work, at(l)).unwrap()
 }
 
-/// The two bounds that `Config::floor` states, each in any window.
+/// Both bounds that `Config::floor` states hold in any window of time.
 #[test]
 fn a_floor_gets_its_share_and_no_more_of_any_time() {
     const QUANTUM: u64 = 500;
@@ -248,7 +248,7 @@ fn a_floor_gets_its_share_and_no_more_of_any_time() {
                     percent,
                     quantum: QUANTUM,
                 }),
-                // No effect beside a floor.
+                // Has no effect if there is a floor.
                 coarse_below: 1_000,
                 ..Config::default()
             });
@@ -271,7 +271,7 @@ fn a_floor_gets_its_share_and_no_more_of_any_time() {
                 assert!(behind <= bound, "{percent} %, {urgent}, {low}: {behind}");
                 assert!(ahead <= bound, "{percent} %, {urgent}, {low}: {ahead}");
             }
-            // The futures own the domain.
+            // Cancelled because the futures own the domain.
             all.iter().for_each(|work| work.cancel());
             run(&vcpu, 10);
         }
@@ -324,7 +324,8 @@ fn ticks_between_two_readings_are_shared_out_by_level() {
             d.host().time.fetch_add(ticks, Ordering::Relaxed);
         }
     };
-    // Polls between readings: one; four of a level; two of that level and two of the next; three.
+    // Polls between two readings of the clock: one; four of a level; two of that level and two of
+    // the next; three.
     let all = [
         (7, &[8][..]),
         (20, &[1, 2, 3, 6, 10, 0]),
@@ -388,7 +389,7 @@ fn a_level_that_was_empty_has_not_starved_when_reprio_fills_it() {
     assert_eq!(vcpu.level_stats(level(5)).starve_ticks, 0);
 }
 
-/// Records its name and yields in place, `times` times.
+/// Records its name and yields in place, that is, keeps its place in the queue, `times` times.
 fn gives_way(trace: &Trace, name: &'static str, times: usize) -> impl Future<Output = ()> + use<> {
     let (trace, mut left) = (trace.clone(), times);
     std::future::poll_fn(move |cx| {
@@ -411,7 +412,7 @@ fn a_coroutine_that_yields_in_place_goes_before_its_equals() {
         let future = gives_way(&trace, name, 2);
         // Whether a coroutine is pinned makes no difference.
         if n == 1 {
-            // SAFETY: the future is `Send`.
+            // SAFETY: the future and its output are `Send`.
             unsafe { vcpu.spawn_pinned(future, at(7)) }
                 .unwrap()
                 .detach();
@@ -431,7 +432,7 @@ fn a_coroutine_that_yields_in_place_goes_before_one_that_arrives_at_the_same_tic
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     let pinned = gives_way(&trace, "pinned", 1);
-    // SAFETY: the future is `Send`.
+    // SAFETY: the future and its output are `Send`.
     unsafe { vcpu.spawn_pinned(pinned, at(7)) }
         .unwrap()
         .detach();

@@ -86,7 +86,7 @@ fn reprio_of_a_blocked_coroutine_counts_at_its_next_wake() {
 fn reprio_moves_a_coroutine_in_the_inbox() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    // Spawned from outside: both are in the inbox.
+    // Both are in the inbox, since they were spawned from outside.
     let first = domain.spawn(async {}, at(20)).unwrap().id();
     let second = domain.spawn(async {}, at(30)).unwrap().id();
     domain.reprio(second, level(10)).unwrap();
@@ -263,7 +263,7 @@ fn a_less_urgent_waiter_for_a_lock_does_not_undo_the_loan_of_another() {
         run(&vcpu, 10);
         assert_eq!(domain.level(holder), Ok(level(5)));
     }
-    // A base level more urgent than the loan wins.
+    // A base level that is more urgent than the lent level counts.
     domain.reprio(holder, level(2)).unwrap();
     assert_eq!(domain.level(holder), Ok(level(2)));
     domain.reprio(holder, level(60)).unwrap();

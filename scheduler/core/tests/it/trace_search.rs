@@ -1,5 +1,5 @@
-//! Tests of looks (`vcpu/search.rs`): which vCPU looks, when, and with which result. The tests set
-//! the clock.
+//! Tests of looks, in which a vCPU searches the other vCPUs for long polls and for work behind them
+//! (`vcpu/search.rs`): which vCPU looks, when, and with which result. The tests set the clock.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -69,7 +69,7 @@ fn a_poll_that_begins_wakes_a_vcpu_that_sleeps() {
         assert!(b.prepare_park());
         assert_eq!(b.sleep_limit(), Some(AFTER));
     });
-    // A vCPU that watches is not woken again.
+    // A vCPU that already wakes to look is not woken again.
     polling(&domain, &a, || assert_eq!(kicked(&domain), []));
 }
 
@@ -125,7 +125,7 @@ fn fruitless_looks_eventually_come_once_a_period() {
             let limit = b.sleep_limit().expect("polls may become long");
             assert!((AFTER..=PERIOD).contains(&limit), "{limit}");
             pass(&domain, limit);
-            // Polls are short: the one under way has just begun.
+            // Polls are short, since the one under way has just begun.
             a.refresh_clock();
             assert!(!b.look(|_| panic!("a short poll is called long")));
             b.charge_fruitless_wait();
@@ -180,7 +180,7 @@ fn one_of_several_idle_vcpus_looks_and_the_next_takes_its_place() {
         assert_eq!(b.sleep_limit(), Some(AFTER));
         assert_eq!((c.sleep_limit(), d.sleep_limit()), (None, None));
         assert_eq!(kicked(&domain), []);
-        // The vCPU that watched has found work.
+        // The vCPU that looked has found work.
         b.unpark();
         polling(&domain, &b, || assert_eq!(kicked(&domain), [2]));
         c.unpark();

@@ -125,7 +125,8 @@ fn a_resumed_coroutine_gets_a_turn_if_fresh_ones_wait() {
         let (server, d) = (Server::of(&vcpu), domain.clone());
         let long = async move {
             let executor = server.get();
-            // SAFETY: the poll continues after it was picked again, two lines on.
+            // SAFETY: the test has one thread, and the poll continues only after it was picked
+            // again, two lines on.
             unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
             if others {
                 d.spawn(async {}, at(level)).unwrap().detach();
@@ -149,7 +150,7 @@ fn suspensions_are_counted() {
     let long = async move {
         let executor = server.get();
         assert_eq!(executor.suspended(), 0);
-        // SAFETY: the poll continues after it was picked again.
+        // SAFETY: the test has one thread, and the poll continues only after it was picked again.
         unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
         assert_eq!(executor.suspended(), 1);
         assert!(matches!(executor.pick(None), Some(Picked::Resume { .. })));
@@ -436,7 +437,7 @@ fn a_panic_in_the_destructor_of_a_future_is_reported() {
 fn a_panic_in_the_destructor_of_an_output_or_a_payload_goes_no_further() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    // Detached before its exit: dropped by the vCPU.
+    // Detached before its exit, so the vCPU drops the output.
     domain
         .spawn(async { PanicsInDrop("output") }, at(20))
         .unwrap()
@@ -445,7 +446,7 @@ fn a_panic_in_the_destructor_of_an_output_or_a_payload_goes_no_further() {
         .spawn(async { panic_any(PanicsInDrop("payload")) }, at(20))
         .unwrap()
         .detach();
-    // Detached after its exit: dropped with the handle.
+    // Detached after its exit, so the output is dropped with the handle.
     let late = domain
         .spawn(async { PanicsInDrop("output") }, at(20))
         .unwrap();
@@ -518,7 +519,7 @@ fn a_poll_that_is_suspended_for_urgent_work_resumes_first() {
         for (level, name) in [(20, "equal"), (10, "urgent")] {
             d.spawn(t.say(name), at(level)).unwrap().detach();
         }
-        // SAFETY: the poll continues after it was picked again.
+        // SAFETY: the test has one thread, and the poll continues only after it was picked again.
         let me = unsafe { executor.suspend_current(QueueEnd::Head) }.unwrap();
         loop {
             match executor.pick(None) {
@@ -541,7 +542,8 @@ fn a_coroutine_that_is_set_aside_is_in_no_queue_until_it_resumes() {
     let (server, d) = (Server::of(&vcpu), domain.clone());
     let long = async move {
         let executor = server.get();
-        // SAFETY: the poll continues after it was picked again; the domain is held.
+        // SAFETY: the test has one thread and holds the domain, and the poll continues only after
+        // it was picked again.
         let aside = unsafe { executor.set_aside_current() }.unwrap();
         let me = aside.id();
         assert_eq!(d.state(me), State::Suspended);
@@ -566,7 +568,7 @@ fn a_suspended_coroutine_is_picked_out_of_turn() {
         let executor = server.get();
         d.spawn(t.say("urgent"), at(2)).unwrap().detach();
         let current = d.current_id().unwrap();
-        // SAFETY: the poll continues after it was picked again.
+        // SAFETY: the test has one thread, and the poll continues only after it was picked again.
         let me = unsafe { executor.suspend_current(QueueEnd::Head) }.unwrap();
         assert_eq!(me, current);
         let picked = executor.pick_suspended(me);

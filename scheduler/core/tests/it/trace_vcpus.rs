@@ -8,7 +8,7 @@ use crate::support::{Drops, Trace, at, block_once, domain, level, run, serving, 
 use upshift_core::{Config, Dead, MAX_VCPUS, Picked, SpawnError, SpawnOptions};
 
 #[test]
-fn spawn_returns_the_reason_of_a_failure() {
+fn spawn_returns_the_reason_for_a_failure() {
     let domain = domain(Config::default());
     assert_eq!(
         domain.spawn(async {}, at(1)).unwrap_err(),
@@ -20,7 +20,7 @@ fn spawn_returns_the_reason_of_a_failure() {
         domain.spawn(async {}, at(1)).unwrap_err(),
         SpawnError::NoVcpu
     );
-    // SAFETY: the future is `Send`.
+    // SAFETY: the future and its output are `Send`.
     let pinned = unsafe { vcpu.spawn_pinned(async {}, at(1)) };
     assert_eq!(pinned.unwrap_err(), SpawnError::Closed);
     let vcpu = domain.add_vcpu().unwrap();
@@ -73,7 +73,7 @@ fn invariant_1_order_holds_across_vcpus() {
     assert_eq!(b.stolen(), 1);
     step(&b);
     assert_eq!(trace.take(), "b15");
-    // Equal: its own first.
+    // At equal levels, `b` polls its own coroutine first.
     step(&b);
     assert_eq!(trace.take(), "b20");
     step(&b);
@@ -132,7 +132,7 @@ fn a_pinned_coroutine_is_never_taken() {
         counter.set(counter.get() + 1);
         t.push(format!("on {index}"));
     };
-    // SAFETY: one thread serves all vCPUs here.
+    // SAFETY: the future need not be `Send`, since one thread serves all vCPUs here.
     let handle = unsafe { a.spawn_pinned(future, at(1)) }.unwrap();
     assert_eq!(step(&b), None);
     assert_eq!(step(&a).unwrap().0, handle.id());
@@ -249,7 +249,7 @@ fn retiring_cancels_pinned_coroutines_and_passes_on_the_rest() {
                 start,
                 ..SpawnOptions::default()
             };
-            // SAFETY: the future is `Send`.
+            // SAFETY: the future and its output are `Send`.
             pinned.push(unsafe { a.spawn_pinned(future, options) }.unwrap());
         }
     }
@@ -317,7 +317,7 @@ fn a_vcpu_has_one_executor_at_a_time() {
     first.retire();
     first.retire();
     assert_eq!(domain.active_vcpus(), 0);
-    // Retired, but a thread may still serve it.
+    // The first vCPU is retired, but a thread may still serve it.
     let second = domain.add_vcpu().unwrap();
     assert_ne!(first.index(), second.index());
     let handle = domain.spawn(block_once(), at(7)).unwrap();

@@ -1,4 +1,4 @@
-//! Trace tests of watchdogs: reads of the poll under way, and reports of its end.
+//! Tests of what a watchdog gets from the core: the poll under way, and the report of its end.
 
 use std::future::Future;
 use std::panic::Location;
@@ -44,7 +44,8 @@ fn a_poll_is_seen_from_another_thread_while_it_lasts() {
     assert_eq!(vcpu.current_poll(), None);
 }
 
-/// Coroutines of one type are spawned from several source positions.
+/// If coroutines of one type are spawned at several source positions, a poll shows the position of
+/// its own coroutine.
 #[test]
 fn coroutines_of_one_type_have_their_own_source_positions() {
     let domain = domain(Config::default());

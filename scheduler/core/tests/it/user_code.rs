@@ -1,6 +1,6 @@
-//! User code (destructors, wakers of other executors) never runs between
-//! [`Host::enter_critical`] and [`Host::leave_critical`], and the code that the end of a
-//! coroutine calls is still part of its poll, so that a host can suspend it.
+//! Tests that user code (destructors, wakers of other executors) never runs between
+//! [`Host::enter_critical`] and [`Host::leave_critical`], and that user code that runs at the end
+//! of a coroutine is still part of the coroutine's poll, so that a host can suspend it.
 //!
 //! [`Host::enter_critical`]: upshift_core::Host::enter_critical
 //! [`Host::leave_critical`]: upshift_core::Host::leave_critical

@@ -1,11 +1,12 @@
-//! A host for models of the whole scheduler: the vCPU that a thread of the model serves is in a
-//! thread-local of the checker, the clock stands still unless a model advances it, and a thread can
-//! wait for a kick of its vCPU.
+//! A host for models of the whole scheduler, which the model checker `loom` runs. A thread-local of
+//! the checker contains the vCPU that a thread of the model serves. The clock stands still unless a
+//! model advances it, and a thread can wait for a kick of its vCPU. Invariants have the numbers
+//! that the documentation of `upshift_core` gives them.
 //!
-//! Bounds: one or two vCPUs, once three; one or two coroutines, at most two threads besides the
-//! first; three preemptions with two threads, two with three. The steps of one thread alone and the
-//! effects of the memory model are not bounded. The checker treats sequentially consistent loads
-//! and stores as acquire and release; only fences are exact.
+//! The bounds of the models are: one or two vCPUs, in one model three; one or two coroutines; at
+//! most two threads besides the first; three preemptions with two threads, two with three. The
+//! steps of one thread alone and the effects of the memory model are not bounded. The checker
+//! treats sequentially consistent loads and stores as acquire and release; only fences are exact.
 
 #![allow(
     dead_code,
@@ -29,12 +30,12 @@ use upshift_core::{
     SpawnOptions, Vcpu,
 };
 
-/// Ticks after which a poll is long, where vCPUs look.
+/// Ticks after which a poll is long, in models in which idle vCPUs look for long polls.
 pub const AFTER: u64 = 50;
 /// Ticks between looks of a vCPU that finds nothing.
 pub const PERIOD: u64 = 20 * AFTER;
-/// Time at which models begin: many periods after the start of the clock, so that a vCPU that was
-/// never served counts as unserved.
+/// Time at which models begin. It is many periods after the start of the clock, so that a vCPU that
+/// was never served counts as unserved.
 const EPOCH: u64 = 1000 * PERIOD;
 
 loom::thread_local! {
@@ -47,11 +48,13 @@ pub struct ModelHost {
     /// True if the locks of vCPUs are biased to their owners.
     biases: bool,
     kicks: [AtomicUsize; 3],
-    /// Wake-up of a kicked vCPU: kept until the vCPU waits, as by an eventfd or an interrupt.
+    /// Wake-up of a kicked vCPU, which is kept until the vCPU waits, as by an eventfd or a pending
+    /// interrupt.
     wakes: [Notify; 3],
 }
 
-// SAFETY: `SERVED` is set only by `serving`, which has the executor.
+// SAFETY: `current` returns a vCPU only inside `serving`, whose caller has the vCPU's executor, and
+// only to the calling thread.
 unsafe impl Host for ModelHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -209,7 +212,7 @@ pub struct Work {
 }
 
 struct Inner {
-    /// Accessed only by polls, so that the checker sees two that overlap.
+    /// Accessed only by polls, so that the checker detects polls that overlap.
     polls: UnsafeCell<usize>,
     /// Written before the wake.
     data: Modelled,
@@ -218,7 +221,7 @@ struct Inner {
     polled: AtomicUsize,
 }
 
-// SAFETY: the checker's cells verify their uses.
+// SAFETY: the checker verifies that no two threads use a cell at once.
 unsafe impl Sync for Inner {}
 
 impl Work {
@@ -238,7 +241,8 @@ impl Work {
     fn future(&self) -> impl Future<Output = ()> + Send + 'static {
         let inner = self.inner.clone();
         poll_fn(move |_| {
-            // SAFETY: a coroutine is polled by one thread at a time; the checker verifies it.
+            // SAFETY: the access is exclusive, since one thread at a time polls a coroutine; the
+            // checker verifies this.
             inner.polls.with_mut(|polls| unsafe { *polls += 1 });
             inner.seen.store(inner.data.load(Relaxed), Relaxed);
             inner.polled.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
-//! A host for tests: the test sets the clock, and the vCPU that a thread serves is in a
-//! thread-local.
+//! A host for tests, in which the test sets the clock, and a thread-local contains the vCPU that a
+//! thread serves.
 
 #![allow(
     dead_code,
@@ -37,13 +37,15 @@ pub struct TestHost {
     pub kicked: Mutex<Vec<usize>>,
     /// vCPUs for which the core called `notify_arrival`.
     pub notified: Mutex<Vec<usize>>,
-    /// Urgency of coroutines that polls made ready on their own vCPU.
+    /// Arguments of `notify_local_arrival`: the urgency of work that a poll made ready on the vCPU
+    /// that runs the poll.
     pub waiting: Mutex<Vec<WaitingWork>>,
-    /// Watched polls, each with the tick of its end.
+    /// Watched polls, each with its end time.
     pub watched: Mutex<Vec<(upshift_core::Poll, u64)>>,
 }
 
-// SAFETY: `SERVED` is set only by `serving`, which has the executor.
+// SAFETY: `current` returns a vCPU only inside `serving`, whose caller has the vCPU's executor, and
+// only to the calling thread.
 unsafe impl Host for TestHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -111,19 +113,19 @@ pub fn serving<R>(executor: &Executor<TestHost>, f: impl FnOnce() -> R) -> R {
 /// Makes the poll under way on this thread keep its place when it yields.
 #[allow(dead_code, reason = "not every test does")]
 pub fn keep_place() {
-    // SAFETY: the executor of a vCPU that is served exists.
+    // SAFETY: the vCPU is alive, since `serving` borrows its executor.
     unsafe { SERVED.get().unwrap().as_ref() }.keep_place();
 }
 
 /// Returns true if the poll under way on this thread is asked to yield.
 pub fn need_preempt() -> bool {
-    // SAFETY: the executor of a vCPU that is served exists.
+    // SAFETY: the vCPU is alive, since `serving` borrows its executor.
     unsafe { SERVED.get().unwrap().as_ref() }.need_preempt()
 }
 
 /// Returns the coroutine that is being polled on this thread's vCPU, and its level.
 pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
-    // SAFETY: the executor of a vCPU that is served exists.
+    // SAFETY: the vCPU is alive, since `serving` borrows its executor.
     let vcpu = unsafe { SERVED.get().unwrap().as_ref() };
     (vcpu.current_id(), vcpu.running_level())
 }
@@ -131,7 +133,7 @@ pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
 /// Returns [`Vcpu::quantum_began`] of the vCPU that the calling thread serves.
 #[allow(dead_code, reason = "not every test asks")]
 pub fn quantum_began() -> u64 {
-    // SAFETY: the executor of a vCPU that is served exists.
+    // SAFETY: the vCPU is alive, since `serving` borrows its executor.
     unsafe { SERVED.get().unwrap().as_ref() }.quantum_began()
 }
 
@@ -237,10 +239,10 @@ pub fn join<T>(
     panic!("the coroutine does not exit");
 }
 
-/// An executor that a future may use, for coroutines that pick and poll others.
+/// A pointer to an executor, for a coroutine that itself picks and polls other coroutines.
 pub struct Server(*const Executor<TestHost>);
 
-// SAFETY: the tests that use `Server` have one thread, and the executor outlives the run.
+// SAFETY: no other thread uses the pointer, since the tests that use `Server` have one thread.
 unsafe impl Send for Server {}
 
 impl Server {
@@ -249,16 +251,16 @@ impl Server {
     }
 
     pub fn get(&self) -> &Executor<TestHost> {
-        // SAFETY: the executor outlives the run.
+        // SAFETY: the pointer is valid, since the executor outlives the run of its coroutines.
         unsafe { &*self.0 }
     }
 
-    /// Suspends the current coroutine in the middle of its poll, and polls others until it is
-    /// resumed.
+    /// Suspends the current coroutine in the middle of its poll, and polls other coroutines until
+    /// the suspended one is resumed.
     pub fn suspend(&self) {
         let executor = self.get();
-        // SAFETY: the poll that calls this continues when the loop below ends, that is, after the
-        // coroutine was picked again.
+        // SAFETY: no other thread serves the vCPU, and the poll that calls this continues only when
+        // the loop below ends, that is, after the coroutine was picked again.
         let me = unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
         loop {
             match executor.pick(None).expect("the suspended poll is ready") {
@@ -269,8 +271,8 @@ impl Server {
     }
 }
 
-/// Ends all coroutines: a coroutine that holds a handle to its own domain keeps itself and the
-/// domain alive.
+/// Ends all coroutines, because a coroutine that holds a handle to its own domain keeps itself and
+/// the domain alive.
 pub fn finish(domain: &Domain<TestHost>, executor: &Executor<TestHost>) {
     domain.close();
     while domain.cancel_all() != 0 {

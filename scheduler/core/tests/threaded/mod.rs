@@ -1,4 +1,4 @@
-//! A host with real threads: each thread serves one vCPU and parks when the vCPU has no work;
+//! A host with real threads. Each thread serves one vCPU and parks when the vCPU has no work;
 //! `kick` unparks the thread. A lost wake shows as a wait that does not end.
 
 #![allow(
@@ -28,7 +28,8 @@ pub struct ThreadHost {
     start: Instant,
 }
 
-// SAFETY: `SERVED` is set only by `serve`, which has the executor.
+// SAFETY: `current` returns a vCPU only inside `serve`, which has the vCPU's executor, and only to
+// the calling thread.
 unsafe impl Host for ThreadHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -84,7 +85,8 @@ impl Stop {
     }
 }
 
-/// Serves the vCPU with the calling thread for a number of polls, or until `stop`; then retires it.
+/// Serves the vCPU with the calling thread for a number of polls, or until `stop`; then retires the
+/// vCPU.
 pub fn serve(
     executor: Executor<ThreadHost>,
     stop: &Stop,

@@ -1,9 +1,10 @@
-//! The law of the floor: the floor's levels get their share of the time, and take at most this
-//! share ahead of urgent work.
+//! The law of the floor, by which the floor's levels get their share of the time, and take at most
+//! this share ahead of urgent work.
 //!
-//! Both bounds hold for *any* window. The largest excess of all windows that end now is computed
-//! from the largest excess of a moment ago: time that counts is added, other time is subtracted,
-//! and an excess below 0 becomes 0, since a shorter window is then the worst.
+//! Both bounds must hold for *any* window of time. The largest excess of all windows that end now
+//! is computed from the largest excess of a moment ago. Time that counts towards the excess is
+//! added, and other time is subtracted. An excess below 0 becomes 0, since a shorter window is then
+//! the worst.
 
 use upshift_core::Floor;
 
@@ -12,13 +13,13 @@ use crate::machine::Machine;
 use crate::workload::Workload;
 use crate::world::World;
 
-/// Use of a vCPU from the beginning of a poll to the next pick.
+/// What a vCPU does from the beginning of a poll to the next pick.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// Between polls, or in a poll above the floor.
     Other,
-    /// A poll of the floor. `ahead` is true if a coroutine above the floor was ready at its
-    /// beginning; `seen` is the bitmap at that time.
+    /// A poll of a level of the floor. `ahead` is true if a coroutine above the floor was ready
+    /// when the poll began; `seen` is the vCPU's bitmap at that time.
     Floor { ahead: bool, seen: u64 },
 }
 
@@ -26,13 +27,15 @@ enum Use {
 pub(super) struct FloorLaw {
     floor: Floor,
     uses: Vec<Use>,
-    /// Excess of polls ahead of urgent work over the share, for each vCPU.
+    /// For each vCPU, the time by which polls of the floor that went ahead of urgent work exceed
+    /// the share.
     ahead: Vec<u64>,
-    /// Time by which the floor is behind its share while it has work; on a machine with one vCPU.
+    /// Time by which the floor is behind its share while it has work. Used only on a machine with
+    /// one vCPU.
     behind: u64,
-    /// *Q* + *P*.
+    /// The bound *Q* + *P*, which is the floor's quantum plus the longest poll.
     bound: u64,
-    /// True if the share is promised: one vCPU, and *f* · *P* ≤ *Q*.
+    /// True if the floor is guaranteed its share *f*, which requires one vCPU, and *f* · *P* ≤ *Q*.
     promises: bool,
 }
 
@@ -42,7 +45,7 @@ impl FloorLaw {
         let floor = machine.floor.filter(|_| !workload.may_block())?;
         let suspensions = 3 * machine.preemption.map_or(0, |p| p.suspension);
         let poll = workload.longest_poll() + suspensions + machine.slack();
-        // A clock that is set back does not show the time of one poll.
+        // If the clock is set back, its readings do not show the time of one poll.
         let unseen = machine.set_back.map_or(0, |_| poll);
         Some(FloorLaw {
             floor,
@@ -59,8 +62,8 @@ impl FloorLaw {
         level >= self.floor.from.get()
     }
 
-    /// Records that a vCPU begins a poll of `level` while the levels in `seen` are ready. `ahead`:
-    /// a coroutine above the floor is ready, too.
+    /// Records that a vCPU begins a poll of `level` while the levels in `seen` are ready. `ahead`
+    /// is true if a coroutine above the floor is ready, too.
     pub(super) fn record_poll(&mut self, vcpu: usize, level: u8, ahead: bool, seen: u64) {
         self.uses[vcpu] = if self.contains(level) {
             Use::Floor { ahead, seen }
@@ -74,8 +77,8 @@ impl FloorLaw {
         self.uses[vcpu] = Use::Other;
     }
 
-    /// Returns the levels that were ready when a poll of the floor began on a vCPU: the poll is not
-    /// asked to yield to them.
+    /// Returns the levels that were ready when a poll of the floor began on a vCPU. The core does
+    /// not ask the poll to yield to these levels.
     pub(super) fn ready_before_poll(&self, vcpu: usize) -> u64 {
         match self.uses[vcpu] {
             Use::Floor { seen, .. } => seen,

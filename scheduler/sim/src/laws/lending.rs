@@ -1,5 +1,5 @@
-//! The law of lent levels: a coroutine that holds a lock, or is awaited, is at least as urgent as
-//! its waiters, and has its own level again without waiters.
+//! The law of lent levels, by which a coroutine that holds a lock, or is awaited, is at least as
+//! urgent as its waiters, and has its own level again once it has no waiters.
 
 use upshift_core::Level;
 
@@ -7,7 +7,7 @@ use super::{Law, Laws, Phase, Violation};
 use crate::world::World;
 
 impl Laws {
-    /// Records that coroutine `k` awaits another one from now on, or no coroutine.
+    /// Records that coroutine `k` awaits coroutine `other` from now on, or none.
     pub(crate) fn record_await(&mut self, k: usize, other: Option<usize>) {
         let before = std::mem::replace(&mut self.all[k].awaits, other);
         self.all[k].awaited.extend(before);
@@ -27,8 +27,9 @@ impl Laws {
         !matches!(self.all[k].phase, Phase::New | Phase::Exited)
     }
 
-    /// Checks that the coroutine that `k` waits for is at least as urgent as `k`. A coroutine that
-    /// is no longer blocked may have another level, which it lends in its next poll.
+    /// Checks that the coroutine that `k` waits for is at least as urgent as `k`. Only a blocked
+    /// `k` is checked, since a coroutine that is no longer blocked may have another level, which it
+    /// lends in its next poll.
     fn check_loan(&self, world: &World, k: usize, to: usize) -> Result<(), Violation> {
         let (from, to_level) = (self.all[k].level, self.all[to].level);
         if self.all[k].phase != Phase::Blocked || !self.lives(to) || to_level <= from {
@@ -73,7 +74,7 @@ impl Laws {
     }
 }
 
-/// Returns the level of a program: its number modulo the number of levels.
+/// Returns the level for a number in a program, which is the number modulo the number of levels.
 pub(crate) fn level(n: u8) -> Level {
     Level::new(n & 63).unwrap_or(Level::DEFAULT)
 }

@@ -1,4 +1,4 @@
-//! The verdicts of the oracle. The laws are checked between any two events, and when a poll begins.
+//! The oracle's checks of the laws, between any two events and when a poll begins.
 
 use upshift_core::Level;
 
@@ -26,7 +26,8 @@ impl Laws {
                 .as_ref()
                 .is_some_and(|floor| floor.contains(level))
         };
-        // A poll of the floor may go ahead of urgent work, as far as the law of the floor allows.
+        // A poll of the floor may go ahead of urgent work, within the bound of the law of the
+        // floor.
         let below = is_below(level);
         let ready_first = |tracked: &Tracked| {
             tracked.is_settled()
@@ -38,7 +39,8 @@ impl Laws {
             && (self.all.iter().enumerate()).any(|(other, tracked)| {
                 other != k && ready_first(tracked) && !is_below(tracked.level)
             });
-        // A poll of the floor is picked from the vCPU's own queues only.
+        // A poll that the floor puts ahead of urgent work is picked from the vCPU's own queues
+        // only, so with several vCPUs a more urgent coroutine of the floor may wait elsewhere.
         let in_order = !urgent_waits || self.picks.len() == 1;
         let alone = self.picks.len() == 1 && !resumed;
         let overtaken = self.all.iter().enumerate().find(|(other, tracked)| {
@@ -62,9 +64,9 @@ impl Laws {
         Err(self.violation(world, Law::Order, what))
     }
 
-    /// Returns the level at which a vCPU polls coroutine `k`. For coroutines that wait for a poll
-    /// that cannot be interrupted, the poll is as urgent as at its beginning, even if its coroutine
-    /// becomes less urgent in the middle.
+    /// Returns the level at which a vCPU polls coroutine `k`. A poll that cannot be interrupted
+    /// counts as at least as urgent as at its beginning, even if its coroutine becomes less urgent
+    /// in the middle.
     fn level_of_poll(&self, vcpu: usize, k: usize) -> u8 {
         let level = self.all[k].level;
         match self.picks[vcpu].chosen {
@@ -148,7 +150,7 @@ impl Laws {
         )
     }
 
-    /// Updates the levels: lending and `reprio` change levels without a reported step.
+    /// Updates the levels, since lending and `reprio` change levels without a reported step.
     fn read_levels(&mut self, world: &World) {
         for k in 0..self.all.len() {
             let tracked = &mut self.all[k];
@@ -170,7 +172,7 @@ impl Laws {
         self.requeue(k);
         let tracked = &mut self.all[k];
         // The coroutine counts as if it had become ready now, since the poll under way may have
-        // become less urgent than it.
+        // become less urgent than the coroutine.
         tracked.behind = 0;
         tracked.ready_pick = pick;
     }

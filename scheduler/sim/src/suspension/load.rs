@@ -9,7 +9,8 @@ pub struct Arrival {
     pub level: u8,
     /// CPU time that the poll needs, in nanoseconds.
     pub service: u64,
-    /// Length of the sleep in the middle of the poll, in nanoseconds; `None`: it does not sleep.
+    /// Length of the sleep in the middle of the poll, in nanoseconds; `None` if the poll does not
+    /// sleep.
     pub sleeps: Option<u64>,
 }
 
@@ -22,12 +23,12 @@ pub struct Load {
     pub quantum: u64,
     /// Longest delay of the watcher's wake-up, ns.
     pub late: u64,
-    /// Price of a look by the clock, ns, which is charged but takes no time. A look because of an
-    /// arrival costs half.
+    /// Price of a look by the clock, ns, which is charged to the budget but takes no time. A look
+    /// because of an arrival costs half as much.
     pub look: u64,
     /// True if an operation of a level more urgent than any poll is always in flight.
     pub expects_urgent: bool,
-    /// Factor by which polls take longer because other programs have the CPU. At least 1.
+    /// Factor, at least 1, by which polls take longer because other programs use the CPU, too.
     pub slow: u64,
     /// Number of vCPUs, at least 1. Arrival *n* comes to vCPU *n* modulo this.
     pub vcpus: usize,
@@ -42,11 +43,12 @@ pub enum WatcherState {
     Listens,
     /// Arrivals do not wake the watcher, which looks by the clock.
     Ignores,
-    /// The watcher rests after a stale look.
+    /// The watcher rests after a stale look, which is a look whose timer was set for a poll that
+    /// has ended since.
     Rests,
 }
 
-/// The wait of an arrival for the poll under way, which is of the same level or less urgent.
+/// The wait of an arrival for the poll under way, whose level is the same or less urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// CPU time that the poll had used since it began.
@@ -55,17 +57,17 @@ pub struct Wait {
     pub needed: u64,
     /// Time until the poll ended or was suspended, ns.
     pub waited: u64,
-    /// True if the arrival was as urgent as the poll, and not more urgent.
+    /// True if the arrival was as urgent as the poll under way; false if it was more urgent.
     pub is_equal: bool,
     /// State of the watcher at the arrival, or [`WatcherState::Rests`] if the watcher rested later
     /// in the wait.
     pub watcher: WatcherState,
     /// Set if the budget did not hold the price of the suspension.
     pub lacked: bool,
-    /// Set if the poll had a turn, or was stopped for a turn of another poll.
+    /// Set if the poll under way had a turn, or was stopped for a turn of another poll.
     pub turned: bool,
     /// Set if another poll arrived while an equal waited. The bound of the theorem then does not
-    /// apply: the arrival may have woken the watcher, and each look is charged to the budget.
+    /// apply, since the arrival may have woken the watcher, and each look is charged to the budget.
     pub followed: bool,
 }
 
@@ -76,26 +78,26 @@ pub struct Outcome {
     pub waits: Vec<Wait>,
     /// Index of the arrival of each poll, and the time from the arrival to the end of the poll, ns.
     pub times: Vec<(usize, u64)>,
-    /// Times of suspensions by the rule, for each vCPU.
+    /// For each vCPU, the times of suspensions by the rule.
     pub suspended: Vec<Vec<u64>>,
-    /// Number of suspensions while only polls that had used their quantum waited.
+    /// Number of suspensions at which no work waited but polls that had used their quantum.
     pub for_expired: u64,
     /// Number of suspensions, for an equal, of polls that had not used their quantum.
     pub before_quantum: u64,
-    /// Number of stale looks, each of which begins a rest, for each vCPU.
+    /// For each vCPU, the number of stale looks, each of which begins a rest.
     pub stale_looks: Vec<u64>,
-    /// Number of looks because of an arrival that did not suspend a poll.
+    /// Number of looks that were due to an arrival and did not suspend a poll.
     pub by_event: u64,
     /// Number of looks by the clock that did not suspend a poll.
     pub by_clock: u64,
-    /// Number of suspensions for a turn of another poll, for each vCPU.
+    /// For each vCPU, the number of suspensions for a turn of another poll.
     pub turns: Vec<u64>,
-    /// Number of polls that slept and were set aside, for each vCPU.
+    /// For each vCPU, the number of polls that were set aside because they slept.
     pub set_aside: Vec<u64>,
     /// Longest time for which a sleeping poll kept its vCPU while other polls waited there, ns.
     pub slept_in_the_way: u64,
-    /// Longest time for which a suspended poll was off the CPU, divided by the number of suspended
-    /// polls.
+    /// Longest time for which a suspended poll was off the CPU, ns. Each such time is divided by
+    /// the number of suspended polls.
     pub kept_off: u64,
     /// End of the last poll.
     pub end: u64,

@@ -1,12 +1,11 @@
 //! A model of preemption, which runs the unmodified policy of `upshift_core::preempt` over random
-//! loads: polls, arrivals and a watcher that wakes late.
+//! loads. It has polls, arrivals and a watcher that wakes late.
 //!
-//! The model has no core and no threads, only the decision, so millions of polls take seconds. A
-//! vCPU polls its most urgent work, in order within a level. A suspension takes *C*, all of it
-//! before the next poll, and a resumption takes no time: so the wait that a suspension causes is
-//! never shorter than on a real machine. Where other programs have a share of the CPU, polls last
-//! longer than the CPU time that they use. An idle vCPU takes a poll that has not begun from
-//! another vCPU.
+//! The model has no core and no threads, so millions of polls take seconds. A vCPU polls its most
+//! urgent work, in order within a level. A suspension takes *C*, all of it before the next poll,
+//! and a resumption takes no time, so that the wait that a suspension causes is never shorter than
+//! on a real machine. If other programs use a part of the CPU, polls last longer than the CPU time
+//! that they use. An idle vCPU takes a poll that has not begun from another vCPU.
 //!
 //! The watcher's timer, its rests and the watchdog are modelled on those of the runtime
 //! (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The watcher wakes late by a random time
@@ -316,12 +315,12 @@ impl Machine<'_> {
         };
     }
 
-    /// Lets the watcher look, as `look` of the runtime does.
+    /// Lets the watcher look, like `look` in the runtime.
     fn look(&mut self, index: usize) {
         let now = self.now;
         let by_timer = self.vcpus[index].take_watcher_event(now);
         let stopped = match self.vcpus[index].activity {
-            // The current thread looks when it picks.
+            // The thread that serves the vCPU checks for itself when it picks.
             Activity::Idle => true,
             Activity::Switching { .. } => self.look_between_polls(index, by_timer),
             Activity::Polling { .. } | Activity::Sleeping { .. } => self.decide(index, by_timer),
@@ -333,7 +332,8 @@ impl Machine<'_> {
             vcpu.policy.charge_look(now);
             self.outcome.by_event += 1;
         }
-        // As the runtime's watcher does while a poll is stopped.
+        // While a poll is stopped, the watcher looks again when the next turn may be due, as in the
+        // runtime.
         if vcpu.count_suspended() != 0 || !vcpu.aside.is_empty() {
             let time = vcpu.policy.next_turn_in(now);
             self.look_in(index, time);
@@ -407,7 +407,8 @@ impl Machine<'_> {
                 }
                 self.look_in(index, wait);
             }
-            // The runtime finds out when it stops the thread whether the poll sleeps.
+            // As in the runtime, the watcher finds out only when it stops the thread whether the
+            // poll sleeps.
             Decision::Suspend(_) if asleep => {
                 self.set_aside(index);
                 return true;

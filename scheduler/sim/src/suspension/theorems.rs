@@ -13,7 +13,7 @@ pub enum Service {
     Fixed(u64),
     /// Exponential with this mean, ns.
     Exponential(u64),
-    /// The first time for 15 of 16 polls, the second for the others, ns.
+    /// The first time for 15 of 16 polls, the second for the remaining ones, ns.
     Bimodal(u64, u64),
 }
 
@@ -53,7 +53,7 @@ pub struct Shape {
     pub levels: Levels,
     /// Share of the vCPUs' time that the polls need, in percent.
     pub percent: u64,
-    /// Number of polls of which one sleeps in its middle; 0: no poll sleeps.
+    /// One in this number of polls sleeps in its middle; 0 if no poll sleeps.
     pub sleeps_one_in: u64,
     /// Seed of the random numbers.
     pub seed: u64,
@@ -115,7 +115,7 @@ fn exponential(mean: u64, random: u64) -> u64 {
     (-uniform.ln() * mean as f64) as u64
 }
 
-/// Generates random shapes of up to `polls` polls.
+/// Generates random shapes with fewer than `polls` polls.
 pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     let time = || prop_oneof![500..5_000_u64, 5_000..100_000_u64, 100_000..5_000_000_u64];
     let service = prop_oneof![
@@ -176,8 +176,8 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     } else {
         (cost, cost)
     };
-    // The next look comes at the earliest after the cost of a look or, where a poll has slept or
-    // waited for the CPU, after a quarter of the lost time, and at most a turn's length.
+    // Until the next look, at least the cost of a look passes. If a poll has slept or waited for
+    // the CPU, a quarter of the lost time passes, but at most the length of a turn.
     let lost = if loses { TURN_LENGTH } else { 0 };
     let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
     let unheard = match wait.watcher {
@@ -239,8 +239,8 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
         }
         let stopped = suspended.len() as u64 + turns + outcome.set_aside[vcpu];
         let stale_looks = outcome.stale_looks[vcpu];
-        // A rest ends with a stop, and with a look at a poll that is resumed or has used its
-        // quantum.
+        // Besides by time, a rest ends with a stop, and with a look at a poll that is resumed or
+        // has used its quantum.
         if stale_looks > end / MAX_SUSPENSION + 2 * stopped + 1 {
             return Err(format!(
                 "theorem 3: {stale_looks} stale looks in {end} ns, {stopped} stopped"
@@ -268,7 +268,7 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
 /// Generates `count` loads from a seed and checks the theorems for each.
 ///
 /// # Errors
-/// The smallest shape found whose load breaks a theorem, and the violation.
+/// Returns the smallest shape found whose load breaks a theorem, and the violation.
 pub fn search_loads(count: u32, seed: u64) -> Result<(), String> {
     let config = Config {
         cases: count,

@@ -1,4 +1,6 @@
-//! A vCPU of the model, with its queues, its activity and its watcher.
+//! A vCPU of the model, with its queues, its activity and its watcher. A waiting poll is *expired*
+//! if it was suspended after its quantum, and *fresh* otherwise. A sleeping poll is *set aside*
+//! when the vCPU continues with other polls.
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
@@ -15,9 +17,9 @@ pub(super) struct Poll {
     pub(super) left: u64,
     /// CPU time that the poll has used.
     pub(super) total: u64,
-    /// Time since the poll began, without the time in which it was suspended.
+    /// Time since the poll began, except the time for which it was suspended.
     pub(super) elapsed: u64,
-    /// Remaining time at which the poll sleeps, and the length of the sleep.
+    /// Value of `left` at which the poll sleeps, and the length of the sleep.
     pub(super) sleeps: Option<(u64, u64)>,
     pub(super) suspended: bool,
     /// Set once the poll has been suspended.
@@ -35,7 +37,7 @@ pub(super) enum Activity {
     Polling {
         poll: Poll,
         stretch: Stretch,
-        /// Time since which the poll has the CPU.
+        /// Time at which the poll last got the CPU.
         since: u64,
     },
     Sleeping {
@@ -66,7 +68,7 @@ pub(super) struct Alarm {
     at: u64,
     /// Delay of the watcher's wake-up after the timer has expired.
     late: u64,
-    /// Time for which polls during a rest have set the timer.
+    /// Time for which polls that began during a rest have set the timer.
     watchdog: u64,
 }
 
@@ -105,17 +107,17 @@ pub(super) struct Vcpu {
     pub(super) alarm: Alarm,
     /// Whether the next arrival wakes the watcher.
     pub(super) listens: bool,
-    /// Time of the last look, or of the start of the poll under way.
+    /// Time of the last look, or of the start of the poll under way if that is later.
     pub(super) seen_at: u64,
     /// Time of the next look because of an arrival, or `NEVER`.
     pub(super) notified_at: u64,
-    /// Time at which an expired poll last went before a fresh one.
+    /// Time at which an expired poll was last picked before a fresh one.
     pub(super) turned: u64,
     /// Set if the next pick takes a suspended poll for its turn.
     pub(super) turn: bool,
     /// Polls that are set aside, and the ends of their sleeps.
     pub(super) aside: Vec<(u64, Poll)>,
-    /// Waits that have not ended: index of the arrival, start, wait.
+    /// Waits that have not ended, each with the index of its arrival and its start.
     pub(super) open: Vec<(usize, u64, Wait)>,
 }
 
@@ -174,7 +176,7 @@ impl Vcpu {
         self.alarm.arm(at, late);
     }
 
-    /// Begins to watch a poll that was not suspended, as `watch_over` of the runtime does.
+    /// Begins to watch a poll that was not suspended, like `watch_over` in the runtime.
     pub(super) fn watch_over(&mut self, level: u8, cost: u64, now: u64, late: u64) {
         if self.policy.rest_end() > now {
             return self.alarm.push(now, late);
@@ -241,8 +243,8 @@ impl Vcpu {
         }
     }
 
-    /// Picks like the queues of the core: expired polls are behind the others, except for one per
-    /// MAX_SUSPENSION whose delay is over.
+    /// Picks like the queues of the core. Expired polls come after fresh ones, but once per
+    /// MAX_SUSPENSION an expired poll that is overdue comes first.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
