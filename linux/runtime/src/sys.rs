@@ -435,9 +435,9 @@ where
 
 /// An asynchronous system call in flight, and the future of its result.
 ///
-/// The name comes from the paper. The end of the call wakes the coroutine whose id was passed, and
-/// a coroutine that awaits the future. Dropping the future cancels the call; the buffer is freed
-/// when the kernel no longer uses it.
+/// The name comes from the paper. The end of the call wakes the coroutine whose id was passed and,
+/// if another coroutine awaits the future, that coroutine too. Dropping the future cancels the
+/// call; the buffer is freed when the kernel no longer uses it.
 #[must_use = "dropping the call cancels it"]
 pub struct AsyncCall<T, O> {
     // No bound on `T`, as in `Submission`: with a bound, the compiler refuses a coroutine that
@@ -499,7 +499,7 @@ impl<T: Operation<Output = O>, O: Unpin> Future for AsyncCall<T, O> {
                     return Pin::new(submission).poll(cx);
                 };
                 if host::current_id() != Some(notify.cid) {
-                    // Another coroutine awaits the call: the completion wakes both.
+                    // If another coroutine awaits the call, the completion wakes both.
                     let mut awaiter = LockSafeWaker::new(cx.waker());
                     let old_waker = register(&mut notify.awaiter.lock(), &mut awaiter);
                     // Dropping a waker may run user code, so the lock is not held here.
@@ -521,7 +521,7 @@ struct Notify {
 
 impl Wake for Notify {
     fn wake(self: Arc<Self>) {
-        // An error means that the coroutine has exited: there is nothing to wake.
+        // An error means that the coroutine has exited, so there is nothing to wake.
         let _ = self.handle.wake(self.cid);
         let awaiter = self.awaiter.lock().take();
         if let Some(awaiter) = awaiter {

@@ -23,8 +23,8 @@
 //! }
 //! ```
 //!
-//! `axum::serve` itself spawns with tokio: its connections share tokio's thread and have no level.
-//! With a listener of this runtime it does not compile. The first error is "the trait bound
+//! `axum::serve` itself spawns with tokio, so its connections share tokio's thread and have no
+//! level. With a listener of this runtime it does not compile. The first error is "the trait bound
 //! `upshift::net::TcpListener: axum::serve::Listener` is not satisfied"; the second one names
 //! [`serve`](serve()):
 //!

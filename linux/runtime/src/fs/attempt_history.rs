@@ -18,7 +18,7 @@ const MISSES: u32 = 3;
 const PAUSE: u32 = 128;
 /// State in which no operation is tried.
 const NEVER: u32 = u32::MAX;
-/// State in which the flags of the file have not been asked for.
+/// State in which the kernel has not yet been asked for the flags of the file.
 const UNKNOWN: u32 = u32::MAX - 1;
 
 /// History of recent attempts on a file, or on the names that a thread opens. It is a hint: threads

@@ -34,7 +34,8 @@ async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
             NAMES.with(AttemptHistory::record_hit);
             Some(fd)
         }
-        // This includes an `openat2` that is not permitted, and a name that does not exist.
+        // This includes the cases that `openat2` is not permitted, and that the name does not
+        // exist.
         Attempt::WouldBlock | Attempt::Unsupported => {
             NAMES.with(AttemptHistory::record_miss);
             None

@@ -29,8 +29,8 @@ pub(super) fn start_read<B: IoBufMut>(
     context::try_with(|worker| worker.start_read(read))
 }
 
-/// The future of [`File::read_at`]. A drop in the state `Ring` cancels the operation; before that
-/// state, nothing is in flight.
+/// The future of [`File::read_at`]. If it is dropped in the state `Ring`, the operation is
+/// cancelled; before that state, nothing is in flight.
 pub(super) struct Reading<'a, B> {
     file: &'a File,
     offset: u64,

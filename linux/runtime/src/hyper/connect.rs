@@ -24,8 +24,9 @@ use crate::net::TcpStream;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connector;
 
-/// [`Connector`] for any scheme: the port is the URI's, else 443 for `https` and `wss`, else 80.
-/// For use below connectors that add TLS, such as hyper-rustls'.
+/// [`Connector`] for any scheme. The port is that of the URI; if the URI has none, it is 443 for
+/// `https` and `wss`, and 80 for other schemes. For use below connectors that add TLS, such as
+/// hyper-rustls'.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpConnector;
 

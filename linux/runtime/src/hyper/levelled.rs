@@ -122,9 +122,9 @@ impl RequestLevel {
         }
     }
 
-    /// Creates the level of a request that is a part of receiving, within its
-    /// [`Allowance`](super::Allowance). With `restores`, the coroutine returns to the level of
-    /// receiving when the response ends, if it was moved meanwhile.
+    /// Creates the level of a request that is served at the level of receiving, as a part of
+    /// receiving, within its [`Allowance`](super::Allowance). With `restores`, the coroutine
+    /// returns to the level of receiving when the response ends, if it was moved meanwhile.
     pub fn for_receiving(restores: bool) -> RequestLevel {
         RequestLevel {
             target: None,
@@ -150,7 +150,7 @@ impl RequestLevel {
             }
             receiving::begin_request(to <= from);
             if to > from {
-                // Queues behind earlier requests of its level.
+                // The request queues behind earlier requests of its level.
                 self.has_begun = true;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;

@@ -170,7 +170,7 @@ where
 /// Not cancellation safe: bytes that have been read and not written are lost.
 ///
 /// # Errors
-/// Errors of either side; then both directions stop.
+/// Errors of either side; both directions stop at the first error.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -10,12 +10,12 @@
 //! | another vCPU, or any vCPU if the thread has none | in the next pass of that vCPU's loop |
 //!
 //! On a preemptible vCPU the thread that created the ring makes the system call on behalf of the
-//! thread that drops. If it does not answer in time, the next pass of the loop closes the
+//! thread that drops. If the former does not answer in time, the next pass of the loop closes the
 //! descriptor.
 //!
-//! If the vCPU of the operations is in a long poll, an idle vCPU that stands in for it closes the
-//! descriptor, or the thread that continues when the poll is suspended; without either, the
-//! descriptor is closed when the poll ends.
+//! If the vCPU whose ring has the operations is in a long poll, the descriptor is closed by an idle
+//! vCPU that stands in for it, or by the thread that continues when the poll is suspended. Without
+//! either, the descriptor is closed when the poll ends.
 //!
 //! A drop costs one load if no operation is in flight, else one system call, which also submits all
 //! other pending entries of the ring.

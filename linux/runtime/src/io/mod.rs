@@ -3,8 +3,8 @@
 //! Sockets, files and pipes implement [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`] of
 //! `futures-io` and, with the feature `tokio-io`, the same traits of tokio.
 //!
-//! A trait's call borrows a buffer for one poll, and the kernel must not write into the buffer
-//! later; so each direction has memory of its own:
+//! A trait's call borrows a buffer for one poll, and the kernel must not use the buffer later. So
+//! each direction has memory of its own:
 //!
 //! | | reading | writing |
 //! |---|---|---|

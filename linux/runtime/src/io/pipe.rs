@@ -1,8 +1,8 @@
 //! Pipes between processes or within a process.
 //!
-//! An end does not wait (`O_NONBLOCK`; the other end, in a child for instance, has flags of its
-//! own): reads and writes are system calls made at once, and a poll operation on the ring waits
-//! when there is nothing to read, or no room.
+//! Reads and writes are system calls made at once, which do not wait, because the end is
+//! non-blocking (`O_NONBLOCK`). When there is nothing to read, or no room, a poll operation on the
+//! ring waits. The other end, in a child for instance, has flags of its own.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

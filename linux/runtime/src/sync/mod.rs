@@ -88,8 +88,8 @@ pub use semaphore::{
 pub use set_once::{SetOnce, SetOnceError};
 pub(crate) use waker::{LockSafeWaker, register, wake};
 
-/// Returns true if a future that could complete may do so now. If false, the poll should give way:
-/// the future releases its locks, wakes itself and returns `Pending`.
+/// Returns true if a future that could complete may do so now. If false, the poll should give way
+/// to other coroutines; then the future releases its locks, wakes itself and returns `Pending`.
 #[inline]
 pub(crate) fn may_proceed() -> bool {
     coop::poll_proceed(&mut Context::from_waker(Waker::noop())).is_ready()

@@ -48,9 +48,10 @@ pub struct RwLock<T: ?Sized> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is moved to, or reached from, one thread at a time.
+// SAFETY: sending a lock sends its value, and `T: Send` allows that.
 unsafe impl<T: ?Sized + Send> Send for RwLock<T> {}
-// SAFETY: several threads read the value at a time, or one thread writes it.
+// SAFETY: several threads read the value at a time, which `T: Sync` allows, or one thread writes
+// it, which `T: Send` allows.
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLock<T> {}
 impl<T: ?Sized> std::panic::UnwindSafe for RwLock<T> {}
 impl<T: ?Sized> std::panic::RefUnwindSafe for RwLock<T> {}
@@ -132,8 +133,8 @@ impl<T> RwLock<T> {
 impl<T: ?Sized> RwLock<T> {
     /// Locks for reading: waits until no writer holds the lock or waits ahead of the caller.
     ///
-    /// Do not wait for a second read lock while holding the first: a writer that queues in between
-    /// waits for the first lock, and the second lock waits for the writer (deadlock).
+    /// Do not wait for a second read lock while holding the first: if a writer queues in between,
+    /// the writer waits for the first lock and the second lock waits for the writer (deadlock).
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time: it leaves the queue, and a lock that it had been

@@ -78,7 +78,7 @@ enum Claim {
 }
 
 impl State {
-    /// Returns true if a request of this level may be served before all waiters.
+    /// Returns true if a request at this level may be served before all waiters.
     fn suffices(&self, permits: usize, level: Level) -> bool {
         permits == 0
             || (permits <= self.permits

@@ -72,7 +72,7 @@ pub fn channel<T>(initial: T) -> (Sender<T>, Receiver<T>) {
     (sender, receiver)
 }
 
-/// A borrow of the value. While it lives no sender can change the value: do not keep it across
+/// A borrow of the value. While it lives no sender can change the value, so do not keep it across
 /// an `await`.
 ///
 /// ```

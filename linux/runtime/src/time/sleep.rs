@@ -2,9 +2,9 @@
 //!
 //! A [`Sleep`] is armed at its first poll, on the vCPU that polls it. The timer stays there until
 //! it fires or the `Sleep` is dropped, reset, polled by another runtime, or polled after that vCPU
-//! has left the runtime. When it is polled on a thread of tokio beside the vCPUs, a coroutine waits
-//! for the deadline instead. Arming and cancelling cost two short locks, and updates of the
-//! counters of the waker and of the vCPU.
+//! has left the runtime. When the `Sleep` is polled on a thread of tokio beside the vCPUs, a
+//! coroutine waits for the deadline instead. Arming and cancelling cost two short locks, and
+//! updates of the counters of the waker and of the vCPU.
 
 use std::future::Future;
 use std::mem;
@@ -190,8 +190,8 @@ impl Sleep {
             return;
         }
         // The timer is armed on another vCPU, which may sleep until the old deadline. So the
-        // timer's waker is woken here: the coroutine is polled, and arms a timer on the vCPU where
-        // it runs. If the timer has fired, the coroutine has been woken already.
+        // timer's waker is woken here; the coroutine is then polled, and arms a timer on the vCPU
+        // where it runs. If the timer has fired, the coroutine has been woken already.
         if let Some(waker) = self.disarm() {
             wake(waker);
         }
@@ -302,7 +302,7 @@ impl Sleep {
         }
         match self.stage {
             Stage::Done => return Poll::Ready(()),
-            // The vCPU has left the runtime: the next poll is on another vCPU.
+            // The vCPU has left the runtime, so the next poll is on another vCPU.
             Stage::New => cx.waker().wake_by_ref(),
             _ => {}
         }

@@ -55,7 +55,7 @@ impl Alarm {
 /// The timers of a vCPU.
 pub(crate) struct Timers {
     /// Address of the [`Linux`] of the vCPU's runtime, which identifies the runtime. The runtime
-    /// outlives these timers, or has closed them.
+    /// either outlives these timers or has closed them.
     host: usize,
     /// Lower bound of all deadlines; changes under the lock.
     next: AtomicU64,
@@ -69,7 +69,7 @@ struct State {
     /// True while the [`TimersRef`]s own one count of the `Arc`: from the first timer on, until the
     /// timers are closed and the last `TimersRef` is gone.
     counted: bool,
-    /// Set when the vCPU leaves the runtime: these timers are not expired any more.
+    /// Set when the vCPU leaves the runtime, after which these timers are not expired any more.
     closed: bool,
     /// Cache of `expire`, so that it does not allocate.
     due: Vec<(u64, Alarm)>,
@@ -88,7 +88,8 @@ impl State {
 /// the `Arc`.
 pub(super) struct TimersRef(NonNull<Timers>);
 
-// SAFETY: `TimersRef` is a reference to `Timers`, which is `Sync`.
+// SAFETY: `TimersRef` is a shared reference to `Timers`, which may go to any thread because
+// `Timers` is `Sync`.
 unsafe impl Send for TimersRef {}
 // SAFETY: as above.
 unsafe impl Sync for TimersRef {}
@@ -97,7 +98,8 @@ impl Deref for TimersRef {
     type Target = Timers;
     #[inline]
     fn deref(&self) -> &Timers {
-        // SAFETY: the `TimersRef`s own a count of the `Arc` as long as any of them exists.
+        // SAFETY: the pointer is valid, because the `TimersRef`s own a count of the `Arc` as long
+        // as any of them exists.
         unsafe { self.0.as_ref() }
     }
 }
@@ -122,7 +124,8 @@ impl TimersRef {
 
     #[cold]
     fn release_count(self) {
-        // SAFETY: the count belongs to all `TimersRef`s, of which this was the last.
+        // SAFETY: the pointer comes from the `Arc`, and the count that is released belongs to all
+        // `TimersRef`s, of which this was the last.
         unsafe { Arc::decrement_strong_count(self.0.as_ptr()) };
     }
 }
@@ -140,9 +143,9 @@ pub(super) enum Armed {
 pub(super) enum TimerState {
     /// The timer has not fired.
     Pending,
-    /// The timer is gone: it has fired.
+    /// The timer is gone because it has fired.
     Fired,
-    /// The timer is gone: it was woken because its vCPU left the runtime.
+    /// The timer is gone: its waker was woken because its vCPU left the runtime.
     Evicted,
 }
 
@@ -221,8 +224,8 @@ impl Timers {
         let releases_count = state.take_count();
         drop(state);
         if releases_count {
-            // SAFETY: the count belongs to the `TimersRef`s, and is not the last: the caller has
-            // another count.
+            // SAFETY: the pointer comes from the `Arc`, and the count that is released belongs to
+            // the `TimersRef`s. It is not the last count, because the caller has another.
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
         }
         for alarm in woken {

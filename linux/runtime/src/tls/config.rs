@@ -87,7 +87,7 @@ pub async fn load_server_config(
 /// `InvalidData`: the text says which part is missing or wrong.
 pub fn client_config(roots_pem: &[u8]) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    // Systems carry old roots that rustls cannot parse: one usable root suffices.
+    // One usable root suffices, because systems carry old roots that rustls cannot parse.
     let (good, _) = roots.add_parsable_certificates(certificates(roots_pem)?);
     if good == 0 {
         return Err(invalid("none of the root certificates can be used"));

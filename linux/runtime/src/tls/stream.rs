@@ -104,9 +104,9 @@ impl fmt::Debug for Connector {
 
 /// An encrypted connection over the stream `S`.
 ///
-/// A write is reported as done when it is encrypted: flush to send it. A close tells
-/// the peer that no more data follows; an end without a close is `UnexpectedEof`, because
-/// the connection may have been cut off.
+/// A write is reported as done when it is encrypted; flush to send it. A close tells the peer that
+/// no more data follows; an end without a close is `UnexpectedEof`, because the connection may have
+/// been cut off.
 pub struct TlsStream<S> {
     inner: tokio_rustls::TlsStream<S>,
 }

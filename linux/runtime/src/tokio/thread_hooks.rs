@@ -53,7 +53,7 @@ impl Drop for HooksGuard<'_> {
     }
 }
 
-/// Calls a hook and reports its panic: the loop of a vCPU does not unwind.
+/// Calls a hook and reports its panic, so that the loop of a vCPU does not unwind.
 fn run_hook(call: impl FnOnce()) {
     if catch_panic(call).is_none() {
         notice(format_args!(

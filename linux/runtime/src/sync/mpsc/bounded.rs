@@ -32,8 +32,8 @@ use crate::sync::wait_queue::Key;
 #[track_caller]
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(capacity > 0, "a bounded channel needs room for a message");
-    // `usize::MAX` stands for no limit. One less serves as well: so many messages do not fit into
-    // memory.
+    // `usize::MAX` stands for no limit. One less serves as well, because that many messages do not
+    // fit into memory.
     let chan = Chan::new(capacity.min(usize::MAX - 1));
     (Sender { chan: chan.clone() }, Receiver { chan })
 }

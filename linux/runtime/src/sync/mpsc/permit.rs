@@ -89,8 +89,8 @@ impl<'a, T> Permit<'a, T> {
     /// ```
     pub fn send(self, value: T) {
         let chan = self.chan;
-        // The message uses the room even if the wake of the receiver panics; then `drop` must not
-        // give it back.
+        // The message uses the room even if the wake of the receiver panics, so `drop` must not
+        // give the room back.
         std::mem::forget(self);
         drop(chan.put_reserved(value));
     }
