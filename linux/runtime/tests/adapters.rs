@@ -183,7 +183,7 @@ fn a_closed_peer_is_an_error_for_a_writer_that_waits_for_room() {
             matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
             "{kind}"
         );
-        // A close of a connection that the peer has closed may fail.
+        // The close may fail if the peer has already closed the connection.
         let _ = stream.close().await;
     });
 }

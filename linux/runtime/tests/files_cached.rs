@@ -1,5 +1,5 @@
-//! Tests of reads of cached data, which bypass the ring, beside reads of other data, which use it:
-//! both return the same bytes.
+//! Tests of reads of cached data, which bypass the ring, beside reads of other data, which use the
+//! ring. Both must return the bytes of the file.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -243,7 +243,7 @@ fn a_read_may_be_dropped_at_any_moment() {
 #[test]
 fn a_long_cached_read_yields_to_more_urgent_work() {
     let scratch = ScratchFile::new(96 << 20);
-    // This read fills the page cache, as far as memory permits.
+    // This read fills the page cache, unless memory is short.
     assert!(std::fs::read(&scratch.path).unwrap() == scratch.bytes);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();

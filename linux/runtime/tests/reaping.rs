@@ -99,7 +99,8 @@ fn completions_that_may_be_more_urgent_are_reaped_every_interval() {
     assert!(timer.after <= MAX_POLLS, "after {} polls", timer.after);
 }
 
-/// The waiting coroutine would be queued at the tail in any case.
+/// A completion for the waiting coroutine need not be reaped earlier, because the coroutine would
+/// be queued at the tail in any case.
 #[test]
 fn completions_no_more_urgent_than_ready_work_are_reaped_every_five_intervals() {
     let Outcome { enters, took, .. } = wait_beside_polls(EQUAL, true);

@@ -80,8 +80,8 @@ fn role_of_a_child_process() {
 }
 
 /// Runs a child until a line of its standard error begins with `prefix` or, with `until_exit`,
-/// until the child exits. Returns all lines with that prefix: on a slow machine, there may be other
-/// reports.
+/// until the child exits. Returns all lines with that prefix, because on a slow machine there may
+/// be other reports.
 fn lines(kind: &str, prefix: &str, until_exit: bool, warnings: Option<&str>) -> Vec<String> {
     let mut command = child("role_of_a_child_process");
     command.env(CHILD_ROLE, kind);

@@ -1,5 +1,5 @@
-//! Tests of the stall detector: it names the right location, while a poll runs and when it has
-//! ended.
+//! Tests that the stall detector names the right location, both while a poll runs and after the
+//! poll has ended.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -424,7 +424,7 @@ impl Holder {
         (Holder { requests, replies }, coroutine)
     }
 
-    /// Requests the level until it is `level`.
+    /// Requests the holder's level until the answer is `level`.
     async fn wait_for_level(&mut self, level: Level) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {

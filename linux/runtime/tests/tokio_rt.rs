@@ -102,7 +102,8 @@ fn many_coroutines_of_all_levels_use_tokio_and_keep_their_levels() {
     }
 }
 
-/// Round trips of level 2 beside busy coroutines of level 40 end long before these.
+/// Urgent round trips, of level 2, must end long before the busy coroutines of level 40 that run
+/// beside them.
 #[test]
 fn urgent_work_that_waits_for_tokio_precedes_other_work() {
     for runtime in runtimes() {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use upshift::{Level, Preemption, Runtime};
 
-/// Serialises the tests: descriptors that other tests open and close would hide tokio's driver, and
-/// the thread would then start at once.
+/// Serialises the tests, because descriptors that other tests open and close would hide tokio's
+/// driver, and the thread would then start at once.
 fn serialize_tests() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,8 +5,8 @@
 //! In a round, a *neighbour* of level 40 makes the *other* coroutine wait on the neighbour's vCPU,
 //! lets everything park, makes the other coroutine ready through a [`WakeSource`], and computes in
 //! the same poll until that coroutine has run, for at most [`POLL_LIMIT`]. A round succeeds if the
-//! other coroutine has run by then: a stranded coroutine runs only after the poll, so the length of
-//! the poll distinguishes the cases on any machine.
+//! other coroutine has run by the end of the poll. A stranded coroutine runs only after the poll,
+//! so the length of the poll distinguishes the cases on any machine.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;

@@ -3,7 +3,7 @@
 //!
 //! The vCPUs always have less urgent polls of the same length to run. An urgent coroutine becomes
 //! ready in the middle of such a poll. The test counts the less urgent polls that begin or end from
-//! then until the urgent coroutine starts.
+//! the moment when the urgent coroutine is ready until it starts.
 
 #[path = "../support/cpu.rs"]
 mod cpu;

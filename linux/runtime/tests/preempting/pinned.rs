@@ -85,7 +85,8 @@ fn local_coroutines_may_be_ready_while_no_thread_is_in_block_on() {
     }
 }
 
-/// Several local coroutines are picked at once, and other coroutines are polled before them.
+/// Several local coroutines are picked from the ready queue before the first of them is polled, and
+/// other coroutines are polled in between. Each local coroutine must be current in its own poll.
 #[test]
 fn a_local_coroutine_is_current_while_it_is_polled() {
     let Some(runtime) = runtime() else { return };
@@ -146,7 +147,7 @@ fn block_on_in_a_poll_of_block_on_panics() {
     assert_eq!(runtime.block_on(async { 7 }), 7);
 }
 
-/// The future of `block_on` may be picked before its thread can poll it.
+/// The future of `block_on` may be picked from the ready queue before its thread can poll it.
 #[test]
 fn block_on_begins_beside_a_poll_that_does_not_end() {
     let Some(runtime) = runtime() else { return };
