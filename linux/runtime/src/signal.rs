@@ -342,7 +342,7 @@ impl Signal {
 /// Waits for Ctrl-C (SIGINT). From the first poll on, Ctrl-C does not end the process.
 ///
 /// # Cancellation safety
-/// A dropped future stops listening: arrivals before the next call are lost. Use [`Signal`] for
+/// A dropped future stops listening, so arrivals before the next call are lost. Use [`Signal`] for
 /// repeated waits.
 ///
 /// ```no_run

@@ -1,5 +1,5 @@
-//! Tests of the ecosystem's I/O traits on connections: all data arrives once and in order, even if
-//! futures are dropped in between.
+//! Tests of the ecosystem's I/O traits on connections. All data must arrive once and in order, even
+//! if futures are dropped in between.
 
 #[path = "support/block_on.rs"]
 mod block_on;

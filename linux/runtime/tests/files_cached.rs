@@ -121,7 +121,8 @@ fn direct_reads_return_the_bytes_of_the_file() {
         #[repr(align(4096))]
         struct Aligned([u8; 8192]);
         let memory = Box::leak(Box::new(Aligned([0; 8192])));
-        // SAFETY: the memory is leaked, and `buffer` is forgotten below.
+        // SAFETY: the memory is leaked, so it has no other owner, and `buffer` is forgotten below
+        // instead of freed.
         let buffer = unsafe { Box::from_raw(std::ptr::from_mut(&mut memory.0[..])) };
         let (count, buffer) = file.read_at(buffer, 4096).await;
         let matches = count

@@ -143,7 +143,8 @@ fn a_quantum_covers_all_polls_between_which_a_coroutine_keeps_its_place() {
             URGENT,
         );
         upshift::yield_now().await;
-        // The coroutine yields until the other coroutine has run, however slow the machine is.
+        // The coroutine yields until the other coroutine has run, no matter how slow the machine
+        // is.
         let has_run = Arc::new(AtomicBool::new(false));
         let (done, mut ended) = mpsc::channel(2);
         let (done_of_busy, seen) = (done.clone(), has_run.clone());

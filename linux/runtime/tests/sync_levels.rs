@@ -1,5 +1,5 @@
-//! Tests of the synchronization primitives in a runtime: waiters are served by level, the mutex
-//! lends levels, and futures that are always ready yield.
+//! Tests of the synchronization primitives in a runtime. Waiters must be served by level, the mutex
+//! must lend levels, and futures that are always ready must yield.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! axum's `serve`, on the vCPUs and with levels. Feature `axum`.
 //!
 //! [`serve`](serve()) takes the arguments of `axum::serve`, with a listener of this runtime.
-//! Connections and handlers are coroutines: [`Serve::levels`] gives each request its level, and
+//! Connections and handlers are coroutines. [`Serve::levels`] gives each request its level, and
 //! handlers that compute do not delay more urgent handlers.
 //!
 //! ```no_run

@@ -21,7 +21,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 pub struct Progress {
     /// Bytes copied so far.
     pub copied: u64,
-    /// Bytes to copy in all: the length of the source when the copy began.
+    /// Bytes to copy in all, which is the length of the source when the copy began.
     pub total: u64,
 }
 

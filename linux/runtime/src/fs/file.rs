@@ -180,7 +180,8 @@ impl File {
         offset: u64,
     ) -> Option<usize> {
         let offset = offset.checked_add(filled as u64)?;
-        // SAFETY: `filled` bytes have been written, and there is room for `asked` more.
+        // SAFETY: behind the `filled` bytes that have been written, the buffer is valid for writes
+        // of `asked` more.
         let read = unsafe {
             let start = buffer.io_mut_ptr().add(filled);
             cached::read(self.as_fd(), start, asked, offset)

@@ -7,7 +7,7 @@
 //! does not have (listing directories, resolving links, permissions, the recursive calls) run on
 //! threads for blocking calls, at the level of the caller.
 //!
-//! The I/O priority of each operation follows from the level of the coroutine that starts it: eight
+//! The I/O priority of each operation follows from the level of the coroutine that starts it. Eight
 //! levels share one of the eight best-effort classes of `ioprio_set(2)`, so that levels 0..=7 have
 //! class 0, and levels 56..=63 class 7. Schedulers of block devices that support priorities (bfq,
 //! mq-deadline) honour the class.

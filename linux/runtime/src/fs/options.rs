@@ -155,7 +155,7 @@ impl OpenOptions {
         self
     }
 
-    /// Appends: all writes go to the end of the file, and their positions are ignored.
+    /// Appends, that is, all writes go to the end of the file, and their positions are ignored.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -81,7 +81,8 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
             return Err((error, buffer));
         }
         let read = op::ReadAt::new(self.file.fd().clone(), buffer, self.offset);
-        // SAFETY: `filled` bytes have been written, and there is room for more.
+        // SAFETY: the kernel has written the first `filled` bytes of the buffer, and there is room
+        // for more.
         let read = unsafe { read.prefilled(filled) };
         match start_read(read) {
             Ok(submission) => self.state = State::Ring(submission),

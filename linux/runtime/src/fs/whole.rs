@@ -1,7 +1,7 @@
 //! Reading and writing whole files.
 //!
-//! A cached file of less than [`BEGINNING`] bytes takes three system calls: it is opened, read
-//! and closed without the ring. A file whose name is not cached is opened through the ring, which
+//! A cached file of less than [`BEGINNING`] bytes takes three system calls, which open, read and
+//! close it without the ring. A file whose name is not cached is opened through the ring, which
 //! also reads its beginning. Everything behind the beginning is read with [`File::read_at`].
 
 use std::io;

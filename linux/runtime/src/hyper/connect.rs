@@ -19,8 +19,8 @@ use crate::net::TcpStream;
 /// up names, on a thread for blocking calls; the addresses are tried in order. Segments are sent
 /// at once (`TCP_NODELAY`).
 ///
-/// The connector refuses `https`, since it does not encrypt: use `https_client` (feature
-/// `hyper-tls-client`).
+/// The connector refuses `https`, since it does not encrypt. For `https`, use `https_client`
+/// (feature `hyper-tls-client`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connector;
 

@@ -122,8 +122,8 @@ impl Io {
         self.max_read = bytes;
     }
 
-    /// Returns the connection, for its addresses and options. A Unix socket has neither: calls
-    /// return errors.
+    /// Returns the connection, for its addresses and options. A Unix socket has neither, so calls
+    /// for them return errors.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
@@ -301,13 +301,13 @@ impl Io {
 
     /// Sends up to 64 KiB of a file, at most `max` bytes from position `at`, from the kernel's
     /// memory without a copy through this process, once all earlier writes are sent. Returns 0 at
-    /// the end of the file. Returns `None` if the caller must read the file and write the bytes:
-    /// the kernel may not have all of the bytes in memory, or does not tell this process whether it
-    /// has (before Linux 6.5, or if the process neither owns the file nor may write to it), or
-    /// `SIGPIPE` would end the process.
+    /// the end of the file. Returns `None` if the caller must read the file and write the bytes.
+    /// That is so if the kernel may not have all of the bytes in memory, if it does not tell this
+    /// process whether it has them (before Linux 6.5, or if the process neither owns the file nor
+    /// may write to it), or if `SIGPIPE` would end the process.
     ///
-    /// The pages are sent as they are: a change of the file before the peer has them may be seen,
-    /// as with every `sendfile`.
+    /// The pages are sent as they are, so the peer may see a change of the file that is made before
+    /// the pages arrive, as with every `sendfile`.
     ///
     /// # Errors
     /// The errors of a write.

@@ -100,9 +100,9 @@ impl Drop for RestoreLevel {
     }
 }
 
-/// The level of a request: moves the coroutine that polls the request to this level, and restores
-/// the coroutine's level when dropped. Part of the future of a request, then of the body of its
-/// response.
+/// The level of a request. It moves the coroutine that polls the request to this level, and
+/// restores the coroutine's level when it is dropped. Part of the future of a request, then of the
+/// body of its response.
 pub struct RequestLevel {
     target: Option<Level>,
     restores: bool,
@@ -178,7 +178,7 @@ impl fmt::Debug for RequestLevel {
 }
 
 pin_project! {
-    /// The future of a request of [`Levelled`]: moves the coroutine that first polls it to the
+    /// The future of a request of [`Levelled`]. It moves the coroutine that first polls it to the
     /// level of the request.
     pub struct LevelFuture<F> {
         #[pin]

@@ -18,7 +18,7 @@
 //! A dropped future loses nothing: data that had arrived is there for the next read, and bytes
 //! that a write has reported as written are not written twice.
 //!
-//! The types' own calls take buffers and return them (`stream.read(vec).await`): they copy nothing,
+//! The types' own calls take buffers and return them (`stream.read(vec).await`). They copy nothing,
 //! and one system call submits the writes of several coroutines. Where such a call has the name of
 //! a trait's method, name the trait to call the method: `AsyncReadExt::read(&mut stream, &mut
 //! bytes)`, or wrap the stream in a [`BufReader`].

@@ -37,7 +37,7 @@ fn io_result(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Creates a pipe: bytes written to one end are read from the other.
+/// Creates a pipe. Bytes written to one end are read from the other end.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -227,7 +227,7 @@ impl Sink for PipeWriter {
         Poll::Ready(Ok(()))
     }
 
-    /// Does nothing: only a drop closes the end.
+    /// Does nothing, because only a drop closes the end.
     fn poll_close(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

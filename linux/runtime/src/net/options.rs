@@ -332,7 +332,7 @@ impl SendQueue {
     pub fn bytes(&self) -> Option<usize> {
         let fd = self.0.upgrade()?;
         let mut bytes: libc::c_int = 0;
-        // SAFETY: the call writes one integer, which is valid during the call.
+        // SAFETY: the call writes one integer, and the pointer is to a local integer.
         let answer = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
         usize::try_from(bytes).ok().filter(|_| answer == 0)
     }

@@ -102,7 +102,8 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock, so no other thread accesses the value.
+        // SAFETY: this guard holds the lock, so no exclusive reference to the value exists
+        // elsewhere.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -110,7 +111,8 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard holds the lock, and is borrowed exclusively.
+        // SAFETY: this guard holds the lock, and is borrowed exclusively, so no other reference to
+        // the value exists.
         unsafe { &mut *self.lock.value.get() }
     }
 }

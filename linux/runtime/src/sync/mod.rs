@@ -26,10 +26,10 @@
 //! executors and, with the `blocking_` calls, plain threads.
 //!
 //! # Cancellation safety
-//! Every future of this module may be dropped while it waits. It leaves its queue; a lock,
-//! permit, slot or notification that it had been handed goes to the next waiter. Its place in
-//! the queue is lost: a new future queues behind the waiters of its level. Methods whose
-//! cancellation has another effect say so.
+//! Every future of this module may be dropped while it waits. It leaves its queue; a lock, permit,
+//! slot or notification that it had been handed goes to the next waiter. Its place in the queue is
+//! lost, because a new future queues behind the waiters of its level. Methods whose cancellation
+//! has another effect say so.
 //!
 //! # Cost
 //! Each primitive is a few words behind a lock that is held for about ten instructions; there is

@@ -18,7 +18,7 @@
 //!              4 no waiter is left                   └──► locked(next) [CONTENDED]
 //! ```
 //!
-//! * A contended mutex is never free: no newcomer can take it before its next holder.
+//! * A contended mutex is never free, so no newcomer can take it before its next holder.
 //! * CONTENDED is set before a waiter is in the queue, so transition 2 cannot miss a waiter.
 //! * All ids belong to one runtime, *the mutex's runtime*: that of the first coroutine that takes
 //!   the mutex. Holders and waiters of other runtimes have no name here; they neither lend nor
@@ -84,13 +84,13 @@ fn holder(word: u64) -> Option<CoroutineId> {
 
 /// An exclusive lock that may be held across `await`s.
 ///
-/// * Waiters are served most urgent level first, first come first served within a
-///   level. The lock is handed over: no newcomer takes it in between.
+/// * Waiters are served most urgent level first, first come first served within a level. The lock
+///   is handed over, so no newcomer takes it in between.
 /// * A waiter *lends its level* to the coroutine that holds the lock, so that urgent work waits
 ///   only for the critical section, not for all work at the levels between (priority inversion).
 /// * Coroutines of several runtimes may share a mutex. Only the coroutines of one runtime lend: the
 ///   runtime that used the mutex first or, once that runtime is gone, another.
-/// * There is no poisoning: when a coroutine panics the lock is released and the next holder sees
+/// * There is no poisoning. When a coroutine panics, the lock is released, and the next holder sees
 ///   the value as it was left.
 ///
 /// A lock and an unlock without contention cost two atomic operations. For a critical section of a
@@ -171,8 +171,9 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks the mutex, waiting until it is free.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: it leaves the queue, and a lock that it had been
-    /// handed goes to the next waiter. Polled again after it was ready, it locks once more.
+    /// The future may be dropped at any time. It then leaves the queue, and a lock that it had been
+    /// handed goes to the next waiter. If it is polled again after it was ready, it locks once
+    /// more.
     ///
     /// # Deadlock
     /// A coroutine that locks a mutex that it holds waits for ever.
@@ -209,7 +210,7 @@ impl<T: ?Sized> Mutex<T> {
         self.take().ok_or(TryLockError::new())
     }
 
-    /// Returns the value: exclusive access to the mutex needs no lock.
+    /// Returns the value without locking, because the caller has exclusive access to the mutex.
     ///
     /// ```
     /// let mut mutex = upshift::sync::Mutex::new(1);
@@ -257,7 +258,7 @@ impl<T: ?Sized> Mutex<T> {
     fn word_of(&self, id: CoroutineId) -> u64 {
         let word = locked_by(Some(id));
         if word == UNNAMED {
-            // The index does not fit into the word: the holder stays unnamed.
+            // The index does not fit into the word, so the holder stays unnamed.
             context::record_unlock(self.runtime.load(Ordering::Relaxed), id);
         }
         word

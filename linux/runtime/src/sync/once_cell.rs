@@ -204,8 +204,8 @@ impl<T> OnceCell<T> {
     /// Returns the value. Initializes an empty cell with the result of `make`.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: a half-made value is dropped, and the most urgent
-    /// waiter begins to make a new value.
+    /// The future may be dropped at any time. A half-made value is then dropped, and the most
+    /// urgent waiter begins to make a new value.
     ///
     /// # Deadlock
     /// If `make` initializes the same cell, the future waits for itself.

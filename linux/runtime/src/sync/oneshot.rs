@@ -198,8 +198,8 @@ impl<T> fmt::Debug for Sender<T> {
 /// A future that returns the value.
 ///
 /// # Cancellation safety
-/// Awaited by `&mut`, the receiver may be polled in one branch of a `select!`: the value is not
-/// lost. If the receiver itself is dropped, the value is dropped with it.
+/// Awaited by `&mut`, the receiver may be polled in one branch of a `select!` without losing the
+/// value. If the receiver itself is dropped, the value is dropped with it.
 ///
 /// ```
 /// use upshift::sync::oneshot;
@@ -295,7 +295,7 @@ impl<T> Receiver<T> {
         park::block_on(self)
     }
 
-    /// Closes the channel: nothing can be sent any more; a value inside can still be taken.
+    /// Closes the channel. Nothing can be sent any more; a value inside can still be taken.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::oneshot::channel();

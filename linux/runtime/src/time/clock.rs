@@ -136,7 +136,7 @@ pub(crate) fn ticks() -> u64 {
     Ticks::new().ticks()
 }
 
-/// [`ticks`] for a caller that reads them at each poll: stores the choice of the clock.
+/// [`ticks`] for a caller that reads them at each poll. It stores the choice of the clock.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticks {
     counter: bool,

@@ -151,7 +151,7 @@ impl Paused {
     }
 }
 
-/// Pauses the time of the runtime: [`Instant::now`](super::Instant::now) stands still, and
+/// Pauses the time of the runtime. [`Instant::now`](super::Instant::now) then stands still, and
 /// timers fire when the time is moved.
 ///
 /// When nothing is ready the time moves by itself, to the next timer, so a test that sleeps an hour

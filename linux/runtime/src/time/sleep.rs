@@ -104,7 +104,7 @@ enum Stage {
     /// Armed while the time is paused.
     #[cfg(feature = "test-util")]
     Paused(pause::Key),
-    /// Polled on a thread of tokio: the coroutine in [`Sleep::away`] waits for the deadline.
+    /// Polled on a thread of tokio, so the coroutine in [`Sleep::away`] waits for the deadline.
     Away,
     Done,
 }

@@ -76,16 +76,15 @@ struct State {
 }
 
 impl State {
-    /// Returns true when the caller must release the count of the [`TimersRef`]s, which happens
-    /// once.
+    /// Returns true, once, when the caller must release the count of the [`TimersRef`]s.
     fn take_count(&mut self) -> bool {
         self.closed && self.held == 0 && std::mem::take(&mut self.counted)
     }
 }
 
-/// The reference of an armed timer to the timers of its vCPU; cancelling the timer consumes it.
-/// These references are counted under the lock, which arming and cancelling take anyway, and not in
-/// the `Arc`.
+/// The reference of an armed timer to the timers of its vCPU; cancelling the timer consumes the
+/// reference. These references are counted under the lock, which arming and cancelling take anyway,
+/// and not in the `Arc`.
 pub(super) struct TimersRef(NonNull<Timers>);
 
 // SAFETY: `TimersRef` is a shared reference to `Timers`, which may go to any thread because

@@ -1,6 +1,6 @@
 //! A hierarchical timer wheel, which finds the deadlines that are due.
 //!
-//! The wheel is a pure data structure without a clock: the caller passes the time. Times are
+//! The wheel is a pure data structure without a clock, so the caller passes the time. Times are
 //! nanoseconds; the wheel counts in ticks of 1024 ns. A deadline is rounded up to a tick, so a
 //! timer is never early, and late by a tick at most.
 //!
@@ -149,8 +149,8 @@ impl<T> Wheel<T> {
             .map(|tick| tick << TICK_BITS)
     }
 
-    /// Fires every timer whose deadline is at or before `now` (ns): passes its deadline (rounded
-    /// up) and its value to `fire`, in no particular order.
+    /// Fires every timer whose deadline is at or before `now` (ns). For each timer, passes its
+    /// deadline (rounded up) and its value to `fire`, in no particular order.
     pub(crate) fn expire(&mut self, now: u64, mut fire: impl FnMut(u64, T)) {
         let now = now >> TICK_BITS;
         if now < self.elapsed {
@@ -408,8 +408,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Compares the wheel with a list: a timer never fires early, and fires at the first
-        /// expiry from its tick on; `next_deadline` is never late.
+        /// Compares the wheel with a list. A timer must never fire early, and must fire at the
+        /// first expiry from its tick on; `next_deadline` is never late.
         #[test]
         fn the_wheel_agrees_with_a_list(
             start in span(),

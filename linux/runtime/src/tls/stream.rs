@@ -124,7 +124,8 @@ impl<S> TlsStream<S> {
         self.inner.get_ref().1.alpn_protocol()
     }
 
-    /// Returns the certificates that the other side has presented, its own first.
+    /// Returns the certificates that the other side has presented, beginning with the certificate
+    /// of that side itself.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
         self.inner.get_ref().1.peer_certificates()

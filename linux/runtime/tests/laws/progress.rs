@@ -24,7 +24,7 @@ const URGENT: Level = Level::at::<10>();
 const LESS_URGENT: Level = Level::at::<40>();
 /// Rounds for each [`WakeSource`].
 const ROUNDS: usize = 10;
-/// Rounds that must succeed for each [`WakeSource`]: a busy machine may spoil two.
+/// Rounds that must succeed for each [`WakeSource`], since a busy machine may spoil two.
 const REQUIRED: usize = 8;
 
 /// Event of a less urgent poll.

@@ -128,7 +128,7 @@ fn files_are_read_and_written_beside_programs_that_want_the_cpu() {
 }
 
 /// Reads and writes a file 20 times while a less urgent poll spins, and asserts that the poll was
-/// suspended for that.
+/// suspended for the reads and writes.
 fn read_and_write_files_beside_an_endless_poll(runtime: &Runtime) {
     let flag = Arc::new(AtomicBool::new(false));
     let path = std::env::temp_dir().join(format!("upshift-preempt-{}", std::process::id()));

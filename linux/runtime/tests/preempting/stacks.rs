@@ -117,8 +117,8 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
     }
 }
 
-/// Polls are interrupted without preemption, too: an idle vCPU makes the ring's thread enter its
-/// ring in the middle of a poll.
+/// Polls are interrupted without preemption, too, because an idle vCPU makes the ring's thread
+/// enter its ring in the middle of a poll.
 #[test]
 fn a_poll_on_a_stack_of_4_kib_is_interrupted_for_an_idle_vcpu() {
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
