@@ -1,8 +1,8 @@
 //! Files and directories.
 //!
 //! Reads and writes go through the ring, by position; so do opening, inspecting, syncing and
-//! truncating files, and creating, moving and removing names. If data is in the kernel's cache, it
-//! is read at once and without the ring; so are files opened whose names are in the cache. Calls
+//! truncating files, and creating, moving and removing names. Data in the kernel's cache is read at
+//! once and without the ring. A file whose name is in the cache is opened in the same way. Calls
 //! that wait until the same file is on the device share an `fsync`. Calls that the kernel's ring
 //! does not have (listing directories, resolving links, permissions, the recursive calls) run on
 //! threads for blocking calls, at the level of the caller.

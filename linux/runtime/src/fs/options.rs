@@ -34,7 +34,7 @@ async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
             NAMES.with(AttemptHistory::record_hit);
             Some(fd)
         }
-        // This includes the cases that `openat2` is not permitted, and that the name does not
+        // This includes the cases where `openat2` is not permitted, and where the name does not
         // exist.
         Attempt::WouldBlock | Attempt::Unsupported => {
             NAMES.with(AttemptHistory::record_miss);

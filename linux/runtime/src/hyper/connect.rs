@@ -25,8 +25,8 @@ use crate::net::TcpStream;
 pub struct Connector;
 
 /// [`Connector`] for any scheme. The port is that of the URI; if the URI has none, it is 443 for
-/// `https` and `wss`, and 80 for other schemes. For use below connectors that add TLS, such as
-/// hyper-rustls'.
+/// `https` and `wss`, and 80 for other schemes. It is meant for use below connectors that add TLS,
+/// such as hyper-rustls'.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpConnector;
 

@@ -20,14 +20,14 @@
 //! yield.
 //!
 //! [`Io::poll_send_file`] sends cached bytes of a file without a copy, at most [`MAX_FILE_PIECE`]
-//! bytes between two of the same checks. The first of these bytes share a packet with the bytes of
+//! bytes between two such checks. The first of these bytes share a packet with the bytes of
 //! [`Io::poll_send_before`].
 //!
 //! A write is accepted once the preceding write has completed, so at most one buffer of
 //! [`Io::MAX_COPIED`] bytes is in flight. When its send fails, all later writes, flushes and
-//! shutdowns report the error. A flush does not wait for the send, a shutdown does. A drop spawns a
-//! coroutine that waits for the send, until the peer has taken nothing for [`LINGER`], because a
-//! peer that reads nothing must not keep the socket of a dropped connection open.
+//! shutdowns report the error. A flush does not wait for the send, but a shutdown does. A drop
+//! spawns a coroutine that waits for the send, until the peer has taken nothing for [`LINGER`],
+//! because a peer that reads nothing must not keep the socket of a dropped connection open.
 
 use std::fmt;
 use std::future::{Future, poll_fn};

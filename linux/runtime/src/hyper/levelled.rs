@@ -101,8 +101,8 @@ impl Drop for RestoreLevel {
 }
 
 /// The level of a request. It moves the coroutine that polls the request to this level, and
-/// restores the coroutine's level when it is dropped. Part of the future of a request, then of the
-/// body of its response.
+/// restores the coroutine's level when the `RequestLevel` is dropped. It is a part of the future of
+/// the request, and then of the body of the response.
 pub struct RequestLevel {
     target: Option<Level>,
     restores: bool,

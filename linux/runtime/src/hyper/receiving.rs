@@ -39,9 +39,9 @@ use crate::host;
 use crate::time;
 use crate::time::clock;
 
-/// Reciprocal of the share of the time that a connection's bucket is refilled with.
+/// Reciprocal of the share of the time at which a connection's bucket is refilled.
 const SHARE_DIVISOR: u64 = 1000;
-/// Reciprocal of the largest share of the time for all connections together.
+/// Reciprocal of the largest share of the time at which all buckets together are refilled.
 const TOTAL_DIVISOR: u64 = 10;
 /// Number of free polls for each poll of a request: one for the request, one for its reply, and a
 /// few more for requests that arrive in pieces.

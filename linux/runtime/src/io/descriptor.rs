@@ -10,8 +10,8 @@
 //! | another vCPU, or any vCPU if the thread has none | in the next pass of that vCPU's loop |
 //!
 //! On a preemptible vCPU the thread that created the ring makes the system call on behalf of the
-//! thread that drops. If the former does not answer in time, the next pass of the loop closes the
-//! descriptor.
+//! thread that drops. If the ring's thread does not answer in time, the next pass of the loop
+//! closes the descriptor.
 //!
 //! If the vCPU whose ring has the operations is in a long poll, the descriptor is closed by an idle
 //! vCPU that stands in for it, or by the thread that continues when the poll is suspended. Without

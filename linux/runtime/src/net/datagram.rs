@@ -1,8 +1,9 @@
 //! Sending and receiving datagrams of any socket family.
 //!
 //! Buffers may be borrowed, a dropped future loses no datagram, and any number of coroutines may
-//! share a socket by reference. This is so because a system call that does not wait is made at
-//! once, and only if it would block, a poll operation on the ring waits for the socket.
+//! share a socket by reference. This is so because the system call that transfers the data never
+//! waits. If it would block, a poll operation on the ring waits for the socket, and then the call
+//! is repeated.
 
 use std::future::poll_fn;
 use std::io;

@@ -70,7 +70,7 @@ struct State {
     waiters: WaitQueue<Claim>,
 }
 
-/// A waiter's request; once granted, its result.
+/// The request of a waiter; once the request has been granted, its result.
 #[derive(Clone, Copy)]
 enum Claim {
     Permits(usize),

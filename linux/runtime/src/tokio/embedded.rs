@@ -3,9 +3,9 @@
 //! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within* tokio's
 //! runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and `spawn_blocking`
 //! find a driver in coroutines. A thread of tokio runs that driver and wakes the coroutines, which
-//! are polled by the vCPUs at their levels. That thread also polls the tasks of `tokio::spawn`,
-//! which have no level. It has the shortest time slices that the kernel allows, because urgent
-//! coroutines may wait for the thread while the vCPUs compute.
+//! the vCPUs then poll at the coroutines' levels. That thread also polls the tasks of
+//! `tokio::spawn`, which have no level. The thread has the shortest time slices that the kernel
+//! allows, because urgent coroutines may wait for it while the vCPUs compute.
 //!
 //! ```text
 //!         (1)            (2)                   (3)
@@ -19,7 +19,8 @@
 //!    epoll set readable. A coroutine waits for the set ([`TokioRuntime::drive_when_used`]) and
 //!    starts the thread.
 //! 3. At the end of the runtime the vCPUs leave first and cancel their coroutines within tokio's
-//!    runtime. Then tokio's tasks are dropped; the drop waits for them for at most [`GRACE`].
+//!    runtime. Then tokio's tasks are dropped. This waits for polls of the tasks and for blocking
+//!    calls, for at most [`GRACE`].
 //!
 //! tokio's runtime costs five descriptors and one coroutine until its first use; afterwards, each
 //! wake costs a switch from tokio's thread to the vCPU's. tokio's context is entered once per

@@ -28,7 +28,7 @@ impl<'a, T> Reserve<'a, T> {
         }
     }
 
-    /// Waits for the room and leaves it reserved, so that the caller creates a permit for it.
+    /// Waits for the room and leaves it reserved, so that the caller can create a permit for it.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<()>>> {
         self.chan.poll_reserve(self.wanted, &mut self.key, cx)
     }
