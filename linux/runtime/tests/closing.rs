@@ -1,6 +1,6 @@
 //! Tests that dropped sockets, pipes and descriptors are closed before the drop returns, on both
-//! drivers, while the poll continues and operations are in flight. A drop on another thread takes
-//! one round of the vCPU's loop, and does not wait for the end of the vCPU's poll.
+//! drivers, while the poll continues and operations are in flight. If another thread drops them,
+//! closing takes one pass of the vCPU's loop, and does not wait for the end of the vCPU's poll.
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};

@@ -318,8 +318,9 @@ fn the_next_holder_of_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
     });
 }
 
-/// Returns the level of the holder of a lock while a coroutine of level 3 waits through `wait`, and
-/// the level after that coroutine has become less urgent.
+/// Returns two levels of the holder of a lock. The first is the holder's level while a coroutine of
+/// level 3 waits through `wait`, and the second its level after that coroutine has become less
+/// urgent.
 fn levels_of_holder<F>(
     wait: impl FnOnce(Arc<Mutex<()>>) -> F + Send + 'static,
 ) -> [Option<Level>; 2]

@@ -118,9 +118,9 @@ impl<L: Listener, M, S> Serve<L, M, S> {
         self.with(|server| server.drain_timeout(limit))
     }
 
-    /// Limits the time in which a client has to send the head of a request, or may be idle before a
-    /// request, and in which the client has to complete the TLS handshake (default: 30 s; zero: no
-    /// limit). axum itself has no limit.
+    /// Limits the time that a client has to send the head of a request or to complete the TLS
+    /// handshake, or may be idle before a request (default: 30 s; zero: no limit). axum itself has
+    /// no limit.
     pub fn header_timeout(self, limit: Duration) -> Self {
         self.with(|server| server.header_timeout(limit))
     }

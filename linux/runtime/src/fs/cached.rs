@@ -6,8 +6,8 @@
 //! the attempt fails with `EAGAIN`, the operation goes through the ring, which waits.
 //!
 //! * **Never for long.** Neither call waits for a device. A read is made in pieces of at most 1
-//!   MiB, 256 KiB if the vCPU's ring or timers have something more urgent, and it yields between
-//!   two pieces like every future of this crate (`coop`). The ring would copy all pieces within one
+//!   MiB, or 256 KiB if the vCPU's ring or timers have something more urgent. Between two pieces it
+//!   yields like every future of this crate (`coop`). The ring would copy all pieces within one
 //!   system call, with the vCPU waiting.
 //! * **Attempts stop where they fail.** After three misses in a row the next operations go through
 //!   the ring ([`AttemptHistory`](super::attempt_history::AttemptHistory)).

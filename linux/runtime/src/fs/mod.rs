@@ -13,9 +13,9 @@
 //! mq-deadline) honour the class.
 //!
 //! While something more urgent is in flight on the vCPU, writes to the page cache go to the kernel
-//! a few at a time: 256 KiB, or two writes of any size (one write, where the vCPU's thread is bound
-//! to one CPU). The kernel's threads copy them without regard to levels, if need be on the vCPU's
-//! CPU; the other writes wait in user space, by level.
+//! a few at a time. These are 256 KiB, or two writes of any size (one write, if the vCPU's thread
+//! is bound to one CPU). The kernel's threads copy these writes without regard to levels, if need
+//! be on the vCPU's CPU. All other writes wait in user space, by level.
 //!
 //! A [`File`] has no position, so callers pass the position to [`read_at`](File::read_at) and
 //! [`write_at`](File::write_at), and any number of coroutines may use the file at once.

@@ -299,12 +299,12 @@ impl Io {
         self.poll_send_with(cx, |fd| send_now(fd, pieces, libc::MSG_MORE))
     }
 
-    /// Sends up to 64 KiB of a file, at most `max` bytes from position `at`, from the kernel's
-    /// memory without a copy through this process, once all earlier writes are sent. Returns 0 at
-    /// the end of the file. Returns `None` if the caller must read the file and write the bytes.
-    /// That is so if the kernel may not have all of the bytes in memory, if it does not tell this
-    /// process whether it has them (before Linux 6.5, or if the process neither owns the file nor
-    /// may write to it), or if `SIGPIPE` would end the process.
+    /// Sends up to 64 KiB of a file, at most `max` bytes from position `at`, once all earlier
+    /// writes are sent. The bytes go from the kernel's memory without a copy through this process.
+    /// Returns 0 at the end of the file. Returns `None` if the caller must read the file and write
+    /// the bytes. That is so if the kernel may not have all of the bytes in memory, or if `SIGPIPE`
+    /// would end the process. It is also so if the kernel does not tell this process whether it has
+    /// the bytes (before Linux 6.5, or if the process neither owns the file nor may write to it).
     ///
     /// The pages are sent as they are, so the peer may see a change of the file that is made before
     /// the pages arrive, as with every `sendfile`.

@@ -8,11 +8,11 @@
 //! time, or less if all buckets together would be refilled at more than 1/[`TOTAL_DIVISOR`]. It
 //! holds at most [`BUCKET_CAPACITY`], owes at most as much, and is full at first.
 //!
-//! A connection whose bucket owes time is *throttled*: the server receives from it at a less urgent
-//! level, until the bucket holds [`POLL_TIME`] again or the connection is polled for a request. A
-//! second coroutine, at the level of receiving, waits until the bucket is refilled, since a
-//! throttled coroutine may not be polled at all. A connection returns from its request to the level
-//! of receiving even if it was throttled before.
+//! A connection whose bucket owes time is *throttled*. The server then receives from it at a less
+//! urgent level, until the bucket holds [`POLL_TIME`] again or the connection is polled for a
+//! request. A second coroutine, at the level of receiving, waits until the bucket is refilled,
+//! since a throttled coroutine may not be polled at all. A connection returns from its request to
+//! the level of receiving even if it was throttled before.
 //!
 //! So a connection that has no request of level *L* or of a more urgent level can delay ready work
 //! of level *L*, by receiving, for at most [`FREE_POLLS`] + 1 polls and twice [`BUCKET_CAPACITY`].

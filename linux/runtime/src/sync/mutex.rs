@@ -86,8 +86,9 @@ fn holder(word: u64) -> Option<CoroutineId> {
 ///
 /// * Waiters are served most urgent level first, first come first served within a level. The lock
 ///   is handed over, so no newcomer takes it in between.
-/// * A waiter *lends its level* to the coroutine that holds the lock, so that urgent work waits
-///   only for the critical section, not for all work at the levels between (priority inversion).
+/// * A waiter *lends its level* to the coroutine that holds the lock, which avoids priority
+///   inversion: urgent work waits only for the critical section, and not for all work at the levels
+///   between.
 /// * Coroutines of several runtimes may share a mutex. Only the coroutines of one runtime lend: the
 ///   runtime that used the mutex first or, once that runtime is gone, another.
 /// * There is no poisoning. When a coroutine panics, the lock is released, and the next holder sees

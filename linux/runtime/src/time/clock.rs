@@ -33,10 +33,11 @@ thread_local! {
 /// Number of microseconds for which a thread counts ticks from its last reading of
 /// `CLOCK_MONOTONIC`.
 const READING_MICROS: u64 = 5;
-/// Nanoseconds added to a time that is counted in ticks, so that it is not early. A fifth of
-/// [`READING_MICROS`], because the kernel slews its clock by a tenth at most (`adjtimex(2)`), and
-/// it may do so both now and while the tick is measured. The margin also covers a CPU that reads
-/// its counter out of order, before the caller's preceding reading of a clock has ended.
+/// Nanoseconds added to a time that is counted in ticks, so that it is not early. The margin is a
+/// fifth of [`READING_MICROS`], because the kernel slews its clock by a tenth at most
+/// (`adjtimex(2)`), and may do so both now and while the tick is measured. The margin also covers a
+/// CPU that reads its counter out of order, before the caller's preceding reading of a clock has
+/// ended.
 const MARGIN: u64 = 1024;
 
 /// Returns the start of a timer's duration: [`now`], or later by at most twice [`MARGIN`]. If the

@@ -1,13 +1,14 @@
 //! The timers of one vCPU: a wheel of wakers behind a lock.
 //!
-//! Timers are armed and reset by the thread that serves the vCPU, expired by that thread or by a
-//! vCPU that stands in for it, and cancelled by any thread to which a `Sleep` has been moved. The
-//! lock is hardly ever contended, so it costs one atomic exchange; wakers run, and are dropped,
-//! while it is not held. The loop of the vCPU reads [`Timers::next_deadline`] without the lock.
+//! The thread that serves the vCPU arms and resets the timers. That thread, or another vCPU that
+//! stands in for the timers' vCPU, expires them. Any thread to which a `Sleep` has been moved may
+//! cancel its timer. The lock is hardly ever contended, so it costs one atomic exchange; wakers
+//! run, and are dropped, while it is not held. The loop of the vCPU reads [`Timers::next_deadline`]
+//! without the lock.
 //!
-//! Contract with the loop: a timer is armed only on the thread that serves the vCPU, which
-//! therefore sees the new deadline before it waits. Other threads only remove deadlines; at worst
-//! the loop expires timers once for nothing.
+//! Contract with the loop: a timer is armed only on the thread that serves the vCPU, so that this
+//! thread sees the new deadline before it waits. Other threads only remove deadlines; at worst the
+//! loop expires timers once for nothing.
 
 use std::ops::Deref;
 use std::ptr::{self, NonNull};

@@ -6,7 +6,7 @@
 //! buffers and send those. So no buffer is added.
 //!
 //! A handshake waits for the peer without a limit, so wrap [`Acceptor::accept`] in a
-//! [`timeout`](crate::time::timeout), and await it in the coroutine of the connection, not in the
+//! [`timeout`](crate::time::timeout). Await it in the coroutine of the connection, not in the
 //! coroutine that accepts.
 //!
 //! `examples/tls.rs` creates a certificate and talks to itself.

@@ -1,11 +1,11 @@
 //! A runtime of tokio beside this runtime (feature `tokio-rt`), for code that needs tokio.
 //!
-//! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within* tokio's
-//! runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and `spawn_blocking`
-//! find a driver in coroutines. A thread of tokio runs that driver and wakes the coroutines, which
-//! the vCPUs then poll at the coroutines' levels. That thread also polls the tasks of
-//! `tokio::spawn`, which have no level. The thread has the shortest time slices that the kernel
-//! allows, because urgent coroutines may wait for it while the vCPUs compute.
+//! Threads that run user code (threads of vCPUs, threads of blocking functions, the watchdog) are
+//! *within* tokio's runtime (its `Handle::enter`). So `tokio::{time, net, fs, signal, process}` and
+//! `spawn_blocking` find a driver in coroutines. A thread of tokio runs that driver and wakes the
+//! coroutines, which the vCPUs then poll at the coroutines' levels. That thread also polls the
+//! tasks of `tokio::spawn`, which have no level. The thread has the shortest time slices that the
+//! kernel allows, because urgent coroutines may wait for it while the vCPUs compute.
 //!
 //! ```text
 //!         (1)            (2)                   (3)

@@ -2,9 +2,10 @@
 //! for the end of a long poll on the other. The tests need no privileges. There is a test for each
 //! way to become ready, without preemption and with it.
 //!
-//! In a round, a *neighbour* of level 40 makes the *other* coroutine wait on the neighbour's vCPU,
-//! lets everything park, makes the other coroutine ready through a [`WakeSource`], and computes in
-//! the same poll until that coroutine has run, for at most [`POLL_LIMIT`]. A round succeeds if the
+//! A round has two coroutines, a *neighbour* of level 40 and the *other* coroutine. The neighbour
+//! makes the other coroutine wait on the neighbour's vCPU, and lets everything park. Then the
+//! neighbour makes the other coroutine ready through a [`WakeSource`], and computes in the same
+//! poll until the other coroutine has run, for at most [`POLL_LIMIT`]. A round succeeds if the
 //! other coroutine has run by the end of the poll. A stranded coroutine runs only after the poll,
 //! so the length of the poll distinguishes the cases on any machine.
 

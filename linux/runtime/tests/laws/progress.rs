@@ -117,8 +117,8 @@ async fn run_round(source: WakeSource, background: Arc<Background>) -> Vec<Event
     }
 }
 
-/// Asserts that, in [`REQUIRED`] rounds, at most `begins` less urgent polls begin and, if `ends` is
-/// given, at most `ends` end before the urgent coroutine starts.
+/// Asserts that, in [`REQUIRED`] rounds, at most `begins` less urgent polls begin before the urgent
+/// coroutine starts and, if `ends` is given, at most `ends` less urgent polls end.
 fn check_progress(
     vcpus: usize,
     preemption: bool,

@@ -223,8 +223,9 @@ fn a_local_coroutine_is_dropped_on_its_home_thread_although_a_poll_outlives_the_
     }
 }
 
-/// A vCPU of a new runtime may be notified of the thread of `block_on` while it is still starting,
-/// or just when its wait reaches the limit of a search for work.
+/// A vCPU of a new runtime may be notified of the thread of `block_on` while the vCPU is still
+/// starting, or just when its wait reaches the limit of a search for work. The vCPU must notice the
+/// thread in either case.
 #[test]
 fn a_new_runtime_notices_the_thread_of_block_on() {
     for round in 0..400_u64 {

@@ -21,9 +21,9 @@ use crate::pause;
 /// the test.
 const CHILD_VCPUS: &str = "UPSHIFT_TORTURE_CHILD";
 
-/// Number of steps of each party after which the runtime has detected the replaced handler, because
-/// a step of one party lasts several times as long as the runtime waits for an answer to its
-/// signal.
+/// Number of steps of each party after which the runtime has detected the replaced handler. It
+/// suffices because a step of one party lasts several times as long as the runtime waits for an
+/// answer to its signal.
 const STEPS_AFTER_REPLACEMENT: u64 = 20;
 
 #[test]
