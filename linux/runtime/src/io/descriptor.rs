@@ -35,7 +35,8 @@ use crate::{context, time};
 /// Longest pause between two checks of a descriptor that another vCPU keeps open.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// One of the users of a descriptor, not counting its operations.
+/// One of the handles to a descriptor. Operations hold the descriptor too, but not by such a
+/// handle.
 #[derive(Debug)]
 pub(crate) struct Descriptor(Fd);
 
@@ -44,7 +45,7 @@ impl Descriptor {
         Descriptor(Fd::new(fd))
     }
 
-    /// Returns another user of the descriptor.
+    /// Returns another handle to the descriptor.
     pub(crate) fn share(&self) -> Descriptor {
         Descriptor(self.0.clone())
     }

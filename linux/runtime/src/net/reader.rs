@@ -95,7 +95,7 @@ impl Reader {
 
     pub(crate) async fn read<B: IoBufMut>(&mut self, mut buffer: B) -> (io::Result<usize>, B) {
         if buffer.io_capacity() == 0 {
-            // The kernel would wait for data, and then return 0.
+            // Otherwise the kernel would wait for data, and then return 0.
             return (Ok(0), buffer);
         }
         while matches!(self.armed, Armed::No) && self.unread.is_empty() {

@@ -237,7 +237,7 @@ impl Sleep {
                 drop(self.disarm());
                 match fired {
                     TimerState::Fired => true,
-                    // The timer's vCPU may never serve its timers again.
+                    // The clock decides, because the timer's vCPU may never serve its timers again.
                     TimerState::Pending | TimerState::Evicted => now() >= self.deadline,
                 }
             }
@@ -246,7 +246,7 @@ impl Sleep {
                 if !pause::has_fired(*key, cx.waker()) {
                     return Poll::Pending;
                 }
-                // The waker may have been woken by `resume` instead.
+                // The clock decides, because `resume` may have woken the waker instead.
                 pause::has_passed(self.deadline)
             }
             Stage::Away => {

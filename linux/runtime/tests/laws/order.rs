@@ -1,10 +1,10 @@
 //! Order: no poll of a less urgent level begins on a vCPU while a more urgent coroutine that may
 //! run there was ready when the pick began. On one vCPU, no coroutine overtakes an equal.
 //!
-//! Many coroutines of different levels wake each other (a *storm*). A list holds the ready
-//! coroutines, each with the number of the moment from which it was known to be ready. A poll that
-//! begins looks up the coroutines that were ready before the last poll on its thread ended, because
-//! the pick that chose the new poll began after that end.
+//! Many coroutines of different levels wake each other (a *storm*). A counter numbers the moments
+//! of a storm. A list holds the ready coroutines, each with the number of the moment from which it
+//! was known to be ready. A poll that begins looks up the coroutines that were ready before the
+//! last poll on its thread ended, because the pick that chose the new poll began after that end.
 
 use std::cell::Cell;
 use std::future::poll_fn;

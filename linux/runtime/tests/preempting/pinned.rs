@@ -23,7 +23,8 @@ fn local_coroutines_are_spawned_only_on_the_home_thread() {
             Level::at::<20>(),
         );
         assert_eq!(local.await.unwrap(), (home, home));
-        // On another thread, a future that is not `Send` would have to leave its thread.
+        // On another thread the call must panic, because a future that is not `Send` would have to
+        // leave its thread.
         let error = upshift::spawn(
             async { upshift::spawn_local(async {}, Level::at::<20>()).detach() },
             Level::at::<20>(),
