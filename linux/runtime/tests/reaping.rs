@@ -15,7 +15,8 @@ const INTERVAL: Duration = Duration::from_millis(6);
 const POLLS: usize = 240;
 /// Duration of a poll.
 const POLL_LENGTH: Duration = Duration::from_micros(500);
-/// Number of polls that may precede more urgent work: the twelve of an interval, and a few more.
+/// Number of polls that may precede more urgent work. These are the twelve polls of an interval,
+/// and a few more.
 const MAX_POLLS: usize = 16;
 
 fn enters() -> u64 {

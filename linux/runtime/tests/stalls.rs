@@ -257,6 +257,6 @@ fn a_callback_that_panics_is_called_again() {
         panic!("the callback was not called again");
     });
     drop(runtime);
-    let metrics = Handle::current();
-    assert!(metrics.is_err());
+    let handle = Handle::current();
+    assert!(handle.is_err());
 }
