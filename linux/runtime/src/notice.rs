@@ -11,7 +11,7 @@ use upshift_ring::SetupError;
 
 /// Writes a line to standard error. A failure is ignored.
 pub(crate) fn notice(text: fmt::Arguments<'_>) {
-    // A single write: lines of several threads do not mix.
+    // A single write, so that lines of several threads do not mix.
     let _ = io::stderr().write_all(format!("upshift: {text}\n").as_bytes());
 }
 
@@ -25,8 +25,8 @@ pub(crate) fn no_thread(purpose: &str, error: &io::Error) -> io::Error {
     )
 }
 
-/// An error of the kernel with an explanation that quotes it. The kernel's error is not the source:
-/// it would be printed twice.
+/// An error of the kernel with an explanation that quotes it. The kernel's error is not the
+/// `source`, because it would then be printed twice.
 #[derive(Debug)]
 struct Explained {
     text: String,
@@ -49,7 +49,7 @@ pub(crate) fn explained(error: &io::Error, text: String) -> io::Error {
     }
 }
 
-/// Returns the kernel's error number, also of an error that Upshift has explained. Returns `None`
+/// Returns the kernel's error number, even for an error that Upshift has explained. Returns `None`
 /// if the error is not the kernel's.
 ///
 /// ```

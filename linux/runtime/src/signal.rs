@@ -2,10 +2,10 @@
 //!
 //! The signal handler records the signal and writes to an eventfd; a thread of the process, which
 //! starts with the first [`Signals`], reads the eventfd and wakes the waiters. So a waiter has no
-//! operation in the ring. An operation would stay there as long as the program runs, usually at an
-//! urgent level; the level of a completion is not known before it is reaped, so every completion
-//! would count as urgent (`docs/preemption.md`). Once the program has listened for a signal, the
-//! signal no longer ends the process.
+//! operation in the ring. Such an operation would stay in the ring as long as the program runs,
+//! usually at an urgent level. Since the level of a completion is not known before it is reaped,
+//! every completion would then count as urgent (`docs/preemption.md`). Once the program has
+//! listened for a signal, the signal no longer ends the process.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -109,7 +109,7 @@ fn hub() -> MutexGuard<'static, Option<Hub>> {
 fn wait_for_handler(eventfd: &OwnedFd) -> bool {
     let mut count = 0u64;
     loop {
-        // SAFETY: `count` is a local of 8 bytes.
+        // SAFETY: `count` is a local of 8 bytes, so it is valid for the write of 8 bytes.
         let read = unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
         match read {
             8 => return true,
@@ -243,7 +243,8 @@ impl Shared {
         let mut waker = LockSafeWaker::new(cx.waker());
         let old_waker = register(&mut self.waiter.lock(), &mut waker);
         drop(old_waker);
-        // A signal that arrived before the waker was stored has found no waiter.
+        // Checked once more, because a signal that arrived before the waker was stored has found no
+        // waiter.
         match self.take() {
             Some(number) => Poll::Ready(Ok(number)),
             None => Poll::Pending,
@@ -264,8 +265,8 @@ impl Drop for Signals {
         for id in self.ids.drain(..) {
             signal_hook_registry::unregister(id);
         }
-        // Dropped here: the signal thread may be the last owner of the shared state, and must not
-        // drop the waker.
+        // The waker is dropped here, because the signal thread may be the last owner of the shared
+        // state and must not drop the waker.
         let waiter = self.shared.waiter.lock().take();
         drop(waiter);
     }
@@ -341,7 +342,7 @@ impl Signal {
 /// Waits for Ctrl-C (SIGINT). From the first poll on, Ctrl-C does not end the process.
 ///
 /// # Cancellation safety
-/// A dropped future stops listening: arrivals before the next call are lost. Use [`Signal`] for
+/// A dropped future stops listening, so arrivals before the next call are lost. Use [`Signal`] for
 /// repeated waits.
 ///
 /// ```no_run

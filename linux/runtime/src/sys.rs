@@ -2,8 +2,8 @@
 //! `read!(fd, buffer, cid)`.
 //!
 //! The paper "SharedScheduler" (section 4.3.1, "User Space Modification") gives a call one name and
-//! two forms. Without a coroutine id, the call is synchronous: it blocks the thread, like the call
-//! in section 2 of the manual. With a coroutine id, the call is asynchronous: the operation is
+//! two forms. Without a coroutine id, the call is synchronous. It blocks the thread, like the call
+//! in section 2 of the manual. With a coroutine id, the call is asynchronous. The operation is
 //! started at once on the vCPU's ring, at the caller's level, and its completion wakes the
 //! coroutine `cid`. The asynchronous form is also a future of the same result, for a caller that
 //! awaits the call.
@@ -19,8 +19,9 @@
 //!
 //! Each macro stands for two functions: `read!` for [`read_blocking`] and [`read_async`]. One
 //! declaration generates all three. The call owns its buffer in both forms and returns it with the
-//! result: `(io::Result<usize>, B)`. Descriptors are borrowed only while the macro is evaluated: an
-//! asynchronous call duplicates the descriptor and closes the duplicate when the call has ended.
+//! result: `(io::Result<usize>, B)`. Descriptors are borrowed only while the macro is evaluated,
+//! because an asynchronous call duplicates the descriptor and closes the duplicate when the call
+//! has ended.
 //!
 //! The blocking form repeats a call that a signal interrupts. [`trim_heap`] has a blocking form
 //! only.
@@ -221,8 +222,8 @@ pub fn send_blocking<B: IoBuf + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result<
 
 /// Accepts a connection at a listening socket (`accept4(2)`); its descriptor is close-on-exec.
 ///
-/// Blocks even if the listening socket is non-blocking: without io_uring, the asynchronous form
-/// sets `O_NONBLOCK` on the socket.
+/// Blocks even if the listening socket is non-blocking, because without io_uring, the asynchronous
+/// form sets `O_NONBLOCK` on the socket.
 ///
 /// ```
 /// # use upshift::sys::{accept, connect, openat};
@@ -277,7 +278,8 @@ pub fn connect_blocking(fd: impl AsFd, address: impl Into<Address>) -> io::Resul
     let (fd, address) = (fd.as_fd().as_raw_fd(), address.into());
     let mut is_interrupted = false;
     loop {
-        // SAFETY: `as_ptr` is valid for reads of `len` bytes while `address` lives.
+        // SAFETY: `as_ptr` is valid for reads of `len` bytes while `address` lives, which is until
+        // the call has ended.
         let connected =
             check(unsafe { libc::connect(fd, address.as_ptr(), address.len()) as isize });
         match connected.map_err(|error| (error.raw_os_error(), error)) {
@@ -435,13 +437,13 @@ where
 
 /// An asynchronous system call in flight, and the future of its result.
 ///
-/// The name comes from the paper. The end of the call wakes the coroutine whose id was passed, and
-/// a coroutine that awaits the future. Dropping the future cancels the call; the buffer is freed
-/// when the kernel no longer uses it.
+/// The name comes from the paper. The end of the call wakes the coroutine whose id was passed and,
+/// if another coroutine awaits the future, that coroutine too. Dropping the future cancels the
+/// call; the buffer is freed when the kernel no longer uses it.
 #[must_use = "dropping the call cancels it"]
 pub struct AsyncCall<T, O> {
-    // No bound on `T`, as in `Submission`: with a bound, the compiler refuses a coroutine that
-    // holds a call with a `&'static` buffer as not `Send`.
+    // There is no bound on `T`, as in `Submission`, because with a bound the compiler refuses a
+    // coroutine that holds a call with a `&'static` buffer as not `Send`.
     call: Call<T, O>,
     notify: Option<Arc<Notify>>,
 }
@@ -499,7 +501,7 @@ impl<T: Operation<Output = O>, O: Unpin> Future for AsyncCall<T, O> {
                     return Pin::new(submission).poll(cx);
                 };
                 if host::current_id() != Some(notify.cid) {
-                    // Another coroutine awaits the call: the completion wakes both.
+                    // If another coroutine awaits the call, the completion wakes both.
                     let mut awaiter = LockSafeWaker::new(cx.waker());
                     let old_waker = register(&mut notify.awaiter.lock(), &mut awaiter);
                     // Dropping a waker may run user code, so the lock is not held here.
@@ -521,7 +523,7 @@ struct Notify {
 
 impl Wake for Notify {
     fn wake(self: Arc<Self>) {
-        // An error means that the coroutine has exited: there is nothing to wake.
+        // An error means that the coroutine has exited, so there is nothing to wake.
         let _ = self.handle.wake(self.cid);
         let awaiter = self.awaiter.lock().take();
         if let Some(awaiter) = awaiter {

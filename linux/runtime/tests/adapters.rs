@@ -1,5 +1,5 @@
-//! Tests of the ecosystem's I/O traits on connections: all data arrives once and in order, even if
-//! futures are dropped in between.
+//! Tests of the ecosystem's I/O traits on connections. All data must arrive once and in order, even
+//! if futures are dropped in between.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -183,7 +183,7 @@ fn a_closed_peer_is_an_error_for_a_writer_that_waits_for_room() {
             matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
             "{kind}"
         );
-        // A close of a connection that the peer has closed may fail.
+        // The close may fail if the peer has already closed the connection.
         let _ = stream.close().await;
     });
 }

@@ -15,7 +15,8 @@ use upshift::{Level, Preemption, Runtime};
 
 /// Number added to the counter.
 static OFFSET: AtomicU64 = AtomicU64::new(0);
-/// Address range of the vDSO, in which the counter is not set back: `CLOCK_MONOTONIC` continues.
+/// Address range of the vDSO, in which the counter is not set back, so that `CLOCK_MONOTONIC`
+/// continues.
 static VDSO: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 const RDTSC: [u8; 2] = [0x0f, 0x31];
@@ -33,7 +34,8 @@ fn counter() -> (u64, u32) {
     }
 }
 
-/// Signal handler: emulates the instruction that has faulted, if it reads the counter.
+/// Signal handler that emulates the instruction that has faulted, if that instruction reads the
+/// counter.
 extern "C" fn emulate_instruction(
     _: libc::c_int,
     _: *mut libc::siginfo_t,

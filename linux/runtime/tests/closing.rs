@@ -1,6 +1,6 @@
 //! Tests that dropped sockets, pipes and descriptors are closed before the drop returns, on both
-//! drivers, while the poll continues and operations are in flight. A drop on another thread takes
-//! one round of the vCPU's loop, and does not wait for the end of the vCPU's poll.
+//! drivers, while the poll continues and operations are in flight. If another thread drops them,
+//! closing takes one pass of the vCPU's loop, and does not wait for the end of the vCPU's poll.
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
@@ -52,8 +52,8 @@ fn is_refused(address: SocketAddr) -> bool {
     connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Returns a connection of this runtime, a channel for the bytes that a thread reads at the other
-/// end until the end of the stream, and the other end.
+/// Returns a connection of this runtime, a channel, and the other end of the connection. A thread
+/// reads at the other end until the end of the stream, and sends the bytes through the channel.
 async fn connection() -> (TcpStream, mpsc::Receiver<Vec<u8>>, net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

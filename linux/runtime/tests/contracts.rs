@@ -1,4 +1,4 @@
-//! Tests of the traits `Send` and `Sync`: values that belong to a thread must not leave it.
+//! Tests of the traits `Send` and `Sync`, so that values that belong to a thread cannot leave it.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
-//! Tests of running out of descriptors: every call returns an error, none hangs, and all calls work
-//! when descriptors are free again. This file has one test, because the limit is that of the
-//! process.
+//! Tests of running out of descriptors. Every call must return an error, none may hang, and all
+//! calls must work when descriptors are free again. This file has one test, because the limit is
+//! that of the process.
 
 #[path = "support/read_concurrently.rs"]
 mod read_concurrently;

@@ -77,7 +77,7 @@ fn an_unknown_driver_is_an_error() {
 }
 
 /// Removes CAP_IPC_LOCK from this thread and limits the memory that it may lock to `bytes`. Threads
-/// that it starts inherit both.
+/// that this thread starts inherit both.
 fn limit_locked_memory(bytes: u64) {
     const IPC_LOCK: u32 = 14;
     let header = [0x2008_0522u32, 0];

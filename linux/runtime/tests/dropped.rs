@@ -1,6 +1,6 @@
-//! Tests of futures that are dropped in the middle of their operations, many and at any moment:
-//! buffers live until the kernel has finished with them (checked by the address sanitizer), nothing
-//! leaks, and later operations work.
+//! Tests of many futures that are dropped in the middle of their operations, at any moment. Buffers
+//! must live until the kernel has finished with them (checked by the address sanitizer), nothing
+//! may leak, and later operations must work.
 
 use std::pin::Pin;
 

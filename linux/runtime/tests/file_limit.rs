@@ -1,5 +1,5 @@
-//! Tests of writes that exceed the largest file size: RLIMIT_FSIZE stands for a full disk. This
-//! file has one test, because the limit is that of the process.
+//! Tests of writes that exceed the largest file size (RLIMIT_FSIZE), which stands for a full disk.
+//! This file has one test, because the limit is that of the process.
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, SeekFrom};

@@ -1,5 +1,5 @@
-//! Tests of file streams whose calls are dropped before they complete: no call gets the result of
-//! another call.
+//! Tests of file streams whose calls are dropped before they complete. No call must get the result
+//! of another call.
 
 use std::future::poll_fn;
 use std::io::{SeekFrom, Write};

@@ -1,5 +1,5 @@
-//! Tests of reads of cached data, which bypass the ring, beside reads of other data, which use it:
-//! both return the same bytes.
+//! Tests of reads of cached data, which bypass the ring, beside reads of other data, which use the
+//! ring. Both must return the bytes of the file.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -121,7 +121,8 @@ fn direct_reads_return_the_bytes_of_the_file() {
         #[repr(align(4096))]
         struct Aligned([u8; 8192]);
         let memory = Box::leak(Box::new(Aligned([0; 8192])));
-        // SAFETY: the memory is leaked, and `buffer` is forgotten below.
+        // SAFETY: the memory is leaked, so it has no other owner, and `buffer` is forgotten below
+        // instead of freed.
         let buffer = unsafe { Box::from_raw(std::ptr::from_mut(&mut memory.0[..])) };
         let (count, buffer) = file.read_at(buffer, 4096).await;
         let matches = count
@@ -243,7 +244,7 @@ fn a_read_may_be_dropped_at_any_moment() {
 #[test]
 fn a_long_cached_read_yields_to_more_urgent_work() {
     let scratch = ScratchFile::new(96 << 20);
-    // This read fills the page cache, as far as memory permits.
+    // This read fills the page cache, unless memory is short.
     assert!(std::fs::read(&scratch.path).unwrap() == scratch.bytes);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();

@@ -1,5 +1,5 @@
-//! Tests of files that cannot be read, or that change meanwhile: the errors are those of plain
-//! system calls, alone and beside other files, on both drivers.
+//! Tests of files that cannot be read, or that change meanwhile. The errors must be those of plain
+//! system calls, whether a file is read alone or beside other files, on both drivers.
 
 #[path = "support/read_concurrently.rs"]
 mod read_concurrently;

@@ -1,5 +1,5 @@
-//! Tests of the queue position of a coroutine that yields to a more urgent coroutine: before its
-//! equals, until its quantum is used.
+//! Tests of the queue position of a coroutine that yields to a more urgent coroutine. The position
+//! is before its equals, until its quantum is used.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,9 +11,9 @@ use upshift::{Level, Preemption, Runtime, time};
 const URGENT: Level = Level::at::<3>();
 const EQUAL: Level = Level::at::<40>();
 
-/// A coroutine that computes for ever, and checks whether to yield, ends when it is cancelled and
-/// when its runtime is dropped, although no other coroutine is ready on its vCPU; without
-/// preemption and, after a suspension, with it.
+/// A coroutine that computes for ever, and checks whether to yield, must end when it is cancelled
+/// and when its runtime is dropped, although no other coroutine is ready on its vCPU. This is
+/// tested without preemption and, after a suspension, with preemption.
 #[test]
 fn a_coroutine_that_computes_and_checks_for_a_yield_can_be_cancelled() {
     struct LiveCount(Arc<AtomicUsize>);
@@ -143,7 +143,8 @@ fn a_quantum_covers_all_polls_between_which_a_coroutine_keeps_its_place() {
             URGENT,
         );
         upshift::yield_now().await;
-        // The coroutine yields until the other coroutine has run, however slow the machine is.
+        // The coroutine yields until the other coroutine has run, no matter how slow the machine
+        // is.
         let has_run = Arc::new(AtomicBool::new(false));
         let (done, mut ended) = mpsc::channel(2);
         let (done_of_busy, seen) = (done.clone(), has_run.clone());

@@ -74,7 +74,7 @@ fn the_wait_behind_a_long_poll_is_recorded() {
         assert!(longest >= Duration::from_millis(23), "{longest:?}");
         let text = metrics.prometheus().to_string();
         assert!(text.contains("upshift_level_wait_seconds_count{level=\"20\"} 2\n"));
-        // The first coroutine waited for less, unless the machine was stopped.
+        // The first coroutine waited for less time, unless the machine was stopped.
         let bucket = "upshift_level_wait_seconds_bucket{level=\"20\",le=\"0.01\"}";
         assert!(
             [0, 1]

@@ -1,4 +1,4 @@
-//! Tests of named work: stalls, metrics and timelines show the name, and the level at which the
+//! Tests that stalls, metrics and timelines show the name of named work, and the level at which the
 //! work ran.
 
 use std::io::{Read, Write};

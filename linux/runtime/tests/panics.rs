@@ -150,7 +150,7 @@ fn panic_in(kind: &str) {
     });
 }
 
-/// Entry point of the child processes, not a test: an environment variable selects the kind of
+/// Entry point of the child processes, not a test. An environment variable selects the kind of
 /// panic.
 #[test]
 fn role_of_a_child_process() {

@@ -110,8 +110,8 @@ fn check_first_poll(runtime: &Runtime) {
     assert!(ran.is_ok(), "block_on panicked");
 }
 
-/// Checks that a poll of level 40 is suspended: it spins until a coroutine of level 0, which sleeps
-/// and reads, has run 20 times.
+/// Checks that a poll of level 40 is suspended. The poll spins until a coroutine of level 0, which
+/// sleeps and reads, has run 20 times.
 fn check_suspension(runtime: &Runtime) {
     let in_time = runtime.block_on(async {
         let rounds = Arc::new(AtomicUsize::new(0));
@@ -137,8 +137,8 @@ fn check_suspension(runtime: &Runtime) {
     assert!(in_time, "the poll was not suspended");
 }
 
-/// Checks that a poll is interrupted for its ring: a byte arrives at the ring of a vCPU that
-/// computes until the waiting coroutine, which another vCPU can poll, has the byte.
+/// Checks that a poll is interrupted for its vCPU's ring. A byte arrives at the ring while the vCPU
+/// computes, until the waiting coroutine, which another vCPU can poll, has the byte.
 fn check_interruption(runtime: &Runtime) {
     let in_time = runtime.block_on(async {
         let has_byte = Arc::new(AtomicBool::new(false));

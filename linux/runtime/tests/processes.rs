@@ -379,7 +379,7 @@ fn signals_are_distinguished_and_none_is_lost() {
     });
 }
 
-/// Signals need no ring: any executor may poll the future, and a thread wakes it.
+/// Signals need no ring, because a thread wakes the future. So any executor may poll the future.
 #[test]
 fn signals_wake_a_waiter_outside_of_a_runtime() {
     use std::task::{Context, Poll, Wake};

@@ -15,7 +15,8 @@ const INTERVAL: Duration = Duration::from_millis(6);
 const POLLS: usize = 240;
 /// Duration of a poll.
 const POLL_LENGTH: Duration = Duration::from_micros(500);
-/// Number of polls that may precede more urgent work: the twelve of an interval, and a few more.
+/// Number of polls that may precede more urgent work. These are the twelve polls of an interval,
+/// and a few more.
 const MAX_POLLS: usize = 16;
 
 fn enters() -> u64 {
@@ -99,7 +100,8 @@ fn completions_that_may_be_more_urgent_are_reaped_every_interval() {
     assert!(timer.after <= MAX_POLLS, "after {} polls", timer.after);
 }
 
-/// The waiting coroutine would be queued at the tail in any case.
+/// A completion for the waiting coroutine need not be reaped earlier, because the coroutine would
+/// be queued at the tail in any case.
 #[test]
 fn completions_no_more_urgent_than_ready_work_are_reaped_every_five_intervals() {
     let Outcome { enters, took, .. } = wait_beside_polls(EQUAL, true);

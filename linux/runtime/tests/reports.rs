@@ -24,7 +24,7 @@ fn wait_for_the_parent() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// Child: runs a poll that blocks.
+/// Role of a child that runs a poll that blocks.
 fn stall() {
     builder().build().unwrap().block_on(async {
         let blocks = named("GET /report", async { wait_for_the_parent() });
@@ -32,7 +32,7 @@ fn stall() {
     });
 }
 
-/// Child: starves level 40.
+/// Role of a child that starves level 40.
 fn starve() {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = stop.clone();
@@ -52,7 +52,7 @@ fn starve() {
     });
 }
 
-/// Child: runs a detached coroutine that panics.
+/// Role of a child that runs a detached coroutine that panics.
 fn panic(builder: Builder) {
     builder.build().unwrap().block_on(async {
         let panics = named("job", async { panic!("expected") });
@@ -67,7 +67,7 @@ fn panic(builder: Builder) {
     wait_for_the_parent();
 }
 
-/// Entry point of child processes, not a test: [`CHILD_ROLE`] selects the role.
+/// Entry point of child processes, not a test. [`CHILD_ROLE`] selects the role.
 #[test]
 fn role_of_a_child_process() {
     match std::env::var(CHILD_ROLE).as_deref() {
@@ -80,8 +80,8 @@ fn role_of_a_child_process() {
 }
 
 /// Runs a child until a line of its standard error begins with `prefix` or, with `until_exit`,
-/// until the child exits. Returns all lines with that prefix: on a slow machine, there may be other
-/// reports.
+/// until the child exits. Returns all lines with that prefix, because on a slow machine there may
+/// be other reports.
 fn lines(kind: &str, prefix: &str, until_exit: bool, warnings: Option<&str>) -> Vec<String> {
     let mut command = child("role_of_a_child_process");
     command.env(CHILD_ROLE, kind);

@@ -1,5 +1,5 @@
-//! Tests of signal listeners polled by other executors: a waker that panics, or polls inside
-//! `wake`, does not affect other listeners.
+//! Tests of signal listeners that other executors poll. A waker that panics, or that polls inside
+//! `wake`, must not affect other listeners.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! Tests of the spans of coroutines.
 //!
-//! This file has one test: while `tracing` has a single subscriber, a thread without that
-//! subscriber which is the first to reach a span's call site disables the span for all threads.
-//! Threads of other tests would do that.
+//! This file has one test, because threads of other tests would disable the span. While `tracing`
+//! has a single subscriber, a span is disabled for all threads if the first thread that reaches the
+//! span's call site lacks the subscriber.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

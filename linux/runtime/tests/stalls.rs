@@ -1,5 +1,5 @@
-//! Tests of the stall detector: it names the right location, while a poll runs and when it has
-//! ended.
+//! Tests that the stall detector names the right location, both while a poll runs and after the
+//! poll has ended.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -257,6 +257,6 @@ fn a_callback_that_panics_is_called_again() {
         panic!("the callback was not called again");
     });
     drop(runtime);
-    let metrics = Handle::current();
-    assert!(metrics.is_err());
+    let handle = Handle::current();
+    assert!(handle.is_err());
 }

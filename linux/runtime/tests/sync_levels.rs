@@ -1,5 +1,5 @@
-//! Tests of the synchronization primitives in a runtime: waiters are served by level, the mutex
-//! lends levels, and futures that are always ready yield.
+//! Tests of the synchronization primitives in a runtime. Waiters must be served by level, the mutex
+//! must lend levels, and futures that are always ready must yield.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};
@@ -318,8 +318,9 @@ fn the_next_holder_of_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
     });
 }
 
-/// Returns the level of the holder of a lock while a coroutine of level 3 waits through `wait`, and
-/// the level after that coroutine has become less urgent.
+/// Returns two levels of the holder of a lock. The first is the holder's level while a coroutine of
+/// level 3 waits through `wait`, and the second its level after that coroutine has become less
+/// urgent.
 fn levels_of_holder<F>(
     wait: impl FnOnce(Arc<Mutex<()>>) -> F + Send + 'static,
 ) -> [Option<Level>; 2]
@@ -424,7 +425,7 @@ impl Holder {
         (Holder { requests, replies }, coroutine)
     }
 
-    /// Requests the level until it is `level`.
+    /// Requests the holder's level until the answer is `level`.
     async fn wait_for_level(&mut self, level: Level) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {

@@ -1,5 +1,5 @@
-//! Tests of mutexes that runtimes and threads share: levels are lent to the holder only, and only
-//! while it holds the mutex.
+//! Tests of mutexes that runtimes and threads share. Levels must be lent only to the holder, and
+//! only while the holder has the mutex.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -56,8 +56,8 @@ fn waiters_acquire_the_lock_most_urgent_first() {
     });
 }
 
-/// While the reader waits, the writer has the reader's level. After the release it has its own
-/// level again.
+/// While the reader waits, the writer has the reader's level. After the release the writer has its
+/// own level again.
 #[test]
 fn a_writer_is_as_urgent_as_its_waiters() {
     runtime_with_one_vcpu().block_on(async {

@@ -1,4 +1,4 @@
-//! Tests of system calls in two forms, each on both drivers: the same arguments give the same
+//! Tests of system calls in two forms, each on both drivers. The same arguments must give the same
 //! result.
 
 use std::io;

@@ -1,4 +1,5 @@
-//! Tests of the interface with tokio's names: sets, abort handles, the budget, paused time.
+//! Tests of the parts of the interface that have tokio's names: sets, abort handles, the budget,
+//! paused time.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
-//! Tests of timers in a runtime: they are never early, and may be cancelled, reset, and moved
-//! between vCPUs. Upper bounds of times are asserted only where the alternative is to wait for
-//! ever.
+//! Tests that timers in a runtime are never early, and may be cancelled, reset, and moved between
+//! vCPUs. Upper bounds of times are asserted only where the alternative is to wait for ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -76,7 +75,7 @@ fn a_reset_makes_a_sleep_earlier_or_later_before_and_after_its_end() {
         (&mut sleep).await;
         assert!(Instant::now() >= later);
 
-        // The timer is reset while it is armed, and not polled again: the coroutine is woken
+        // The timer is reset while it is armed, and not polled again. The coroutine must be woken
         // nevertheless.
         sleep.reset(Instant::now() + HOUR);
         assert!(poll_once(&mut sleep).await.is_none());

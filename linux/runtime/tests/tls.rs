@@ -36,7 +36,7 @@ fn acceptor_and_connector(identity: &Identity) -> (Acceptor, Connector) {
     (Acceptor::new(server), Connector::new(client))
 }
 
-/// Sends 2 MiB to an echo server over TLS, and checks what it sends back.
+/// Sends 2 MiB to an echo server over TLS, and checks what the server sends back.
 fn check_echo(runtime: &Runtime) {
     let (acceptor, connector) = acceptor_and_connector(&identity("localhost"));
     runtime.block_on(async {

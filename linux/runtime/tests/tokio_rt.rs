@@ -102,7 +102,8 @@ fn many_coroutines_of_all_levels_use_tokio_and_keep_their_levels() {
     }
 }
 
-/// Round trips of level 2 beside busy coroutines of level 40 end long before these.
+/// Urgent round trips, of level 2, must end long before the busy coroutines of level 40 that run
+/// beside them.
 #[test]
 fn urgent_work_that_waits_for_tokio_precedes_other_work() {
     for runtime in runtimes() {
@@ -171,8 +172,8 @@ fn a_runtime_ends_with_sockets_timers_and_tasks_of_tokio_in_use() {
     }
 }
 
-/// A task of tokio belongs to the runtime: it may spawn coroutines, and use timers and handles of
-/// the runtime.
+/// A task of tokio belongs to the runtime, so it may spawn coroutines, and use timers and handles
+/// of the runtime.
 #[test]
 fn a_tokio_task_uses_the_runtime() {
     for runtime in runtimes() {
@@ -296,7 +297,7 @@ fn blocking_functions_have_tokios_context_and_belong_to_the_runtime() {
 }
 
 /// The context exists on each kind of thread that runs user code: in hooks, the main coroutine,
-/// other coroutines (also after a suspension), and the watchdog.
+/// other coroutines (even after a suspension), and the watchdog.
 #[test]
 fn tokios_context_exists_in_hooks_and_on_every_thread_that_polls() {
     for preemption in [Preemption::Off, Preemption::Preferred] {

@@ -1,6 +1,6 @@
 //! Tests of the start of tokio's thread at the first use of its runtime. This file has its own
-//! process, in which no test handles signals through tokio: a signal is an event for all of tokio's
-//! runtimes.
+//! process, in which no test handles signals through tokio, because a signal is an event for all of
+//! tokio's runtimes.
 #![cfg(feature = "tokio-rt")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use upshift::{Level, Preemption, Runtime};
 
-/// Serialises the tests: descriptors that other tests open and close would hide tokio's driver, and
-/// the thread would then start at once.
+/// Serialises the tests, because descriptors that other tests open and close would hide tokio's
+/// driver, and the thread would then start at once.
 fn serialize_tests() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)

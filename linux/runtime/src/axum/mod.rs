@@ -1,7 +1,7 @@
 //! axum's `serve`, on the vCPUs and with levels. Feature `axum`.
 //!
 //! [`serve`](serve()) takes the arguments of `axum::serve`, with a listener of this runtime.
-//! Connections and handlers are coroutines: [`Serve::levels`] gives each request its level, and
+//! Connections and handlers are coroutines. [`Serve::levels`] gives each request its level, and
 //! handlers that compute do not delay more urgent handlers.
 //!
 //! ```no_run
@@ -23,8 +23,8 @@
 //! }
 //! ```
 //!
-//! `axum::serve` itself spawns with tokio: its connections share tokio's thread and have no level.
-//! With a listener of this runtime it does not compile. The first error is "the trait bound
+//! `axum::serve` itself spawns with tokio, so its connections share tokio's thread and have no
+//! level. With a listener of this runtime it does not compile. The first error is "the trait bound
 //! `upshift::net::TcpListener: axum::serve::Listener` is not satisfied"; the second one names
 //! [`serve`](serve()):
 //!

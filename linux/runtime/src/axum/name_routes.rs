@@ -1,4 +1,4 @@
-//! [`NameRoutes`]: the work of a request is named by its method and the route that axum matched.
+//! [`NameRoutes`], which names the work of a request by its method and the route that axum matched.
 //!
 //! axum shows the route ([`MatchedPath`]) only inside its router, so this is a layer. A request
 //! costs one allocation, for the name, and the cost of [`named`](crate::named).
@@ -19,8 +19,8 @@ const NO_ROUTE: &str = "(no route)";
 ///
 /// Stalls, panics, timelines, `upshift top` and [`Metrics::named`](crate::metrics::Metrics::named)
 /// show the name. Add the layer last, by `Router::layer` (not `tower::ServiceBuilder` around the
-/// router, where no route is known yet): the other layers are then a part of the request. The name
-/// covers the request up to the head of its response, not the streaming of a body.
+/// router, where no route is known yet), so that the other layers are a part of the request. The
+/// name covers the request up to the head of its response, not the streaming of a body.
 ///
 /// ```
 /// use axum::{Router, routing::get};

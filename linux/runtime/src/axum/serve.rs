@@ -87,8 +87,8 @@ pub struct Serve<L, M, S> {
 }
 
 impl<L: Listener, M, S> Serve<L, M, S> {
-    /// Sets the function that returns the level of a request, given its head (default: the level of
-    /// receiving): the level at which its handler runs and its response is sent.
+    /// Sets the function that returns the level of a request, given its head. The request's handler
+    /// runs and its response is sent at this level (default: the level of receiving).
     pub fn levels(
         self,
         level: impl Fn(&::hyper::Request<Incoming>) -> Level + Send + Sync + 'static,
@@ -105,8 +105,8 @@ impl<L: Listener, M, S> Serve<L, M, S> {
         self.with(|server| server.receive_level(level))
     }
 
-    /// Ends the server when a future is ready: nothing more is accepted, and the requests under
-    /// way are answered within the [drain timeout](Serve::drain_timeout).
+    /// Ends the server when a future is ready. From then on nothing more is accepted, and the
+    /// requests under way are answered within the [drain timeout](Serve::drain_timeout).
     pub fn with_graceful_shutdown(self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
         self.with(|server| server.with_graceful_shutdown(signal))
     }
@@ -118,9 +118,9 @@ impl<L: Listener, M, S> Serve<L, M, S> {
         self.with(|server| server.drain_timeout(limit))
     }
 
-    /// Limits the time in which a client has to send the head of a request, or may be idle before a
-    /// request, and in which the client has to complete the TLS handshake (default: 30 s; zero: no
-    /// limit). axum itself has no limit.
+    /// Limits the time that a client has to send the head of a request or to complete the TLS
+    /// handshake, or may be idle before a request (default: 30 s; zero: no limit). axum itself has
+    /// no limit.
     pub fn header_timeout(self, limit: Duration) -> Self {
         self.with(|server| server.header_timeout(limit))
     }

@@ -18,11 +18,11 @@ const MISSES: u32 = 3;
 const PAUSE: u32 = 128;
 /// State in which no operation is tried.
 const NEVER: u32 = u32::MAX;
-/// State in which the flags of the file have not been asked for.
+/// State in which the kernel has not yet been asked for the flags of the file.
 const UNKNOWN: u32 = u32::MAX - 1;
 
-/// History of recent attempts on a file, or on the names that a thread opens. It is a hint: threads
-/// that use it at the same time may overwrite each other's results.
+/// History of recent attempts on a file, or on the names that a thread opens. It is only a hint,
+/// because threads that use it at the same time may overwrite each other's results.
 ///
 /// A value below [`MISSES`] is the number of misses in a row. Above, the value is `MISSES - 1` plus
 /// the number of operations left in the pause.
@@ -78,7 +78,7 @@ impl AttemptHistory {
         known == 0
     }
 
-    /// Returns true if the file goes through the page cache, as far as is known.
+    /// Returns true unless the file is known to bypass the page cache.
     pub(super) fn is_cacheable(&self, file: &Fd) -> bool {
         match self.0.load(Relaxed) {
             NEVER => false,

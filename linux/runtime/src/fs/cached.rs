@@ -1,21 +1,21 @@
-//! Attempts without the ring: reads of pages and openings of names that the kernel has cached.
+//! Attempts without the ring, to read pages and to open names that the kernel has cached.
 //!
 //! A read of 4 KiB from the page cache takes about half as long again through the ring. So a read
 //! first asks for cached bytes, with `preadv2` and `RWF_NOWAIT`, and an opening asks for a cached
-//! name, with `openat2` and `RESOLVE_CACHED`: the same attempts that the ring makes at submission.
-//! If the attempt fails with `EAGAIN`, the operation goes through the ring, which waits.
+//! name, with `openat2` and `RESOLVE_CACHED`. The ring makes the same attempts at submission. If
+//! the attempt fails with `EAGAIN`, the operation goes through the ring, which waits.
 //!
-//! * **Never for long.** Neither call waits for a device. A read is made in pieces of at most
-//!   1 MiB, 256 KiB if the vCPU's ring or timers have something more urgent, and it yields between
-//!   two pieces like every future of this crate (`coop`); the ring would copy all of it within one
+//! * **Never for long.** Neither call waits for a device. A read is made in pieces of at most 1
+//!   MiB, or 256 KiB if the vCPU's ring or timers have something more urgent. Between two pieces it
+//!   yields like every future of this crate (`coop`). The ring would copy all pieces within one
 //!   system call, with the vCPU waiting.
 //! * **Attempts stop where they fail.** After three misses in a row the next operations go through
 //!   the ring ([`AttemptHistory`](super::attempt_history::AttemptHistory)).
 //! * **Errors come from the ring.** The ring repeats a failed operation, and its result counts.
 //!   Pipes, terminals and files of the kernel, of networks and of FUSE do not support `RWF_NOWAIT`,
-//!   and are not tried again. Reads with `O_DIRECT` are never tried: they would wait for the
-//!   device.
-//! * **Nothing is in flight** between two pieces: a future that is dropped there has nothing to
+//!   and are not tried again. Reads with `O_DIRECT` are never tried, because they would wait for
+//!   the device.
+//! * **Nothing is in flight** between two pieces, so a future that is dropped there has nothing to
 //!   cancel.
 
 use std::ffi::c_void;
@@ -55,7 +55,7 @@ pub(super) enum Attempt<T> {
     Done(T),
     /// The operation would wait.
     WouldBlock,
-    /// The operation is not supported here, or failed: the ring reports the reason.
+    /// The operation is not supported here, or failed. The ring reports the reason.
     Unsupported,
 }
 
@@ -85,7 +85,8 @@ pub(super) unsafe fn read(
         iov_base: start.cast::<c_void>(),
         iov_len: length,
     };
-    // SAFETY: `piece` is valid, and the caller guarantees room for `length` bytes at `start`.
+    // SAFETY: `piece` is valid during the call, and its bytes are valid for writes, because the
+    // caller guarantees room for `length` bytes at `start`.
     let count = unsafe {
         libc::preadv2(
             fd.as_raw_fd(),
@@ -99,8 +100,8 @@ pub(super) unsafe fn read(
 }
 
 /// Returns true if a read at `offset` that asked for `room` bytes and returned `count` has met the
-/// end of the file. Uncached data begins at a page, so only the end cuts a read short within a
-/// page.
+/// end of the file. Uncached data begins at a page boundary, so only the end of the file cuts a
+/// read short within a page.
 pub(super) fn is_end(offset: u64, count: usize, room: usize) -> bool {
     let in_page = !(offset + count as u64).is_multiple_of(SMALLEST_PAGE);
     count == 0 || (count < room && in_page)
@@ -120,8 +121,8 @@ pub(super) fn is_openable(path: &Path, flags: i32) -> bool {
 }
 
 /// Opens a file whose name the kernel has cached, and which [is openable](is_openable). `flags` are
-/// those of `open(2)`; nothing is created or truncated. The open file is marked with `O_NONBLOCK`:
-/// the mark must be removed before the ring reads the file or a user gets it.
+/// those of `open(2)`; nothing is created or truncated. The open file is marked with `O_NONBLOCK`;
+/// the mark must be removed before the ring reads the file or a user gets the file.
 pub(super) fn open(path: &Path, flags: i32) -> Attempt<OwnedFd> {
     let path = path.as_os_str().as_bytes();
     let mut name = [MaybeUninit::<u8>::uninit(); MAX_PATH_BYTES];
@@ -134,7 +135,8 @@ pub(super) fn open(path: &Path, flags: i32) -> Attempt<OwnedFd> {
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = nonblocking as u64;
     how.resolve = libc::RESOLVE_CACHED;
-    // SAFETY: the name ends in 0, and the size is that of `how`.
+    // SAFETY: the name ends in 0 and is valid during the call, and the size passed is that of
+    // `how`.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_openat2,

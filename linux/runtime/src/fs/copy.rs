@@ -1,8 +1,8 @@
 //! Copying files, with progress.
 //!
-//! A copy has two buffers: one is written while the other is read. At each step the copy yields to
-//! more urgent work, and its I/O has the priority of its level; so a large copy at a less urgent
-//! level does not disturb more urgent work.
+//! A copy has two buffers: one is written while the other is read. A large copy at a less urgent
+//! level does not disturb more urgent work, because the copy yields to more urgent work at each
+//! step, and its I/O has the priority of its level.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 pub struct Progress {
     /// Bytes copied so far.
     pub copied: u64,
-    /// Bytes to copy in all: the length of the source when the copy began.
+    /// Bytes to copy in all, which is the length of the source when the copy began.
     pub total: u64,
 }
 

@@ -88,7 +88,7 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// Removes a directory with all its contents; symbolic links are removed, not followed.
 ///
 /// # Errors
-/// `NotFound`, `PermissionDenied`, …: a part may have been removed. Also fails outside a runtime.
+/// `NotFound`, `PermissionDenied`, …; a part may have been removed. Also fails outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

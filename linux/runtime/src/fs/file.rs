@@ -123,8 +123,8 @@ impl File {
 
     /// Reads at a position, in bytes, at most the capacity of `buffer`. The data starts at the
     /// first byte of the buffer; 0 bytes mean the end of the file. Bytes in the page cache are read
-    /// without the ring. The position `u64::MAX` stands for the file's own position, for pipes and
-    /// the like.
+    /// without the ring. The position `u64::MAX` stands for the file's own position; use it for
+    /// pipes and the like.
     ///
     /// # Cancellation safety
     /// A dropped future loses the buffer, but a file's bytes can be read again.
@@ -180,7 +180,8 @@ impl File {
         offset: u64,
     ) -> Option<usize> {
         let offset = offset.checked_add(filled as u64)?;
-        // SAFETY: `filled` bytes have been written, and there is room for `asked` more.
+        // SAFETY: behind the `filled` bytes that have been written, the buffer is valid for writes
+        // of `asked` more.
         let read = unsafe {
             let start = buffer.io_mut_ptr().add(filled);
             cached::read(self.as_fd(), start, asked, offset)
@@ -191,7 +192,7 @@ impl File {
                 coop::charge();
                 return Some(count);
             }
-            // A read of which only the last part is not cached is not a miss.
+            // If only the last part of a read is not cached, the read does not count as a miss.
             Attempt::WouldBlock if filled > 0 => {}
             Attempt::WouldBlock => self.history.record_miss(),
             Attempt::Unsupported => self.history.disable(),
@@ -210,7 +211,7 @@ impl File {
         self.history.is_cacheable(&self.fd)
     }
 
-    /// Writes at a position, in bytes. May write a part only; returns its length.
+    /// Writes at a position, in bytes. May write only a part, and returns the length of the part.
     ///
     /// # Cancellation safety
     /// Not cancellation safe: an unknown part may be written.
@@ -492,10 +493,11 @@ impl File {
         FileStream::new(self)
     }
 
-    /// Returns the length of the file in bytes as this machine knows it, without asking the
-    /// server of a network file system; `length` if there is no answer.
+    /// Returns the length of the file in bytes as this machine knows it, without a request to the
+    /// server of a network file system. Returns `length` if the kernel gives no answer.
     pub(super) fn known_len(&self, length: u64) -> u64 {
-        // SAFETY: a zeroed `statx` is valid, and lives during the call; the path ends with a NUL.
+        // SAFETY: all zeroes is a valid `statx`. The structure is valid for writes during the call,
+        // and the path ends with a NUL.
         unsafe {
             let mut answer: libc::statx = std::mem::zeroed();
             let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;

@@ -232,7 +232,7 @@ impl Metadata {
         Ok(time(&self.stat.stx_mtime))
     }
 
-    /// Returns the time of the last read, as far as the file system records it.
+    /// Returns the time of the last read that the file system has recorded.
     ///
     /// # Errors
     /// None on Linux; a `Result` like that of the standard library.

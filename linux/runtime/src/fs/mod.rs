@@ -1,23 +1,23 @@
 //! Files and directories.
 //!
 //! Reads and writes go through the ring, by position; so do opening, inspecting, syncing and
-//! truncating files, and creating, moving and removing names. Data in the kernel's cache is read,
-//! and files whose names are in the cache are opened, at once and without the ring. Calls that wait
-//! until the same file is on the device share an `fsync`. Calls that the kernel's ring does not
-//! have (listing directories, resolving links, permissions, the recursive calls) run on threads for
-//! blocking calls, at the level of the caller.
+//! truncating files, and creating, moving and removing names. Data in the kernel's cache is read at
+//! once and without the ring. A file whose name is in the cache is opened in the same way. Calls
+//! that wait until the same file is on the device share an `fsync`. Calls that the kernel's ring
+//! does not have (listing directories, resolving links, permissions, the recursive calls) run on
+//! threads for blocking calls, at the level of the caller.
 //!
-//! The I/O priority of each operation follows from the level of the coroutine that starts it: eight
-//! levels share one of the eight best-effort classes of `ioprio_set(2)`, so 0..=7 is class 0,
-//! 56..=63 is class 7. Schedulers of block devices that support priorities (bfq, mq-deadline)
-//! honour the class.
+//! The I/O priority of each operation follows from the level of the coroutine that starts it. Eight
+//! levels share one of the eight best-effort classes of `ioprio_set(2)`, so that levels 0..=7 have
+//! class 0, and levels 56..=63 class 7. Schedulers of block devices that support priorities (bfq,
+//! mq-deadline) honour the class.
 //!
 //! While something more urgent is in flight on the vCPU, writes to the page cache go to the kernel
-//! a few at a time: 256 KiB, or two writes of any size (one write, where the vCPU's thread is bound
-//! to one CPU). The kernel's threads copy them without regard to levels, if need be on the vCPU's
-//! CPU; the other writes wait in user space, by level.
+//! a few at a time. These are 256 KiB, or two writes of any size (one write, if the vCPU's thread
+//! is bound to one CPU). The kernel's threads copy these writes without regard to levels, if need
+//! be on the vCPU's CPU. All other writes wait in user space, by level.
 //!
-//! A [`File`] has no position: callers pass the position to [`read_at`](File::read_at) and
+//! A [`File`] has no position, so callers pass the position to [`read_at`](File::read_at) and
 //! [`write_at`](File::write_at), and any number of coroutines may use the file at once.
 //! [`File::into_stream`] returns a stream that has a position, with the traits of
 //! [`io`](crate::io).

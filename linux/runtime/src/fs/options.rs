@@ -34,7 +34,8 @@ async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
             NAMES.with(AttemptHistory::record_hit);
             Some(fd)
         }
-        // This includes an `openat2` that is not permitted, and a name that does not exist.
+        // This includes the cases where `openat2` is not permitted, and where the name does not
+        // exist.
         Attempt::WouldBlock | Attempt::Unsupported => {
             NAMES.with(AttemptHistory::record_miss);
             None
@@ -154,7 +155,7 @@ impl OpenOptions {
         self
     }
 
-    /// Appends: all writes go to the end of the file, and their positions are ignored.
+    /// Appends, that is, all writes go to the end of the file, and their positions are ignored.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -29,8 +29,8 @@ pub(super) fn start_read<B: IoBufMut>(
     context::try_with(|worker| worker.start_read(read))
 }
 
-/// The future of [`File::read_at`]. A drop in the state `Ring` cancels the operation; before that
-/// state, nothing is in flight.
+/// The future of [`File::read_at`]. If it is dropped in the state `Ring`, the operation is
+/// cancelled; before that state, nothing is in flight.
 pub(super) struct Reading<'a, B> {
     file: &'a File,
     offset: u64,
@@ -81,7 +81,8 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
             return Err((error, buffer));
         }
         let read = op::ReadAt::new(self.file.fd().clone(), buffer, self.offset);
-        // SAFETY: `filled` bytes have been written, and there is room for more.
+        // SAFETY: the kernel has written the first `filled` bytes of the buffer, and there is room
+        // for more.
         let read = unsafe { read.prefilled(filled) };
         match start_read(read) {
             Ok(submission) => self.state = State::Ring(submission),

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! A caller may drop a call in the middle, and the stream cannot tell whether the next call
-//! continues it. So the result of an operation, which an earlier call may have started, is not
-//! taken as the answer unchecked: bytes read ahead belong to a position, and the length and the end
-//! of the file are checked once more when their operation has completed.
+//! continues the dropped call. So an earlier call may have started the operation whose result the
+//! stream gets, and the stream checks the result before it answers with it. Bytes read ahead count
+//! only for their position, and the length and the end of the file are checked once more when the
+//! operation that asked for them has completed.
 //!
 //! A stream has one buffer of [`BUFFER_BYTES`] per direction, allocated on first use. An operation
 //! in flight owns its buffer.

@@ -1,7 +1,7 @@
 //! Group commit: calls that wait for the same file share an `fsync`.
 //!
 //! A call needs an `fsync` that began after the call did, so that it covers everything written
-//! before the call. So a file has at most one `fsync` in flight, and all calls that come meanwhile
+//! before the call. A file has at most one `fsync` in flight, and all calls that come meanwhile
 //! wait for the next `fsync`:
 //!
 //! ```text
@@ -14,12 +14,13 @@
 //!   calls form a new round, since a cancelled operation guarantees nothing.
 //! * A round is as strong as the strongest of its calls: `fsync` if any call wants the attributes,
 //!   else `fdatasync`.
-//! * An error is reported to every call of the round: the kernel reports it once for each open
-//!   file.
-//! * Two open files are two groups, even of one inode: each has errors of its own to report.
+//! * An error is reported to every call of the round, because the kernel reports it only once for
+//!   each open file.
+//! * Two open files are two groups, even if they have one inode, because each has errors of its own
+//!   to report.
 //!
-//! A table of the process has the *group* of each file: its rounds, as long as a call waits. A call
-//! takes the lock of the table twice.
+//! A table of the process has the *group* of each file while a call waits for the file: the file's
+//! rounds and the number of calls. A call takes the lock of the table twice.
 
 use std::collections::BTreeMap;
 use std::io;

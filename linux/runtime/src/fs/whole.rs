@@ -1,7 +1,7 @@
 //! Reading and writing whole files.
 //!
-//! A cached file of less than [`BEGINNING`] bytes takes three system calls: it is opened, read
-//! and closed without the ring. A file whose name is not cached is opened through the ring, which
+//! A cached file of less than [`BEGINNING`] bytes takes three system calls, which open, read and
+//! close it without the ring. A file whose name is not cached is opened through the ring, which
 //! also reads its beginning. Everything behind the beginning is read with [`File::read_at`].
 
 use std::io;
@@ -16,7 +16,7 @@ use super::read::start_read;
 use super::{File, OpenOptions};
 use crate::coroutine::coop;
 
-/// Number of bytes that are read before the length of the file is asked for.
+/// Number of bytes that are read before the kernel is asked for the length of the file.
 const BEGINNING: usize = 8 << 10;
 /// Smallest room, in bytes, for a read behind the end of a growing file.
 const MIN_TAIL: usize = 64;
@@ -24,8 +24,8 @@ const MIN_TAIL: usize = 64;
 /// The room behind the bytes that a vector holds.
 struct Tail(Vec<u8>);
 
-// SAFETY: the heap memory of a vector stays in place, including the part behind its length, up to
-// its capacity.
+// SAFETY: the memory stays valid and in place when the value is moved, because it is the heap
+// memory of a vector, between the vector's length and its capacity.
 unsafe impl IoBufMut for Tail {
     const DROP_RUNS_USER_CODE: bool = false;
 

@@ -19,13 +19,14 @@ use crate::net::TcpStream;
 /// up names, on a thread for blocking calls; the addresses are tried in order. Segments are sent
 /// at once (`TCP_NODELAY`).
 ///
-/// The connector refuses `https`, since it does not encrypt: use `https_client` (feature
-/// `hyper-tls-client`).
+/// The connector refuses `https`, since it does not encrypt. For `https`, use `https_client`
+/// (feature `hyper-tls-client`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connector;
 
-/// [`Connector`] for any scheme: the port is the URI's, else 443 for `https` and `wss`, else 80.
-/// For use below connectors that add TLS, such as hyper-rustls'.
+/// [`Connector`] for any scheme. The port is that of the URI; if the URI has none, it is 443 for
+/// `https` and `wss`, and 80 for other schemes. It is meant for use below connectors that add TLS,
+/// such as hyper-rustls'.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpConnector;
 

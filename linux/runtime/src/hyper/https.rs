@@ -51,8 +51,8 @@ where
 }
 
 /// [`https_client`] with a TLS configuration, for instance one of
-/// [`tls::client_config`](crate::tls::client_config): for other root certificates, or a certificate
-/// of the client's own. The protocols of the configuration (ALPN) are replaced.
+/// [`tls::client_config`](crate::tls::client_config). Use it for other root certificates, or for a
+/// certificate of the client's own. The protocols of the configuration (ALPN) are replaced.
 pub fn https_client_with<B>(
     mut config: ClientConfig,
     priority: impl Into<Priority>,

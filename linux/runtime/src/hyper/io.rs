@@ -20,14 +20,14 @@
 //! yield.
 //!
 //! [`Io::poll_send_file`] sends cached bytes of a file without a copy, at most [`MAX_FILE_PIECE`]
-//! bytes between two of the same checks. The first of them share a packet with the bytes of
+//! bytes between two such checks. The first of these bytes share a packet with the bytes of
 //! [`Io::poll_send_before`].
 //!
 //! A write is accepted once the preceding write has completed, so at most one buffer of
 //! [`Io::MAX_COPIED`] bytes is in flight. When its send fails, all later writes, flushes and
-//! shutdowns report the error. A flush does not wait for the send, a shutdown does. A drop spawns a
-//! coroutine that waits for the send, until the peer has taken nothing for [`LINGER`]: a peer that
-//! reads nothing must not keep the socket of a dropped connection open.
+//! shutdowns report the error. A flush does not wait for the send, but a shutdown does. A drop
+//! spawns a coroutine that waits for the send, until the peer has taken nothing for [`LINGER`],
+//! because a peer that reads nothing must not keep the socket of a dropped connection open.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -83,7 +83,7 @@ enum Writing {
     /// The write was polled outside of the vCPUs, on a thread of tokio; a coroutine waits for the
     /// socket.
     FullOutside(OnVcpu<io::Result<u32>>),
-    /// A send has failed: accepted bytes are lost, so nothing may be sent after them.
+    /// A send has failed, so accepted bytes are lost and nothing may be sent after them.
     Broken(io::ErrorKind),
 }
 
@@ -107,9 +107,10 @@ impl Io {
         }
     }
 
-    /// Returns ready if more may be read in this poll: always once, then until more urgent work
-    /// waits or the poll has used its share of time ([`poll_piece`](crate::task::poll_piece)).
-    /// hyper's reads call it themselves; [`poll_fill`](Io::poll_fill) does not.
+    /// Returns ready if more may be read in this poll. One read is always allowed; further reads
+    /// are allowed until more urgent work waits or the poll has used its share of time
+    /// ([`poll_piece`](crate::task::poll_piece)). hyper's reads call it themselves;
+    /// [`poll_fill`](Io::poll_fill) does not.
     #[inline]
     pub fn poll_next_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         coop::poll_next_piece(cx, &mut self.last_read_poll)
@@ -121,8 +122,8 @@ impl Io {
         self.max_read = bytes;
     }
 
-    /// Returns the connection, for its addresses and options. A Unix socket has neither: calls
-    /// return errors.
+    /// Returns the connection, for its addresses and options. A Unix socket has neither, so calls
+    /// for them return errors.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
@@ -235,7 +236,7 @@ impl Io {
     fn finish_send(&mut self, result: io::Result<usize>, mut buffer: Vec<u8>) -> io::Result<()> {
         let sent = match result {
             Ok(sent) => sent,
-            // The vCPU that started the send was released: this vCPU restarts the send.
+            // The vCPU that started the send was released, so this vCPU restarts the send.
             Err(error) if is_cancelled(&error) => 0,
             Err(error) => return Err(error),
         };
@@ -298,15 +299,15 @@ impl Io {
         self.poll_send_with(cx, |fd| send_now(fd, pieces, libc::MSG_MORE))
     }
 
-    /// Sends up to 64 KiB of a file, at most `max` bytes from position `at`, from the kernel's
-    /// memory without a copy through this process, once all earlier writes are sent. Returns 0 at
-    /// the end of the file. Returns `None` if the caller must read the file and write the bytes:
-    /// the kernel may not have all of the bytes in memory, or does not tell this process whether it
-    /// has (before Linux 6.5, or if the process neither owns the file nor may write to it), or
-    /// `SIGPIPE` would end the process.
+    /// Sends up to 64 KiB of a file, at most `max` bytes from position `at`, once all earlier
+    /// writes are sent. The bytes go from the kernel's memory without a copy through this process.
+    /// Returns 0 at the end of the file. Returns `None` if the caller must read the file and write
+    /// the bytes. That is so if the kernel may not have all of the bytes in memory, or if `SIGPIPE`
+    /// would end the process. It is also so if the kernel does not tell this process whether it has
+    /// the bytes (before Linux 6.5, or if the process neither owns the file nor may write to it).
     ///
-    /// The pages are sent as they are: a change of the file before the peer has them may be seen,
-    /// as with every `sendfile`.
+    /// The pages are sent as they are, so the peer may see a change of the file that is made before
+    /// the pages arrive, as with every `sendfile`.
     ///
     /// # Errors
     /// The errors of a write.
@@ -369,9 +370,10 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<u
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     // `IoSlice` has the layout of `iovec`; the kernel does not write to it.
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
-    // The kernel takes at most 1024 pieces per call; the other pieces are for the next call.
+    // The kernel takes at most 1024 pieces per call; later calls send the other pieces.
     message.msg_iovlen = pieces.len().min(1024) as _;
-    // SAFETY: the message points to pieces that are valid during the call.
+    // SAFETY: the message is valid for reads during the call, and so are the pieces that it points
+    // to.
     let sent = without_suspension(|| unsafe {
         libc::sendmsg(
             fd.as_raw_fd(),
@@ -442,7 +444,7 @@ impl Write for Io {
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.state {
             Writing::Broken(kind) => Poll::Ready(Err(kind.into())),
-            // Accepted bytes are on their way.
+            // A flush does not wait, because the accepted bytes are on their way.
             _ => Poll::Ready(Ok(())),
         }
     }

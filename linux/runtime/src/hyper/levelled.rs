@@ -100,9 +100,9 @@ impl Drop for RestoreLevel {
     }
 }
 
-/// The level of a request: moves the coroutine that polls the request to this level, and restores
-/// the coroutine's level when dropped. Part of the future of a request, then of the body of its
-/// response.
+/// The level of a request. It moves the coroutine that polls the request to this level, and
+/// restores the coroutine's level when the `RequestLevel` is dropped. It is a part of the future of
+/// the request, and then of the body of the response.
 pub struct RequestLevel {
     target: Option<Level>,
     restores: bool,
@@ -122,9 +122,9 @@ impl RequestLevel {
         }
     }
 
-    /// Creates the level of a request that is a part of receiving, within its
-    /// [`Allowance`](super::Allowance). With `restores`, the coroutine returns to the level of
-    /// receiving when the response ends, if it was moved meanwhile.
+    /// Creates the level of a request that is served at the level of receiving, as a part of
+    /// receiving, within its [`Allowance`](super::Allowance). With `restores`, the coroutine
+    /// returns to the level of receiving when the response ends, if it was moved meanwhile.
     pub fn for_receiving(restores: bool) -> RequestLevel {
         RequestLevel {
             target: None,
@@ -150,7 +150,7 @@ impl RequestLevel {
             }
             receiving::begin_request(to <= from);
             if to > from {
-                // Queues behind earlier requests of its level.
+                // The request queues behind earlier requests of its level.
                 self.has_begun = true;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -178,7 +178,7 @@ impl fmt::Debug for RequestLevel {
 }
 
 pin_project! {
-    /// The future of a request of [`Levelled`]: moves the coroutine that first polls it to the
+    /// The future of a request of [`Levelled`]. It moves the coroutine that first polls it to the
     /// level of the request.
     pub struct LevelFuture<F> {
         #[pin]

@@ -25,10 +25,11 @@
 //! }
 //! ```
 //!
-//! Beyond hyper's own cost, a request costs one receive completion, whose bytes are copied once
-//! into hyper's buffer, and one send of an owned buffer into which hyper's pieces are gathered,
-//! submitted with the vCPU's other operations. These cost no allocation and no system call of their
-//! own. More than [`Io::MAX_COPIED`] bytes are not copied but sent directly, by system calls.
+//! Beyond hyper's own cost, a request costs one receive completion and one send. The received bytes
+//! are copied once into hyper's buffer. For the send, hyper's pieces are gathered into an owned
+//! buffer, which is submitted with the vCPU's other operations. Neither costs an allocation or a
+//! system call of its own. More than [`Io::MAX_COPIED`] bytes are not copied but sent directly, by
+//! system calls.
 
 #[cfg(feature = "hyper-client")]
 mod connect;

@@ -1,18 +1,18 @@
 //! The CPU time that a connection may take at the level at which it receives.
 //!
-//! The level of receiving is more urgent than all requests, so its work has to be bounded, even for
-//! malicious clients: frames without a request, refused heads, endless health checks. A connection
-//! has [`FREE_POLLS`] polls at the level of receiving for each poll at the level of a request.
-//! Further polls are charged, by their duration, to a [`TokenBucket`] of CPU time. The bucket is
-//! refilled at 1/[`SHARE_DIVISOR`] of the time, or less if all buckets together would be refilled
-//! at more than 1/[`TOTAL_DIVISOR`]. It holds at most [`BUCKET_CAPACITY`], owes at most as much,
-//! and is full at first.
+//! The level of receiving is more urgent than all requests. So the work that a connection does
+//! there has to be bounded, even for malicious clients, which send frames without a request, heads
+//! that are refused, or endless health checks. A connection has [`FREE_POLLS`] polls at the level
+//! of receiving for each poll at the level of a request. Further polls are charged, by their
+//! duration, to a [`TokenBucket`] of CPU time. The bucket is refilled at 1/[`SHARE_DIVISOR`] of the
+//! time, or less if all buckets together would be refilled at more than 1/[`TOTAL_DIVISOR`]. It
+//! holds at most [`BUCKET_CAPACITY`], owes at most as much, and is full at first.
 //!
-//! A connection whose bucket owes time is *throttled*: the server receives from it at a less urgent
-//! level, until the bucket holds [`POLL_TIME`] again or the connection is polled for a request. A
-//! second coroutine, at the level of receiving, waits for that, since a throttled coroutine may not
-//! be polled at all. A connection returns from its request to the level of receiving even if it was
-//! throttled before.
+//! A connection whose bucket owes time is *throttled*. The server then receives from it at a less
+//! urgent level, until the bucket holds [`POLL_TIME`] again or the connection is polled for a
+//! request. A second coroutine, at the level of receiving, waits until the bucket is refilled,
+//! since a throttled coroutine may not be polled at all. A connection returns from its request to
+//! the level of receiving even if it was throttled before.
 //!
 //! So a connection that has no request of level *L* or of a more urgent level can delay ready work
 //! of level *L*, by receiving, for at most [`FREE_POLLS`] + 1 polls and twice [`BUCKET_CAPACITY`].
@@ -39,9 +39,9 @@ use crate::host;
 use crate::time;
 use crate::time::clock;
 
-/// Reciprocal of a connection's share of the time.
+/// Reciprocal of the share of the time at which a connection's bucket is refilled.
 const SHARE_DIVISOR: u64 = 1000;
-/// Reciprocal of the largest share of all connections together.
+/// Reciprocal of the largest share of the time at which all buckets together are refilled.
 const TOTAL_DIVISOR: u64 = 10;
 /// Number of free polls for each poll of a request: one for the request, one for its reply, and a
 /// few more for requests that arrive in pieces.
@@ -80,8 +80,9 @@ impl Drop for ReceiveGuard {
     }
 }
 
-/// Returns the level to which a coroutine at `level` returns after a request: the level of
-/// receiving even if the polled connection is throttled, since the request restores its free polls.
+/// Returns the level to which a coroutine at `level` returns after a request. This is the level of
+/// receiving even if the polled connection is throttled, since the request restores the
+/// connection's free polls.
 #[inline]
 pub(super) fn return_level(level: Level) -> Level {
     RECEIVE_LEVEL.get().unwrap_or(level)
@@ -100,7 +101,7 @@ pub(super) fn end_request() {
     REQUEST_FLAGS.set(REQUEST_FLAGS.get() & MIXED);
 }
 
-/// The levels at which a server receives, and the number of its connections.
+/// The levels at which a server receives, and the number of the server's connections.
 #[derive(Debug)]
 pub struct Receiving {
     level: Level,
@@ -160,8 +161,8 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Wraps a part of the connection's work that is spawned at the level of receiving: its polls
-    /// there are charged to the allowance.
+    /// Wraps a part of the connection's work that is spawned at the level of receiving, so that its
+    /// polls there are charged to the allowance.
     pub fn charge<F>(self: &Arc<Allowance>, future: F) -> Charged<F> {
         Charged {
             inner: future,

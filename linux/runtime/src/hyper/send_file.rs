@@ -2,9 +2,8 @@
 //!
 //! `sendfile` waits for the device where a page is not cached, and no flag prevents that. So
 //! `cachestat` first counts the cached pages of the piece, including those under readahead; a
-//! non-blocking read of the last byte (`RWF_NOWAIT`) shows whether the readahead is complete. A
-//! page may be evicted between these calls and `sendfile`: then the vCPU waits for the device,
-//! once.
+//! non-blocking read of the last byte (`RWF_NOWAIT`) shows whether the readahead is complete. If a
+//! page is evicted between these calls and `sendfile`, the vCPU waits for the device, once.
 //!
 //! `cachestat` exists since Linux 6.5, and since 6.14 only for processes that own the file or may
 //! write to it. Without `cachestat`, the caller reads the file and writes the bytes.
@@ -47,7 +46,7 @@ pub(super) fn send_file(
     let (Ok(mut offset), true) = (i64::try_from(at), is_cached(file, at, count)) else {
         return Ok(None);
     };
-    // SAFETY: `offset` is valid during the call.
+    // SAFETY: `offset` is valid for reads and writes during the call.
     let sent = without_suspension(|| unsafe {
         libc::sendfile(socket, file.as_raw_fd(), &raw mut offset, count)
     });
@@ -56,7 +55,7 @@ pub(super) fn send_file(
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // The kind of file, or the kernel, has no support.
+        // The kernel, or this kind of file, does not support the call.
         Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(None),
         _ => Err(error),
     }
@@ -73,7 +72,8 @@ fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
         length: count as u64,
     };
     let mut cached = Cachestat::default();
-    // SAFETY: `range` and `cached` are valid during the call and have the kernel's layout.
+    // SAFETY: `range` is valid for reads and `cached` for writes during the call, and both have the
+    // kernel's layout.
     let result = unsafe {
         libc::syscall(
             SYS_CACHESTAT,
@@ -106,7 +106,7 @@ fn is_readable_now(file: BorrowedFd<'_>, at: u64) -> bool {
     let Ok(at) = libc::off64_t::try_from(at) else {
         return false;
     };
-    // SAFETY: `iovec` and its buffer `byte` are valid during the call.
+    // SAFETY: `iovec` is valid for reads during the call, and its buffer `byte` for writes.
     unsafe { libc::preadv2(file.as_raw_fd(), &raw const iovec, 1, at, libc::RWF_NOWAIT) == 1 }
 }
 
@@ -122,7 +122,8 @@ fn page_size() -> u64 {
 /// Makes the socket non-blocking, since `sendfile` has no flag for that. Returns false if
 /// `sendfile` must not be used.
 pub(super) fn prepare(socket: RawFd) -> bool {
-    // `sendfile` has no MSG_NOSIGNAL. Rust programs ignore the signal.
+    // `sendfile` has no MSG_NOSIGNAL, so it may only be used if the process ignores or handles
+    // SIGPIPE, as Rust programs do.
     // SAFETY: a zeroed `sigaction` is valid. The new action is null, so the call only writes the
     // present action to `action`.
     let sigpipe_kills = unsafe {

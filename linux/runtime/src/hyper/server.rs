@@ -7,7 +7,8 @@
 //!
 //! The shutdown of the server sets a flag and wakes the coroutines of all connections; each
 //! connection finishes its requests in progress. A connection that is still open at the drain
-//! timeout is cancelled: its peer may never finish a head, read a response or answer a PING.
+//! timeout is cancelled, because its peer may never finish a head, read a response or answer a
+//! PING.
 
 use std::error::Error;
 use std::fmt;
@@ -127,8 +128,8 @@ impl<L: Listener> Server<L> {
         self
     }
 
-    /// Sets the function that returns the level of each request (default: the level of receiving):
-    /// the level at which its handler runs and its response is sent.
+    /// Sets the function that returns the level of each request, at which its handler runs and its
+    /// response is sent (default: the level of receiving).
     pub fn levels(
         mut self,
         classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,
@@ -137,9 +138,9 @@ impl<L: Listener> Server<L> {
         self
     }
 
-    /// Limits the time in which a client of HTTP/1 has to send the head of a request, or may be
-    /// idle before a request; and in which any client has to show its version of HTTP (default: 30
-    /// s; zero: no limit). A connection that takes longer is closed.
+    /// Limits the time that a client of HTTP/1 has to send the head of a request, or may be idle
+    /// before a request. The same limit holds for the time that any client has to show its version
+    /// of HTTP (default: 30 s; zero: no limit). A connection that takes longer is closed.
     pub fn header_timeout(mut self, limit: Duration) -> Server<L> {
         self.header_timeout = limit;
         self
@@ -147,7 +148,7 @@ impl<L: Listener> Server<L> {
 
     /// Limits the time that connections have for their requests in progress when the server ends
     /// (default: 10 s; zero: connections are cut off at once). A connection that takes longer is
-    /// cut off: its client may never finish a request, read a response, or answer.
+    /// cut off, because its client may never finish a request, read a response, or answer.
     pub fn drain_timeout(mut self, limit: Duration) -> Server<L> {
         self.drain_timeout = limit;
         self
@@ -262,7 +263,7 @@ impl<L: Listener> Server<L> {
                 handle.detach();
             }
         }
-        // Closes the listening socket: new clients are refused.
+        // Closes the listening socket, so that new clients are refused.
         drop(self.listener);
         connections.drain(self.drain_timeout).await;
         Ok(())

@@ -4,8 +4,8 @@
 //! A [`Source`] gives out references to bytes that it has read, from memory that it or the ring
 //! owns; a trait's `poll_read` copies out of that memory. A [`Sink`] has taken the bytes that it
 //! reports as written: into the kernel, or into a buffer of its own. Neither ever passes borrowed
-//! memory to an operation. So the memory of an operation stays valid however early a future is
-//! dropped, and data that has arrived stays with the source.
+//! memory to an operation. So the memory of an operation stays valid no matter how early a future
+//! is dropped, and data that has arrived stays with the source.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -16,7 +16,7 @@ pub(crate) trait Source: Unpin {
     /// No bytes mean the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
 
-    /// Discards the first `count` of these bytes.
+    /// Discards the first `count` of the bytes that [`poll_fill`](Source::poll_fill) returned.
     fn consume(&mut self, count: usize);
 }
 
@@ -26,10 +26,10 @@ pub(crate) trait Sink: Unpin {
     #[allow(dead_code, reason = "only traits of optional features use it")]
     const VECTORED: bool = false;
 
-    /// Takes a part of `bytes`, and returns its length.
+    /// Takes a part of `bytes`, and returns the length of the part.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Takes a part of several buffers, and returns its length.
+    /// Takes a part of several buffers, and returns the length of the part.
     fn poll_write_vectored(
         &mut self,
         cx: &mut Context<'_>,

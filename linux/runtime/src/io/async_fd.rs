@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use super::Descriptor;
 use super::readiness::Readiness;
 
-/// A descriptor whose readiness can be awaited: a descriptor of another library, or of a kind that
-/// this crate does not know (a netlink socket, an eventfd, an epoll set, a device).
+/// A descriptor whose readiness can be awaited. It is meant for descriptors of another library, or
+/// of a kind that this crate does not know (a netlink socket, an eventfd, an epoll set, a device).
 ///
-/// A wait is one poll operation of the ring, at the level of the coroutine; several coroutines
-/// may wait, in both directions. A wait ends at once if the descriptor *is* ready. So a caller that
+/// A wait is one poll operation of the ring, at the level of the coroutine; several coroutines may
+/// wait, in both directions. A wait ends at once if the descriptor *is* ready. So a caller that
 /// waits for the next change first makes calls until a call returns
-/// [`WouldBlock`](io::ErrorKind::WouldBlock): [`read_with`](AsyncFd::read_with) and
+/// [`WouldBlock`](io::ErrorKind::WouldBlock). [`read_with`](AsyncFd::read_with) and
 /// [`write_with`](AsyncFd::write_with) do that, with one system call per transfer that need not
 /// wait. The descriptor should be non-blocking. Dropping the `AsyncFd` closes it
 /// ([closing](crate::net#closing)).
@@ -118,7 +118,7 @@ impl AsyncFd {
     /// Calls `read` until it returns something other than *would block*, and waits in between.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: until it is ready no call has succeeded.
+    /// The future may be dropped at any time, because no call has succeeded until it is ready.
     ///
     /// # Errors
     /// The errors of `read`, and of [`readable`](AsyncFd::readable).
@@ -133,7 +133,7 @@ impl AsyncFd {
     /// Calls `write` until it returns something other than *would block*, and waits in between.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: until it is ready no call has succeeded.
+    /// The future may be dropped at any time, because no call has succeeded until it is ready.
     ///
     /// # Errors
     /// The errors of `write`, and of [`readable`](AsyncFd::readable).

@@ -24,7 +24,7 @@ struct Transfer {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Copying,
-    /// The reader has ended: the writer is flushed, or closed.
+    /// The reader has ended, and the writer is now flushed, or closed.
     Ending,
     Ended,
 }
@@ -140,7 +140,7 @@ where
     poll_fn(|cx| {
         loop {
             let Poll::Ready(data) = Pin::new(&mut *reader).poll_fill_buf(cx)? else {
-                // As in `Transfer`: the peer may wait for bytes that are held back.
+                // As in `Transfer`, the peer may wait for bytes that are held back.
                 if dirty {
                     ready!(Pin::new(&mut *writer).poll_flush(cx))?;
                     dirty = false;
@@ -170,7 +170,7 @@ where
 /// Not cancellation safe: bytes that have been read and not written are lost.
 ///
 /// # Errors
-/// Errors of either side; then both directions stop.
+/// Errors of either side; both directions stop at the first error.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

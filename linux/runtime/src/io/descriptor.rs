@@ -10,12 +10,12 @@
 //! | another vCPU, or any vCPU if the thread has none | in the next pass of that vCPU's loop |
 //!
 //! On a preemptible vCPU the thread that created the ring makes the system call on behalf of the
-//! thread that drops. If it does not answer in time, the next pass of the loop closes the
-//! descriptor.
+//! thread that drops. If the ring's thread does not answer in time, the next pass of the loop
+//! closes the descriptor.
 //!
-//! If the vCPU of the operations is in a long poll, an idle vCPU that stands in for it closes the
-//! descriptor, or the thread that continues when the poll is suspended; without either, the
-//! descriptor is closed when the poll ends.
+//! If the vCPU whose ring has the operations is in a long poll, the descriptor is closed by an idle
+//! vCPU that stands in for it, or by the thread that continues when the poll is suspended. Without
+//! either, the descriptor is closed when the poll ends.
 //!
 //! A drop costs one load if no operation is in flight, else one system call, which also submits all
 //! other pending entries of the ring.
@@ -35,7 +35,8 @@ use crate::{context, time};
 /// Longest pause between two checks of a descriptor that another vCPU keeps open.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// One of the users of a descriptor, not counting its operations.
+/// One of the handles to a descriptor. Operations hold the descriptor too, but not by such a
+/// handle.
 #[derive(Debug)]
 pub(crate) struct Descriptor(Fd);
 
@@ -44,7 +45,7 @@ impl Descriptor {
         Descriptor(Fd::new(fd))
     }
 
-    /// Returns another user of the descriptor.
+    /// Returns another handle to the descriptor.
     pub(crate) fn share(&self) -> Descriptor {
         Descriptor(self.0.clone())
     }

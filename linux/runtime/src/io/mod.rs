@@ -3,8 +3,8 @@
 //! Sockets, files and pipes implement [`AsyncRead`], [`AsyncBufRead`] and [`AsyncWrite`] of
 //! `futures-io` and, with the feature `tokio-io`, the same traits of tokio.
 //!
-//! A trait's call borrows a buffer for one poll, and the kernel must not write into the buffer
-//! later; so each direction has memory of its own:
+//! A trait's call borrows a buffer for one poll, and the kernel must not use the buffer later. So
+//! each direction has memory of its own:
 //!
 //! | | reading | writing |
 //! |---|---|---|
@@ -18,7 +18,7 @@
 //! A dropped future loses nothing: data that had arrived is there for the next read, and bytes
 //! that a write has reported as written are not written twice.
 //!
-//! The types' own calls take buffers and return them (`stream.read(vec).await`): they copy nothing,
+//! The types' own calls take buffers and return them (`stream.read(vec).await`). They copy nothing,
 //! and one system call submits the writes of several coroutines. Where such a call has the name of
 //! a trait's method, name the trait to call the method: `AsyncReadExt::read(&mut stream, &mut
 //! bytes)`, or wrap the stream in a [`BufReader`].

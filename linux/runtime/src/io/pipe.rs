@@ -1,8 +1,8 @@
 //! Pipes between processes or within a process.
 //!
-//! An end does not wait (`O_NONBLOCK`; the other end, in a child for instance, has flags of its
-//! own): reads and writes are system calls made at once, and a poll operation on the ring waits
-//! when there is nothing to read, or no room.
+//! Reads and writes are system calls made at once, which do not wait, because the end is
+//! non-blocking (`O_NONBLOCK`). When there is nothing to read, or no room, a poll operation on the
+//! ring waits. The other end, in a child for instance, has flags of its own.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -37,7 +37,7 @@ fn io_result(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Creates a pipe: bytes written to one end are read from the other.
+/// Creates a pipe. Bytes written to one end are read from the other end.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -227,7 +227,7 @@ impl Sink for PipeWriter {
         Poll::Ready(Ok(()))
     }
 
-    /// Does nothing: only a drop closes the end.
+    /// Does nothing, because only a drop closes the end.
     fn poll_close(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

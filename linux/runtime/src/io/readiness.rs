@@ -1,7 +1,7 @@
 //! Waiting until a descriptor is ready, for calls that do not wait by themselves.
 //!
 //! The call is made first. If it would block, one poll operation on the ring waits, and then the
-//! call is repeated. Only the poll is in flight, and it carries no data: so a dropped future loses
+//! call is repeated. Only the poll is in flight, and it carries no data. So a dropped future loses
 //! nothing, and buffers may be borrowed.
 //!
 //! A transfer that need not wait costs one system call; a transfer that waits costs two system
@@ -53,7 +53,8 @@ impl Readiness {
             let result = ready!(Pin::new(armed).poll(cx));
             self.armed = None;
             match result {
-                // The vCPU that armed the operation has been released: arm it on this vCPU.
+                // The vCPU that armed the operation has been released, so arm the operation on this
+                // vCPU.
                 Err(error) if is_cancelled(&error) => {}
                 result => return Poll::Ready(result.map(drop)),
             }

@@ -47,7 +47,8 @@ impl Acceptor {
                     })?),
                 };
                 match armed.poll_next(cx) {
-                    // The vCPU that armed the operation has been released: arm it on this vCPU.
+                    // The vCPU that armed the operation has been released, so arm the operation on
+                    // this vCPU.
                     Poll::Ready(Err(error)) if super::is_cancelled(&error) => *accepting = None,
                     other => return other,
                 }

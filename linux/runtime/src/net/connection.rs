@@ -220,7 +220,8 @@ macro_rules! connection {
                     /// Receives data in one of the vCPU's own buffers. An empty buffer means that
                     /// the peer has ended its direction.
                     ///
-                    /// A buffer goes back to the kernel when it is dropped; do not hoard buffers.
+                    /// A buffer goes back to the kernel when it is dropped, so do not hoard
+                    /// buffers.
                     ///
                     /// # Cancellation safety
                     /// The future may be dropped at any time without losing data.

@@ -1,8 +1,9 @@
 //! Sending and receiving datagrams of any socket family.
 //!
-//! A system call that does not wait is made at once; only if it would block does a poll operation
-//! on the ring wait for the socket. So buffers may be borrowed, a dropped future loses no datagram,
-//! and any number of coroutines may share a socket by reference.
+//! Buffers may be borrowed, a dropped future loses no datagram, and any number of coroutines may
+//! share a socket by reference. This is so because the system call that transfers the data never
+//! waits. If it would block, a poll operation on the ring waits for the socket, and then the call
+//! is repeated.
 
 use std::future::poll_fn;
 use std::io;
@@ -44,10 +45,10 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
     .await
 }
 
-/// [`send_to`] for a socket family that loses no messages: the send fails while the receiver's
-/// queue is full. No call waits for room in the queue of a receiver to which the socket is not
-/// connected, neither `poll` nor a send on the ring in blocking mode; so the send is repeated after
-/// a pause.
+/// [`send_to`] for a socket family that loses no messages, where a send fails while the receiver's
+/// queue is full. The send is then repeated after a pause, because no call waits for room in the
+/// queue of a receiver to which the socket is not connected: neither `poll` nor a send on the ring
+/// in blocking mode.
 pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
     let mut pause = Duration::from_micros(100);
     loop {
@@ -124,10 +125,11 @@ impl DatagramReceiver {
             };
             match ready!(armed.poll_next(cx)) {
                 Ok(Some(datagram)) => return Poll::Ready(Ok(datagram)),
-                // The operation has ended with an error, which has been reported: arm a new
+                // The operation has ended with an error, which has been reported, so arm a new
                 // operation.
                 Ok(None) => self.armed = None,
-                // The vCPU that armed the operation has been released: arm it on this vCPU.
+                // The vCPU that armed the operation has been released, so arm the operation on this
+                // vCPU.
                 Err(error) if super::is_cancelled(&error) => self.armed = None,
                 Err(error) => return Poll::Ready(Err(error)),
             }

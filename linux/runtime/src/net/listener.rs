@@ -96,7 +96,7 @@ impl TcpListener {
         Ok(TcpListener::new(listener))
     }
 
-    /// Accepts the next connection. Several coroutines may wait: they take turns, most urgent
+    /// Accepts the next connection. Several coroutines may wait; they take turns, most urgent
     /// first.
     ///
     /// # Cancellation safety
@@ -104,8 +104,8 @@ impl TcpListener {
     ///
     /// # Errors
     /// An error of the connection (`ConnectionAborted`) or of the process (`EMFILE`: raise
-    /// `RLIMIT_NOFILE`); also fails outside a runtime. The next call accepts again: wait a moment
-    /// first, or close descriptors.
+    /// `RLIMIT_NOFILE`); also fails outside a runtime. The next call accepts again, so wait a
+    /// moment first, or close descriptors.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -1,7 +1,7 @@
 //! TCP, UDP and Unix sockets over the ring.
 //!
-//! Buffers are passed by value and returned (`(result, buffer)`): the kernel owns them while an
-//! operation is in flight, even if its future is dropped. The cheapest way to receive is
+//! Buffers are passed by value and returned (`(result, buffer)`), because the kernel owns them
+//! while an operation is in flight, even if its future is dropped. The cheapest way to receive is
 //! [`TcpStream::recv`], which arms the socket once and hands out the vCPU's own buffers as data
 //! arrives; it holds no memory for idle connections.
 //!
@@ -17,8 +17,8 @@
 //!   closes the descriptor before it returns. Without operations in flight there is no additional
 //!   system call.
 //! * If the ring of another vCPU has the operations, that vCPU closes the descriptor in the next
-//!   pass of its loop. The poll that it runs need not end first if a vCPU is idle, or with
-//!   preemption.
+//!   pass of its loop. The poll that this vCPU runs need not end first if another vCPU is idle, or
+//!   with preemption.
 //!
 //! [`close`](crate::io::close) waits until the descriptor is closed.
 //!
@@ -64,8 +64,8 @@ pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
 }
 
 /// Sends the bytes that the socket takes at once, without the ring, if the calling thread did not
-/// create the ring: while the thread that did is suspended, the way through the ring takes long.
-/// Returns `None` if the caller must use the ring, which also reports errors.
+/// create the ring. The way through the ring takes long while the thread that created it is
+/// suspended. Returns `None` if the caller must use the ring, which also reports errors.
 #[inline]
 pub(crate) fn send_without_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> {
     context::with(|worker| !worker.ring().is_on_issuer_thread())?.then_some(())?;
@@ -81,7 +81,7 @@ pub(crate) fn send_without_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> 
     usize::try_from(sent).ok().filter(|sent| *sent != 0)
 }
 
-/// Returns true if the operation was ended by the release of the vCPU whose ring had it. Nothing
+/// Returns true if the operation ended because the vCPU whose ring had it was released. Nothing
 /// else cancels an operation whose future lives.
 pub(crate) fn is_cancelled(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECANCELED)

@@ -202,7 +202,7 @@ impl TcpStream {
     }
 
     /// Sets whether segments are acknowledged at once, for now (`TCP_QUICKACK`). The kernel may
-    /// turn it off again.
+    /// turn the option off again.
     ///
     /// # Errors
     /// The error of the system call.
@@ -315,9 +315,9 @@ impl TcpStream {
 
 /// The send queue of a connection's socket. Usable from any thread; does not keep the socket open.
 ///
-/// A write that waits says little about a peer that reads slowly: a TCP socket becomes writable
-/// again only when a third of its buffer, which may be megabytes, is free. The length of the queue
-/// changes with each byte that the peer's machine takes.
+/// A write that waits says little about a peer that reads slowly, because a TCP socket becomes
+/// writable again only when a third of its buffer, which may be megabytes, is free. The length of
+/// the queue changes with each byte that the peer's machine takes.
 #[derive(Clone, Debug)]
 pub struct SendQueue(WeakFd);
 
@@ -325,14 +325,14 @@ impl SendQueue {
     /// Returns the number of bytes that the peer has not taken; `None` if the socket is closed.
     /// Costs one system call (`SIOCOUTQ`).
     ///
-    /// TCP: bytes that have been written and that the peer's machine has not acknowledged. Unix
-    /// sockets: the memory of the messages that the peer has not read to their end, so the number
-    /// changes in steps of up to 64 KiB.
+    /// For TCP these are the bytes that have been written and that the peer's machine has not
+    /// acknowledged. For Unix sockets it is the memory of the messages that the peer has not read
+    /// to their end, so the number changes in steps of up to 64 KiB.
     #[must_use]
     pub fn bytes(&self) -> Option<usize> {
         let fd = self.0.upgrade()?;
         let mut bytes: libc::c_int = 0;
-        // SAFETY: the call writes one integer, which is valid during the call.
+        // SAFETY: the call writes one integer, and the pointer is to a local integer.
         let answer = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
         usize::try_from(bytes).ok().filter(|_| answer == 0)
     }

@@ -1,9 +1,9 @@
 //! The receiving side of a connected socket: the armed operation, and received bytes that have not
 //! been read.
 //!
-//! Until a caller asks for the ring's buffers, reads go straight into the caller's buffers; the
-//! first [`recv`](Reader::recv) arms one operation that receives until it is dropped, and from then
-//! on reads copy out of the ring's buffers.
+//! At first, reads go straight into the caller's buffers. The first [`recv`](Reader::recv), which
+//! asks for the ring's buffers, arms one operation that receives until it is dropped. From then on,
+//! reads copy out of the ring's buffers.
 
 use std::future::Future;
 use std::io;
@@ -64,7 +64,8 @@ impl Reader {
                 }
             };
             let next = armed.poll_next(cx);
-            // The vCPU that armed the operation has been released: arm it on this vCPU.
+            // The vCPU that armed the operation has been released, so arm the operation on this
+            // vCPU.
             if let Poll::Ready(Err(error)) = &next
                 && super::is_cancelled(error)
             {
@@ -94,7 +95,7 @@ impl Reader {
 
     pub(crate) async fn read<B: IoBufMut>(&mut self, mut buffer: B) -> (io::Result<usize>, B) {
         if buffer.io_capacity() == 0 {
-            // The kernel would wait for data, and then return 0.
+            // Otherwise the kernel would wait for data, and then return 0.
             return (Ok(0), buffer);
         }
         while matches!(self.armed, Armed::No) && self.unread.is_empty() {
@@ -110,8 +111,8 @@ impl Reader {
             Err(error) => return (Err(error), buffer),
         };
         let count = data.len().min(buffer.io_capacity());
-        // SAFETY: `data` and `buffer` are valid for `count` bytes and do not overlap; the bytes are
-        // written before they are declared filled.
+        // SAFETY: `data` is valid for reads and `buffer` for writes of `count` bytes, and they do
+        // not overlap. The bytes are written before they are declared filled.
         unsafe {
             std::ptr::copy_nonoverlapping(data.as_ptr(), buffer.io_mut_ptr(), count);
             buffer.set_filled(count);

@@ -1,6 +1,6 @@
 //! Resolving names to addresses.
 //!
-//! The resolver is the C library's (`getaddrinfo`), which blocks: it runs on a thread for
+//! The resolver is the C library's (`getaddrinfo`). Because it blocks, it runs on a thread for
 //! blocking calls, at the level of the caller. Addresses in any form, including text, need no
 //! thread and no system call.
 
@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use crate::blocking;
 use crate::notice::errno_of;
 
-/// An address, or a name to look up: a sealed list of types, the same as for
-/// [`std::net::ToSocketAddrs`].
+/// An address, or a name to look up. The trait is sealed; the types that implement it are the same
+/// as for [`std::net::ToSocketAddrs`].
 pub trait ToSocketAddrs: sealed::Sealed {}
 
 impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}
@@ -137,7 +137,7 @@ async fn look_up(name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     })
     .await
     .map_err(|error| match errno_of(&error) {
-        // The resolver did not run: no thread could be started.
+        // The resolver did not run, because no thread could be started.
         Some(_) => error,
         None => io::Error::new(error.kind(), LookupError { name, error }),
     })

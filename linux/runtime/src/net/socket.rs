@@ -29,8 +29,8 @@ pub struct TcpSocket {
 
 impl TcpSocket {
     fn new(domain: Domain) -> io::Result<TcpSocket> {
-        // The socket is in blocking mode: the ring waits for readiness by itself, and with
-        // O_NONBLOCK it would return EAGAIN instead.
+        // The socket is in blocking mode, because the ring waits for readiness by itself; with
+        // O_NONBLOCK, it would return EAGAIN instead.
         Ok(TcpSocket {
             socket: Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?,
         })

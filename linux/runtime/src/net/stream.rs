@@ -39,7 +39,8 @@ connection! {
 }
 
 impl TcpStream {
-    /// Converts a Unix stream for HTTP: reader and writer are the same for all families.
+    /// Converts a Unix stream for HTTP. This is possible because reader and writer are the same for
+    /// all families.
     #[cfg(feature = "hyper")]
     pub(crate) fn from_unix(stream: super::UnixStream) -> TcpStream {
         let (reader, writer) = stream.into_parts();

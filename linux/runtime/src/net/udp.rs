@@ -14,7 +14,7 @@ use super::options::address;
 use super::resolve::{ToSocketAddrs, resolve};
 use crate::io::Descriptor;
 
-/// A UDP socket. Its calls take `&self`: share the socket in an `Arc`, or borrow it. Dropping a
+/// A UDP socket. Its calls take `&self`, so share the socket in an `Arc`, or borrow it. Dropping a
 /// `UdpSocket` closes the socket and frees its address ([closing](super#closing)).
 ///
 /// ```
@@ -31,8 +31,8 @@ use crate::io::Descriptor;
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
 ///
-/// A server that receives many datagrams should use [`datagrams`](UdpSocket::datagrams): one
-/// operation for all datagrams, and no copy.
+/// A server that receives many datagrams should use [`datagrams`](UdpSocket::datagrams), which
+/// needs one operation for all datagrams, and no copy.
 pub struct UdpSocket {
     fd: Descriptor,
 }
@@ -89,8 +89,8 @@ impl UdpSocket {
         SockRef::from(&self.fd)
     }
 
-    /// Sets the peer: [`send`](UdpSocket::send) sends to it, and only its datagrams are
-    /// received. Tries the addresses in order.
+    /// Sets the peer, to which [`send`](UdpSocket::send) sends. From then on, only datagrams of the
+    /// peer are received. Tries the addresses in order.
     ///
     /// # Cancellation safety
     /// The future waits only for the lookup of a name; if it is dropped there, no peer is set.
@@ -246,7 +246,7 @@ impl UdpSocket {
         Ok((count, address(from)?))
     }
 
-    /// Receives all datagrams from now on into the vCPU's own buffers: one operation, without a
+    /// Receives all datagrams from now on into the vCPU's own buffers, by one operation, without a
     /// system call, an allocation or a copy per datagram.
     ///
     /// A buffer ([`Builder::buffers`](crate::Builder::buffers)) holds 144 bytes of data less than

@@ -1,9 +1,9 @@
 //! The sending side of a connected socket.
 //!
-//! Owned buffers go through the ring: they are submitted together with the vCPU's other operations,
+//! Owned buffers go through the ring. They are submitted together with the vCPU's other operations,
 //! and kept until the kernel no longer uses them. Borrowed buffers ([`Writer`]) are passed to the
-//! kernel at once, by a `send` that does not wait; so none of their bytes are ever in flight, and
-//! the order of both kinds is kept as long as each write waits for the preceding write.
+//! kernel at once, by a `send` that does not wait; so none of their bytes are ever in flight. The
+//! order of both kinds of buffers is kept as long as each write waits for the preceding write.
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
@@ -105,10 +105,10 @@ pub(crate) async fn write_all<B: IoBuf>(fd: &Fd, buffer: B) -> (io::Result<()>, 
     }
 }
 
-/// Continues after a short write: the connection has met an error, which the next write reports, or
-/// the vCPU that was writing has been released, or the buffer is larger than the kernel takes at
-/// once. [`write_all`] boxes the future, because its state would otherwise take room in every
-/// write.
+/// Continues after a short write. A write is short if the connection has met an error, which the
+/// next write reports, if the vCPU that was writing has been released, or if the buffer is larger
+/// than the kernel takes at once. [`write_all`] boxes the future, because its state would otherwise
+/// take room in every write.
 #[cold]
 async fn write_rest<B: IoBuf>(fd: &Fd, buffer: B, mut sent: usize) -> (io::Result<()>, B) {
     let length = buffer.io_len();

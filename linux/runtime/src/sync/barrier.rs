@@ -61,8 +61,8 @@ impl Barrier {
     /// Waits until all coroutines of the round have arrived. The last of them is the leader.
     ///
     /// # Cancellation safety
-    /// Not cancellation safe: a future that has begun to wait counts as arrived even if it is
-    /// dropped. The round then ends without one of its coroutines.
+    /// Not cancellation safe, because a future that has begun to wait counts as arrived even if it
+    /// is dropped. The round then ends without one of its coroutines.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

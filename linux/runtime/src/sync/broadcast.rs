@@ -156,7 +156,7 @@ impl<T> Sender<T> {
     }
 
     /// Sends a message to all present receivers and returns their number. They are woken most
-    /// urgent first. Never waits: if the channel is full, its oldest message is dropped.
+    /// urgent first. Never waits. If the channel is full, its oldest message is dropped.
     ///
     /// # Errors
     /// [`SendError`] with the message when there is no receiver.

@@ -1,8 +1,8 @@
 //! Requests for cancellation, in a tree.
 //!
-//! Invariant, under a token's lock: while the token is not cancelled, its list has all of its
-//! live children; a cancelled token has no list. So the thread that cancels a token takes the
-//! list and continues with it, and a child of a cancelled token is created cancelled. No two
+//! Invariant, under a token's lock: while the token is not cancelled, its list has all of its live
+//! children; a cancelled token has no list. So the thread that cancels a token takes the list and
+//! then cancels the children in it, and a child of a cancelled token is created cancelled. No two
 //! locks are held at a time.
 
 use std::fmt;
@@ -38,7 +38,7 @@ pub struct CancellationToken {
 }
 
 struct Node {
-    /// Keeps the ancestors alive: a cancellation reaches a token through its parent.
+    /// Keeps the ancestors alive, because a cancellation reaches a token through its parent.
     parent: Option<Arc<Node>>,
     state: Lock<State>,
     /// An `Arc`, because [`OwnedNotified`] owns its `Notify`.
@@ -50,7 +50,7 @@ struct State {
     children: Vec<Weak<Node>>,
 }
 
-/// Drops the ancestors in a loop: recursion could overflow the stack on a long chain.
+/// Drops the ancestors in a loop, because recursion could overflow the stack on a long chain.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut ancestor = self.parent.take();
@@ -109,7 +109,8 @@ impl CancellationToken {
             drop(state);
             return CancellationToken::with_parent(None, true);
         }
-        // Dropped children are removed before the list grows: O(1) per child on average.
+        // Dropped children are removed before the list grows, which costs O(1) per child on
+        // average.
         if state.children.len() == state.children.capacity() {
             let children = std::mem::take(&mut state.children);
             let (alive, gone): (Vec<_>, Vec<_>) = children

@@ -2,13 +2,13 @@
 //!
 //! Invariant: the value is touched only through a [`Guard`], of which there is one at a time. The
 //! lock is held for about ten instructions and never across a wake, a drop of a waker or of a
-//! user's value, or an `await`; so a failed attempt means that the holder is running elsewhere or
-//! has been interrupted. Not fair, not poisoned.
+//! user's value, or an `await`; so if an attempt to lock fails, the holder is running on another
+//! CPU or has been interrupted. The lock is neither fair nor poisoned.
 //!
 //! Locking is one atomic exchange and unlocking is a plain store, where `std::sync::Mutex` needs a
 //! second exchange, which checks for sleepers. A thread that finds the lock taken spins, then
-//! yields, then sleeps with growing pauses. So even a holder that the waiter itself has preempted
-//! (real-time priorities on one CPU) gets to run, and there is no deadlock.
+//! yields, then sleeps with growing pauses. So there is no deadlock: even a holder that the waiter
+//! itself has preempted (real-time priorities on one CPU) gets to run.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -30,9 +30,10 @@ pub(crate) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time reaches the value; `T: Send` allows any thread.
+// SAFETY: sending a lock sends its value, and `T: Send` allows that.
 unsafe impl<T: Send> Send for Lock<T> {}
-// SAFETY: as above.
+// SAFETY: a shared lock gives the value to one thread at a time, which only moves it between
+// threads. `T: Send` allows that.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 // The lock is released before a panic of user code unwinds through the primitive.
@@ -49,8 +50,8 @@ impl<T> Lock<T> {
 
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        // A suspended holder would make other threads spin, so its poll is not suspended until it
-        // unlocks.
+        // The holder's poll is not suspended until the holder unlocks, because other threads would
+        // spin meanwhile.
         let critical = Critical::enter();
         if self.held.swap(true, Ordering::Acquire) {
             self.wait();
@@ -101,7 +102,8 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock, so no other thread accesses the value.
+        // SAFETY: this guard holds the lock, so no exclusive reference to the value exists
+        // elsewhere.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -109,7 +111,8 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard holds the lock, and is borrowed exclusively.
+        // SAFETY: this guard holds the lock, and is borrowed exclusively, so no other reference to
+        // the value exists.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -26,10 +26,10 @@
 //! executors and, with the `blocking_` calls, plain threads.
 //!
 //! # Cancellation safety
-//! Every future of this module may be dropped while it waits. It leaves its queue; a lock,
-//! permit, slot or notification that it had been handed goes to the next waiter. Its place in
-//! the queue is lost: a new future queues behind the waiters of its level. Methods whose
-//! cancellation has another effect say so.
+//! Every future of this module may be dropped while it waits. It leaves its queue; a lock, permit,
+//! slot or notification that it had been handed goes to the next waiter. Its place in the queue is
+//! lost, because a new future queues behind the waiters of its level. Methods whose cancellation
+//! has another effect say so.
 //!
 //! # Cost
 //! Each primitive is a few words behind a lock that is held for about ten instructions; there is
@@ -88,8 +88,8 @@ pub use semaphore::{
 pub use set_once::{SetOnce, SetOnceError};
 pub(crate) use waker::{LockSafeWaker, register, wake};
 
-/// Returns true if a future that could complete may do so now. If false, the poll should give way:
-/// the future releases its locks, wakes itself and returns `Pending`.
+/// Returns true if a future that could complete may do so now. If false, the poll should give way
+/// to other coroutines; then the future releases its locks, wakes itself and returns `Pending`.
 #[inline]
 pub(crate) fn may_proceed() -> bool {
     coop::poll_proceed(&mut Context::from_waker(Waker::noop())).is_ready()

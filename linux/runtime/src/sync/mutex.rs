@@ -18,19 +18,21 @@
 //!              4 no waiter is left                   └──► locked(next) [CONTENDED]
 //! ```
 //!
-//! * A contended mutex is never free: no newcomer can take it before its next holder.
-//! * CONTENDED is set before a waiter is in the queue, so 2 cannot miss a waiter.
-//! * All ids belong to one runtime, *the mutex's runtime*: the first that takes the mutex. Holders
-//!   and waiters of other runtimes have no name here; they neither lend nor receive a level. When
-//!   the mutex's runtime is gone and no waiter is in the queue, an unnamed holder makes its own
-//!   runtime the mutex's. So an id is never looked up in a runtime other than its own.
-//! * The coroutine that the word names counts the mutex among its locks, from before the word names
-//!   it until after. So a level that was lent for this mutex does not end when the coroutine
-//!   releases another lock.
+//! * A contended mutex is never free, so no newcomer can take it before its next holder.
+//! * CONTENDED is set before a waiter is in the queue, so transition 2 cannot miss a waiter.
+//! * All ids belong to one runtime, *the mutex's runtime*: that of the first coroutine that takes
+//!   the mutex. Holders and waiters of other runtimes have no name here; they neither lend nor
+//!   receive a level. When the mutex's runtime is gone and no waiter is in the queue, an unnamed
+//!   holder makes its own runtime the mutex's. So an id is never looked up in a runtime other than
+//!   its own.
+//! * The coroutine that the word names counts the mutex among its locks, before the word names the
+//!   coroutine, and until the word no longer names it. So a level that was lent for this mutex does
+//!   not end when the coroutine releases another lock.
 //! * A waiter lends under the queue's lock. Under that lock it also withdraws the loan, when it
 //!   gives up or is polled at a less urgent level. A holder with waiters takes the queue's lock
 //!   before it reports the release, so all loans for this mutex end with the release.
-//! * A future that was handed the mutex and is dropped instead of polled does 4.
+//! * If a future was handed the mutex and is dropped before it is polled, its drop performs
+//!   transition 4.
 //!
 //! To lock and unlock without contention costs two atomic read-modify-writes, and two updates of
 //! the scheduler's count of the locks that the coroutine holds. A guard may be dropped on any
@@ -82,13 +84,14 @@ fn holder(word: u64) -> Option<CoroutineId> {
 
 /// An exclusive lock that may be held across `await`s.
 ///
-/// * Waiters are served most urgent level first, first come first served within a
-///   level. The lock is handed over: no newcomer takes it in between.
-/// * A waiter *lends its level* to the coroutine that holds the lock, so that urgent work waits
-///   only for the critical section, not for all work at the levels between (priority inversion).
-/// * Coroutines of several runtimes may share a mutex. Only the coroutines of one runtime lend: of
-///   the runtime that used the mutex first or, when that runtime is gone, of another.
-/// * There is no poisoning: when a coroutine panics the lock is released and the next holder sees
+/// * Waiters are served most urgent level first, first come first served within a level. The lock
+///   is handed over, so no newcomer takes it in between.
+/// * A waiter *lends its level* to the coroutine that holds the lock, which avoids priority
+///   inversion: urgent work waits only for the critical section, and not for all work at the levels
+///   between.
+/// * Coroutines of several runtimes may share a mutex. Only the coroutines of one runtime lend: the
+///   runtime that used the mutex first or, once that runtime is gone, another.
+/// * There is no poisoning. When a coroutine panics, the lock is released, and the next holder sees
 ///   the value as it was left.
 ///
 /// A lock and an unlock without contention cost two atomic operations. For a critical section of a
@@ -119,9 +122,10 @@ pub struct Mutex<T: ?Sized> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is moved to, or reached from, one thread at a time.
+// SAFETY: sending a mutex sends its value, and `T: Send` allows that.
 unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
-// SAFETY: as above; a shared mutex gives out one exclusive reference at a time.
+// SAFETY: a shared mutex gives out one exclusive reference at a time, which only moves the value
+// between threads. `T: Send` allows that.
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
 impl<T: ?Sized> UnwindSafe for Mutex<T> {}
@@ -168,8 +172,9 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks the mutex, waiting until it is free.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: it leaves the queue, and a lock that it had been
-    /// handed goes to the next waiter. Polled again after it was ready, it locks once more.
+    /// The future may be dropped at any time. It then leaves the queue, and a lock that it had been
+    /// handed goes to the next waiter. If it is polled again after it was ready, it locks once
+    /// more.
     ///
     /// # Deadlock
     /// A coroutine that locks a mutex that it holds waits for ever.
@@ -206,7 +211,7 @@ impl<T: ?Sized> Mutex<T> {
         self.take().ok_or(TryLockError::new())
     }
 
-    /// Returns the value: exclusive access to the mutex needs no lock.
+    /// Returns the value without locking, because the caller has exclusive access to the mutex.
     ///
     /// ```
     /// let mut mutex = upshift::sync::Mutex::new(1);
@@ -254,14 +259,14 @@ impl<T: ?Sized> Mutex<T> {
     fn word_of(&self, id: CoroutineId) -> u64 {
         let word = locked_by(Some(id));
         if word == UNNAMED {
-            // The index does not fit into the word: the holder stays unnamed.
+            // The index does not fit into the word, so the holder stays unnamed.
             context::record_unlock(self.runtime.load(Ordering::Relaxed), id);
         }
         word
     }
 
-    /// Makes the runtime of the first coroutine the mutex's. Until then neither the word nor a
-    /// waiter in the queue has named a coroutine.
+    /// Makes the caller's runtime the mutex's runtime, if no coroutine has taken the mutex yet.
+    /// Until then neither the word nor a waiter in the queue has named a coroutine.
     #[cold]
     fn adopt_runtime(&self, number: u64) -> (u64, Option<u64>) {
         let settled =
@@ -354,9 +359,9 @@ impl<T: ?Sized> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Lends the level of the first waiter to the next holder: the waiters have lent to the former
-    /// holder only. The next holder is at least as urgent now, but its level may change before it
-    /// unlocks.
+    /// Lends the level of the first waiter to the next holder, because the waiters have lent only
+    /// to the former holder. The next holder is at least as urgent now, but its level may change
+    /// before it unlocks.
     fn lend_on(&self, waiters: &WaitQueue<u64>, next: u64) {
         if let Some((level, waiting)) = waiters.first()
             && waiting != UNNAMED

@@ -115,8 +115,8 @@ impl Notify {
     /// `notify_waiters`; a `notify_one` is stored until a future takes it.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: a notification by `notify_one` that it had
-    /// received goes to the next waiter, or is stored. Its place in the queue is lost.
+    /// The future may be dropped at any time. A notification by `notify_one` that it had received
+    /// then goes to the next waiter, or is stored. Its place in the queue is lost.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

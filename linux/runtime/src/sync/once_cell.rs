@@ -12,7 +12,7 @@ use std::future::Future;
 use super::Mutex;
 use super::atomic::{AtomicU64, Ordering, const_fn};
 
-/// A cell that is filled once, also by an `async` function.
+/// A cell that is filled once, if need be by an `async` function.
 ///
 /// One coroutine makes the value; other coroutines wait, and meanwhile *lend it their level*, so
 /// that urgent work does not wait for work at the levels between. If making the value fails, panics
@@ -35,9 +35,10 @@ pub struct OnceCell<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: one thread moves the value in; then it is only read, or moved out.
+// SAFETY: sending a cell sends its value, and `T: Send` allows that.
 unsafe impl<T: Send> Send for OnceCell<T> {}
-// SAFETY: as above; one thread may move the value in and another drop it.
+// SAFETY: threads that share a cell read its value, which `T: Sync` allows. One thread may move the
+// value in and another thread drop it, which `T: Send` allows.
 unsafe impl<T: Send + Sync> Sync for OnceCell<T> {}
 impl<T: std::panic::UnwindSafe> std::panic::UnwindSafe for OnceCell<T> {}
 impl<T: std::panic::RefUnwindSafe + std::panic::UnwindSafe> std::panic::RefUnwindSafe
@@ -130,7 +131,8 @@ impl<T> OnceCell<T> {
         if !self.initialized() {
             return None;
         }
-        // SAFETY: the value was written before `has_value` was set, and not since.
+        // SAFETY: the value was written before `has_value` was set, and nothing writes it again
+        // while the cell is shared.
         unsafe { &*self.value.get() }.as_ref()
     }
 
@@ -202,8 +204,8 @@ impl<T> OnceCell<T> {
     /// Returns the value. Initializes an empty cell with the result of `make`.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: a half-made value is dropped, and the most urgent
-    /// waiter begins to make a new value.
+    /// The future may be dropped at any time. A half-made value is then dropped, and the most
+    /// urgent waiter begins to make a new value.
     ///
     /// # Deadlock
     /// If `make` initializes the same cell, the future waits for itself.

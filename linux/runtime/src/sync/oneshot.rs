@@ -3,8 +3,8 @@
 //! A channel is one allocation. Each call takes a short lock (one atomic exchange); so does the
 //! drop of a sender that has not sent, or of a receiver that has not returned a result. Invariant,
 //! under the lock: a value is inside from the time when it is sent until the receiver takes it or
-//! is dropped; a sender that finds the receiver gone gets its value back. Values and wakers are
-//! dropped without the lock.
+//! is dropped. If the receiver is gone when the sender sends, the sender gets the value back.
+//! Values and wakers are dropped without the lock.
 //!
 //! ```
 //! use upshift::{Priority, sync::oneshot};
@@ -109,7 +109,7 @@ impl<T> Sender<T> {
         }
         state.value = Some(value);
         finish(state);
-        // The sender is done: its drop has nothing to do.
+        // The sender is done, so its drop has nothing to do.
         self.shared = None;
         Ok(())
     }
@@ -131,7 +131,8 @@ impl<T> Sender<T> {
         self.shared().lock().closed
     }
 
-    /// Waits until the receiver is closed or dropped: the value is not needed any more.
+    /// Waits until the receiver is closed or dropped, that is, until the value is not needed any
+    /// more.
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time.
@@ -197,8 +198,8 @@ impl<T> fmt::Debug for Sender<T> {
 /// A future that returns the value.
 ///
 /// # Cancellation safety
-/// Awaited by `&mut`, the receiver may be polled in one branch of a `select!`: the value is not
-/// lost. If the receiver itself is dropped, the value is dropped with it.
+/// Awaited by `&mut`, the receiver may be polled in one branch of a `select!` without losing the
+/// value. If the receiver itself is dropped, the value is dropped with it.
 ///
 /// ```
 /// use upshift::sync::oneshot;
@@ -261,8 +262,8 @@ impl<T> Receiver<T> {
         self.shared.lock().value.is_none()
     }
 
-    /// Returns true if the receiver has returned the value or an error: it must not be polled
-    /// again.
+    /// Returns true if the receiver has returned the value or an error, after which it must not be
+    /// polled again.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::oneshot::channel();
@@ -294,7 +295,7 @@ impl<T> Receiver<T> {
         park::block_on(self)
     }
 
-    /// Closes the channel: nothing can be sent any more; a value inside can still be taken.
+    /// Closes the channel. Nothing can be sent any more; a value inside can still be taken.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::oneshot::channel();

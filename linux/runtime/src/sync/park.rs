@@ -36,7 +36,7 @@ thread_local! {
 /// Polls the future on the calling thread, which sleeps between the polls.
 ///
 /// # Panics
-/// When called in a coroutine: its vCPU would wait for itself.
+/// When called in a coroutine, whose vCPU would wait for itself.
 #[track_caller]
 pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     assert!(

@@ -24,10 +24,10 @@ use raw::{Raw, Side};
 ///
 /// * Waiters are served most urgent level first, first come first served within a level. A reader
 ///   does not overtake a waiting writer that is at least as urgent, so that writers do not starve.
-/// * Waiters *lend their level* to the writer that holds the lock. Readers receive no level: the
-///   lock counts them but does not know their names.
-/// * There is no poisoning: when a coroutine panics the lock is released and the next holder
-///   sees the value as it was left.
+/// * Waiters *lend their level* to the writer that holds the lock. Readers receive no level,
+///   because the lock counts them but does not know their names.
+/// * There is no poisoning. When a coroutine panics, the lock is released, and the next holder sees
+///   the value as it was left.
 ///
 /// ```
 /// use upshift::sync::RwLock;
@@ -48,9 +48,10 @@ pub struct RwLock<T: ?Sized> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is moved to, or reached from, one thread at a time.
+// SAFETY: sending a lock sends its value, and `T: Send` allows that.
 unsafe impl<T: ?Sized + Send> Send for RwLock<T> {}
-// SAFETY: several threads read the value at a time, or one thread writes it.
+// SAFETY: several threads read the value at a time, which `T: Sync` allows, or one thread writes
+// it, which `T: Send` allows.
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLock<T> {}
 impl<T: ?Sized> std::panic::UnwindSafe for RwLock<T> {}
 impl<T: ?Sized> std::panic::RefUnwindSafe for RwLock<T> {}
@@ -132,11 +133,11 @@ impl<T> RwLock<T> {
 impl<T: ?Sized> RwLock<T> {
     /// Locks for reading: waits until no writer holds the lock or waits ahead of the caller.
     ///
-    /// Do not wait for a second read lock while holding the first: a writer that queues in between
-    /// waits for the first lock, and the second lock waits for the writer (deadlock).
+    /// Do not wait for a second read lock while holding the first: if a writer queues in between,
+    /// the writer waits for the first lock and the second lock waits for the writer (deadlock).
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: it leaves the queue, and a lock that it had been
+    /// The future may be dropped at any time. It then leaves the queue, and a lock that it had been
     /// handed goes to the next waiters.
     ///
     /// ```
@@ -156,7 +157,7 @@ impl<T: ?Sized> RwLock<T> {
     /// Locks for writing: waits until the lock is free.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: it leaves the queue, and a lock that it had been
+    /// The future may be dropped at any time. It then leaves the queue, and a lock that it had been
     /// handed goes to the next waiters.
     ///
     /// ```
@@ -328,7 +329,7 @@ impl<T: ?Sized> RwLock<T> {
         park::block_on(self.write())
     }
 
-    /// Returns the value: exclusive access to the lock needs no locking.
+    /// Returns the value without locking, because the caller has exclusive access to the lock.
     ///
     /// ```
     /// let mut lock = upshift::sync::RwLock::new(1);

@@ -31,11 +31,11 @@ pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
 /// Waiters are served most urgent level first, first come first served within a level. A waiter
 /// gets all its permits at once.
 ///
-/// *Starvation.* A waiter for many permits is not overtaken by requests of its own or a less
-/// urgent level, however small: free permits accumulate until they suffice for it. More urgent
-/// requests do overtake it, and a steady stream of them can keep it waiting for ever, as the
-/// levels promise. A request for more permits than there will ever be waits until the semaphore
-/// is closed, and so do the requests behind it.
+/// *Starvation.* A waiter for many permits is not overtaken by requests of its own or a less urgent
+/// level, even by small ones, because free permits accumulate until they suffice for the waiter.
+/// More urgent requests do overtake it, and a steady stream of them can keep it waiting for ever,
+/// as the levels promise. A request for more permits than there will ever be waits until the
+/// semaphore is closed, and so do the requests behind it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -70,7 +70,7 @@ struct State {
     waiters: WaitQueue<Claim>,
 }
 
-/// A waiter's request; once granted, its result.
+/// The request of a waiter; once the request has been granted, its result.
 #[derive(Clone, Copy)]
 enum Claim {
     Permits(usize),
@@ -78,7 +78,7 @@ enum Claim {
 }
 
 impl State {
-    /// Returns true if a request of this level may be served before all waiters.
+    /// Returns true if a request at this level may be served before all waiters.
     fn suffices(&self, permits: usize, level: Level) -> bool {
         permits == 0
             || (permits <= self.permits
@@ -176,8 +176,8 @@ impl Semaphore {
     /// dropped.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: it leaves the queue, and permits that it had been
-    /// handed go to the next waiters.
+    /// The future may be dropped at any time. It then leaves the queue, and permits that it had
+    /// been handed go to the next waiters.
     ///
     /// # Errors
     /// [`AcquireError`] (from the future) when the semaphore is closed.
@@ -200,8 +200,8 @@ impl Semaphore {
     /// once.
     ///
     /// # Cancellation safety
-    /// Like that of [`acquire`](Semaphore::acquire): a future never holds a part of its
-    /// permits.
+    /// Like that of [`acquire`](Semaphore::acquire), because a future never holds only a part of
+    /// its permits.
     ///
     /// # Errors
     /// [`AcquireError`] (from the future) when the semaphore is closed.
@@ -479,8 +479,8 @@ impl Semaphore {
         taken
     }
 
-    /// Closes the semaphore: waiters and later requests get an error. Permits that have been handed
-    /// out stay valid.
+    /// Closes the semaphore, so that waiters and later requests get an error. Permits that have
+    /// been handed out stay valid.
     ///
     /// ```
     /// use upshift::sync::{Semaphore, TryAcquireError};

@@ -1,10 +1,10 @@
 //! The waiters of a primitive: most urgent level first, FIFO within a level.
 //!
-//! The queue is a pure data structure; the primitive guards it with its lock. Nodes lie in a slab
-//! and are linked by index into one list sorted by level; the last node of each level is known, and
-//! a word has a bit for each level that has nodes. So insert, remove and pop are O(1), without an
-//! allocation once the slab has grown to the largest number of waiters so far. A queue that never
-//! had a waiter is one null pointer.
+//! The queue is a pure data structure; the primitive guards it with its lock. Insert, remove and
+//! pop are O(1), without an allocation once the slab has grown to the largest number of waiters so
+//! far. For that, nodes lie in a slab and are linked by index into one list sorted by level; the
+//! queue knows the last node of each level, and a word has a bit for each level that has nodes. A
+//! queue that never had a waiter is one null pointer.
 //!
 //! ```text
 //!   insert ──► waiting ──pop──► granted ──release──► free
@@ -13,8 +13,8 @@
 //!
 //! Invariants: a node belongs to the future that inserted it until that future calls
 //! [`WaitQueue::release`], once; `waiting` nodes are linked and have a waker, `granted` nodes are
-//! not linked and have none. Methods that displace a waker return it: drop or wake it after the
-//! lock is released.
+//! not linked and have none. Methods that displace a waker return it, so that the caller drops or
+//! wakes it after the lock is released.
 
 use std::task::Waker;
 
@@ -76,9 +76,9 @@ impl<P: Copy> WaitQueue<P> {
         Some((node.level, node.payload))
     }
 
-    /// Moves the first waiter to the end of its present level, if that is less urgent, until the
-    /// first waiter is as urgent as when it queued. `level_of` returns the present level of a
-    /// waiter, if it is known.
+    /// Makes sure that the first waiter is still as urgent as when it queued: while the first
+    /// waiter is not, moves that waiter to the end of its present level. `level_of` returns the
+    /// present level of a waiter, if it is known.
     pub(crate) fn settle_first(&mut self, level_of: impl Fn(P) -> Option<Level>) {
         let Some(inner) = self.inner.as_mut() else {
             return;
@@ -150,9 +150,9 @@ impl<P: Copy> WaitQueue<P> {
             .is_some_and(|inner| !inner.nodes[key.0 as usize].waiting)
     }
 
-    /// Updates the node of a future that was polled again and still waits. Its waker may have
-    /// changed, and its level; with the level its place in the queue changes too. Returns the old
-    /// waker.
+    /// Updates the node of a future that was polled again and still waits. The waker and the level
+    /// of the waiter may have changed; with the level, the waiter's place in the queue changes too.
+    /// Returns the old waker.
     pub(crate) fn refresh(
         &mut self,
         key: Key,

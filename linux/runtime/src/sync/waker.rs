@@ -11,8 +11,8 @@ use std::task::Waker;
 use crate::host;
 use crate::user_code::catch_panic::catch_panic;
 
-/// Calls a waker. A panic of a foreign waker ends here, after the panic hook has reported it:
-/// neither the caller nor the other waiters are to blame.
+/// Calls a waker. A panic of a foreign waker ends here, after the panic hook has reported it,
+/// because neither the caller nor the other waiters are to blame.
 #[inline]
 pub(crate) fn wake(waker: Waker) {
     if host::is_own_waker(&waker) {
@@ -36,7 +36,7 @@ pub(crate) fn register(slot: &mut Option<Waker>, waker: &mut LockSafeWaker<'_>) 
     }
 }
 
-/// A waker whose clone runs no user code while a lock is held: a foreign waker is cloned on
+/// A waker whose clone runs no user code while a lock is held, because a foreign waker is cloned on
 /// creation, before the lock is taken.
 pub(crate) struct LockSafeWaker<'a> {
     waker: &'a Waker,

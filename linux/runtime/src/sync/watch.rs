@@ -3,8 +3,8 @@
 //! The version counts the values; its lowest bit is set when the senders are gone. The count
 //! changes only while the value is locked for writing, so it is constant for a thread that holds
 //! the value's lock. A waiter subscribes to a notification before it reads the version, so it
-//! misses no change. The lock of the value is `std`'s: a reference to the value may be held for
-//! long, but never across an `await`.
+//! misses no change. The lock of the value is `std`'s, because a reference to the value may be held
+//! for long, but never across an `await`.
 
 use std::fmt;
 use std::ops::Deref;
@@ -72,7 +72,7 @@ pub fn channel<T>(initial: T) -> (Sender<T>, Receiver<T>) {
     (sender, receiver)
 }
 
-/// A borrow of the value. While it lives no sender can change the value: do not keep it across
+/// A borrow of the value. While it lives no sender can change the value, so do not keep it across
 /// an `await`.
 ///
 /// ```
@@ -501,7 +501,8 @@ impl<T> Receiver<T> {
     /// Waits for a value that this receiver has not seen, and marks it as seen.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: until it is ready no value is marked as seen.
+    /// The future may be dropped at any time, because no value is marked as seen until the future
+    /// is ready.
     ///
     /// # Errors
     /// [`RecvError`] if the last value has been seen and all senders are gone.

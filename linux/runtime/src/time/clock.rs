@@ -5,7 +5,8 @@
 //! nanosecond. The length of a tick is measured once, against `CLOCK_MONOTONIC`.
 //!
 //! The counter may be set back while the machine sleeps (ACPI S3). Ticks then continue from the
-//! last reading of the thread that notices first: the process adds an offset to the counter.
+//! last reading of the thread that notices this first, because the process adds an offset to the
+//! counter.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -18,7 +19,8 @@ pub(crate) fn now() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a local; this clock always exists.
+    // SAFETY: the pointer is to a local, so it is valid for the write of the time. This clock
+    // always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -31,10 +33,11 @@ thread_local! {
 /// Number of microseconds for which a thread counts ticks from its last reading of
 /// `CLOCK_MONOTONIC`.
 const READING_MICROS: u64 = 5;
-/// Nanoseconds added to a time that is counted in ticks, so that it is not early. A fifth of
-/// [`READING_MICROS`], because the kernel slews its clock by a tenth at most (`adjtimex(2)`), and
-/// it may do so both now and while the tick is measured. The margin also covers a CPU that reads
-/// its counter out of order, before the caller's preceding reading of a clock has ended.
+/// Nanoseconds added to a time that is counted in ticks, so that it is not early. The margin is a
+/// fifth of [`READING_MICROS`], because the kernel slews its clock by a tenth at most
+/// (`adjtimex(2)`), and may do so both now and while the tick is measured. The margin also covers a
+/// CPU that reads its counter out of order, before the caller's preceding reading of a clock has
+/// ended.
 const MARGIN: u64 = 1024;
 
 /// Returns the start of a timer's duration: [`now`], or later by at most twice [`MARGIN`]. If the
@@ -81,8 +84,8 @@ fn nanos_after(ticks: u64) -> (u64, u64) {
 }
 
 /// Returns one moment as an `Instant` and in nanoseconds: the tightest of several readings of both,
-/// with the nanoseconds late rather than early. All threads share it: deadlines keep the order and
-/// the distance of their instants, even if a thread loses the CPU while it reads.
+/// with the nanoseconds late rather than early. All threads share this moment, so deadlines keep
+/// the order and the distance of their instants, even if a thread loses the CPU while it reads.
 fn moment() -> (Instant, u64) {
     static MOMENT: OnceLock<(Instant, u64)> = OnceLock::new();
     *MOMENT.get_or_init(|| {
@@ -134,7 +137,7 @@ pub(crate) fn ticks() -> u64 {
     Ticks::new().ticks()
 }
 
-/// [`ticks`] for a caller that reads them at each poll: stores the choice of the clock.
+/// [`ticks`] for a caller that reads them at each poll. It stores the choice of the clock.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticks {
     counter: bool,
@@ -163,7 +166,8 @@ impl Ticks {
 static OFFSET: AtomicU64 = AtomicU64::new(0);
 
 /// Number of microseconds by which a reading may exceed the next reading although no counter was
-/// set back: where the kernel trusts the counters, those of two CPUs differ by less than 1 µs.
+/// set back. Where the kernel trusts the counters, the counters of two CPUs differ by less than 1
+/// µs.
 const APART_MICROS: u64 = 100;
 
 /// Returns the present ticks, at least `before`, an earlier reading. If the counter has been set
@@ -172,7 +176,8 @@ pub(crate) fn ticks_after(before: u64) -> u64 {
     let offset = OFFSET.load(Ordering::Relaxed);
     let behind = before.saturating_sub(ticks());
     if behind > APART_MICROS * tick().per_micro {
-        // Only one thread succeeds: any other thread that noticed the same finds another offset.
+        // Only one thread succeeds, because any other thread that noticed the same finds another
+        // offset.
         let ahead = offset.wrapping_add(behind);
         let _ = OFFSET.compare_exchange(offset, ahead, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -213,7 +218,7 @@ fn measure() -> Tick {
     let counter = cfg!(target_arch = "x86_64") && source.is_ok_and(|source| source.trim() == "tsc");
     #[cfg(target_arch = "x86_64")]
     if counter {
-        // The tightest of several readings at both ends: timers rely on the result, and the
+        // The tightest of several readings at both ends, because timers rely on the result and the
         // thread may lose the CPU during a reading.
         let read_both = || {
             let reading = |_| {

@@ -3,9 +3,9 @@
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::{self, Duration};
 
-/// A moment of the clock that timers use: [`std::time::Instant`], into and from which it
-/// converts. In a runtime whose time is paused (feature `test-util`),
-/// [`now`](Instant::now) stands still.
+/// A moment of the clock that timers use. It wraps a [`std::time::Instant`], into and from which it
+/// converts. In a runtime whose time is paused (feature `test-util`), [`now`](Instant::now) stands
+/// still.
 ///
 /// ```
 /// use std::time::Duration;

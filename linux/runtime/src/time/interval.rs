@@ -81,9 +81,9 @@ pub enum MissedTickBehavior {
     /// there are as many ticks as periods.
     #[default]
     Burst,
-    /// The schedule starts anew: the next tick comes a period after the late tick.
+    /// The schedule starts anew, so the next tick comes a period after the late tick.
     Delay,
-    /// Missed ticks are left out: the next tick is the first tick of the schedule after now.
+    /// Missed ticks are left out, so the next tick is the first tick of the schedule after now.
     Skip,
 }
 
@@ -174,7 +174,7 @@ impl Interval {
         Poll::Ready(clock::to_instant(due).into())
     }
 
-    /// Starts the schedule anew: the next tick comes a period from now.
+    /// Starts the schedule anew, so that the next tick comes a period from now.
     ///
     /// ```
     /// use std::time::Duration;
@@ -193,7 +193,7 @@ impl Interval {
         self.sleep.reset_nanos(now().saturating_add(self.period));
     }
 
-    /// Starts the schedule anew: the next tick comes at once.
+    /// Starts the schedule anew, so that the next tick comes at once.
     ///
     /// ```
     /// use std::time::Duration;
@@ -209,7 +209,7 @@ impl Interval {
         self.sleep.reset_nanos(now());
     }
 
-    /// Starts the schedule anew: the next tick comes after the duration `after`.
+    /// Starts the schedule anew, so that the next tick comes after the duration `after`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -225,7 +225,7 @@ impl Interval {
         self.sleep.reset_nanos(due);
     }
 
-    /// Starts the schedule anew: the next tick comes at `deadline`.
+    /// Starts the schedule anew, so that the next tick comes at `deadline`.
     ///
     /// ```
     /// use std::time::Duration;

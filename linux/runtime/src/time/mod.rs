@@ -13,7 +13,7 @@
 //! allocation or system call, so a `timeout` around every request is cheap.
 //!
 //! A timer fires on the vCPU that armed it, even if the coroutine has moved to another vCPU. The
-//! clock is `CLOCK_MONOTONIC`: it stands still while the machine is suspended.
+//! clock is `CLOCK_MONOTONIC`, which stands still while the machine is suspended.
 //!
 //! # Cancellation safety
 //! Every future of this module may be dropped at any time; its timer is cancelled.

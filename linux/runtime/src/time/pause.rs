@@ -1,11 +1,11 @@
 //! Paused time, for tests (feature `test-util`).
 //!
-//! A runtime of one inline vCPU may have its time paused. Its timers are then kept by this module,
-//! in order, instead of by the wheel, and fire when the time is moved. [`advance`] moves the time;
-//! when no coroutine of the runtime is ready, the *mover* moves it to the next timer. The mover is
-//! a coroutine of the least urgent level, so it runs when no other coroutine is ready; before it
-//! moves the time, the vCPU reaps its ring. Do not pause the time of code that waits for something
-//! outside the runtime (a thread, another process).
+//! The time of a runtime of one inline vCPU can be paused. This module then keeps the runtime's
+//! timers, in order, instead of the wheel, and they fire when the time is moved. [`advance`] moves
+//! the time; when no coroutine of the runtime is ready, the *mover* moves it to the next timer. The
+//! mover is a coroutine of the least urgent level, so it runs when no other coroutine is ready;
+//! before it moves the time, the vCPU reaps its ring. Do not pause the time of code that waits for
+//! something outside the runtime (a thread, another process).
 //!
 //! All state belongs to the thread of the vCPU, so there is no lock.
 
@@ -37,8 +37,8 @@ struct Paused {
     /// Number of the runtime.
     runtime: u64,
     now: u64,
-    /// Moment of the clock at which the time was resumed: it then continued from `now`. `None`
-    /// while the time is paused.
+    /// Moment of the clock at which the time was resumed and continued from `now`. `None` while the
+    /// time is paused.
     resumed: Option<u64>,
     timers: BTreeMap<Key, Waker>,
     /// Number in the key of the newest timer.
@@ -151,11 +151,11 @@ impl Paused {
     }
 }
 
-/// Pauses the time of the runtime: [`Instant::now`](super::Instant::now) stands still, and
+/// Pauses the time of the runtime. [`Instant::now`](super::Instant::now) then stands still, and
 /// timers fire when the time is moved.
 ///
-/// When nothing is ready the time moves by itself, to the next timer: a test that sleeps an hour
-/// takes no time. The time ends 292 years after the clock's zero: a longer sleep ends then.
+/// When nothing is ready the time moves by itself, to the next timer, so a test that sleeps an hour
+/// takes no time. The time ends 292 years after the clock's zero; a longer sleep ends then.
 ///
 /// # Panics
 /// Outside a runtime; if the runtime has more than one vCPU, or preemption; if its time is
@@ -282,7 +282,7 @@ pub async fn advance(duration: Duration) {
     crate::yield_now().await;
 }
 
-/// Moves the time to the next timer whenever nothing else is ready: see the documentation of the
+/// Moves the time to the next timer whenever nothing else is ready; see the documentation of the
 /// module.
 async fn mover() {
     loop {

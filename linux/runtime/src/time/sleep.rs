@@ -2,9 +2,9 @@
 //!
 //! A [`Sleep`] is armed at its first poll, on the vCPU that polls it. The timer stays there until
 //! it fires or the `Sleep` is dropped, reset, polled by another runtime, or polled after that vCPU
-//! has left the runtime. When it is polled on a thread of tokio beside the vCPUs, a coroutine waits
-//! for the deadline instead. Arming and cancelling cost two short locks, and updates of the
-//! counters of the waker and of the vCPU.
+//! has left the runtime. When the `Sleep` is polled on a thread of tokio beside the vCPUs, a
+//! coroutine waits for the deadline instead. Arming and cancelling cost two short locks, and
+//! updates of the counters of the waker and of the vCPU.
 
 use std::future::Future;
 use std::mem;
@@ -104,7 +104,7 @@ enum Stage {
     /// Armed while the time is paused.
     #[cfg(feature = "test-util")]
     Paused(pause::Key),
-    /// Polled on a thread of tokio: the coroutine in [`Sleep::away`] waits for the deadline.
+    /// Polled on a thread of tokio, so the coroutine in [`Sleep::away`] waits for the deadline.
     Away,
     Done,
 }
@@ -190,8 +190,8 @@ impl Sleep {
             return;
         }
         // The timer is armed on another vCPU, which may sleep until the old deadline. So the
-        // timer's waker is woken here: the coroutine is polled, and arms a timer on the vCPU where
-        // it runs. If the timer has fired, the coroutine has been woken already.
+        // timer's waker is woken here; the coroutine is then polled, and arms a timer on the vCPU
+        // where it runs. If the timer has fired, the coroutine has been woken already.
         if let Some(waker) = self.disarm() {
             wake(waker);
         }
@@ -237,7 +237,7 @@ impl Sleep {
                 drop(self.disarm());
                 match fired {
                     TimerState::Fired => true,
-                    // The timer's vCPU may never serve its timers again.
+                    // The clock decides, because the timer's vCPU may never serve its timers again.
                     TimerState::Pending | TimerState::Evicted => now() >= self.deadline,
                 }
             }
@@ -246,7 +246,7 @@ impl Sleep {
                 if !pause::has_fired(*key, cx.waker()) {
                     return Poll::Pending;
                 }
-                // The waker may have been woken by `resume` instead.
+                // The clock decides, because `resume` may have woken the waker instead.
                 pause::has_passed(self.deadline)
             }
             Stage::Away => {
@@ -302,7 +302,7 @@ impl Sleep {
         }
         match self.stage {
             Stage::Done => return Poll::Ready(()),
-            // The vCPU has left the runtime: the next poll is on another vCPU.
+            // The vCPU has left the runtime, so the next poll is on another vCPU.
             Stage::New => cx.waker().wake_by_ref(),
             _ => {}
         }

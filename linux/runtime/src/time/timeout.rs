@@ -124,8 +124,8 @@ impl<F: Future> Future for Timeout<F> {
         if let Poll::Ready(output) = future.poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        // The deadline is checked even if the coroutine should give way: otherwise a future that
-        // makes it give way in every poll would prevent the check.
+        // The deadline is checked even if the coroutine should give way. Otherwise a future that
+        // makes the coroutine give way in every poll would prevent the check.
         sleep.advance(cx, false).map(|()| Err(Elapsed(())))
     }
 }

@@ -1,13 +1,14 @@
 //! The timers of one vCPU: a wheel of wakers behind a lock.
 //!
-//! Timers are armed and reset by the thread that serves the vCPU, expired by that thread or by a
-//! vCPU that stands in for it, and cancelled by any thread to which a `Sleep` has been moved. The
-//! lock is hardly ever contended, so it costs one atomic exchange; wakers run, and are dropped,
-//! while it is not held. The loop of the vCPU reads [`Timers::next_deadline`] without the lock.
+//! The thread that serves the vCPU arms and resets the timers. That thread, or another vCPU that
+//! stands in for the timers' vCPU, expires them. Any thread to which a `Sleep` has been moved may
+//! cancel its timer. The lock is hardly ever contended, so it costs one atomic exchange; wakers
+//! run, and are dropped, while it is not held. The loop of the vCPU reads [`Timers::next_deadline`]
+//! without the lock.
 //!
-//! Contract with the loop: a timer is armed only on the thread that serves the vCPU, which
-//! therefore sees the new deadline before it waits. Other threads only remove deadlines; at worst
-//! the loop expires timers once for nothing.
+//! Contract with the loop: a timer is armed only on the thread that serves the vCPU, so that this
+//! thread sees the new deadline before it waits. Other threads only remove deadlines; at worst the
+//! loop expires timers once for nothing.
 
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
@@ -55,7 +56,7 @@ impl Alarm {
 /// The timers of a vCPU.
 pub(crate) struct Timers {
     /// Address of the [`Linux`] of the vCPU's runtime, which identifies the runtime. The runtime
-    /// outlives these timers, or has closed them.
+    /// either outlives these timers or has closed them.
     host: usize,
     /// Lower bound of all deadlines; changes under the lock.
     next: AtomicU64,
@@ -69,26 +70,26 @@ struct State {
     /// True while the [`TimersRef`]s own one count of the `Arc`: from the first timer on, until the
     /// timers are closed and the last `TimersRef` is gone.
     counted: bool,
-    /// Set when the vCPU leaves the runtime: these timers are not expired any more.
+    /// Set when the vCPU leaves the runtime, after which these timers are not expired any more.
     closed: bool,
     /// Cache of `expire`, so that it does not allocate.
     due: Vec<(u64, Alarm)>,
 }
 
 impl State {
-    /// Returns true when the caller must release the count of the [`TimersRef`]s, which happens
-    /// once.
+    /// Returns true, once, when the caller must release the count of the [`TimersRef`]s.
     fn take_count(&mut self) -> bool {
         self.closed && self.held == 0 && std::mem::take(&mut self.counted)
     }
 }
 
-/// The reference of an armed timer to the timers of its vCPU; cancelling the timer consumes it.
-/// These references are counted under the lock, which arming and cancelling take anyway, and not in
-/// the `Arc`.
+/// The reference of an armed timer to the timers of its vCPU; cancelling the timer consumes the
+/// reference. These references are counted under the lock, which arming and cancelling take anyway,
+/// and not in the `Arc`.
 pub(super) struct TimersRef(NonNull<Timers>);
 
-// SAFETY: `TimersRef` is a reference to `Timers`, which is `Sync`.
+// SAFETY: `TimersRef` is a shared reference to `Timers`, which may go to any thread because
+// `Timers` is `Sync`.
 unsafe impl Send for TimersRef {}
 // SAFETY: as above.
 unsafe impl Sync for TimersRef {}
@@ -97,7 +98,8 @@ impl Deref for TimersRef {
     type Target = Timers;
     #[inline]
     fn deref(&self) -> &Timers {
-        // SAFETY: the `TimersRef`s own a count of the `Arc` as long as any of them exists.
+        // SAFETY: the pointer is valid, because the `TimersRef`s own a count of the `Arc` as long
+        // as any of them exists.
         unsafe { self.0.as_ref() }
     }
 }
@@ -122,7 +124,8 @@ impl TimersRef {
 
     #[cold]
     fn release_count(self) {
-        // SAFETY: the count belongs to all `TimersRef`s, of which this was the last.
+        // SAFETY: the pointer comes from the `Arc`, and the count that is released belongs to all
+        // `TimersRef`s, of which this was the last.
         unsafe { Arc::decrement_strong_count(self.0.as_ptr()) };
     }
 }
@@ -140,9 +143,9 @@ pub(super) enum Armed {
 pub(super) enum TimerState {
     /// The timer has not fired.
     Pending,
-    /// The timer is gone: it has fired.
+    /// The timer is gone because it has fired.
     Fired,
-    /// The timer is gone: it was woken because its vCPU left the runtime.
+    /// The timer is gone: its waker was woken because its vCPU left the runtime.
     Evicted,
 }
 
@@ -221,8 +224,8 @@ impl Timers {
         let releases_count = state.take_count();
         drop(state);
         if releases_count {
-            // SAFETY: the count belongs to the `TimersRef`s, and is not the last: the caller has
-            // another count.
+            // SAFETY: the pointer comes from the `Arc`, and the count that is released belongs to
+            // the `TimersRef`s. It is not the last count, because the caller has another.
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
         }
         for alarm in woken {

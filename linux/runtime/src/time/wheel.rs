@@ -1,26 +1,26 @@
 //! A hierarchical timer wheel, which finds the deadlines that are due.
 //!
-//! The wheel is a pure data structure without a clock: the caller passes the time. Times are
+//! The wheel is a pure data structure without a clock, so the caller passes the time. Times are
 //! nanoseconds; the wheel counts in ticks of 1024 ns. A deadline is rounded up to a tick, so a
 //! timer is never early, and late by a tick at most.
 //!
 //! A level here is a level of the wheel, not a priority. Level 0 has 64 slots of one tick, level 1
-//! has 64 slots of 64 ticks, and so on; nine levels hold every `u64`. A timer lies at the level of
-//! the highest group of six bits in which its tick differs from `elapsed`, in the slot whose number
-//! this group is. Slots are doubly linked lists; a word per level has a bit for each slot in use;
-//! each slot knows a lower bound of its deadlines.
+//! has 64 slots of 64 ticks, and so on; nine levels hold every `u64`. The level of a timer is the
+//! highest group of six bits in which its tick differs from `elapsed`; the value of that group in
+//! the tick is the number of its slot. Slots are doubly linked lists; a word per level has a bit
+//! for each slot in use; each slot knows a lower bound of its deadlines.
 //!
 //! Invariants:
 //!
 //! * every timer in a slot has a tick > `elapsed`, and shares with `elapsed` all groups above its
 //!   level. So the first slot in use of a level has the level's earliest timers, and the next
 //!   deadline is the least bound of nine slots;
-//! * a node belongs to the caller that inserted it until the caller removes it, also after it has
-//!   fired. So a key never refers to the timer of another caller.
+//! * a node belongs to the caller that inserted it until the caller removes it, even after the
+//!   timer has fired. So a key never refers to the timer of another caller.
 //!
 //! Costs: insert and remove are O(1) without allocation (once the slab has grown); a timer is moved
 //! at most once per level before it fires; an empty stretch of time costs nothing, however long. A
-//! removed timer leaves its slot's bound as it was: at worst one call of `expire` finds nothing.
+//! removed timer leaves its slot's bound as it was, so at worst one call of `expire` finds nothing.
 
 use std::mem;
 
@@ -135,8 +135,8 @@ impl<T> Wheel<T> {
         self.node(key.0).value.as_mut()
     }
 
-    /// Returns when to call `expire` next, in ns: never later than a tick after a deadline; at
-    /// worst too early.
+    /// Returns when to call `expire` next, in ns. This is never later than a tick after a deadline,
+    /// and at worst too early.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         if self.armed == 0 {
             return None;
@@ -149,8 +149,8 @@ impl<T> Wheel<T> {
             .map(|tick| tick << TICK_BITS)
     }
 
-    /// Fires every timer whose deadline is at or before `now` (ns): passes its deadline (rounded
-    /// up) and its value to `fire`, in no particular order.
+    /// Fires every timer whose deadline is at or before `now` (ns). For each timer, passes its
+    /// deadline (rounded up) and its value to `fire`, in no particular order.
     pub(crate) fn expire(&mut self, now: u64, mut fire: impl FnMut(u64, T)) {
         let now = now >> TICK_BITS;
         if now < self.elapsed {
@@ -216,7 +216,7 @@ impl<T> Wheel<T> {
         self.tick(deadline) << TICK_BITS
     }
 
-    /// Returns true if this deadline has passed, as far as the wheel knows.
+    /// Returns true if this deadline had passed at the time of the last `expire`.
     #[inline]
     pub(crate) fn is_past(&self, deadline: u64) -> bool {
         deadline <= self.elapsed << TICK_BITS
@@ -408,8 +408,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Compares the wheel with a list: a timer never fires early, and fires at the first
-        /// expiry from its tick on; `next_deadline` is never late.
+        /// Compares the wheel with a list. A timer must never fire early, and must fire at the
+        /// first expiry from its tick on; `next_deadline` is never late.
         #[test]
         fn the_wheel_agrees_with_a_list(
             start in span(),

@@ -38,8 +38,8 @@ fn certificates(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
 /// `alpn_protocols` of the result to offer HTTP/2 and the like.
 ///
 /// # Errors
-/// `InvalidData`: the text says which part is missing or wrong, or that the key belongs to another
-/// certificate.
+/// `InvalidData`, with a text that says which part is missing or wrong, or that the key belongs to
+/// another certificate.
 pub fn server_config(certificates_pem: &[u8], key_pem: &[u8]) -> io::Result<ServerConfig> {
     let chain = certificates(certificates_pem)?;
     let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| match error {
@@ -84,10 +84,10 @@ pub async fn load_server_config(
 /// for instance those of the system (`/etc/ssl/certs/ca-certificates.crt`).
 ///
 /// # Errors
-/// `InvalidData`: the text says which part is missing or wrong.
+/// `InvalidData`, with a text that says which part is missing or wrong.
 pub fn client_config(roots_pem: &[u8]) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    // Systems carry old roots that rustls cannot parse: one usable root suffices.
+    // One usable root suffices, because systems carry old roots that rustls cannot parse.
     let (good, _) = roots.add_parsable_certificates(certificates(roots_pem)?);
     if good == 0 {
         return Err(invalid("none of the root certificates can be used"));

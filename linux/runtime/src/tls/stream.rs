@@ -104,9 +104,9 @@ impl fmt::Debug for Connector {
 
 /// An encrypted connection over the stream `S`.
 ///
-/// A write is reported as done when it is encrypted: flush to send it. A close tells
-/// the peer that no more data follows; an end without a close is `UnexpectedEof`, because
-/// the connection may have been cut off.
+/// A write is reported as done when it is encrypted; flush to send it. A close tells the peer that
+/// no more data follows; an end without a close is `UnexpectedEof`, because the connection may have
+/// been cut off.
 pub struct TlsStream<S> {
     inner: tokio_rustls::TlsStream<S>,
 }
@@ -124,7 +124,8 @@ impl<S> TlsStream<S> {
         self.inner.get_ref().1.alpn_protocol()
     }
 
-    /// Returns the certificates that the other side has presented, its own first.
+    /// Returns the certificates that the other side has presented, beginning with the certificate
+    /// of that side itself.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
         self.inner.get_ref().1.peer_certificates()

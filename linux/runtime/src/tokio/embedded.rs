@@ -1,11 +1,11 @@
 //! A runtime of tokio beside this runtime (feature `tokio-rt`), for code that needs tokio.
 //!
-//! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within* tokio's
-//! runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and `spawn_blocking`
-//! find a driver in coroutines. A thread of tokio runs that driver and wakes the coroutines, which
-//! are polled by the vCPUs at their levels. That thread also polls the tasks of `tokio::spawn`,
-//! which have no level. It has the shortest time slices that the kernel allows: urgent coroutines
-//! may wait for the thread while the vCPUs compute.
+//! Threads that run user code (threads of vCPUs, threads of blocking functions, the watchdog) are
+//! *within* tokio's runtime (its `Handle::enter`). So `tokio::{time, net, fs, signal, process}` and
+//! `spawn_blocking` find a driver in coroutines. A thread of tokio runs that driver and wakes the
+//! coroutines, which the vCPUs then poll at the coroutines' levels. That thread also polls the
+//! tasks of `tokio::spawn`, which have no level. The thread has the shortest time slices that the
+//! kernel allows, because urgent coroutines may wait for it while the vCPUs compute.
 //!
 //! ```text
 //!         (1)            (2)                   (3)
@@ -19,12 +19,13 @@
 //!    epoll set readable. A coroutine waits for the set ([`TokioRuntime::drive_when_used`]) and
 //!    starts the thread.
 //! 3. At the end of the runtime the vCPUs leave first and cancel their coroutines within tokio's
-//!    runtime. Then tokio's tasks are dropped; the drop waits for them for at most [`GRACE`].
+//!    runtime. Then tokio's tasks are dropped. This waits for polls of the tasks and for blocking
+//!    calls, for at most [`GRACE`].
 //!
 //! tokio's runtime costs five descriptors and one coroutine until its first use; afterwards, each
 //! wake costs a switch from tokio's thread to the vCPU's. tokio's context is entered once per
 //! thread, not per poll. The only internal of tokio that matters is that its driver waits in an
-//! epoll set; where the set is not found, the thread starts at once.
+//! epoll set; if the set is not found, the thread starts at once.
 
 use std::cell::RefCell;
 use std::io;
@@ -142,7 +143,8 @@ impl TokioRuntime {
         let (driver, runtime_cell) = (self.driver.clone(), runtime_cell.clone());
         let starts = async move {
             let epoll = Descriptor::new(epoll);
-            // If the ring reports an error, the first use cannot be observed: the thread starts.
+            // If the ring reports an error, the first use cannot be observed, so the thread starts
+            // now.
             let _ = readable(&epoll).await;
             let mut is_reported = false;
             while let Err(error) = driver.start(&runtime_cell) {
@@ -160,9 +162,9 @@ impl TokioRuntime {
     }
 }
 
-/// Waits until the set has an event. The operation is submitted as urgently as its coroutine is,
-/// and then counts as an operation of the least urgent level, since a vCPU reaps more often while
-/// something urgent is in flight.
+/// Waits until the set has an event. The operation is submitted at the level of its coroutine. Once
+/// in flight, it counts as an operation of the least urgent level, since a vCPU reaps more often
+/// while something urgent is in flight.
 async fn readable(epoll: &Fd) -> io::Result<()> {
     loop {
         let wait = context::try_with(|worker| {
@@ -171,7 +173,8 @@ async fn readable(epoll: &Fd) -> io::Result<()> {
             worker.ring().start(poll, Level::LEAST_URGENT.get())
         })?;
         match wait.await {
-            // The vCPU that armed the operation has been released: arm it on this vCPU.
+            // The vCPU that armed the operation has been released, so arm the operation on this
+            // vCPU.
             Err(error) if is_cancelled(&error) => {}
             result => return result.map(drop),
         }
@@ -192,7 +195,7 @@ impl Driver {
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let (ends, ended) = mpsc::channel::<()>();
-        // A thread that does not start leaves the runtime here.
+        // If the thread does not start, the runtime stays here.
         let runtime = Arc::new(Mutex::new(Some(runtime)));
         let take = |runtime: &Mutex<Option<runtime::Runtime>>| {
             let mut runtime = runtime.lock().unwrap_or_else(PoisonError::into_inner);
@@ -314,8 +317,9 @@ thread_local! {
 impl ThreadHook for EnterRuntime {
     fn begin(&self) {
         let handle = Box::new(self.0.clone());
-        // SAFETY: the guard borrows from the boxed handle, which stays in place and is dropped
-        // after the guard: both go into one `Entered`.
+        // SAFETY: the guard borrows from the boxed handle, so the longer lifetime holds if the
+        // handle outlives the guard. It does, because both go into one `Entered`, which drops the
+        // guard first, and the box stays in place.
         let guard =
             unsafe { std::mem::transmute::<EnterGuard<'_>, EnterGuard<'static>>(handle.enter()) };
         ENTERED.with_borrow_mut(|entered| entered.push(Entered { guard, handle }));

@@ -1,8 +1,8 @@
 //! A notice to the operator when a server runs on tokio's thread.
 //!
-//! `axum::serve` compiles and answers in this runtime, but its connections are tasks of tokio: they
-//! share one thread and have no level. Only latency shows this, so a task of tokio searches for
-//! such a server and prints once how to change it.
+//! `axum::serve` compiles and answers in this runtime, but its connections are tasks of tokio,
+//! which share one thread and have no level. Only latency shows this, so a task of tokio searches
+//! for such a server and prints once how to change it.
 //!
 //! The sign of a server is a listening socket in the epoll set of tokio's driver while tasks of
 //! tokio are alive. The kernel shows the set in `/proc/self/fdinfo`. A program that accepts from a
@@ -77,8 +77,8 @@ fn members(set: &str) -> Vec<RawFd> {
 
 /// Returns the address that a socket listens on; `None` for every other descriptor.
 fn listens(fd: RawFd) -> Option<String> {
-    // SAFETY: the number is not -1. The socket's owner may close it meanwhile: the calls below only
-    // read an option and an address of the descriptor that then has the number, or fail.
+    // SAFETY: the number is not -1. If the socket's owner closes it meanwhile, the calls below
+    // fail, or only read an option and an address of the descriptor that then has the number.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     let socket = SockRef::from(&borrowed);
     if !socket.is_listener().ok()? {

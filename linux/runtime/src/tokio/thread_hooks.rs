@@ -1,10 +1,10 @@
 //! Hooks that run when a thread begins to serve a vCPU, and when it stops.
 //!
 //! A [`ThreadHook`] begins when a thread enters the loop of a vCPU, and ends when the thread leaves
-//! the loop: on the thread of a vCPU once, on the thread of `block_on` with each call, on spare
-//! threads each time that they serve. When a hook begins, the thread already serves the vCPU; when
-//! the hook ends, it no longer does. Coroutines move between threads, so each thread has the same
-//! hooks. They cost nothing per poll.
+//! the loop. This happens once on the thread of a vCPU, with each call on the thread of `block_on`,
+//! and on spare threads each time that they serve. When a hook begins, the thread already serves
+//! the vCPU; when the hook ends, it no longer does. Coroutines move between threads, so each thread
+//! has the same hooks. They cost nothing per poll.
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Drop for HooksGuard<'_> {
     }
 }
 
-/// Calls a hook and reports its panic: the loop of a vCPU does not unwind.
+/// Calls a hook and reports its panic, so that the loop of a vCPU does not unwind.
 fn run_hook(call: impl FnOnce()) {
     if catch_panic(call).is_none() {
         notice(format_args!(

@@ -113,8 +113,8 @@ fn chaos_changes_only_the_order() {
     }
 }
 
-/// Chaos requests a yield of half of the polls. A leaf future that yielded at every poll would
-/// never complete.
+/// The chaos mode requests a yield from half of the polls. Every wait must end nevertheless; a leaf
+/// future that yielded at every poll would never complete.
 #[test]
 fn with_chaos_every_wait_ends() {
     for driver in [Driver::Ring, Driver::Readiness] {

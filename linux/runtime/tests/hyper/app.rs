@@ -192,7 +192,7 @@ impl TestServer {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// Asks the server to end.
+    /// Tells the server to end.
     pub(crate) fn end(&self) {
         self.end.notify_one();
     }

@@ -15,7 +15,7 @@ use upshift::net::TcpListener;
 
 /// Rate at which the peer reads, in bytes per second.
 const RATE: u32 = 200_000;
-/// Time for which the peer reads slowly: meanwhile the socket has no room for another send.
+/// Time for which the peer reads slowly. During this time the socket has no room for another send.
 const SLOW_PERIOD: Duration = Duration::from_secs(3);
 /// A longer pause of the peer may end the connection.
 const MAX_PAUSE: Duration = Duration::from_millis(500);

@@ -175,8 +175,7 @@ fn read_response(stream: &mut std::net::TcpStream) {
     assert!(buffer[..count].starts_with(b"HTTP/1.1 200"));
 }
 
-/// The request waits for a blocking function, so it ends in another poll than the poll that
-/// received it.
+/// The request waits for a blocking function, so it does not end in the poll that received it.
 #[test]
 fn a_connection_returns_to_the_level_of_receiving_after_its_request() {
     for driver in [Driver::Auto, Driver::Readiness] {

@@ -1,6 +1,6 @@
 //! Conservation on one vCPU: while the vCPU idles, no coroutine that may run there waits for ever,
-//! at any moment at which it may become ready. With preemption, a vCPU also idles while its thread
-//! sleeps in the middle of a poll.
+//! no matter at which moment the coroutine becomes ready. With preemption, a vCPU also idles while
+//! its thread sleeps in the middle of a poll.
 
 use std::future::poll_fn;
 use std::io::Write;

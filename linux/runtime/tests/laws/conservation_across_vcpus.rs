@@ -2,11 +2,12 @@
 //! for the end of a long poll on the other. The tests need no privileges. There is a test for each
 //! way to become ready, without preemption and with it.
 //!
-//! In a round, a *neighbour* of level 40 makes the *other* coroutine wait on the neighbour's vCPU,
-//! lets everything park, makes the other coroutine ready through a [`WakeSource`], and computes in
-//! the same poll until that coroutine has run, for at most [`POLL_LIMIT`]. A round succeeds if the
-//! other coroutine has run by then: a stranded coroutine runs only after the poll, so the length of
-//! the poll distinguishes the cases on any machine.
+//! A round has two coroutines, a *neighbour* of level 40 and the *other* coroutine. The neighbour
+//! makes the other coroutine wait on the neighbour's vCPU, and lets everything park. Then the
+//! neighbour makes the other coroutine ready through a [`WakeSource`], and computes in the same
+//! poll until the other coroutine has run, for at most [`POLL_LIMIT`]. A round succeeds if the
+//! other coroutine has run by the end of the poll. A stranded coroutine runs only after the poll,
+//! so the length of the poll distinguishes the cases on any machine.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;
@@ -28,7 +29,7 @@ const POLL_LIMIT: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_millis(5);
 /// Rounds of a test at each level.
 const ROUNDS: usize = 10;
-/// Rounds that must succeed: a busy machine may spoil one.
+/// Rounds that must succeed, since a busy machine may spoil one.
 const REQUIRED: usize = 9;
 /// Level of the neighbour.
 const NEIGHBOUR: Level = Level::at::<40>();
@@ -101,8 +102,8 @@ trait WakeSource: Send + 'static {
 }
 
 /// Starts the other coroutine so that it waits on the calling vCPU. If the other vCPU has polled
-/// it, or the neighbour itself has moved, it is started again. A coroutine that never waits on this
-/// vCPU cannot be stranded, so the last attempt counts in any case.
+/// the coroutine, or the neighbour itself has moved, the coroutine is started again. A coroutine
+/// that never waits on this vCPU cannot be stranded, so the last attempt counts in any case.
 async fn start_on_this_vcpu<W: WakeSource>(level: Level) -> (Arc<Round>, W, JoinHandle<()>) {
     let mut attempts = 20;
     loop {
@@ -277,7 +278,7 @@ struct Held(MutexGuard<'static, ()>);
 
 impl WakeSource for Held {
     fn start_waiting(level: Level, round: &Arc<Round>) -> (Held, JoinHandle<()>) {
-        // A guard borrows the mutex, so the mutex is leaked: a few bytes per round.
+        // A guard borrows the mutex, so the mutex is leaked, which costs a few bytes per round.
         let mutex: &'static Mutex<()> = Box::leak(Box::default());
         let guard = mutex.try_lock().unwrap();
         let other = start(level, round, async { drop(mutex.lock().await) });

@@ -1,10 +1,10 @@
 //! Order: no poll of a less urgent level begins on a vCPU while a more urgent coroutine that may
 //! run there was ready when the pick began. On one vCPU, no coroutine overtakes an equal.
 //!
-//! Many coroutines of different levels wake each other (a *storm*). A list holds the ready
-//! coroutines, each with the number of the moment from which it was known to be ready. A poll that
-//! begins looks up the coroutines that were ready before the last poll on its thread ended: the
-//! pick that chose the poll began after that.
+//! Many coroutines of different levels wake each other (a *storm*). A counter numbers the moments
+//! of a storm. A list holds the ready coroutines, each with the number of the moment from which it
+//! was known to be ready. A poll that begins looks up the coroutines that were ready before the
+//! last poll on its thread ended, because the pick that chose the new poll began after that end.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -149,8 +149,8 @@ impl Storm {
     }
 }
 
-/// Runs a storm. At most one in `spoilt` of the polls with an alternative may violate the order;
-/// none may if `spoilt` is 0.
+/// Runs a storm. Of the polls for which there was an alternative, at most one in `spoilt` may
+/// violate the order; none may if `spoilt` is 0.
 fn check_order(vcpus: usize, preemption: bool, spoilt: u64) {
     let Some(runtime) = runtime(vcpus, preemption) else {
         return;
@@ -197,8 +197,8 @@ fn order_on_a_vcpu() {
     check_order(1, true, 50);
 }
 
-/// A coroutine that a vCPU has picked but does not poll yet looks ready to the other vCPU, for
-/// longer if that vCPU's thread is interrupted in between.
+/// A coroutine that a vCPU has picked but does not poll yet looks ready to the other vCPU, and for
+/// longer if the first vCPU's thread is interrupted in between.
 #[test]
 fn order_across_vcpus() {
     check_order(2, false, 20);

@@ -3,7 +3,7 @@
 //!
 //! The vCPUs always have less urgent polls of the same length to run. An urgent coroutine becomes
 //! ready in the middle of such a poll. The test counts the less urgent polls that begin or end from
-//! then until the urgent coroutine starts.
+//! the moment when the urgent coroutine is ready until it starts.
 
 #[path = "../support/cpu.rs"]
 mod cpu;
@@ -24,7 +24,7 @@ const URGENT: Level = Level::at::<10>();
 const LESS_URGENT: Level = Level::at::<40>();
 /// Rounds for each [`WakeSource`].
 const ROUNDS: usize = 10;
-/// Rounds that must succeed for each [`WakeSource`]: a busy machine may spoil two.
+/// Rounds that must succeed for each [`WakeSource`], since a busy machine may spoil two.
 const REQUIRED: usize = 8;
 
 /// Event of a less urgent poll.
@@ -117,8 +117,8 @@ async fn run_round(source: WakeSource, background: Arc<Background>) -> Vec<Event
     }
 }
 
-/// Asserts that, in [`REQUIRED`] rounds, at most `begins` less urgent polls begin and, if `ends` is
-/// given, at most `ends` end before the urgent coroutine starts.
+/// Asserts that, in [`REQUIRED`] rounds, at most `begins` less urgent polls begin before the urgent
+/// coroutine starts and, if `ends` is given, at most `ends` less urgent polls end.
 fn check_progress(
     vcpus: usize,
     preemption: bool,

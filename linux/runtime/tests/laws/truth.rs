@@ -1,6 +1,6 @@
 //! Truth: a ready coroutine is in the bitmap, a poll is asked to yield to a more urgent coroutine
-//! of its vCPU, and the holder of a mutex or an awaited coroutine is as urgent as its waiters, also
-//! as observed by other threads.
+//! of its vCPU, and the holder of a mutex or an awaited coroutine is as urgent as its waiters. All
+//! this holds for observers on other threads, too.
 //!
 //! With preemption a more urgent coroutine may have run before the poll checks; then nothing was
 //! hidden from the poll.

@@ -71,8 +71,8 @@ fn a_poll_is_not_suspended_for_time_in_which_other_threads_run() {
             peer.await.unwrap();
         }
         let stats = upshift::Handle::current().unwrap().preemption_stats();
-        // No poll here uses its quantum. But the kernel counts time of a hypervisor as time of the
-        // thread, so a few suspensions are possible.
+        // No poll here uses its quantum. But the kernel counts the time that a hypervisor takes as
+        // time of the thread, so a few suspensions are possible.
         assert!(stats.suspensions < 20, "{stats:?}");
 
         // A poll that does not return is still suspended.
@@ -88,10 +88,10 @@ fn a_poll_is_not_suspended_for_time_in_which_other_threads_run() {
     });
 }
 
-/// The bound on looks (Theorem 3 of `docs/preemption-proofs.md`) holds however little CPU time the
-/// vCPU gets: the watcher looks at a poll twice without a charge, and once in each 2 ms for turns;
-/// all other looks are charged. Time in which the polling thread does not run must not cause
-/// further looks.
+/// The bound on the watcher's looks (Theorem 3 of `docs/preemption-proofs.md`) holds no matter how
+/// little CPU time the vCPU gets. Two looks at a poll, and one look in each 2 ms for turns, are
+/// free; a budget pays for all other looks. Time in which the polling thread does not run must not
+/// cause further looks.
 #[test]
 fn looks_stay_within_their_bound_beside_busy_threads() {
     let Some(runtime) = build(builder().pin([0])) else {

@@ -1,4 +1,4 @@
-//! Tests of vCPUs that tolerate blocking polls and interrupt no poll.
+//! Tests of vCPUs that tolerate blocking polls, but interrupt no poll.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -48,8 +48,8 @@ fn polling_threads_are_never_elevated() {
             assert_no_thread_is_elevated();
             long.await.unwrap();
         }
-        // Whether one of those polls was suspended depends on the machine. The next poll ends only
-        // when it was.
+        // Whether one of those polls was suspended depends on the machine. The next poll spins
+        // until the main coroutine, for which it must be suspended, has set the flag.
         let seen = flag.clone();
         let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
         time::sleep(Duration::from_millis(1)).await;
@@ -186,7 +186,8 @@ fn child() {
             runtime.block_on(async {
                 upshift::spawn(
                     async {
-                        // The poll exceeds the time for which a runtime waits, but is bounded.
+                        // The poll lasts longer than a runtime waits for polls at its end, but is
+                        // bounded.
                         burn(Duration::from_secs(20));
                     },
                     Level::at::<40>(),

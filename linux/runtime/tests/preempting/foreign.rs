@@ -48,7 +48,8 @@ impl Wake for UserCode {
 /// A buffer whose destructor runs the user code.
 struct Buffer([u8; 8], Arc<UserCode>);
 
-// SAFETY: the bytes are inline, and an operation does not move while in flight.
+// SAFETY: the bytes stay in place while the kernel uses them. They are inline, and an operation
+// does not move while it is in flight.
 unsafe impl IoBufMut for Buffer {
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.0.as_mut_ptr()

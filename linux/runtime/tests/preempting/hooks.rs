@@ -13,7 +13,7 @@ use upshift::{JoinHandle, Level};
 use super::*;
 use crate::cpu::cpu_time;
 
-/// A value that counts its uses on other threads than the thread that created it.
+/// A value that counts its uses on threads other than the one that created it.
 struct ThreadBound(Rc<ThreadId>, Arc<AtomicUsize>);
 
 impl ThreadBound {
@@ -42,8 +42,8 @@ fn builders() -> impl Iterator<Item = Builder> {
     })
 }
 
-/// Makes every thread of the vCPUs poll, including spare threads: long polls are suspended for more
-/// urgent polls.
+/// Makes every thread of the vCPUs poll, including spare threads, because long polls are suspended
+/// for more urgent polls.
 fn poll_on_all_threads(runtime: &Runtime) {
     runtime.block_on(async {
         let long = |level| {

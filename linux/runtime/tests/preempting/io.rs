@@ -81,7 +81,7 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
     client.join().unwrap();
     assert!(in_time);
     let stats = runtime.handle().preemption_stats();
-    // With readiness, each thread makes its own system calls.
+    // The owner makes system calls only with a ring; with readiness, each thread makes its own.
     let by_owner = runtime.report().driver() == upshift::Driver::Ring;
     assert_eq!(
         stats.services > 0,
@@ -96,8 +96,9 @@ fn files_are_read_and_written_beside_a_poll_that_does_not_return() {
     read_and_write_files_beside_an_endless_poll(&runtime);
 }
 
-/// The thread that created the ring waits for the CPU when other threads request its system calls,
-/// and continues its poll as soon as it has the CPU.
+/// When other threads request system calls from the thread that created the ring, that thread has
+/// to wait for the CPU, and continues its poll as soon as it has the CPU. The files must be read
+/// and written nevertheless.
 #[test]
 fn files_are_read_and_written_beside_programs_that_want_the_cpu() {
     let Some(runtime) = runtime() else { return };
@@ -128,7 +129,7 @@ fn files_are_read_and_written_beside_programs_that_want_the_cpu() {
 }
 
 /// Reads and writes a file 20 times while a less urgent poll spins, and asserts that the poll was
-/// suspended for that.
+/// suspended for the reads and writes.
 fn read_and_write_files_beside_an_endless_poll(runtime: &Runtime) {
     let flag = Arc::new(AtomicBool::new(false));
     let path = std::env::temp_dir().join(format!("upshift-preempt-{}", std::process::id()));

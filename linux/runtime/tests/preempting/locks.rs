@@ -88,7 +88,7 @@ fn a_holder_behind_an_endless_loop_makes_progress() {
 }
 
 /// Each poll of the urgent coroutine is short, so the runtime cannot observe that the coroutine
-/// depends on the holder.
+/// depends on the holder. The holder must make progress nevertheless.
 #[test]
 fn the_holder_of_a_lock_that_an_urgent_coroutine_tries_repeatedly_makes_progress() {
     let Some(runtime) = runtime() else { return };

@@ -51,7 +51,7 @@ impl std::ops::Deref for ExclusiveRuntime {
     }
 }
 
-/// Returns the settings of most tests.
+/// Returns the settings that most tests use.
 fn builder() -> Builder {
     Runtime::builder()
         .vcpus(1)
@@ -78,7 +78,7 @@ fn runtime() -> Option<ExclusiveRuntime> {
     build(builder())
 }
 
-/// Prints the reason of a skip. Unlike the output of `eprintln`, this output is not captured.
+/// Prints why a test is skipped. Unlike the output of `eprintln`, this output is not captured.
 fn skipped(reason: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }

@@ -6,7 +6,7 @@ use upshift::Level;
 
 use crate::{build, builder};
 
-/// Prefix of the names of the runtime's threads: short, since the runtime cuts a long prefix.
+/// Prefix of the names of the runtime's threads. It is short, since the runtime cuts a long prefix.
 const PREFIX: &str = "renice";
 
 /// Returns the niceness of each thread of this process whose name begins with [`PREFIX`].
@@ -27,7 +27,7 @@ fn set_niceness(nice: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
 }
 
-/// Threads that a vCPU starts later have the niceness of its first threads, also under `nice -n
+/// Threads that a vCPU starts later have the niceness of its first threads, even under `nice -n
 /// -5`. With the default niceness, they would wait for the CPU behind long polls on the first
 /// threads.
 #[test]

@@ -1,5 +1,4 @@
-//! Tests of the choice of the poll that is suspended, of the coroutine for which it is suspended,
-//! and of the time.
+//! Tests of which poll is suspended, for which coroutine, and when.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -198,8 +197,8 @@ fn with_suspended_polls_on_all_threads_polls_are_finished_one_after_the_other() 
     assert_eq!(runtime.handle().preemption_stats().suspended, 0);
 }
 
-/// Starts a hundred polls that run `endless`, each before a new coroutine of their level, and
-/// asserts that the new coroutine is polled. Then calls `end`.
+/// Starts a hundred polls that run `endless`. After each of them, starts a new coroutine of the
+/// same level, and asserts that the new coroutine is polled. Then calls `end`.
 fn assert_new_coroutines_are_polled(endless: impl Fn() + Send + Sync + 'static, end: impl Fn()) {
     let builder = upshift::Runtime::builder()
         .vcpus(1)

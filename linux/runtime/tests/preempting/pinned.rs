@@ -23,7 +23,8 @@ fn local_coroutines_are_spawned_only_on_the_home_thread() {
             Level::at::<20>(),
         );
         assert_eq!(local.await.unwrap(), (home, home));
-        // On another thread, a future that is not `Send` would have to leave its thread.
+        // On another thread the call must panic, because a future that is not `Send` would have to
+        // leave its thread.
         let error = upshift::spawn(
             async { upshift::spawn_local(async {}, Level::at::<20>()).detach() },
             Level::at::<20>(),
@@ -85,7 +86,8 @@ fn local_coroutines_may_be_ready_while_no_thread_is_in_block_on() {
     }
 }
 
-/// Several local coroutines are picked at once, and other coroutines are polled before them.
+/// Several local coroutines are picked from the ready queue before the first of them is polled, and
+/// other coroutines are polled in between. Each local coroutine must be current in its own poll.
 #[test]
 fn a_local_coroutine_is_current_while_it_is_polled() {
     let Some(runtime) = runtime() else { return };
@@ -146,7 +148,7 @@ fn block_on_in_a_poll_of_block_on_panics() {
     assert_eq!(runtime.block_on(async { 7 }), 7);
 }
 
-/// The future of `block_on` may be picked before its thread can poll it.
+/// The future of `block_on` may be picked from the ready queue before its thread can poll it.
 #[test]
 fn block_on_begins_beside_a_poll_that_does_not_end() {
     let Some(runtime) = runtime() else { return };
@@ -222,8 +224,9 @@ fn a_local_coroutine_is_dropped_on_its_home_thread_although_a_poll_outlives_the_
     }
 }
 
-/// A vCPU of a new runtime may be notified of the thread of `block_on` while it is still starting,
-/// or just when its wait reaches the limit of a search for work.
+/// A vCPU of a new runtime may be notified of the thread of `block_on` while the vCPU is still
+/// starting, or just when its wait reaches the limit of a search for work. The vCPU must notice the
+/// thread in either case.
 #[test]
 fn a_new_runtime_notices_the_thread_of_block_on() {
     for round in 0..400_u64 {

@@ -1,6 +1,6 @@
-//! Tests in which the signal that suspends polls is not answered, because polls block it or the
-//! program has replaced its handler, and in which suspended polls hold locks that the runtime
-//! needs.
+//! Tests in which the signal that suspends polls is not answered, because polls block the signal or
+//! the program has replaced its handler; and tests in which suspended polls hold locks that the
+//! runtime needs.
 
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::masked::without_signals;
 use crate::{LIMIT, builder, burn, runtime, spin_until};
 
 /// The polls block all signals, and wait in short sleeps for a lock whose holder is suspended. Go's
-/// runtime does so when a thread first calls it.
+/// runtime waits like that when a thread first calls into it.
 #[test]
 fn polls_that_block_all_signals_while_they_wait_make_progress() {
     let Some(runtime) = runtime() else { return };
@@ -52,8 +52,8 @@ fn polls_that_block_all_signals_while_they_wait_make_progress() {
     });
 }
 
-/// A poll that blocks the signal cannot be suspended by it. Its thread keeps running beside the
-/// other threads until it next calls the runtime, waits there, and later continues from there.
+/// A poll that blocks the signal cannot be suspended by it. The poll's thread keeps running beside
+/// the other threads until it next calls the runtime. There it waits, and later it continues.
 #[test]
 fn a_poll_that_blocks_all_signals_does_not_delay_urgent_polls() {
     let Some(runtime) = runtime() else { return };

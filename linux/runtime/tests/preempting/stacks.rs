@@ -1,5 +1,5 @@
-//! Tests that a poll which runs on its own small stack is suspended: the handler of the signal uses
-//! an alternate stack.
+//! Tests that a poll which runs on its own small stack is suspended. This is possible because the
+//! signal handler uses an alternate stack.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -68,7 +68,7 @@ impl Drop for SmallStack {
     }
 }
 
-// SAFETY: the mapping belongs to no thread.
+// SAFETY: the mapping belongs to the process, so any thread may use and unmap it.
 unsafe impl Send for SmallStack {}
 
 /// Spins on the stack until the flag is set. Returns false if it is not set in time.
@@ -117,8 +117,8 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
     }
 }
 
-/// Polls are interrupted without preemption, too: an idle vCPU makes the ring's thread enter its
-/// ring in the middle of a poll.
+/// Polls are interrupted without preemption, too, because an idle vCPU makes the ring's thread
+/// enter its ring in the middle of a poll.
 #[test]
 fn a_poll_on_a_stack_of_4_kib_is_interrupted_for_an_idle_vcpu() {
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
@@ -177,7 +177,7 @@ fn stack_usage() -> (usize, usize) {
     (stack.ss_size - unused, stack.ss_size)
 }
 
-/// The usage includes the handler and the kernel's frames, also where the handler waits in the ring
+/// The usage includes the handler and the kernel's frames, even if the handler waits in the ring
 /// and is interrupted there.
 #[test]
 fn the_handler_uses_half_of_its_stack_at_most() {

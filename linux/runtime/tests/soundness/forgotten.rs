@@ -165,7 +165,7 @@ fn handles_outlive_their_runtime() {
     }
 }
 
-/// Returns whether the coroutine has not been polled yet.
+/// Returns true if the coroutine has not been polled yet.
 fn is_unpolled(waiting: &JoinHandle<()>) -> bool {
     Handle::current().unwrap().state(waiting.id()) != upshift::State::Blocked
 }

@@ -1,5 +1,5 @@
 //! Tests that safe code cannot cause undefined behaviour (checked by the address sanitizer), a lost
-//! wake or a hang, however it uses a runtime and its handles.
+//! wake or a hang, no matter how it uses a runtime and its handles.
 
 mod extremes;
 mod foreign_code;

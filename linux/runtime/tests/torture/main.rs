@@ -1,5 +1,5 @@
-//! Tests of everyday crates in coroutines of different levels on preemptible vCPUs: every coroutine
-//! makes progress, however its neighbours' polls behave.
+//! Tests of everyday crates in coroutines of different levels on preemptible vCPUs. Every coroutine
+//! must make progress, no matter how the polls of other coroutines behave.
 
 #[path = "../support/child.rs"]
 mod child;

@@ -118,7 +118,7 @@ impl Parties {
 
     /// Starts a party that pauses for [`PAUSE_RATIO`] times the duration of its last step, so that
     /// four of them leave time for the least urgent party in a build of any speed. (Levels are
-    /// strict: an urgent party that never pauses starves the others.)
+    /// strict, so an urgent party that never pauses starves all less urgent parties.)
     pub(crate) fn resting_party(
         &mut self,
         runtime: &Runtime,

@@ -1,5 +1,5 @@
-//! Tests of a program that replaces the handler of the runtime's signal after some time: from then
-//! on the runtime is cooperative, and every party still makes progress. Each number of vCPUs is
+//! Tests of a program that replaces the handler of the runtime's signal after some time. From then
+//! on the runtime is cooperative, and every party must still make progress. Each number of vCPUs is
 //! tested in a child process, because the handler belongs to the process.
 
 use std::hint::black_box;
@@ -21,8 +21,9 @@ use crate::pause;
 /// the test.
 const CHILD_VCPUS: &str = "UPSHIFT_TORTURE_CHILD";
 
-/// Number of steps of each party by which the runtime has detected the replaced handler: a step of
-/// one party lasts several times as long as the runtime waits for an answer to its signal.
+/// Number of steps of each party after which the runtime has detected the replaced handler. It
+/// suffices because a step of one party lasts several times as long as the runtime waits for an
+/// answer to its signal.
 const STEPS_AFTER_REPLACEMENT: u64 = 20;
 
 #[test]

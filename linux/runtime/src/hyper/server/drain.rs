@@ -58,8 +58,8 @@ impl Connections {
         .await
     }
 
-    /// Returns the output of `connection`, which is shut down gracefully, once, if the server
-    /// drains first.
+    /// Returns the output of `connection`. If the server drains first, shuts the connection down
+    /// gracefully, once, and still waits for the output.
     pub(super) async fn with_graceful_shutdown<C: Future>(
         &self,
         connection: C,

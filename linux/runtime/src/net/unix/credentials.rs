@@ -31,7 +31,7 @@ impl UCred {
     }
 }
 
-/// Asks for the credentials of the peer (`SO_PEERCRED`).
+/// Returns the credentials of the peer (`SO_PEERCRED`).
 pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UCred> {
     let mut answer = libc::ucred {
         pid: 0,
@@ -39,7 +39,8 @@ pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UCred> {
         gid: 0,
     };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: both pointers are to locals, and `length` is the size of `answer`.
+    // SAFETY: both pointers are to locals, and `length` is the size of `answer`, so the kernel
+    // writes within `answer`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -163,8 +163,8 @@ impl UnixDatagram {
         datagram::send(&self.fd, bytes).await
     }
 
-    /// Sends one message to the socket at a path. While the socket's queue is full, tries again
-    /// every few milliseconds ([`send`](UnixDatagram::send) is woken instead).
+    /// Sends one message to the socket at a path. While the receiver's queue is full, tries again
+    /// every few milliseconds. ([`send`](UnixDatagram::send) is woken when there is room.)
     ///
     /// # Cancellation safety
     /// If the future is dropped before it is ready, the message has not been sent.

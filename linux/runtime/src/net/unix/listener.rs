@@ -91,7 +91,7 @@ impl UnixListener {
         Ok(UnixListener::new(listener))
     }
 
-    /// Accepts the next connection. Several coroutines may wait: they take turns, most urgent
+    /// Accepts the next connection. Several coroutines may wait; they take turns, most urgent
     /// first.
     ///
     /// # Cancellation safety

@@ -32,8 +32,8 @@ use crate::sync::wait_queue::Key;
 #[track_caller]
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(capacity > 0, "a bounded channel needs room for a message");
-    // `usize::MAX` stands for no limit. One less serves as well: so many messages do not fit into
-    // memory.
+    // `usize::MAX` stands for no limit. One less serves as well, because that many messages do not
+    // fit into memory.
     let chan = Chan::new(capacity.min(usize::MAX - 1));
     (Sender { chan: chan.clone() }, Receiver { chan })
 }
@@ -66,9 +66,9 @@ impl<T> Sender<T> {
     /// urgent waiting sender, first come first served within a level.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: the value is then dropped, not sent, and the
-    /// sender loses its place in the queue. To keep the value, [`reserve`](Sender::reserve)
-    /// first and send with the permit.
+    /// The future may be dropped at any time. The value is then dropped, not sent, and the sender
+    /// loses its place in the queue. To keep the value, [`reserve`](Sender::reserve) first and send
+    /// with the permit.
     ///
     /// # Errors
     /// [`SendError`] with the value (from the future) when the receiver is closed or dropped.
@@ -179,8 +179,8 @@ impl<T> Sender<T> {
     /// Reserves room for one message, waiting like [`send`](Sender::send).
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time: the sender loses its place in the queue, and room
-    /// that it had been given goes to the next sender.
+    /// The future may be dropped at any time. The sender then loses its place in the queue, and
+    /// room that it had been given goes to the next sender.
     ///
     /// # Errors
     /// [`SendError`] (from the future) when the receiver is closed or dropped.
@@ -229,7 +229,8 @@ impl<T> Sender<T> {
     /// [`reserve`](Sender::reserve) with a permit that can be moved into another coroutine.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the sender is dropped with it: clone it first to keep it.
+    /// If the future is dropped, the sender is dropped with it, so clone the sender first to keep
+    /// it.
     ///
     /// # Errors
     /// The errors of [`reserve`](Sender::reserve).
@@ -418,7 +419,7 @@ impl<T> Receiver<T> {
         Recv { chan: &self.chan }
     }
 
-    /// Closes the channel: senders fail from now on; messages inside can still be received.
+    /// Closes the channel. Senders fail from now on; messages inside can still be received.
     ///
     /// A [`Permit`] that is held may still be used. To receive everything, call
     /// [`recv`](Receiver::recv) until it returns `None`.

@@ -4,9 +4,9 @@
 //! Invariants, under the lock:
 //!
 //! * messages + reserved room ≤ limit;
-//! * the free room does not suffice for the first waiting sender: the thread that makes room
-//!   reserves it for that sender at once, so no sender that comes later, and is not more urgent,
-//!   can take it;
+//! * the free room does not suffice for the first waiting sender, because the thread that makes
+//!   room reserves it for that sender at once. So no sender that comes later and is not more urgent
+//!   can take the room;
 //! * a receiver's waker is stored only while there is nothing to receive; the thread that puts a
 //!   message in takes the waker out and wakes it, after the lock is released.
 //!
@@ -45,7 +45,7 @@ struct State<T> {
     senders: usize,
     weak: usize,
     closed: bool,
-    /// Set when the receiver is dropped: no message is put in any more.
+    /// Set when the receiver is dropped, after which no message is put in any more.
     gone: bool,
     receiver: Option<Waker>,
     waiting: WaitQueue<Claim>,
@@ -447,7 +447,7 @@ impl<T> Chan<T> {
             VecDeque::new()
         };
         let mut woken = state.waiting.pop_all(|_| CLOSED);
-        // Also wakes the receiver if it waits: the waker may be that of another coroutine.
+        // Also wakes the receiver if it waits, because the waker may be that of another coroutine.
         woken.extend(state.receiver.take());
         drop(state);
         woken.into_iter().for_each(waker::wake);

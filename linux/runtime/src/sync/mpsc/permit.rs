@@ -28,7 +28,7 @@ impl<'a, T> Reserve<'a, T> {
         }
     }
 
-    /// Waits for the room and leaves it reserved: the caller creates a permit for it.
+    /// Waits for the room and leaves it reserved, so that the caller can create a permit for it.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<()>>> {
         self.chan.poll_reserve(self.wanted, &mut self.key, cx)
     }
@@ -89,8 +89,8 @@ impl<'a, T> Permit<'a, T> {
     /// ```
     pub fn send(self, value: T) {
         let chan = self.chan;
-        // The message uses the room even if the wake of the receiver panics; then `drop` must not
-        // give it back.
+        // The message uses the room even if the wake of the receiver panics, so `drop` must not
+        // give the room back.
         std::mem::forget(self);
         drop(chan.put_reserved(value));
     }

@@ -1,4 +1,4 @@
-//! The unbounded channel: sending never waits, memory is the only limit.
+//! The unbounded channel. Sending never waits, and memory is the only limit.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,9 +15,9 @@ use crate::sync::park;
 
 /// Creates a channel without a bound.
 ///
-/// **Unbounded**: if messages arrive faster than they are received for long enough,
-/// the process runs out of memory. Use [`channel`](super::channel) unless the program
-/// limits the number of messages in another way.
+/// **Unbounded** means that the process runs out of memory if messages arrive faster than they are
+/// received for long enough. Use [`channel`](super::channel) unless the program limits the number
+/// of messages in another way.
 ///
 /// ```
 /// let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
@@ -114,7 +114,7 @@ impl<T> UnboundedReceiver<T> {
         Recv::new(&self.chan)
     }
 
-    /// Closes the channel: senders fail from now on; messages inside can still be received.
+    /// Closes the channel. Senders fail from now on; messages inside can still be received.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();

@@ -54,7 +54,8 @@ impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: there is one guard at a time.
+        // SAFETY: there is one guard at a time, so no exclusive reference to the value exists
+        // elsewhere.
         unsafe { &*self.mutex.value.get() }
     }
 }
@@ -62,7 +63,8 @@ impl<T: ?Sized> Deref for MutexGuard<'_, T> {
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: there is one guard at a time, and it is borrowed exclusively.
+        // SAFETY: there is one guard at a time, and it is borrowed exclusively, so no other
+        // reference to the value exists.
         unsafe { &mut *self.mutex.value.get() }
     }
 }

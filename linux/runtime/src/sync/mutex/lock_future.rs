@@ -1,4 +1,6 @@
-//! The future of [`Mutex::lock`]: transitions 1 and 3, and 4 if it is dropped after the hand-over.
+//! The future of [`Mutex::lock`], which locks the mutex if the mutex is free, and otherwise queues
+//! until the mutex is handed over to it. The documentation of the parent module describes the word
+//! of the mutex and the numbered transitions.
 
 use std::fmt;
 use std::future::Future;
@@ -12,8 +14,8 @@ use super::super::waker::LockSafeWaker;
 use super::{CONTENDED, Mutex, MutexGuard, UNLOCKED, UNNAMED, holder, locked_by};
 use crate::context;
 
-/// The future of [`Mutex::lock`]. If it is dropped after the hand-over, the mutex goes to the next
-/// waiter.
+/// The future of [`Mutex::lock`]. If the future is dropped after the mutex was handed to it, and
+/// before it is polled again, the mutex goes to the next waiter.
 #[must_use = "futures do nothing unless awaited"]
 pub struct MutexLockFuture<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
@@ -65,8 +67,8 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
                 let granted = waiters.release(key).granted.unwrap_or(UNNAMED);
                 self.key = None;
                 if holder(granted) != context::current_in(runtime) {
-                    // Another coroutine polls the future now, so the word has to name that
-                    // coroutine.
+                    // The coroutine that queued is not the one that polls the future now. The word
+                    // has to name the present one.
                     let (word, _) = mutex.name();
                     let contended = if waiters.is_empty() { 0 } else { CONTENDED };
                     mutex.lend_on(&waiters, word);
@@ -80,7 +82,7 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
             None => mutex.contend()?,
         };
         let level = context::level_to_lend().unwrap_or_default();
-        // Loans change under the queue's lock: see the documentation of the parent module.
+        // Loans change only under the queue's lock; the parent module explains why.
         let old_waker = match self.key {
             Some(key) => {
                 let old_waker = waiters.refresh(key, level, &mut waker);
@@ -126,7 +128,7 @@ impl<T: ?Sized> MutexLockFuture<'_, T> {
         };
         let runtime = self.mutex.runtime.load(Ordering::Relaxed);
         self.mutex.hand_over(waiters);
-        // Also ends the loans that the coroutine got since the hand-over.
+        // Also ends the loans that the coroutine has received since the mutex was handed to it.
         if let Some(id) = holder(word) {
             context::record_unlock(runtime, id);
         }

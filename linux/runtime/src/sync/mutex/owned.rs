@@ -25,7 +25,7 @@ pub struct OwnedMutexGuard<T: ?Sized> {
     mutex: Arc<Mutex<T>>,
 }
 
-// SAFETY: a shared guard gives shared access to the value.
+// SAFETY: a shared guard gives shared access to the value, which `T: Sync` allows.
 unsafe impl<T: ?Sized + Send + Sync> Sync for OwnedMutexGuard<T> {}
 
 impl<T: ?Sized> OwnedMutexGuard<T> {
@@ -132,14 +132,16 @@ impl<T: ?Sized> Mutex<T> {
 impl<T: ?Sized> Deref for OwnedMutexGuard<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: there is one guard at a time.
+        // SAFETY: there is one guard at a time, so no exclusive reference to the value exists
+        // elsewhere.
         unsafe { &*self.mutex.value.get() }
     }
 }
 
 impl<T: ?Sized> DerefMut for OwnedMutexGuard<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: there is one guard at a time, and it is borrowed exclusively.
+        // SAFETY: there is one guard at a time, and it is borrowed exclusively, so no other
+        // reference to the value exists.
         unsafe { &mut *self.mutex.value.get() }
     }
 }

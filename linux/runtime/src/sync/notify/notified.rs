@@ -26,7 +26,8 @@ enum Stage {
 }
 
 impl Waiting {
-    /// Creates a wait that begins after this number of broadcasts: the next broadcast ends it.
+    /// Creates a wait that begins after this number of broadcasts, and that the next broadcast
+    /// ends.
     pub(super) fn since(broadcasts: u64) -> Waiting {
         Waiting {
             broadcasts,
@@ -188,7 +189,7 @@ impl OwnedNotified {
         OwnedNotified { notify, waiting }
     }
 
-    /// Enters the queue now instead of at the first poll: see [`Notified::enable`].
+    /// Enters the queue now instead of at the first poll; see [`Notified::enable`].
     pub fn enable(self: Pin<&mut Self>) -> bool {
         let OwnedNotified { notify, waiting } = self.get_mut();
         waiting.enable(notify)

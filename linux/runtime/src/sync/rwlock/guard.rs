@@ -39,7 +39,8 @@ impl<L: ToRaw> Held<L, true> {
     fn downgrade(self) -> Held<L, false> {
         self.0.raw().downgrade();
         let this = ManuallyDrop::new(self);
-        // SAFETY: the reference is moved out once: `this`, the write lock, is never dropped.
+        // SAFETY: the reference is moved out once, because `this`, the write lock, is never
+        // dropped.
         Held(unsafe { ptr::read(&raw const this.0) })
     }
 }

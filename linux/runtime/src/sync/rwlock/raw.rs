@@ -3,12 +3,13 @@
 //! Invariants, under the lock of the state:
 //!
 //! * the holders are one writer or up to `max` readers;
-//! * there is no room for the first waiter: every step that removes a holder or a waiter lets in
-//!   the waiters for which there is room. A newcomer enters at once only if it is more urgent than
-//!   the first waiter;
-//! * the writer counts this lock among its locks, from before `writer` names it until after. So a
-//!   level that was lent for this lock does not end when the writer releases another lock. Waiters
-//!   lend to the writer, and withdraw the loan, under the lock of the state.
+//! * there is no room for the first waiter, because every step that removes a holder or a waiter
+//!   lets in the waiters for which there is room. A newcomer enters at once only if it is more
+//!   urgent than the first waiter;
+//! * the writer counts this lock among its locks before `writer` names the writer, and until
+//!   `writer` no longer does. So a level that was lent for this lock does not end when the writer
+//!   releases another lock. Waiters lend to the writer, and withdraw the loan, under the lock of
+//!   the state.
 //!
 //! A writer is named by its runtime and its id, if it has both; waiters of the same runtime lend to
 //! it.
@@ -47,7 +48,7 @@ struct State {
     waiting: WaitQueue<Claim>,
 }
 
-/// A waiter's side, and its name; once granted, the name under which it holds the lock.
+/// The side and the name of a waiter; once granted, the name under which the waiter holds the lock.
 #[derive(Clone, Copy)]
 struct Claim {
     side: Side,
@@ -95,8 +96,8 @@ impl State {
         waker
     }
 
-    /// Lends the level of the first waiter to a new writer: the waiters have lent to the former
-    /// writer only.
+    /// Lends the level of the first waiter to a new writer, because the waiters have lent only to
+    /// the former writer.
     fn lend_on(&self) {
         if let Some(Some((runtime, id))) = self.writer
             && let Some((level, claim)) = self.waiting.first()
@@ -247,7 +248,8 @@ impl Future for Entering<'_> {
                 .granted
                 .and_then(|claim| claim.name);
             if side == Side::Write && granted != context::name() {
-                // Another coroutine polls the future now, so the lock has to name that coroutine.
+                // The coroutine that queued is not the one that polls the future now. The lock has
+                // to name the present one.
                 state.writer = Some(take_name());
                 state.lend_on();
                 give_name_back(granted);

@@ -52,7 +52,7 @@ impl<'a> SemaphorePermit<'a> {
         SemaphorePermit { semaphore, permits }
     }
 
-    /// Removes the permits from the semaphore: they are not given back.
+    /// Removes the permits from the semaphore, so that they are never given back.
     ///
     /// ```
     /// let semaphore = upshift::sync::Semaphore::new(2);
@@ -118,7 +118,7 @@ impl OwnedSemaphorePermit {
         OwnedSemaphorePermit { semaphore, permits }
     }
 
-    /// Removes the permits from the semaphore: they are not given back.
+    /// Removes the permits from the semaphore, so that they are never given back.
     ///
     /// ```
     /// use std::sync::Arc;
