@@ -14,7 +14,7 @@ use upshift_report::number::integer;
 
 /// Connections to each address.
 const CONNECTIONS: usize = 8;
-/// Requests per second for each level while the capacity is measured: more than any server takes.
+/// Requests per second for each level while the capacity is measured, more than any server takes.
 const FLOOD_RATE: f64 = 50_000.0;
 
 struct Runs {

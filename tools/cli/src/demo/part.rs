@@ -169,8 +169,8 @@ impl Part {
         table
     }
 
-    /// Plots the latencies by percentile, dashed for the reference run (a colour beyond the
-    /// palette).
+    /// Plots the latencies by percentile. The reference run, whose colour is beyond the palette, is
+    /// dashed.
     pub(crate) fn plot(&self) -> Plot {
         let palette: &[&str] = match self.palette {
             'p' => &LEVELS,

@@ -2,7 +2,7 @@
 //!
 //! A part is disturbed if it fails, or if other programs use more than [`MAX_FOREIGN_SHARE`] of the
 //! CPUs meanwhile. It is repeated once, and the quieter run counts. The report appears under its
-//! name only when it is complete: Ctrl-C leaves an older report alone.
+//! name only when it is complete, so Ctrl-C leaves an older report alone.
 
 use std::fs;
 use std::io::{self, Write};

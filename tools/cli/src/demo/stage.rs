@@ -141,7 +141,7 @@ impl Stage {
 
     /// Starts a daemon, which children of the demo join from now on.
     pub(crate) fn start_daemon(&mut self) -> Result<Program> {
-        // The folder is private: the daemon refuses a socket that others could replace.
+        // The folder is private, because the daemon refuses a socket that others could replace.
         let folder = std::env::temp_dir().join(format!("upshift-demo-{}", std::process::id()));
         let mut private = std::fs::DirBuilder::new();
         private.recursive(true).mode(0o700).create(&folder)?;
@@ -190,7 +190,7 @@ impl Stage {
         let stderr = child.stderr().map(|mut pipe| {
             std::thread::spawn(move || {
                 let mut text = String::new();
-                // Text that arrived before an error is kept; there is no more to learn.
+                // Text that arrived before an error is kept; the error itself is ignored.
                 let _ = pipe.read_to_string(&mut text);
                 text
             })

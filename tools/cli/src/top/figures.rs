@@ -133,7 +133,7 @@ pub(super) struct Document<'a> {
     schema: u32,
     #[serde(flatten)]
     frame: &'a Frame,
-    /// Snapshot at the end of the interval: counters since the start.
+    /// Snapshot at the end of the interval, with counters since the start.
     metrics: &'a Metrics,
 }
 

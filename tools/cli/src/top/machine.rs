@@ -1,4 +1,4 @@
-//! The whole machine: the census of `upshift daemon`.
+//! The whole machine: the *census*, which is the state that `upshift daemon` reports.
 
 use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;

@@ -78,7 +78,7 @@ fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
         overload();
     }
     let last = resident(&server);
-    // A request in progress holds 64 KiB, and a connection has one request.
+    // Each connection has one request in progress, which holds 64 KiB.
     assert!(last < first + 32, "{first} MiB, then {last} MiB");
 }
 
@@ -231,7 +231,8 @@ fn a_log_that_may_not_grow_loses_lines_and_nothing_else() {
     assert_eq!(folder.read("log"), "");
 }
 
-/// Stops the server repeatedly for longer than `max-wait` while requests queue.
+/// Stops the server repeatedly for longer than `max-wait` while requests queue, and expects every
+/// request to be answered.
 #[test]
 fn a_server_that_has_no_cpu_for_a_while_refuses_nothing() {
     let folder = Folder::new();

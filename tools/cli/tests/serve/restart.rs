@@ -192,7 +192,7 @@ impl Seen {
             out.clear();
             let (kind, flags, id, payload) = match next_frame(&mut stream) {
                 Ok(frame) => frame,
-                // All accepted requests are answered: the server may close.
+                // All accepted requests are answered, so the server may close.
                 Err(_) if open.is_empty() => return,
                 Err(error) => panic!("{error}, and {open:?} are not answered; last: {last}"),
             };
@@ -215,8 +215,8 @@ impl Seen {
                         "GOAWAY named {last} before, and now {last_stream}"
                     );
                     // The first GOAWAY has the greatest number. The second GOAWAY names the last
-                    // accepted stream, which is the last requested stream: the PING between them
-                    // has been answered.
+                    // accepted stream, which is the last requested stream, because the PING between
+                    // the two has been answered.
                     assert!(
                         last_stream == u32::MAX >> 1 || last_stream == next - 2,
                         "{last_stream}, {next}"
