@@ -18,8 +18,8 @@ use std::mem::MaybeUninit;
 pub const REPLY: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!";
 
-/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`: such clients expect the
-/// header in the reply.
+/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`, because such clients
+/// expect the header in the reply.
 pub const REPLY_KEEP_ALIVE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
     Content-Length: 13\r\nConnection: keep-alive\r\n\r\nHello, World!";
 

@@ -93,7 +93,7 @@ pub fn order(byte_len: u32) -> Result<usize, FrameError> {
 ///
 /// # Panics
 ///
-/// If `n` is 0 or above [`MAX_N`], or `payload` is not 8·n·n bytes long: take `n` from [`order`].
+/// If `n` is 0 or above [`MAX_N`], or `payload` is not 8·n·n bytes long. Take `n` from [`order`].
 pub fn square(payload: &[u8], n: usize, out: &mut Vec<u8>) {
     assert!((1..=MAX_N).contains(&n), "order {n} is out of 1..={MAX_N}");
     assert_eq!(payload.len(), payload_len(n), "payload of order {n}");
@@ -103,7 +103,8 @@ pub fn square(payload: &[u8], n: usize, out: &mut Vec<u8>) {
     out.resize(start + payload.len(), 0);
     let (cells, _) = payload.as_chunks::<8>();
     let (product, _) = out[start..].as_chunks_mut::<8>();
-    // A short row of sums for short rows: clearing 8 KiB would cost more than a product of order 8.
+    // A short row of sums for short rows, because clearing 8 KiB would cost more than a product of
+    // order 8.
     if n <= 32 {
         rows::<32>(cells, n, product);
     } else {

@@ -113,7 +113,7 @@ impl Frames {
     ///
     /// # Errors
     ///
-    /// Fails if the frame is not a request: close the connection.
+    /// Fails if the frame is not a request; then close the connection.
     pub fn next(&mut self, chunk: &mut &[u8]) -> Result<Option<Request>, FrameError> {
         if self.filled == 0
             && let Some((frame, rest)) = chunk.split_first_chunk::<FRAME>()

@@ -1,7 +1,7 @@
 //! Tables: text as wide as the terminal and at most [`MAX_WIDTH`] columns, Markdown, HTML.
 //!
 //! A column of words is aligned left, a column of figures right. Where the terminal is narrow,
-//! optional columns are left out, the last first. Width counts characters: cells use only
+//! optional columns are left out, the last first. Width counts characters, since cells use only
 //! characters that take one column of a terminal.
 
 use std::fmt;

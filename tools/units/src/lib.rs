@@ -15,7 +15,8 @@ pub mod socket_file;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Longest duration, about thirty years: its sum with the time of any clock is a valid time.
+/// Longest duration, about thirty years, so that its sum with the time of any clock is a valid
+/// time.
 const MAX_DURATION: Duration = Duration::from_secs(1_000_000_000);
 
 /// Largest CPU number: far more than a kernel can have, few enough for a list.

@@ -8,9 +8,9 @@
 //! * Owner and mode are changed through a descriptor of the file that was made, never by its name.
 //!
 //! A file that a dead server has left is found by connecting, then removed, then replaced. Another
-//! server may take the same three steps meanwhile, and no system call combines them. So a process
-//! that creates or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]). The
-//! kernel (`flock`) releases the lock when its process ends.
+//! server may take the same three steps at the same time, and no system call combines them. So a
+//! process that creates or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]).
+//! The kernel (`flock`) releases the lock when its process ends.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -34,15 +34,16 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Path descriptor: until it is closed, no other file has the same inode.
+    /// Path descriptor. Until it is closed, no other file has the same inode.
     file: File,
-    /// Set if the lock is taken to remove the file; otherwise the caller holds it all the time.
+    /// Set if the drop must take the lock to remove the file; otherwise the caller holds the lock
+    /// all the time.
     locks: bool,
 }
 
 impl SocketFile {
-    /// Takes the file of a socket that was just bound to `path`. The caller holds its lock for
-    /// as long as the value lives.
+    /// Takes the file of a socket that was just bound to `path`. The caller holds the lock of
+    /// `path` for as long as the value lives.
     ///
     /// # Errors
     /// Errors of the kernel, or an error if the file is not a socket.
@@ -88,7 +89,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Without the lock the file stays: the next server removes it.
+        // Without the lock the file stays, and the next server removes it.
         let lock = self.locks.then(|| Lock::acquire(&self.path));
         if !matches!(lock, Some(Err(_))) && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
@@ -276,7 +277,7 @@ pub fn check_directories(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The sticky bit: only its owner may rename or remove a file of the directory.
+/// The sticky bit: in such a directory, only the owner of a file may rename or remove the file.
 const STICKY_BIT: u32 = 0o1000;
 /// Writable by the group or by everybody.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -299,8 +300,8 @@ fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Re
     Ok(())
 }
 
-/// Whether the user has no number in this user namespace. In such a namespace the server does not
-/// have root's rights over files of such users, who include the machine's root.
+/// Whether the user has no number in this user namespace. A server in such a namespace lacks root's
+/// rights over the files of such users, who include the machine's root.
 fn is_unmapped(uid: u32) -> bool {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -442,7 +443,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&other).unwrap(), "text");
     }
 
-    /// Only one server listens. The others report that a server listens, and leave its file alone.
+    /// Only one server listens. The other servers report that a server listens, and leave the file
+    /// alone.
     #[test]
     fn one_of_several_concurrent_servers_listens() {
         let folder = Folder::new("race");

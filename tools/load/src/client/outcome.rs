@@ -53,7 +53,7 @@ impl Outcome {
         all
     }
 
-    /// Merges the groups of each label, in the order of their first occurrence: for example
+    /// Merges groups that have the same label, in the order of their first occurrence: for example
     /// requests of one length and several levels.
     #[must_use]
     pub fn merge_by_label(mut self) -> Outcome {
