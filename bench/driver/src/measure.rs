@@ -96,7 +96,7 @@ pub(crate) fn observe(
 }
 
 /// Drives a server and measures the shares of the CPUs that other programs and the hypervisor took.
-/// Processes that `drive` starts and waits for are clients.
+/// Processes that `drive` starts and waits for count as clients.
 ///
 /// `awake` is a thread that spins on CPU 0, if there is one; its time counts neither for the client
 /// nor for other programs.

@@ -1,7 +1,7 @@
 //! Interleaved rounds: every server runs once per round, in an order that rotates.
 //!
 //! A run is judged before it counts. A disturbed run is repeated at once, at most twice; the last
-//! repeat counts even if it is disturbed. The results have the numbers of repeated runs and of
+//! repeat counts even if it is disturbed. The results record the numbers of repeated runs and of
 //! disturbed runs that count ([`repeat_while_disturbed`]).
 
 use std::time::Duration;

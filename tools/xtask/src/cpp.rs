@@ -7,9 +7,9 @@
 //! without sanitizers, the last with them.
 //!
 //! ThreadSanitizer must see both sides of each hand-over, so nightly builds the Rust library,
-//! including `std`, with the sanitizer. Only clang++ can link the result: the runtime of g++ 12
-//! lacks functions that rustc calls. The command does this where both tools are present. The soak
-//! always does, with more cancellations.
+//! including `std`, with the sanitizer. Only clang++ can link the result, because the runtime of
+//! g++ 12 lacks functions that rustc calls. The command runs this build where both tools are
+//! present. The soak always runs it, with more cancellations.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -283,8 +283,8 @@ impl<'a> Build<'a> {
     }
 }
 
-/// Returns the folders that may hold the pkg-config file: Debian's library folder contains the
-/// machine's name, other systems' folders do not.
+/// Returns the folders that may hold the pkg-config file. The name of Debian's library folder
+/// contains the machine's name; the names of other systems' folders do not.
 fn pkg_config_path(prefix: &Path) -> String {
     let arch = format!("lib/{}-linux-gnu/pkgconfig", std::env::consts::ARCH);
     let folders = ["lib/pkgconfig", "lib64/pkgconfig", &arch];

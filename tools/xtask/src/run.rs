@@ -1,4 +1,5 @@
-//! Starts a process, waits for it within a time limit, and leaves no process of it behind.
+//! Starts a process, waits for it within a time limit, and leaves none of its child processes
+//! behind.
 //!
 //! Every process leads its own process group. However the wait ends (exit, time-out, Ctrl-C), the
 //! whole group is killed before the leader is reaped. A hanging test, or a server that a test
@@ -6,8 +7,8 @@
 //! its group id cannot belong to another process. A process that moves to another group (`setsid`)
 //! escapes.
 //!
-//! The wait polls every 10 ms: steps take seconds, and one loop serves exit, time-out and signal
-//! alike.
+//! The wait polls every 10 ms, because steps take seconds and one loop then serves exit, time-out
+//! and signal alike.
 
 use std::fs::File;
 use std::io;
@@ -169,7 +170,7 @@ fn has_exited(leader: Pid) -> io::Result<bool> {
     Ok(waitid(WaitId::Pid(leader), look)?.is_some())
 }
 
-/// Signals the leader's group. A missing group is not an error: it has ended by itself.
+/// Signals the leader's group. A missing group is not an error, because it has ended by itself.
 fn kill(leader: Pid, signal: Signal) {
     let _ = kill_process_group(leader, signal);
 }

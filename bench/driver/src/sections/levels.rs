@@ -235,7 +235,7 @@ impl Drive for TwoClients {
     }
 }
 
-/// Output of `upshift load --json`, as far as a run needs it.
+/// The parts of the output of `upshift load --json` that a run needs.
 #[derive(Deserialize)]
 struct ClientReport {
     total: ClientFigures,

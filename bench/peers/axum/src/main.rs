@@ -1,12 +1,12 @@
 //! An axum application with the same source and the same hyper on Upshift and on tokio
-//! (current_thread, or multi_thread with one worker). `/json?name=` answers a little JSON, and
-//! `/orders?count=` an array of the given length. `/matrix?n=` computes, without a hint to either
-//! runtime.
+//! (current_thread, or multi_thread with one worker). `/json?name=` answers with a little JSON, and
+//! `/orders?count=` with an array of the given length. `/matrix?n=` computes, without a hint to
+//! either runtime.
 //!
 //! The other variants give requests with `Priority: u=0` precedence at `/matrix`, with the means of
 //! each runtime. `levels` uses a level per request on Upshift. On tokio, `two-nice` and `two-idle`
-//! compute the other requests on a second runtime, and `blocking-rest` on a bounded pool.
-//! `blocking` computes all requests by `spawn_blocking` with its default of 512 threads.
+//! compute the other requests on a second runtime, and `blocking-rest` computes them on a bounded
+//! pool. `blocking` computes all requests by `spawn_blocking` with its default of 512 threads.
 
 use std::io;
 
@@ -242,7 +242,7 @@ fn failed(_: tokio::task::JoinError) -> StatusCode {
     StatusCode::INTERNAL_SERVER_ERROR
 }
 
-/// Gives the calling thread the least weight among ordinary threads.
+/// Gives the calling thread the smallest weight among ordinary threads.
 fn nice_19() {
     // SAFETY: `setpriority` takes no pointers. On Linux, 0 means the calling thread.
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };

@@ -56,7 +56,7 @@ pub(super) fn service(
         if only.is_some_and(|only| only != driver) {
             continue;
         }
-        // Each environment has its own databases: the trial counts the orders that it sees.
+        // Each environment has its own databases, because the trial counts the orders that it sees.
         let mut servers = Servers::start()?;
         let mut name = driver.to_owned();
         if daemon {
