@@ -107,7 +107,7 @@ struct Cell {
     ratio: Ratio,
 }
 
-/// A limit on the ratio of a quantity of Upshift to that of a peer.
+/// A limit on the ratio of Upshift's quantity to a peer's.
 #[derive(Debug)]
 pub(crate) struct Goal {
     /// Quantity, load and limit.

@@ -7,7 +7,7 @@ use upshift_load::machine::{CpuTimes, Machine};
 
 use crate::options::bench_dir;
 
-/// Start of a measurement of the busy time of CPUs 0 and 1.
+/// A running measurement of how busy CPUs 0 and 1 are.
 pub(crate) struct LoadMonitor {
     since: Instant,
     times: [CpuTimes; 2],

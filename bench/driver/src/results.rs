@@ -278,7 +278,8 @@ impl SectionResults {
         self.disturbed as f64 > MOST_DISTURBED * self.runs as f64
     }
 
-    /// Returns the ratio of a quantity of two cells of a load, from the rounds that both have.
+    /// Compares a quantity of two cells of one load. Returns the ratio, from the rounds that both
+    /// cells have.
     pub(crate) fn ratio(
         &self,
         case: &str,

@@ -108,8 +108,8 @@ impl Section {
         Duration::from_secs(60 * self.words().2)
     }
 
-    /// Whether programs of the section need the kernel's reports of the start and the end of
-    /// processes, as the daemon does.
+    /// Whether programs of the section need the kernel to report when processes start and end, as
+    /// the daemon does.
     pub(crate) fn runs_daemon(self) -> bool {
         matches!(self, Section::Processes | Section::Assign | Section::Sched)
     }

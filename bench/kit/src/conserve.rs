@@ -31,7 +31,7 @@ pub const TIMER: Duration = Duration::from_millis(10);
 /// Computing time of the neighbour after which the byte is written.
 pub const WRITE: Duration = Duration::from_millis(5);
 
-/// Interface of a runtime with two workers. Every function is called from inside it.
+/// Interface of a runtime with two workers. Every function is called from inside the runtime.
 pub trait Conserve: 'static {
     /// Starts a neighbour.
     fn spawn<F: Future<Output = ()> + Send + 'static>(future: F);

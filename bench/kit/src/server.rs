@@ -14,7 +14,7 @@ use clap::{Arg, value_parser};
 
 use crate::words;
 
-/// Bound of the two queues of a connection of the matrix server, in frames.
+/// Capacity, in frames, of each of the two queues that a connection to the matrix server has.
 pub const QUEUE_CAPACITY: usize = 16;
 
 /// Size of the buffer of one read, in bytes.

@@ -57,7 +57,7 @@ impl From<FrameError> for std::io::Error {
     }
 }
 
-/// Returns the number of bytes of the payload of a matrix of order `n`.
+/// Returns the size in bytes of the payload for a matrix of order `n`.
 pub const fn payload_len(n: usize) -> usize {
     8 * n * n
 }

@@ -1,4 +1,4 @@
-//! The figures of an [`Outcome`], for the JSON of `upshift load` and the rows of the demo and of
+//! The figures of an [`Outcome`], for the JSON of `upshift load`, and for the rows of the demo and
 //! the benchmarks.
 //!
 //! Times are microseconds, rates are per second.

@@ -1,7 +1,7 @@
 //! [`SocketFile`]: the file of a listening Unix socket, and the directories that lead to it.
 //!
 //! A server with root's rights acts on a path that a configuration names. Two rules keep another
-//! user from redirecting it to a file of root's:
+//! user from redirecting the server to a file that belongs to root:
 //!
 //! * Every directory on the way belongs to root or to this user, and nobody else may write to it
 //!   ([`check_directories`]).
@@ -10,7 +10,7 @@
 //! A file that a dead server has left is found by connecting, then removed, then replaced. Another
 //! server may take the same three steps at the same time, and no system call combines them. So a
 //! process that creates or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]).
-//! The kernel (`flock`) releases the lock when its process ends.
+//! The kernel (`flock`) releases the lock when the process that holds it ends.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -26,7 +26,8 @@ use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Time for which a lock is tried. A server holds a lock for a few system calls, or for its life.
+/// Time limit for acquiring a lock. A server holds a lock either for a few system calls or for as
+/// long as it runs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The file of a listening socket. The file is removed on drop, unless its name then refers to
@@ -80,8 +81,8 @@ impl SocketFile {
     /// # Errors
     /// Errors of the kernel.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        // The link of an open descriptor leads to its file, even if the name refers to another
-        // file. `fchmod` refuses a path descriptor.
+        // The mode is set through the descriptor's link in `/proc`, because `fchmod` refuses a path
+        // descriptor. The link leads to the opened file, even if the name refers to another file.
         let opened = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         fs::set_permissions(opened, Permissions::from_mode(mode))
     }
@@ -105,7 +106,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of `socket`, within two seconds. Its file contains the id of this process.
+    /// Takes the lock of `socket`, within two seconds. The file of the lock contains the id of this
+    /// process.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] if another process holds the lock ([`Lock::holder`]); errors of
@@ -245,10 +247,10 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::
     }
 }
 
-/// Refuses a file that another user could replace: each directory on the way to `path` belongs to
-/// root or to this user and nobody else may write to it. Above the last directory, a directory that
-/// all users may write to is permitted if it is sticky (`/tmp`). Directories that do not exist are
-/// not checked.
+/// Refuses a file that another user could replace. Each directory on the way to `path` must belong
+/// to root or to this user, and nobody else may write to it. Above the last directory, a directory
+/// that all users may write to is permitted if it is sticky (`/tmp`). Directories that do not exist
+/// are not checked.
 ///
 /// # Errors
 /// An error that names the directory that another user may write to; errors of the kernel.

@@ -203,8 +203,8 @@ fn on_tokio(args: &Args<()>, mut builder: Builder, app: Router) -> io::Result<()
 /// The response of a handler that computes on another thread.
 type Computed = Result<Json<Product>, StatusCode>;
 
-/// Computes urgent requests on the runtime that accepts connections, and the others on a second
-/// runtime of one thread, which calls `lower` first.
+/// Computes urgent requests on the runtime that accepts connections, and all other requests on a
+/// second runtime, whose only thread calls `lower` first.
 fn two_runtimes(args: &Args<()>, lower: fn()) -> io::Result<()> {
     let mut builder = Builder::new_multi_thread();
     let background = builder.worker_threads(1).on_thread_start(lower).build()?;
@@ -219,8 +219,8 @@ fn two_runtimes(args: &Args<()>, lower: fn()) -> io::Result<()> {
     on_tokio(args, Builder::new_current_thread(), app(get(matrix)))
 }
 
-/// Computes urgent requests in their handlers, and the others by `spawn_blocking` on as many
-/// threads as the process has CPUs.
+/// Computes urgent requests in their handlers, and all other requests by `spawn_blocking` on as
+/// many threads as the process has CPUs.
 fn blocking_rest(args: &Args<()>) -> io::Result<()> {
     let matrix = |headers: HeaderMap, size: Query<Size>| async move {
         if is_urgent(&headers) {

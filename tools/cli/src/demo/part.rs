@@ -31,7 +31,7 @@ impl Row {
     }
 }
 
-/// Outcome of the comparison of a figure with the figure of a reference run.
+/// Outcome of comparing a figure with that of a reference run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Verdict {
     Better,

@@ -3,8 +3,8 @@
 //! The engine runs on its own thread, with a higher priority than the tasks. The main thread waits
 //! for signals and prints. The main thread is elevated, too, because otherwise tasks that compute
 //! on every CPU would delay its response to a signal until they let ordinary threads in. Dropping
-//! the engine demotes the threads that it has elevated; if this process dies, the guardian demotes
-//! them.
+//! the engine demotes the threads that it has elevated; if this process dies, the *guardian*, a
+//! forked process, demotes them.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
