@@ -75,7 +75,7 @@ impl Drive for Load {
             plan.pace = upshift_load::Pace::OpenRate { per_second };
         }
         plan.warmup = Duration::from_millis(250).min(self.time / 2);
-        // The server may starve a level; the client waits so long that this is not an error.
+        // The server may starve a level, so the client waits long enough that this is not an error.
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = self.pinned.then_some(1);
         plan.server_pids = server.pids();

@@ -78,7 +78,8 @@ fn start_loopback() -> io::Result<()> {
         *to = *from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
-    // SAFETY: the request lives during the call, which reads the name and the flags.
+    // SAFETY: the pointer is valid, because `request` lives during the call, which only reads the
+    // name and the flags.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })
 }
 

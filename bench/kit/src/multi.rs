@@ -29,7 +29,8 @@ const SENDERS: (usize, usize, usize) = (10, 1_000, 100);
 /// Time within which the workers park.
 const SETTLE: Duration = Duration::from_millis(1);
 
-/// Interface of a runtime with two workers. Its channels are of the kind that its users choose.
+/// Interface of a runtime with two workers. The channels are of the kind that users of the runtime
+/// choose.
 pub trait Multi: Sized + 'static {
     /// A sender of a channel with several senders.
     type Sender: Clone + Send + 'static;

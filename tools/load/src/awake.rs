@@ -1,4 +1,5 @@
-//! Keeps a CPU from halting without delaying other threads there: a thread spins under SCHED_IDLE.
+//! Keeps a CPU from halting without delaying other threads there, by a thread that spins under
+//! SCHED_IDLE.
 //!
 //! An idle virtual CPU halts, and the first wake after that takes tens of µs, which hides the
 //! effects that a study of scheduling measures. The spinning thread runs only when no other thread

@@ -131,7 +131,7 @@ fn rows<const W: usize>(cells: &[[u8; 8]], n: usize, product: &mut [[u8; 8]]) {
     }
 }
 
-/// Creates a request frame of order `n` with numbers drawn from `seed`: equal arguments give equal
+/// Creates a request frame of order `n` with numbers drawn from `seed`. Equal arguments give equal
 /// bytes.
 ///
 /// # Panics

@@ -97,8 +97,8 @@ impl Epoll {
                 result => return result,
             }
         }
-        // The time-out is rounded down: an early return only costs another iteration, a late return
-        // misses a send time.
+        // The time-out is rounded down, because an early return only costs another iteration,
+        // whereas a late return misses a send time.
         let millis = timeout.as_millis().min(1000) as libc::c_int;
         // SAFETY: `events` has room for `room` entries and lives in `self`.
         let n = unsafe { libc::epoll_wait(fd, events, room, millis) };
@@ -201,7 +201,7 @@ pub(crate) fn die_with_parent(command: &mut Command) {
     let tie = move || {
         // SAFETY: the call takes no pointers.
         check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-        // The parent may have died before the line above; then nothing would kill this process.
+        // The parent may have died before the call above; then nothing would kill this process.
         // SAFETY: the call takes no pointers.
         if unsafe { libc::getppid() } as u32 != parent {
             return Err(io::ErrorKind::NotFound.into());

@@ -70,8 +70,8 @@ struct Track {
     /// Set once the vCPU has acted in an event.
     known: bool,
     is_awake: bool,
-    /// Set until the vCPU's first poll is seen, if the vCPU was awake when the recording began: a
-    /// poll may have been under way at that time.
+    /// Set until the vCPU's first poll is seen, if the vCPU was awake when the recording began,
+    /// because a poll may have been under way at that time.
     is_unknown: bool,
     poll: Option<CoroutineId>,
 }

@@ -92,8 +92,9 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Time without output after which a process counts as hanging. It does not limit work: a busy
-    /// machine slows every tool, but each writes several times in a minute.
+    /// Time without output after which a process counts as hanging. The limit does not cut off
+    /// work, because even on a busy machine, which slows every tool, each tool writes several times
+    /// in a minute.
     const MAX_SILENCE: Duration = Duration::from_secs(15 * 60);
 
     /// Creates a limit on the whole time.
@@ -163,8 +164,8 @@ pub(crate) fn run(
     Ok(cut.unwrap_or(Ending::Exited(status)))
 }
 
-/// Whether the leader is a zombie. The call leaves it a zombie, so that its process group keeps its
-/// id.
+/// Whether the leader is a zombie. The call does not reap the zombie, so that the process group
+/// keeps its id.
 fn has_exited(leader: Pid) -> io::Result<bool> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     Ok(waitid(WaitId::Pid(leader), look)?.is_some())

@@ -176,7 +176,7 @@ impl TwoClients {
             per_second: self.rate,
         };
         plan.warmup = WARM_UP;
-        // The server may starve a level; the client waits so long that this is not an error.
+        // The server may starve a level, so the client waits long enough that this is not an error.
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = Some(1);
         plan.server_pids = server.pids();

@@ -252,7 +252,8 @@ fn nice_19() {
 /// Makes the calling thread run only when no ordinary thread is ready, apart from a small share.
 fn sched_idle() {
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call only reads `param`, an initialized local. 0 means the calling thread.
+    // SAFETY: the pointer is valid, because the call only reads `param`, an initialized local. 0
+    // means the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
     assert_eq!(result, 0, "a thread may always lower its priority");
 }

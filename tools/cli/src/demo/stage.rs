@@ -1,9 +1,9 @@
 //! Common base of the parts: CPUs for server and client, child processes, one measurement.
 //!
-//! Every child is this same program with other arguments. No child outlives the demo: dropping a
-//! handle ends its child, and the kernel kills the child if the demo itself is killed ([`Child`]).
-//! Children have their own process group, so Ctrl-C reaches only the demo, which then ends them in
-//! order. All waits are bounded and notice Ctrl-C within [`POLL_INTERVAL`].
+//! Every child is this same program with other arguments. No child outlives the demo, because
+//! dropping a handle ends its child, and the kernel kills the child if the demo itself is killed
+//! ([`Child`]). Children have their own process group, so Ctrl-C reaches only the demo, which then
+//! ends them in order. All waits are bounded and notice Ctrl-C within [`POLL_INTERVAL`].
 
 use std::fmt;
 use std::io::{IsTerminal, Read, Write};

@@ -3,7 +3,7 @@
 //! The main coroutine has level 0, so that SIGTERM is obeyed under any load. Each address has a
 //! coroutine that accepts at the level of its connections. At overload, background connections thus
 //! wait to be accepted, just as their requests wait to be served. When the main coroutine returns,
-//! dropping the runtime cancels all others and their I/O.
+//! dropping the runtime cancels all other coroutines and their I/O.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;

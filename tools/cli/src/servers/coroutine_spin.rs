@@ -1,12 +1,12 @@
 //! The spin server: each request is a coroutine of its own, at the level that the request names.
 //!
 //! A connection always has one coroutine that receives, at the level of the connection. When that
-//! coroutine has a request it spawns its successor, which continues to receive, and serves the
-//! request itself. A request thus costs one `spawn` and, if it arrives alone, no additional poll.
-//! However long it burns, later requests of the connection do not wait for it. Replies leave in the
-//! order of completion, each whole, by a non-blocking `send`. A reply through the ring would hold
-//! the connection's lock until the replying coroutine is polled again. At overload, that happens
-//! only after all other waiting work.
+//! coroutine has received a request, it spawns its successor, which continues to receive. The first
+//! coroutine then serves the request itself. A request thus costs one `spawn` and, if it arrives
+//! alone, no additional poll. However long a request burns, later requests of the connection do not
+//! wait for it. Replies leave in the order of completion, each whole, by a non-blocking `send`. A
+//! reply through the ring would hold the connection's lock until the replying coroutine is polled
+//! again. At overload, that happens only after all other waiting work.
 //!
 //! The level of a connection should be that of its most urgent requests, because a request is
 //! received at the level of the connection before its own level is known. The coroutine of a
@@ -103,8 +103,8 @@ async fn serve_next(mut receiver: Receiver) {
     connection.reply(&request).await;
 }
 
-/// Moves the running coroutine from one level to another. At a less urgent level it joins the end
-/// of the queue.
+/// Moves the running coroutine from one level to another. If the new level is less urgent, the
+/// coroutine joins the end of that level's queue.
 async fn change_level(from: Level, to: u8) {
     if from.get() == to {
         return;

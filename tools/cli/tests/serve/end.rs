@@ -48,7 +48,8 @@ fn after_sigterm_current_requests_are_answered_new_connections_refused_and_the_s
     );
 }
 
-/// Drains for the default time; the other time-outs would take longer.
+/// The server must end, and cut these clients off, after the default drain time. The other
+/// time-outs would take longer.
 #[test]
 fn unresponsive_clients_do_not_prevent_the_end() {
     let folder = Folder::new();

@@ -22,7 +22,7 @@ pub struct Plan {
     pub hog: Option<Hog>,
     /// Send times of the requests; a group may have its own pace.
     pub pace: Pace,
-    /// Seed: equal seeds give the same send times, classes and service times.
+    /// Seed of the random numbers; equal seeds give the same send times, classes and service times.
     pub seed: u64,
     /// Time under load before measuring.
     pub warmup: Duration,

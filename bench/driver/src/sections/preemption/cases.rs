@@ -66,7 +66,7 @@ pub(super) struct Requests {
     per_second: f64,
     short: Duration,
     distribution: Distribution,
-    /// Set if a share of the requests is long: these take a thousand times as long.
+    /// Set if a share of the requests is long, which means that they take a thousand times as long.
     has_long: bool,
     /// Levels of short and of long requests.
     levels: [u8; 2],
