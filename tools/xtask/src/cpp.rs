@@ -3,8 +3,8 @@
 //!
 //! The command builds with --release, tests with the compilers found and their sanitizers, installs
 //! into a prefix, and builds a program against the installation with CMake and with pkg-config. The
-//! step does the same with the debug libraries, in two builds rather than four: the first compiler
-//! without sanitizers, the last with them.
+//! step does the same with the debug libraries, in two builds rather than four: it uses the first
+//! compiler without sanitizers, and the last one with them.
 //!
 //! ThreadSanitizer must see both sides of each hand-over, so nightly builds the Rust library,
 //! including `std`, with the sanitizer. Only clang++ can link the result, because the runtime of
@@ -213,7 +213,7 @@ impl<'a> Build<'a> {
         for test in TESTS {
             (self.run)(Command::new(folder.join(test)))?;
         }
-        // Machines without io_uring use the readiness driver.
+        // Tests the readiness driver, which machines without io_uring use.
         for test in ["test_io", "test_several"] {
             let mut command = Command::new(folder.join(test));
             command.env("UPSHIFT_DRIVER", "readiness");

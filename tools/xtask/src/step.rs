@@ -26,7 +26,7 @@ pub(crate) struct Step {
 }
 
 /// The part of a step that neither measures time nor depends on time, so that it may run beside
-/// other steps. The text names the build folder that it uses.
+/// other steps. The text names the build folder that this part uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Concurrency {
     Whole(&'static str),

@@ -12,8 +12,8 @@
 //! of the steps in the dispatcher's turn.
 //!
 //! Differences: the slice is 100 µs; the published slice is 5 µs. On a virtual machine a timer
-//! costs about 20 µs, so a worker with a slice of 5 µs would compute nothing, and a request of 25
-//! ms would never end. An idle worker sleeps in a futex; the published worker yields. An idle
+//! costs about 20 µs, so a worker with a slice of 5 µs would compute nothing, and a long request
+//! would never end. An idle worker sleeps in a futex; the published worker yields. An idle
 //! dispatcher sleeps in `epoll_wait`; the published dispatcher polls its network card. An idle
 //! server therefore leaves the CPU alone, and an idle worker is started by a wake-up instead of an
 //! elevation, which is one system call in either case. If the queue is full, requests stay in their

@@ -111,7 +111,8 @@ fn clients_that_read_nothing_cost_little_memory_which_is_returned() {
     wait_until("free memory", || resident(&server) < before + stays);
 }
 
-/// Starts a server under a limit of the shell, with its messages in `FOLDER/stderr`.
+/// Starts a server under a resource limit that the shell sets. The server's messages are in
+/// `FOLDER/stderr`.
 fn start_under_limit(limit: &str, folder: &Folder, args: &[&str]) -> Server {
     let script = format!("ulimit {limit}; exec \"$@\"");
     let errors = std::fs::File::create(folder.0.join("stderr")).unwrap();
@@ -170,8 +171,8 @@ fn connections_leave_descriptors_for_the_files_of_open_connections() {
     });
 }
 
-/// Opens a burst of connections, each of which is closed at once and holds a descriptor for a
-/// moment.
+/// Repeatedly opens a burst of connections, each of which is closed at once and holds a descriptor
+/// for a moment. Connections that were open before must still be answered.
 #[test]
 fn a_burst_of_connections_takes_no_descriptor_from_open_connections() {
     const OPEN: usize = 40;
@@ -225,7 +226,7 @@ fn a_log_that_may_not_grow_loses_lines_and_nothing_else() {
     let server = start_under_limit("-f 0", &folder, &["--access-log", "log"]);
     for _ in 0..3 {
         assert!(server.get("/page.txt", "").contains("a page"));
-        // A line is written ten times a second.
+        // Lines are written to the log ten times a second.
         std::thread::sleep(Duration::from_millis(150));
     }
     assert_eq!(folder.read("log"), "");

@@ -1,7 +1,7 @@
 //! Trial of the Debian package. The package is installed with dpkg, used and removed in two places:
 //! first in a copy of this machine's files (a file system in memory over them, in a new mount
 //! namespace), then in a clean root, which is a Debian of this release with only its base. The
-//! machine remains unchanged, and both copies disappear with the last process.
+//! machine remains unchanged, and all changes disappear with the last process.
 //!
 //! Checks: the units pass `systemd-analyze verify`; the man pages render without a warning; the
 //! default configuration is valid; the daemon runs with the privileges of its unit and ends without
