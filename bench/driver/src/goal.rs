@@ -77,8 +77,8 @@ impl Values {
         }
     }
 
-    /// Returns the pair of values of each round in which both have one. Only `other` may be a
-    /// limit.
+    /// Returns the pair of values for each round in which both programs have one. Only `other` may
+    /// be a limit.
     pub(crate) fn pairs(&self, other: &Values) -> Vec<(f64, f64)> {
         let rounds = self.by_round.iter();
         let pairs = rounds.filter_map(|&(round, own)| Some((own, other.at(round)?)));

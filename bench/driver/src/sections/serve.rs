@@ -101,7 +101,8 @@ impl Mixed {
         plan.warmup = Duration::from_millis(500).min(self.time / 2);
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = Some(1);
-        // The two clients share a CPU; delays of the urgent requests there are not the server's.
+        // The two clients share a CPU. The urgent client is elevated, because the server does not
+        // cause delays on that CPU.
         plan.fifo = urgent.then_some(CLIENT);
         plan.server_pids = server.pids();
         plan

@@ -167,7 +167,7 @@ impl Stage {
     }
 
     /// Starts this program with `args` and waits until it has printed `ready` lines, which show
-    /// that it is ready.
+    /// that the child is ready.
     pub(crate) fn start_program(
         &self,
         args: &[String],
