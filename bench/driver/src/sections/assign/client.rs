@@ -7,7 +7,7 @@
 //! thread.
 //!
 //! A latency counts from the time at which the request was due, so waits behind a late answer
-//! count, too. A thread sleeps until its next request is due, and in `read`.
+//! count, too. A thread sleeps until its next request is due, and while it waits in `read`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
