@@ -1,4 +1,4 @@
-//! Ratios of two quantities with 95 % confidence intervals, from pairs of runs of the same round.
+//! Ratios of two quantities with 95 % confidence intervals, from pairs of runs in the same round.
 //!
 //! The ratio is that of the two medians. Its interval is a percentile bootstrap over the rounds:
 //! 1,000 resamples, each of which draws whole rounds, so that slow changes of the machine affect

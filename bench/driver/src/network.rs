@@ -19,7 +19,7 @@ use crate::section::Section;
 const CONGESTION_CONTROL: &str = "cubic";
 const CONGESTION_CONTROL_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// Keeps the calling thread in a network namespace of its own until it is dropped.
+/// Keeps the calling thread in a network namespace of its own until this value is dropped.
 struct Namespace {
     outer: File,
 }

@@ -248,12 +248,12 @@ impl SectionResults {
         self.cells.iter().find(|c| c.case == case && c.peer == peer)
     }
 
-    /// Returns the median of a quantity of a cell.
+    /// Returns the median of a quantity in a cell.
     pub(crate) fn median(&self, case: &str, peer: &str, of: impl Fn(&Run) -> f64) -> Option<f64> {
         self.cell(case, peer)?.median(of)
     }
 
-    /// Returns the values of a quantity of a cell, by round.
+    /// Returns the values of a quantity in a cell, by round.
     pub(crate) fn values(
         &self,
         case: &str,
@@ -263,7 +263,7 @@ impl SectionResults {
         self.cell(case, peer)?.values(of)
     }
 
-    /// Returns the values of a figure of a runtime, by round.
+    /// Returns the values of a runtime's figure, by round.
     pub(crate) fn figure_values(&self, bench: &str, peer: &str) -> Option<Values> {
         let figure = self.figure(bench, peer)?;
         let rounds = match figure.rounds.as_slice() {
@@ -278,7 +278,7 @@ impl SectionResults {
         self.disturbed as f64 > MOST_DISTURBED * self.runs as f64
     }
 
-    /// Compares a quantity of two cells of one load. Returns the ratio, from the rounds that both
+    /// Compares a quantity in two cells of one load. Returns the ratio, from the rounds that both
     /// cells have.
     pub(crate) fn ratio(
         &self,

@@ -11,7 +11,7 @@ use crate::options::Options;
 use crate::peers::{Program, Programs};
 use crate::results::{Run, SectionResults};
 
-/// Largest number of repeats of a disturbed run.
+/// How often a disturbed run is repeated at most.
 const REPEATS: usize = 2;
 /// Pause before a repeat.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -63,7 +63,7 @@ impl Section {
         Section::Multi,
     ];
 
-    /// Returns the section's name (on the command line, and of its file in `results/`), its title
+    /// Returns the section's name (on the command line, and for the file in `results/`), its title
     /// on the page, and the time in minutes after which it drops rounds.
     fn words(self) -> (&'static str, &'static str, u64) {
         match self {

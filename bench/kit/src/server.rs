@@ -17,7 +17,7 @@ use crate::words;
 /// Capacity, in frames, of each of the two queues that a connection to the matrix server has.
 pub const QUEUE_CAPACITY: usize = 16;
 
-/// Size of the buffer of one read, in bytes.
+/// Size of the buffer for one read, in bytes.
 pub const READ_BYTES: usize = 8 * 1024;
 
 /// Length of the queue of unaccepted connections, which exceeds the largest number of clients in a

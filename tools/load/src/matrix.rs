@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-/// Number of bytes of a frame before its payload.
+/// Number of bytes that precede the payload in a frame.
 pub const HEADER: usize = 4;
 
 /// Largest order that is accepted: a payload of 8 MiB.
@@ -62,7 +62,7 @@ pub const fn payload_len(n: usize) -> usize {
     8 * n * n
 }
 
-/// Returns the order n of a payload of `byte_len` bytes.
+/// Returns the order n for a payload of `byte_len` bytes.
 ///
 /// # Errors
 ///

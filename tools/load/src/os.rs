@@ -270,7 +270,7 @@ pub(crate) fn raise_open_files(needed: u64) -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Returns the exact CPU time of all threads of process `pid`, including ended threads.
+/// Returns the exact CPU time of all threads in process `pid`, including ended threads.
 pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: `clock` is a live local.

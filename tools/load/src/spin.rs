@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-/// Number of bytes of a frame.
+/// Number of bytes in a frame.
 pub const FRAME: usize = 24;
 
 /// Longest service time that is accepted, in ns: one minute.

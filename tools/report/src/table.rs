@@ -14,7 +14,7 @@ pub const MAX_WIDTH: usize = 100;
 /// Narrowest terminal that lines are fitted to.
 const MIN_WIDTH: usize = 60;
 
-/// Returns the number of columns of the terminal, at most [`MAX_WIDTH`]; [`MAX_WIDTH`] if standard
+/// Returns the width of the terminal in columns, at most [`MAX_WIDTH`]; [`MAX_WIDTH`] if standard
 /// output is not a terminal.
 #[must_use]
 pub fn terminal_width() -> usize {

@@ -37,7 +37,7 @@ const COMPILERS: [&[&str]; 2] = [
     ],
 ];
 
-/// Settings of one build of the tests.
+/// Settings for one build of the tests.
 struct Flavour {
     name: String,
     compiler: &'static str,

@@ -30,7 +30,7 @@ fn matrix_case(n: usize, connections: usize) -> String {
     format!("n = {n}, {connections} connection{s}")
 }
 
-/// Runs one of the sections of this file.
+/// Runs one of the sections in this file.
 pub(super) fn run(
     section: Section,
     results: &mut SectionResults,

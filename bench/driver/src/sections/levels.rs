@@ -131,7 +131,7 @@ struct TwoClients {
     /// `upshift load matrix`.
     client: Program,
     listen: Vec<String>,
-    /// Returns the name of the row of an address, by its index.
+    /// Returns the row name for the address with this index.
     row: fn(usize) -> String,
     /// Requests per second to each address.
     rate: f64,

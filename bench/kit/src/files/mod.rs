@@ -46,7 +46,7 @@ pub const BLOCK: usize = 4096;
 pub const LONG_BYTES: usize = 1 << 20;
 /// Size of the written files in bytes; writing restarts at the beginning when it reaches the end.
 pub const OUT_BYTES: u64 = 64 << 20;
-/// Size of a record of the log in bytes.
+/// Size of a record in the log, in bytes.
 pub const RECORD_BYTES: usize = 512;
 /// Number of writing tasks in `mixed`.
 pub const BULK_TASKS: usize = 8;
@@ -110,7 +110,7 @@ pub fn pattern(length: usize) -> &'static mut [u8] {
     buffer
 }
 
-/// Number of blocks of the big file.
+/// Number of blocks in the big file.
 pub const BLOCKS: u64 = BIG_BYTES / BLOCK as u64;
 
 /// Returns the number of the block that is the `index`-th to be read. The order looks random and is

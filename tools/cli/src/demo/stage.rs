@@ -261,8 +261,9 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Asks the program to end and reaps it; returns the lines that it has printed since it was
-    /// ready. Fails if it died early, did not end in time or did not end with status 0.
+    /// Asks the program to end and reaps it. Returns the lines that the program has printed since
+    /// it was ready. Fails if the program died early, did not end in time or did not end with
+    /// status 0.
     pub(crate) fn stop(mut self, stage: &Stage) -> Result<String> {
         self.child.terminate().context("cannot stop a child")?;
         let deadline = Instant::now() + CHILD_TIMEOUT;

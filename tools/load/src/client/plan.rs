@@ -180,9 +180,9 @@ impl Plan {
         }
     }
 
-    /// Creates a plan of one class of spin requests of `service` at level 32, with Poisson arrivals
-    /// on 32 connections, a warm-up of a tenth of `duration`, 500 ms for the last replies, and no
-    /// other setting.
+    /// Creates a plan with one class of spin requests, which take `service` at level 32, with
+    /// Poisson arrivals on 32 connections, a warm-up of a tenth of `duration`, 500 ms for the last
+    /// replies, and no other setting.
     pub fn spin(
         target: SocketAddr,
         per_second: f64,

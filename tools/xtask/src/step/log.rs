@@ -106,7 +106,8 @@ pub(super) fn failed_tests(log: &str) -> Vec<&str> {
     failed
 }
 
-/// Returns the lines of a log, each with the test that printed it, if the harness captured it.
+/// Returns the lines of a log, each with the test that printed the line, if the harness captured
+/// the line.
 fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     let mut test = None;
     log.lines().map(move |line| {

@@ -111,7 +111,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     plot
 }
 
-/// Suffix of the name of a batch's row.
+/// Suffix that the name of a batch's row has.
 const BATCH: &str = ": the batch";
 
 fn batch_row(name: &str) -> String {

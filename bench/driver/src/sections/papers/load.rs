@@ -23,7 +23,7 @@ const WARM_UP: Duration = Duration::from_millis(250);
 /// Row of all addresses together, in cases with a row for each address.
 pub(super) const TOTAL: &str = "total";
 
-/// Returns the name of the row of a level.
+/// Returns the row name for a level.
 pub(super) fn level_row(level: u8) -> String {
     format!("level {level}")
 }

@@ -164,7 +164,7 @@ impl Case {
         }
     }
 
-    /// Returns the load of a run of `time`, for a server at `target`.
+    /// Returns the load of a run that lasts `time`, for a server at `target`.
     pub(super) fn plan(&self, target: SocketAddr, time: Duration) -> Plan {
         let duration = self.duration(time);
         let warmup = WARM_UP.min(duration / 2);
