@@ -10,7 +10,7 @@ use crate::options::bench_dir;
 pub(crate) enum Source {
     /// A package of the root workspace.
     Root(&'static str),
-    /// A package of the workspace of the benchmarks.
+    /// A package of the benchmarks' workspace.
     Bench(&'static str),
     /// A folder of Go sources, and the name of the program.
     Go(&'static str, &'static str),

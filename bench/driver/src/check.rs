@@ -1,5 +1,5 @@
 //! Checks, before any timing, that all servers reply with the same bytes. Whole replies are
-//! compared: to single requests, to requests sent in two parts, and to pipelined requests.
+//! compared: those to single requests, to requests sent in two parts, and to pipelined requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

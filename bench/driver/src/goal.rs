@@ -1,5 +1,5 @@
-//! Goals. A goal compares a quantity of Upshift with a peer's quantity or with a limit, and has a
-//! verdict.
+//! Goals. A goal compares a quantity of Upshift with that of a peer (another measured program), or
+//! with a limit, and has a verdict.
 //!
 //! A goal has one cell or several, of which the worst decides. Ratios are oriented so that a ratio
 //! above 1 means that Upshift is behind.
@@ -61,7 +61,7 @@ impl Values {
         })
     }
 
-    /// Computes a value for each round of which both have a value.
+    /// Computes a value for each round in which both programs have a value.
     pub(crate) fn combine(self, other: &Values, of: impl Fn(f64, f64) -> f64) -> Option<Values> {
         let pairs = self.by_round.iter();
         let both = pairs.filter_map(|&(round, own)| Some((round, of(own, other.at(round)?))));
@@ -77,8 +77,8 @@ impl Values {
         }
     }
 
-    /// Returns the pair of values of each round in which both have one. Only `other` may be a
-    /// limit.
+    /// Returns the pair of values for each round in which both programs have one. Only `other` may
+    /// be a limit.
     pub(crate) fn pairs(&self, other: &Values) -> Vec<(f64, f64)> {
         let rounds = self.by_round.iter();
         let pairs = rounds.filter_map(|&(round, own)| Some((own, other.at(round)?)));
@@ -107,7 +107,7 @@ struct Cell {
     ratio: Ratio,
 }
 
-/// A limit on the ratio of a quantity of Upshift to that of a peer.
+/// A limit on the ratio of Upshift's quantity to a peer's.
 #[derive(Debug)]
 pub(crate) struct Goal {
     /// Quantity, load and limit.

@@ -1,8 +1,9 @@
-//! Ratios of two quantities with 95 % confidence intervals, from pairs of runs of the same round.
+//! Ratios of two quantities with 95 % confidence intervals, from pairs of runs in the same round.
 //!
 //! The ratio is that of the two medians. Its interval is a percentile bootstrap over the rounds:
 //! 1,000 resamples, each of which draws whole rounds, so that slow changes of the machine affect
-//! both quantities of a resample and cancel. The seed is fixed: equal figures have equal intervals.
+//! both quantities of a resample and cancel. The seed is fixed, so that equal figures have equal
+//! intervals.
 
 use upshift_load::Spread;
 

@@ -7,7 +7,7 @@ use upshift_load::machine::{CpuTimes, Machine};
 
 use crate::options::bench_dir;
 
-/// Start of a measurement of the busy time of CPUs 0 and 1.
+/// A running measurement of how busy CPUs 0 and 1 are.
 pub(crate) struct LoadMonitor {
     since: Instant,
     times: [CpuTimes; 2],
@@ -129,7 +129,7 @@ pub(crate) fn versions() -> Vec<String> {
 /// Suffix of a commit when uncommitted changes are measured, too.
 pub(crate) const DIRTY: &str = "-dirty";
 
-/// Pathspecs of the sources of the measured programs. Results, pages and tests are not among them.
+/// Pathspecs for the sources of the measured programs. Results, pages and tests are not among them.
 const SOURCES: [&str; 15] = [
     "Cargo.toml",
     "Cargo.lock",

@@ -1,8 +1,8 @@
 //! `upshift-bench`: measures Upshift against other runtimes, and writes `bench/results/`,
 //! `bench/RESULTS.md`, and the goals and plots of `docs/evaluation.md`.
 //!
-//! The driver is one process; in most sections one of its threads is the client. The parts, from
-//! the command line to the page:
+//! The driver is one process; in most sections one of its threads is the client. A *peer* is a
+//! program that is measured beside the others. The parts, from the command line to the page:
 //!
 //! | file | concern |
 //! |---|---|

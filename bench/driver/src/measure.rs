@@ -75,7 +75,7 @@ impl Drive for Load {
             plan.pace = upshift_load::Pace::OpenRate { per_second };
         }
         plan.warmup = Duration::from_millis(250).min(self.time / 2);
-        // The server may starve a level; the client waits so long that this is not an error.
+        // The server may starve a level, so the client waits long enough that this is not an error.
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = self.pinned.then_some(1);
         plan.server_pids = server.pids();
@@ -96,7 +96,7 @@ pub(crate) fn observe(
 }
 
 /// Drives a server and measures the shares of the CPUs that other programs and the hypervisor took.
-/// Processes that `drive` starts and waits for are clients.
+/// Processes that `drive` starts and waits for count as clients.
 ///
 /// `awake` is a thread that spins on CPU 0, if there is one; its time counts neither for the client
 /// nor for other programs.

@@ -1,9 +1,9 @@
 //! The network of a section: a namespace of its own, with the kernel's default congestion control.
 //!
 //! Servers and clients inherit the namespace from the thread that starts them. Connections of other
-//! programs do not affect it, and TCP is the same on every machine: BBR, which some machines use by
-//! default, paces the segments of a busy connection by timers and delays one reply in a hundred by
-//! milliseconds.
+//! programs do not affect this network, and TCP behaves the same on every machine. BBR, which some
+//! machines use by default, would pace the segments of a busy connection by timers and delay one
+//! reply in a hundred by milliseconds.
 //!
 //! The kernel reports the start and the end of processes to the machine's namespace only, so
 //! sections whose programs need these reports stay there.
@@ -19,7 +19,7 @@ use crate::section::Section;
 const CONGESTION_CONTROL: &str = "cubic";
 const CONGESTION_CONTROL_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// Keeps the calling thread in a network namespace of its own until it is dropped.
+/// Keeps the calling thread in a network namespace of its own until this value is dropped.
 struct Namespace {
     outer: File,
 }
@@ -31,7 +31,8 @@ impl Namespace {
     /// The calling thread lacks CAP_SYS_ADMIN, or the namespace cannot be set up.
     fn enter() -> io::Result<Self> {
         let outer = File::open("/proc/thread-self/ns/net")?;
-        // SAFETY: the call changes only the network namespace of the calling thread.
+        // SAFETY: `unshare` takes no pointers, and CLONE_NEWNET changes only the network namespace
+        // of the calling thread, so no state of other threads changes.
         check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
         let namespace = Self { outer };
         start_loopback()?;
@@ -42,7 +43,8 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is open and refers to a network namespace.
+        // SAFETY: `setns` takes no pointers; the descriptor is open and refers to a network
+        // namespace.
         let left = check(unsafe { libc::setns(self.outer.as_raw_fd(), libc::CLONE_NEWNET) });
         left.expect("cannot return to the machine's network namespace");
     }
@@ -76,7 +78,8 @@ fn start_loopback() -> io::Result<()> {
         *to = *from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
-    // SAFETY: the request lives during the call, which reads the name and the flags.
+    // SAFETY: the pointer is valid, because `request` lives during the call, which only reads the
+    // name and the flags.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })
 }
 

@@ -112,13 +112,13 @@ pub(crate) struct Options {
     pub(crate) peers: Vec<String>,
     /// Rows of the sections `preemption` and `papers`; all if empty.
     pub(crate) rows: Vec<String>,
-    /// Number of runs of each cell from the command line; the section's default if `None`.
+    /// Number of runs for each cell, from the command line; the section's default if `None`.
     rounds: Option<usize>,
     /// Length of a run from the command line; the section's default if `None`.
     seconds: Option<Duration>,
     /// Number of the current round, from 0.
     pub(crate) round: usize,
-    /// Length of a run of the current section.
+    /// Length of a run in the current section.
     pub(crate) time: Duration,
     /// End of the current section's time limit, after which no run is repeated.
     pub(crate) deadline: Option<Instant>,
@@ -161,7 +161,8 @@ impl Options {
         !self.quick && !is_over
     }
 
-    /// Returns the length of a run of a section: shorter by default where there are many cells.
+    /// Returns the length of a run in a section. By default, runs are shorter where there are many
+    /// cells.
     pub(crate) fn time_of(&self, section: Section) -> Duration {
         let millis = match section {
             _ if self.quick => 500,

@@ -102,7 +102,7 @@ pub(crate) struct Run {
     /// Latency, 99.9 %.
     #[serde(serialize_with = "short")]
     pub(crate) p999: f64,
-    /// Median of the 99 % latencies of intervals of 0.1 s, where measured: occasional stalls of the
+    /// Median of the 99 % latencies of intervals of 0.1 s, where measured. Occasional stalls of the
     /// whole machine do not determine it.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) p99_of_pieces: f64,
@@ -181,8 +181,8 @@ impl Run {
         self.with_unanswered(self.p999, 0.999)
     }
 
-    /// Returns a percentile that includes the unanswered requests. Each counts as being as old as
-    /// the oldest of them; they have no effect if they are too few to reach the percentile. A run
+    /// Returns a percentile that includes the unanswered requests. Each of these counts as being as
+    /// old as the oldest. They have no effect if they are too few to reach the percentile. A run
     /// whose replies were not counted is taken to be one second long.
     fn with_unanswered(&self, percentile: f64, quantile: f64) -> f64 {
         let replies = match self.replies {
@@ -222,8 +222,9 @@ impl Cell {
         Spread::of(self.runs.iter().map(of))
     }
 
-    /// Returns the mean of a quantity. It suits the split of CPU time into user and kernel, which
-    /// the kernel samples: a single run has too few samples, all runs together have enough.
+    /// Returns the mean of a quantity. The mean suits the split of CPU time into user and kernel
+    /// time, because the kernel samples that split: a single run has too few samples, but all runs
+    /// together have enough.
     pub(crate) fn mean(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
         let count = self.runs.len() as f64;
         (count > 0.0).then(|| self.runs.iter().map(of).sum::<f64>() / count)
@@ -247,12 +248,12 @@ impl SectionResults {
         self.cells.iter().find(|c| c.case == case && c.peer == peer)
     }
 
-    /// Returns the median of a quantity of a cell.
+    /// Returns the median of a quantity in a cell.
     pub(crate) fn median(&self, case: &str, peer: &str, of: impl Fn(&Run) -> f64) -> Option<f64> {
         self.cell(case, peer)?.median(of)
     }
 
-    /// Returns the values of a quantity of a cell, by round.
+    /// Returns the values of a quantity in a cell, by round.
     pub(crate) fn values(
         &self,
         case: &str,
@@ -262,7 +263,7 @@ impl SectionResults {
         self.cell(case, peer)?.values(of)
     }
 
-    /// Returns the values of a figure of a runtime, by round.
+    /// Returns the values of a runtime's figure, by round.
     pub(crate) fn figure_values(&self, bench: &str, peer: &str) -> Option<Values> {
         let figure = self.figure(bench, peer)?;
         let rounds = match figure.rounds.as_slice() {
@@ -277,7 +278,8 @@ impl SectionResults {
         self.disturbed as f64 > MOST_DISTURBED * self.runs as f64
     }
 
-    /// Returns the ratio of a quantity of two cells of a load, from the rounds that both have.
+    /// Compares a quantity in two cells of one load. Returns the ratio, from the rounds that both
+    /// cells have.
     pub(crate) fn ratio(
         &self,
         case: &str,

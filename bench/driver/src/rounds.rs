@@ -1,7 +1,7 @@
 //! Interleaved rounds: every server runs once per round, in an order that rotates.
 //!
 //! A run is judged before it counts. A disturbed run is repeated at once, at most twice; the last
-//! repeat counts even if it is disturbed. The results have the numbers of repeated runs and of
+//! repeat counts even if it is disturbed. The results record the numbers of repeated runs and of
 //! disturbed runs that count ([`repeat_while_disturbed`]).
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::options::Options;
 use crate::peers::{Program, Programs};
 use crate::results::{Run, SectionResults};
 
-/// Largest number of repeats of a disturbed run.
+/// How often a disturbed run is repeated at most.
 const REPEATS: usize = 2;
 /// Pause before a repeat.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -63,7 +63,7 @@ impl Section {
         Section::Multi,
     ];
 
-    /// Returns the section's name (on the command line, and of its file in `results/`), its title
+    /// Returns the section's name (on the command line, and for the file in `results/`), its title
     /// on the page, and the time in minutes after which it drops rounds.
     fn words(self) -> (&'static str, &'static str, u64) {
         match self {
@@ -108,8 +108,8 @@ impl Section {
         Duration::from_secs(60 * self.words().2)
     }
 
-    /// Whether programs of the section need the kernel's reports of the start and the end of
-    /// processes, as the daemon does.
+    /// Whether programs of the section need the kernel to report when processes start and end, as
+    /// the daemon does.
     pub(crate) fn runs_daemon(self) -> bool {
         matches!(self, Section::Processes | Section::Assign | Section::Sched)
     }

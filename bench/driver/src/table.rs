@@ -24,7 +24,7 @@ pub(crate) fn format_value(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |value| format!("{value:.digits$}"))
 }
 
-/// A column of a table of cells.
+/// A column in a table of cells.
 pub(crate) struct Column<'a> {
     head: &'a str,
     show: Box<dyn Fn(&Cell) -> String + 'a>,

@@ -1,12 +1,12 @@
-//! Work conservation: the wait of a ready task while one of two workers idles and the other worker
-//! computes.
+//! Work conservation: how long a ready task waits while one of two workers idles and the other
+//! worker computes.
 //!
-//! In each iteration one task, the *neighbour*, gets the *other* task to wait on the neighbour's
-//! worker: it spawns the other task and sleeps, so that both workers park, and repeats that, at
-//! most 20 times, until both tasks were polled last by the same thread. The neighbour then makes
-//! the other task ready and computes for [`COMPUTE`] without yielding. The measured time is that
-//! from spawn, wake, deadline or write until the other task runs. Neighbours are fresh tasks, so a
-//! runtime cannot have learnt the length of their polls.
+//! In each iteration one task, the *neighbour*, makes the *other* task wait on the neighbour's
+//! worker: the neighbour spawns the other task and sleeps, so that both workers park. It repeats
+//! these steps, at most 20 times, until both tasks were last polled by the same thread. The
+//! neighbour then makes the other task ready and computes for [`COMPUTE`] without yielding. The
+//! measured time lasts from the spawn, wake, deadline or write until the other task runs.
+//! Neighbours are fresh tasks, so a runtime cannot have learnt the length of their polls.
 //!
 //! Prints a line for each kind, with all samples in ns:
 //! `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
@@ -31,7 +31,7 @@ pub const TIMER: Duration = Duration::from_millis(10);
 /// Computing time of the neighbour after which the byte is written.
 pub const WRITE: Duration = Duration::from_millis(5);
 
-/// Interface of a runtime with two workers. Every function is called from inside it.
+/// Interface of a runtime with two workers. Every function is called from inside the runtime.
 pub trait Conserve: 'static {
     /// Starts a neighbour.
     fn spawn<F: Future<Output = ()> + Send + 'static>(future: F);
@@ -161,7 +161,7 @@ impl Other {
 enum Release {
     /// Gives each of these tasks its token.
     Fill(Vec<Arc<Other>>),
-    /// Does nothing: the timer of the task becomes due.
+    /// Does nothing, because the timer of the task becomes due.
     Due,
     /// Writes to the socket, after [`WRITE`] and from another thread.
     Write(Arc<Other>, UnixStream),

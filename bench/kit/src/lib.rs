@@ -1,6 +1,7 @@
-//! Common part of the peers of the benchmarks, so that servers differ by their runtime alone: the
-//! command line and the listening socket (`server`), the harnesses of the microbenchmarks (`micro`;
-//! with two workers, `conserve` and `multi`), and the work on files (`files`).
+//! Common part of the benchmarks' *peers*: the same programs on other runtimes, with which Upshift
+//! is compared. They differ by their runtime alone, because they share the command line and the
+//! listening socket (`server`), the harnesses of the microbenchmarks (`micro`; with two workers,
+//! `conserve` and `multi`), and the work on files (`files`).
 //!
 //! The crate depends on no runtime. `upshift-load` parses matrix frames and page requests, as in
 //! Upshift's own server.

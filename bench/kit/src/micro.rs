@@ -71,7 +71,7 @@ pub fn parse_part(variants: &[&'static str]) -> (Part, String) {
 /// Measures every figure of one thread. The process must be pinned to one CPU, and this future must
 /// be the main task of the runtime.
 ///
-/// The memory figure comes last and leaves a million tasks behind: exit the process afterwards.
+/// The memory figure comes last and leaves a million tasks behind, so exit the process afterwards.
 pub async fn one_thread<H: Host>(peer: &str) {
     let mut samples = Samples::new(peer, "spawn-join", 100_000);
     while samples.next() {
@@ -142,8 +142,8 @@ pub async fn one_thread<H: Host>(peer: &str) {
     print_figure("bytes-per-task", peer, &mut [each]);
 }
 
-/// Measures the wake of a parked runtime from another thread, per hop: a token goes to and fro
-/// between two threads, on CPU 0 and on CPU 1, each in its own runtime.
+/// Measures how long it takes to wake a parked runtime from another thread, per hop: a token goes
+/// to and fro between two threads, on CPU 0 and on CPU 1, each in its own runtime.
 ///
 /// `block_on` runs a future to its end on a fresh runtime of the calling thread.
 pub fn two_threads(peer: &str, block_on: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Sync) {
@@ -172,8 +172,8 @@ pub fn two_threads(peer: &str, block_on: impl Fn(Pin<Box<dyn Future<Output = ()>
 /// Binds this thread, and the threads that it will start, to one CPU. Without permission the thread
 /// runs on any CPU.
 fn pin_to(cpu: usize) {
-    // SAFETY: an all-zero cpu_set_t is an empty set; `cpu` is below its 1024 bits; the call only
-    // reads the set.
+    // SAFETY: an all-zero cpu_set_t is a valid empty set, and `cpu` is below its 1024 bits. The
+    // pointer is valid, because the call only reads this local.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -277,8 +277,8 @@ impl Future for Yield {
 }
 
 /// A task of three words that waits for an event that never occurs. It holds its waker, as a task
-/// that waits for I/O does: otherwise a runtime may detect that nothing can wake the task, and free
-/// it.
+/// that waits for I/O does, because otherwise a runtime may detect that nothing can wake the task,
+/// and free it.
 #[derive(Default)]
 struct Idle {
     waker: Option<Waker>,

@@ -3,7 +3,7 @@
 //!
 //! A thread outside the runtime drives the workloads. The measured time ends in the last task, not
 //! when that thread is woken. A figure is the median of 7 samples after a discarded first sample,
-//! in ns per operation; a sample consists of several runs.
+//! in ns per operation. A sample consists of several runs.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,18 +18,19 @@ const SPAWNS: usize = 10_000;
 /// yields.
 const BUSY_TASKS: usize = 4;
 const BUSY_POLL: Duration = Duration::from_micros(10);
-/// Number of yielding tasks, and of yields of each.
+/// Number of yielding tasks, and number of yields by each of them.
 const YIELDS: (usize, usize) = (200, 1_000);
 /// Number of pairs of tasks that exchange a ping and a pong concurrently.
 const PINGS: usize = 1_000;
 /// Number of tasks in a chain, each of which spawns the next.
 const CHAIN: usize = 1_000;
-/// Number of senders of one channel, messages of each, and capacity of the channel.
+/// Number of senders of one channel, number of messages from each, and capacity of the channel.
 const SENDERS: (usize, usize, usize) = (10, 1_000, 100);
 /// Time within which the workers park.
 const SETTLE: Duration = Duration::from_millis(1);
 
-/// Interface of a runtime with two workers. Its channels are of the kind that its users choose.
+/// Interface of a runtime with two workers. The channels are of the kind that users of the runtime
+/// choose.
 pub trait Multi: Sized + 'static {
     /// A sender of a channel with several senders.
     type Sender: Clone + Send + 'static;

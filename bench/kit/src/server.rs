@@ -1,8 +1,10 @@
-//! Command line and listening socket of a peer server.
+//! Command line and listening socket of a *peer server*: a server on another runtime, with which a
+//! benchmark compares Upshift.
 //!
-//! `peer-NAME WORK [--variant V] [--workers N] [--listen ADDR]`, where WORK is plaintext, matrix or
-//! another word of the peer. The server prints `listening on ADDR` as its first line and serves
-//! until SIGTERM, whose default action ends it. `main` calls these functions once.
+//! `peer-NAME WORK [--variant V] [--workers N] [--listen ADDR]`, where WORK selects the service:
+//! plaintext, matrix or another one that this server offers. The server prints `listening on ADDR`
+//! as its first line and serves until SIGTERM, whose default action ends it. Call each function
+//! once, from `main`.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -12,13 +14,14 @@ use clap::{Arg, value_parser};
 
 use crate::words;
 
-/// Bound of the two queues of a connection of the matrix server, in frames.
+/// Capacity, in frames, of each of the two queues that a connection to the matrix server has.
 pub const QUEUE_CAPACITY: usize = 16;
 
-/// Size of the buffer of one read, in bytes.
+/// Size of the buffer for one read, in bytes.
 pub const READ_BYTES: usize = 8 * 1024;
 
-/// Length of the queue of unaccepted connections: more than the largest number of clients measured.
+/// Length of the queue of unaccepted connections, which exceeds the largest number of clients in a
+/// benchmark.
 const BACKLOG: i32 = 1024;
 
 /// Service of a peer server.
@@ -35,9 +38,9 @@ pub enum Work {
 pub struct Args<W = Work> {
     /// Selected service.
     pub work: W,
-    /// Variant of the runtime, as the peer names it; defaults to the first offered name.
+    /// Variant of the runtime, as the server names it; defaults to the first name that is offered.
     pub variant: String,
-    /// Threads that run tasks, for peers that support several; 1 by default.
+    /// Threads that run tasks, for servers that support several; 1 by default.
     pub workers: usize,
     /// Address to listen on; port 0 picks a free port.
     pub address: SocketAddr,
@@ -74,15 +77,17 @@ pub fn parse_args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static
     }
 }
 
-/// Binds the socket, with a backlog for all clients of the measurement, and announces its address.
+/// Binds the socket, with a backlog large enough for all clients of a benchmark, and announces its
+/// address.
 ///
 /// # Errors
 ///
 /// The address is not available, or standard output is closed.
 pub fn listen<W>(args: &Args<W>) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(args.address)?;
-    // SAFETY: listen() takes no pointers; the descriptor is open. A second call only changes the
-    // length of the queue.
+    // SAFETY: `listen` takes no pointers, so it has no requirements on memory; `listener` keeps the
+    // descriptor open. On a socket that is listening already, the call only changes the length of
+    // the queue.
     if unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) } != 0 {
         return Err(io::Error::last_os_error());
     }

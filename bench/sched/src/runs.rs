@@ -262,8 +262,8 @@ pub(crate) fn turns(
     Ok(())
 }
 
-/// Returns the shares of the running time in which a process ran that was not in front: outside of
-/// open intervals, and inside them.
+/// Returns the shares of the running time in which a process ran although it was not in front:
+/// outside of open intervals, and inside them.
 fn out_of_turn(run: &Run) -> (f64, f64) {
     let (mut closed, mut open, mut all) = (0, 0, 0);
     // Times recorded after the last turn belong to no turn.
@@ -333,7 +333,8 @@ pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -
     let slice = Duration::from_millis(5);
     bystander.begin();
     let policy = Box::new(RoundRobin::new(slice.as_nanos() as u64));
-    // The kernel throttles real-time threads by the second, so a shorter run would not show it.
+    // The kernel throttles real-time threads by the second, so a shorter run would not show the
+    // throttling.
     let run = run(
         contender,
         cpu,

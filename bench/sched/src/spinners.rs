@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-/// Largest number of stretches, uninterrupted periods of running, that are recorded per process.
+/// Largest number of stretches that are recorded per process. A *stretch* is a period in which the
+/// process ran without interruption.
 const ROOM: usize = 60_000;
 /// Gap between two reads of the clock, in ns, above which a spinner counts as interrupted.
 const PAUSE: u64 = 4_000;
 /// Largest lifetime of a spinning process, in s.
 const LIFE: u32 = 120;
 
-/// Returns the last CPU that this process may use: the first has most of the interrupts.
+/// Returns the last CPU that this process may use, because the first one has most of the
+/// interrupts.
 pub(crate) fn last_cpu() -> io::Result<usize> {
     let allowed = Kernel.sched_getaffinity(0)?;
     allowed.iter().last().ok_or(io::Error::other("no CPU"))
@@ -31,7 +33,7 @@ pub(crate) fn read(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the call only writes `time`, a local.
+    // SAFETY: the pointer is valid, because the call only writes `time`, a local.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -82,7 +84,8 @@ impl Spinner {
         }
         let page: *mut Page = page.cast();
         let only = CpuSet::only(cpu).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: the child only makes system calls, and only touches its locals and the page.
+        // SAFETY: after a fork, the child may not rely on locks of other threads. It only makes
+        // system calls, and only touches its locals and the page.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => Err(io::Error::last_os_error()),
@@ -94,7 +97,8 @@ impl Spinner {
                 }
                 // A child that cannot be pinned is measured anyway, with poor figures.
                 let _ = Kernel.sched_setaffinity(0, &only);
-                // SAFETY: the page is mapped, and zeroes are valid.
+                // SAFETY: the reference is valid, because the page stays mapped and zeroes are a
+                // valid `Page`.
                 spin(unsafe { &*page })
             }
             pid => Ok(Spinner { pid, page }),
@@ -102,7 +106,8 @@ impl Spinner {
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: the page is mapped until the drop; all words are atomic.
+        // SAFETY: the reference is valid, because the page stays mapped until the drop. The child
+        // may write at the same time, because all words are atomic.
         unsafe { &*self.page }
     }
 
@@ -137,7 +142,8 @@ impl Spinner {
 
 impl Drop for Spinner {
     fn drop(&mut self) {
-        // SAFETY: `pid` is a child of this process; nothing else uses the mapping afterwards.
+        // SAFETY: `pid` is a child of this process that has not been reaped. Nothing uses the
+        // mapping afterwards.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);

@@ -16,7 +16,7 @@ fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
     let parameter = libc::sched_param {
         sched_priority: priority,
     };
-    // SAFETY: the call only reads `parameter`, an initialized local.
+    // SAFETY: the pointer is valid, because the call only reads `parameter`, an initialized local.
     match unsafe { libc::sched_setscheduler(pid, policy, &raw const parameter) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

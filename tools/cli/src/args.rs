@@ -1,4 +1,4 @@
-//! The command line: the subcommands, composed of the flags of each.
+//! The command line: the subcommands, each composed of its flags.
 //!
 //! The modules named `args` only describe flags; they open and start nothing. The parsers of
 //! [`crate::values`] check every value, so the fields of these structs are in range.

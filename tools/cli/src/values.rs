@@ -191,7 +191,7 @@ pub(crate) fn nice(text: &str) -> Result<i32, String> {
     }
 }
 
-/// Parses the number of a part of the demo.
+/// Parses the number of a demo part.
 pub(crate) fn part(text: &str) -> Result<u8, String> {
     match text.parse::<u8>() {
         Ok(n) if (1..=3).contains(&n) => Ok(n),

@@ -110,8 +110,8 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
 
 #[test]
 fn without_a_runtime_the_demo_fails_before_any_measurement() {
-    // Descriptors for the standard streams and, one at a time, for the libraries at start: none is
-    // left for a runtime.
+    // Descriptors for the standard streams and, one at a time, for the libraries at start, so that
+    // none is left for a runtime.
     let output = Command::new("sh")
         .args([
             "-c",

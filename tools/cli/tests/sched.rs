@@ -66,7 +66,7 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
     let cpus: Vec<String> = (Kernel.sched_getaffinity(0).unwrap().iter())
         .map(|cpu| cpu.to_string())
         .collect();
-    // This thread is elevated above the scheduler, or the test would wait as well.
+    // This thread is elevated above the scheduler, because otherwise the test would wait as well.
     let elevator = Elevator::builder().build().unwrap();
     let _above = elevator.elevate_current(Priority::of::<47>()).unwrap();
     let wait_until = |condition: &dyn Fn() -> bool| {

@@ -237,7 +237,7 @@ fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
 fn spin_replies_come_in_the_order_of_completion() {
     let server = spin_server();
     let mut stream = connect(&server);
-    // All requests are present at once: urgent requests are served first, regardless of arrival.
+    // All requests are present at once, so urgent requests are served first, regardless of arrival.
     let requests = [
         spin(3_000_000, 40, 1),
         spin(1_000, 40, 2),
@@ -334,7 +334,7 @@ fn a_client_that_never_reads_holds_back_only_itself() {
     deaf.set_write_timeout(Some(Duration::from_millis(300)))
         .unwrap();
     let many = spin(0, 0, 7).repeat(4096);
-    // The socket buffers and 256 requests; far below this number.
+    // The socket buffers and the 256 requests in progress hold far less than this.
     let blocked = (0..1000).any(|_| deaf.write_all(&many).is_err());
     assert!(blocked, "the server swallowed 98 MB");
     let mut stream = connect(&server);

@@ -231,7 +231,7 @@ fn root_observes_the_process_of_another_user() {
     let mut line = String::new();
     let out = child.stdout.take().unwrap();
     BufReader::new(out).read_line(&mut line).unwrap();
-    // Another user's socket carries the pid of a process of root.
+    // Another user's socket carries the pid of a process that belongs to root.
     let lie = theirs.join(format!("{}.sock", std::process::id()));
     let _liar = UnixListener::bind(&lie).unwrap();
     let server = Server {

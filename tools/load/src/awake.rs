@@ -1,8 +1,9 @@
-//! Keeps a CPU from halting without delaying other threads there: a thread spins under SCHED_IDLE.
+//! Keeps a CPU from halting without delaying other threads there, by a thread that spins under
+//! SCHED_IDLE.
 //!
 //! An idle virtual CPU halts, and the first wake after that takes tens of µs, which hides the
-//! effects that a study of scheduling measures. The thread runs only when no other thread wants the
-//! CPU. Reports of measurements with such a thread must say so.
+//! effects that a study of scheduling measures. The spinning thread runs only when no other thread
+//! wants the CPU. Reports of measurements with such a thread must say so.
 
 use crate::os;
 use std::io;
@@ -57,7 +58,7 @@ impl Awake {
             .spawn(move || {
                 let prepared = os::pin(cpu).and_then(|()| policy());
                 let go = prepared.is_ok();
-                // The receiver waits below.
+                // The receiver still exists, because it waits below.
                 let _ = sender.send(prepared);
                 if go {
                     own.spin();
@@ -83,7 +84,8 @@ impl State {
     fn spin(&self) {
         let mut x = 1u64;
         while !self.stop.load(Ordering::Relaxed) {
-            // No pause instruction: hypervisors may take it for a reason to halt the CPU.
+            // There is no pause instruction, because hypervisors may halt the CPU at such an
+            // instruction.
             for _ in 0..ITERATIONS_PER_CHECK {
                 x = std::hint::black_box(x.wrapping_mul(3));
             }

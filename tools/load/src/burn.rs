@@ -102,7 +102,7 @@ mod tests {
             let best = (0..5).map(|_| measure(burner.iterations(ns)));
             best.fold(f64::INFINITY, f64::min)
         });
-        // The long burn asks for 20 times as much.
+        // The long burn takes 20 times the CPU time of the short one.
         assert!(long > 5.0 * short, "{short} {long}");
     }
 

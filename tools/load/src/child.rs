@@ -2,8 +2,9 @@
 //!
 //! A [`Child`] hands out the output of its program line by line, and always reads to the end, so
 //! that a program that prints more than its reader takes never blocks on a full pipe. No child
-//! outlives its parent: dropping the handle ends it, and the kernel kills it (`PR_SET_PDEATHSIG`)
-//! when the thread that started it ends. Start children from a thread that outlives them.
+//! outlives its parent, because dropping the handle ends the child, and the kernel kills the child
+//! (`PR_SET_PDEATHSIG`) when the thread that started it ends. Start children from a thread that
+//! outlives them.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
@@ -52,7 +53,7 @@ impl Child {
                 .into_iter()
                 .flat_map(|pipe| BufReader::new(pipe).lines());
             for line in lines.map_while(Result::ok) {
-                // The handle may be gone; the output is read all the same.
+                // The handle may be gone, but the output is read all the same.
                 let _ = sender.send(line);
             }
         });

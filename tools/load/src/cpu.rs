@@ -1,9 +1,9 @@
 //! CPU time of a process over a window, split into user and system time.
 //!
-//! The total is exact: it is the scheduler's own runtime of all threads of the process, including
-//! ended threads, read from the CPU clock of the process in one system call. The kernel samples the
-//! split of user and system time at ticks, so the split is an estimate that needs about a second of
-//! busy time to be accurate to a few per cent.
+//! The total is exact, because it is the run time that the scheduler itself records for all threads
+//! of the process, including ended threads. One system call reads it from the CPU clock of the
+//! process. The kernel samples the split of user and system time at ticks, so the split is an
+//! estimate that needs about a second of busy time to be accurate to a few per cent.
 //!
 //! A reading costs one system call and one small file, for any number of threads. The per-thread
 //! files (`task/*/schedstat`) contain the same total but lose ended threads and take milliseconds

@@ -43,7 +43,7 @@ impl Frames {
     /// all bytes and returns `None`.
     ///
     /// # Errors
-    /// Fails if the length is not that of a frame: no later byte can be interpreted.
+    /// Fails if the length is not that of a frame; then no later byte can be interpreted.
     pub fn next(&mut self, chunk: &mut &[u8]) -> Result<Option<Frame>, FrameError> {
         if self.head_len < HEADER {
             let part = take(chunk, HEADER - self.head_len);

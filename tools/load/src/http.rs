@@ -1,11 +1,11 @@
 //! The plaintext service over HTTP/1.1 and HTTP/1.0: reply bytes and a request scanner that all
 //! servers share.
 //!
-//! [`answer`] turns received bytes into reply bytes. It is a pure function of its input: the caller
-//! passes an incomplete request again, with the bytes that follow. It allocates only when `out`
-//! must grow. A request with a few headers costs about 100 ns, nearly all of it in `httparse`. No
-//! request is recognised by comparing it with an earlier request: other servers under the same load
-//! parse each request, and so does this scanner.
+//! [`answer`] turns received bytes into reply bytes. It is a pure function of its input, so the
+//! caller passes an incomplete request again, with the bytes that follow. It allocates only when
+//! `out` must grow. A request with a few headers costs about 100 ns, nearly all of it in
+//! `httparse`. No request is recognised by comparing it with an earlier request, because other
+//! servers under the same load parse each request, too.
 //!
 //! The service is minimal: GET and HEAD of any path give the same text; the `Host` header is not
 //! required; a request with a body is refused, because its bytes would be taken for the next
@@ -18,8 +18,8 @@ use std::mem::MaybeUninit;
 pub const REPLY: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!";
 
-/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`: such clients expect the
-/// header in the reply.
+/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`, because such clients
+/// expect the header in the reply.
 pub const REPLY_KEEP_ALIVE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
     Content-Length: 13\r\nConnection: keep-alive\r\n\r\nHello, World!";
 
@@ -55,8 +55,8 @@ pub struct Scan {
     /// Number of bytes at the front of the input that were processed; keep the rest and append to
     /// it.
     pub consumed: usize,
-    /// Set if the connection must be closed after the replies: the client asked for it, or its
-    /// bytes are malformed.
+    /// Set if the connection must be closed after the replies, because the client asked for that or
+    /// its bytes are malformed.
     pub close: bool,
 }
 

@@ -159,8 +159,8 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
     }
 }
 
-/// Raises the soft limit of open files to the hard limit. A failure is ignored: running out of
-/// descriptors is reported where it happens.
+/// Raises the soft limit of open files to the hard limit. A failure is ignored, because running out
+/// of descriptors is reported where it happens.
 pub fn raise_file_limit() {
     let _ = os::raise_open_files(u64::MAX);
 }

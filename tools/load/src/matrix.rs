@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-/// Number of bytes of a frame before its payload.
+/// Number of bytes that precede the payload in a frame.
 pub const HEADER: usize = 4;
 
 /// Largest order that is accepted: a payload of 8 MiB.
@@ -57,12 +57,12 @@ impl From<FrameError> for std::io::Error {
     }
 }
 
-/// Returns the number of bytes of the payload of a matrix of order `n`.
+/// Returns the size in bytes of the payload for a matrix of order `n`.
 pub const fn payload_len(n: usize) -> usize {
     8 * n * n
 }
 
-/// Returns the order n of a payload of `byte_len` bytes.
+/// Returns the order n for a payload of `byte_len` bytes.
 ///
 /// # Errors
 ///
@@ -93,7 +93,7 @@ pub fn order(byte_len: u32) -> Result<usize, FrameError> {
 ///
 /// # Panics
 ///
-/// If `n` is 0 or above [`MAX_N`], or `payload` is not 8·n·n bytes long: take `n` from [`order`].
+/// If `n` is 0 or above [`MAX_N`], or `payload` is not 8·n·n bytes long. Take `n` from [`order`].
 pub fn square(payload: &[u8], n: usize, out: &mut Vec<u8>) {
     assert!((1..=MAX_N).contains(&n), "order {n} is out of 1..={MAX_N}");
     assert_eq!(payload.len(), payload_len(n), "payload of order {n}");
@@ -103,7 +103,8 @@ pub fn square(payload: &[u8], n: usize, out: &mut Vec<u8>) {
     out.resize(start + payload.len(), 0);
     let (cells, _) = payload.as_chunks::<8>();
     let (product, _) = out[start..].as_chunks_mut::<8>();
-    // A short row of sums for short rows: clearing 8 KiB would cost more than a product of order 8.
+    // A short row of sums for short rows, because clearing 8 KiB would cost more than a product of
+    // order 8.
     if n <= 32 {
         rows::<32>(cells, n, product);
     } else {
@@ -130,7 +131,7 @@ fn rows<const W: usize>(cells: &[[u8; 8]], n: usize, product: &mut [[u8; 8]]) {
     }
 }
 
-/// Creates a request frame of order `n` with numbers drawn from `seed`: equal arguments give equal
+/// Creates a request frame of order `n` with numbers drawn from `seed`. Equal arguments give equal
 /// bytes.
 ///
 /// # Panics

@@ -2,7 +2,8 @@
 //! CPU clocks, and the preparation of a child before it runs.
 //!
 //! This is the only module of the crate with `unsafe`. Each function is one system call, or two on
-//! old kernels.
+//! old kernels. The calls require only that pointers are valid until they return: in the SAFETY
+//! comments, a *live local* is a variable that exists for the whole call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -54,7 +55,7 @@ impl Epoll {
             u64: token,
         };
         let source = source.as_fd().as_raw_fd();
-        // SAFETY: both descriptors are open for the call, `event` is a live local.
+        // SAFETY: both descriptors are open for the call; `event` is a live local.
         check(unsafe {
             libc::epoll_ctl(
                 self.fd.as_raw_fd(),
@@ -96,8 +97,8 @@ impl Epoll {
                 result => return result,
             }
         }
-        // The time-out is rounded down: an early return only costs another iteration, a late return
-        // misses a send time.
+        // The time-out is rounded down, because an early return only costs another iteration,
+        // whereas a late return misses a send time.
         let millis = timeout.as_millis().min(1000) as libc::c_int;
         // SAFETY: `events` has room for `room` entries and lives in `self`.
         let n = unsafe { libc::epoll_wait(fd, events, room, millis) };
@@ -158,7 +159,8 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     set_affinity(&[cpu]).map_err(invalid)
 }
 
-/// Binds the calling thread to `cpus`. Does not allocate: it also runs between fork and exec.
+/// Binds the calling thread to `cpus`. Does not allocate, because it also runs between fork and
+/// exec.
 pub(crate) fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -188,8 +190,8 @@ pub(crate) fn affinity() -> io::Result<Vec<usize>> {
 
 /// Binds the program of `command` to CPU `cpu`, before it runs.
 pub(crate) fn pin_program(command: &mut Command, cpu: usize) {
-    // SAFETY: the closure runs between fork and exec; it makes one system call and touches only its
-    // own stack.
+    // SAFETY: the closure runs between fork and exec, where it may neither allocate nor lock. It
+    // makes one system call and touches only its own stack.
     unsafe { command.pre_exec(move || set_affinity(&[cpu])) };
 }
 
@@ -199,15 +201,15 @@ pub(crate) fn die_with_parent(command: &mut Command) {
     let tie = move || {
         // SAFETY: the call takes no pointers.
         check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-        // The parent may have died before the line above; then nothing would kill this process.
+        // The parent may have died before the call above; then nothing would kill this process.
         // SAFETY: the call takes no pointers.
         if unsafe { libc::getppid() } as u32 != parent {
             return Err(io::ErrorKind::NotFound.into());
         }
         Ok(())
     };
-    // SAFETY: the closure runs between fork and exec. It makes two system calls and touches a
-    // captured integer: no allocation, no locks.
+    // SAFETY: the closure runs between fork and exec. There it may neither allocate nor lock: it
+    // makes two system calls and touches a captured integer.
     unsafe { command.pre_exec(tie) };
 }
 
@@ -227,7 +229,7 @@ pub(crate) fn minimize_timer_slack() {
 /// ports are counted per target, as without a bind.
 pub(crate) fn choose_port_on_connect(socket: &impl AsFd) -> io::Result<()> {
     let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open for the call, `on` is a live local of the size given.
+    // SAFETY: the descriptor is open for the call; `on` is a live local of the size given.
     check(unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -268,7 +270,7 @@ pub(crate) fn raise_open_files(needed: u64) -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Returns the exact CPU time of all threads of process `pid`, including ended threads.
+/// Returns the exact CPU time of all threads in process `pid`, including ended threads.
 pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: `clock` is a live local.
@@ -315,7 +317,7 @@ pub(crate) fn thread_cpu() -> io::Result<(Duration, Duration)> {
 }
 
 fn usage(whose: libc::c_int) -> io::Result<(Duration, Duration)> {
-    // SAFETY: an all-zero rusage is valid, it holds integers only.
+    // SAFETY: an all-zero rusage is valid, because it holds only integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is a live local.
     check(unsafe { libc::getrusage(whose, &raw mut usage) })?;
@@ -329,8 +331,8 @@ pub(crate) fn without_real_time(command: &mut Command) {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the closure runs between fork and exec; it makes one system call with a pointer to
-    // its own memory.
+    // SAFETY: the closure runs between fork and exec, where it may neither allocate nor lock. It
+    // makes one system call, with a pointer to its own memory.
     unsafe {
         command.pre_exec(move || check(libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const none)));
     }

@@ -1,4 +1,4 @@
-//! The figures of an [`Outcome`], for the JSON of `upshift load` and the rows of the demo and of
+//! The figures of an [`Outcome`], for the JSON of `upshift load`, and for the rows of the demo and
 //! the benchmarks.
 //!
 //! Times are microseconds, rates are per second.
@@ -63,7 +63,7 @@ pub struct GroupReport {
     pub max: f64,
     /// Open loop: number of requests that were due but had no reply at the end.
     pub unanswered: u64,
-    /// Age of the oldest unanswered request: percentiles are meaningless beyond this age.
+    /// Age of the oldest unanswered request; percentiles are meaningless beyond this age.
     pub oldest_unanswered: f64,
     /// Open loop: delay of the client itself, p99.
     pub send_lag_p99: f64,

@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-/// Number of bytes of a frame.
+/// Number of bytes in a frame.
 pub const FRAME: usize = 24;
 
 /// Longest service time that is accepted, in ns: one minute.
@@ -113,7 +113,7 @@ impl Frames {
     ///
     /// # Errors
     ///
-    /// Fails if the frame is not a request: close the connection.
+    /// Fails if the frame is not a request; then close the connection.
     pub fn next(&mut self, chunk: &mut &[u8]) -> Result<Option<Request>, FrameError> {
         if self.filled == 0
             && let Some((frame, rest)) = chunk.split_first_chunk::<FRAME>()

@@ -93,8 +93,8 @@ fn open_loop_sends_at_its_own_rate_not_at_the_rate_of_the_server() {
     plan.duration = Duration::from_millis(500);
     let outcome = run(&plan).unwrap();
     assert_clean(&outcome);
-    // 500 and 250 sends fall into the measured time; after a halt of the machine, also earlier
-    // replies.
+    // 500 and 250 sends fall into the measured time. After a halt of the machine, replies to
+    // earlier requests fall into it, too.
     for (group, sends) in outcome.groups.iter().zip([500, 250]) {
         let seen = group.requests + group.unanswered;
         assert!((sends / 2..=sends * 2).contains(&seen), "{seen}");
@@ -103,8 +103,8 @@ fn open_loop_sends_at_its_own_rate_not_at_the_rate_of_the_server() {
 
 #[test]
 fn open_loop_latency_counts_from_the_intended_time() {
-    // Each request takes 20 ms and is due every 10 ms: the wait grows by 10 ms with each, as it
-    // would for real users.
+    // Each request takes 20 ms, and one is due every 10 ms, so the wait grows by 10 ms with each
+    // request, as it would for real users.
     let addr = misbehaving_server(|mut stream| {
         let mut buffer = [0; 4096];
         while stream.read(&mut buffer).is_ok_and(|n| n > 0) {
@@ -279,8 +279,8 @@ fn invalid_plans_are_refused() {
 
 #[test]
 fn measuring_begins_when_every_connection_is_served() {
-    // The kernel completes connections that the server has not accepted; load on those would be
-    // meaningless.
+    // The kernel completes connections that the server has not accepted; load on such connections
+    // would be meaningless.
     let listener = TcpListener::bind(ANY).unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -29,7 +29,7 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = WIDTH - 26.0;
 const TOP: f64 = 30.0;
 const BASE: f64 = HEIGHT - 48.0;
-/// Height of a line of the legend, below the axis.
+/// Height of a line in the legend, below the axis.
 const LEGEND_LINE: f64 = 19.0;
 
 /// The style of a series.
@@ -66,7 +66,7 @@ pub struct Plot {
     title: String,
     x: (String, Kind),
     y: (String, Kind),
-    /// Names of the groups of a bar plot, empty otherwise.
+    /// Names of the groups in a bar plot; empty in other plots.
     groups: Vec<String>,
     /// Series in the order in which they are drawn.
     pub series: Vec<Series>,

@@ -1,6 +1,6 @@
 //! Axes: the places of values on a line, and the values of the ticks.
 //!
-//! Every result is finite for every input: an empty range is widened, and a value without a
+//! Every result is finite for every input, because an empty range is widened and a value without a
 //! logarithm is moved to the lower end.
 
 use std::f64::consts::LOG10_2;

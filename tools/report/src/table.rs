@@ -1,7 +1,7 @@
 //! Tables: text as wide as the terminal and at most [`MAX_WIDTH`] columns, Markdown, HTML.
 //!
 //! A column of words is aligned left, a column of figures right. Where the terminal is narrow,
-//! optional columns are left out, the last first. Width counts characters: cells use only
+//! optional columns are left out, the last first. Width counts characters, since cells use only
 //! characters that take one column of a terminal.
 
 use std::fmt;
@@ -14,7 +14,7 @@ pub const MAX_WIDTH: usize = 100;
 /// Narrowest terminal that lines are fitted to.
 const MIN_WIDTH: usize = 60;
 
-/// Returns the number of columns of the terminal, at most [`MAX_WIDTH`]; [`MAX_WIDTH`] if standard
+/// Returns the width of the terminal in columns, at most [`MAX_WIDTH`]; [`MAX_WIDTH`] if standard
 /// output is not a terminal.
 #[must_use]
 pub fn terminal_width() -> usize {

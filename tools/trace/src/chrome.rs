@@ -11,9 +11,10 @@
 //! the spawn site of its coroutine; its category is its level, and its colour (in
 //! `chrome://tracing`) is shared by eight adjacent levels.
 //!
-//! Begins and ends are balanced on each track for any events. A poll that was under way when the
-//! recording began starts with it; a poll that is under way at the end ends with it; after a lost
-//! end, the next begin ends the open poll.
+//! Begin and end entries are balanced on each track, even if events were lost. A poll that was
+//! under way when the recording began is shown from the start of the recording. A poll that is
+//! under way when the recording ends is shown until its end. If the end of a poll was lost, the
+//! next poll on that track closes it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,7 +36,7 @@ const COLOURS: [&str; 8] = [
     "grey",
 ];
 
-/// Writes a text as the inside of a JSON string.
+/// Writes a text as the contents of a JSON string, without the quotes.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -66,11 +67,11 @@ impl fmt::Display for Micros {
 /// The open entries on the track of a vCPU.
 #[derive(Clone, Copy, Default)]
 struct Track {
-    /// Set once an event of the vCPU was seen.
+    /// Set once the vCPU has acted in an event.
     known: bool,
     is_awake: bool,
-    /// Set from the beginning of the recording until a poll is seen: a poll may have been under way
-    /// then.
+    /// Set until the vCPU's first poll is seen, if the vCPU was awake when the recording began,
+    /// because a poll may have been under way at that time.
     is_unknown: bool,
     poll: Option<CoroutineId>,
 }
@@ -120,15 +121,16 @@ impl<W: Write> Writer<W> {
         let Some(Event { vcpu, kind, .. }) = event.checked() else {
             return Ok(());
         };
-        // A late event does not break the nesting.
+        // Moves a late event forward, so that times never decrease.
         let at = event.at.max(self.last);
         self.last = at;
         self.ensure_vcpu(vcpu)?;
-        // The vCPU whose thread acted was awake before, except at the end of a wait.
+        // Finds the vCPU whose thread acted, and whether that vCPU must have been awake before.
+        // Only `Unparked` starts from sleep.
         let (actor, was_awake) = match kind {
             EventKind::Unparked => (Some(vcpu), false),
             EventKind::Parked | EventKind::Arrived(_) => (Some(vcpu), true),
-            // Another thread takes a poll from the vCPU.
+            // Another thread reports this step, but the step ends a poll of this vCPU.
             EventKind::Coroutine(Step::Suspended, _) => (Some(vcpu), true),
             EventKind::Coroutine(_, coroutine) => (coroutine.by, true),
         };
@@ -304,7 +306,7 @@ impl<W: Write> Writer<W> {
             return self.instant(at, coroutine, "wake", site, vcpu);
         };
         if self.tracks[by as usize].is_awake {
-            // An arrow begins in the entry that is open there.
+            // An arrow begins in the open entry on the waker's track.
             self.arrows += 1;
             let arrow = self.arrows;
             self.begin(at, by, 's', "wake")?;

@@ -16,7 +16,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns the event, unless its vCPU is impossible: timelines come from other processes and
+    /// Returns the event, unless its vCPU is impossible. Timelines come from other processes and
     /// are not trusted.
     pub(crate) fn checked(self) -> Option<Event> {
         let exists = |vcpu: &u32| (*vcpu as usize) < MAX_VCPUS;

@@ -1,15 +1,15 @@
 //! [`Text`]: counters, gauges and histograms in the text format of Prometheus (version 0.0.4).
 //!
-//! One writer for the runtime, the server and the daemon. Every name begins with `upshift_`; a name
-//! that ends in `_total` is a counter. The caller gives each family once, with all its samples, and
-//! times in seconds.
+//! The runtime, the server and the daemon share this writer. Every name begins with `upshift_`; a
+//! name that ends in `_total` is a counter. The caller writes each family once, with all its
+//! samples, and gives times in seconds.
 
 use std::fmt::{self, Display, Write};
 
 /// Value of the `Content-Type` field of an answer.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes families of samples, one after the other. Allocates the name of each.
+/// Writes families of samples, one after the other. Allocates the name of each family.
 ///
 /// ```
 /// use upshift_trace::prometheus::Text;

@@ -1,7 +1,8 @@
 //! Converts events to spans of time in which a coroutine is in one state or a vCPU is awake.
 //!
-//! A span that was under way when the recording began starts with it, and a span that is under way
-//! at the end ends with it. The conversion is O(events), with a hash look-up for each event.
+//! A span that was under way when the recording began starts with the recording. A span that is
+//! under way when the recording ends lasts until that end. The conversion is O(events), with a hash
+//! look-up for each event.
 
 use std::collections::HashMap;
 
@@ -81,8 +82,8 @@ impl Spans {
 struct Builder {
     spans: Spans,
     open: HashMap<CoroutineId, Span>,
-    /// Time since which each vCPU is awake. The inner `None`: the vCPU waits. The outer `None`: its
-    /// state is unknown.
+    /// Time since which each vCPU is awake. The inner `None` means that the vCPU waits, the outer
+    /// `None` that its state is unknown.
     vcpus: Vec<Option<Option<u64>>>,
 }
 

@@ -15,7 +15,8 @@ pub mod socket_file;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Longest duration, about thirty years: its sum with the time of any clock is a valid time.
+/// Longest duration, about thirty years, so that its sum with the time of any clock is a valid
+/// time.
 const MAX_DURATION: Duration = Duration::from_secs(1_000_000_000);
 
 /// Largest CPU number: far more than a kernel can have, few enough for a list.
@@ -32,7 +33,7 @@ const MAX_CPU: usize = 65_535;
 /// ```
 ///
 /// # Errors
-/// The message names the fault of the text.
+/// The message says what is wrong with the text.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let hint = || {
         format!(
@@ -60,7 +61,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Reads a [`duration`] of at least 1 ns.
 ///
 /// # Errors
-/// The message names the fault of the text.
+/// The message says what is wrong with the text.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err(format!(
@@ -77,7 +78,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 /// ```
 ///
 /// # Errors
-/// The message names the fault of the text.
+/// The message says what is wrong with the text.
 pub fn size(text: &str) -> Result<u64, String> {
     let hint =
         || format!("`{text}` is not a size: write a number of bytes, for example 4096, 16k or 1M");
@@ -99,7 +100,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// ```
 ///
 /// # Errors
-/// The message names the fault of the text.
+/// The message says what is wrong with the text.
 pub fn share(text: &str) -> Result<f64, String> {
     let share = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
@@ -120,7 +121,7 @@ pub fn share(text: &str) -> Result<f64, String> {
 /// ```
 ///
 /// # Errors
-/// The message names the fault of the text.
+/// The message says what is wrong with the text.
 pub fn cpus(text: &str) -> Result<Vec<usize>, String> {
     let ranges: Option<Vec<_>> = text.trim().split(',').map(range).collect();
     match ranges {

@@ -1,16 +1,16 @@
 //! [`SocketFile`]: the file of a listening Unix socket, and the directories that lead to it.
 //!
 //! A server with root's rights acts on a path that a configuration names. Two rules keep another
-//! user from redirecting it to a file of root's:
+//! user from redirecting the server to a file that belongs to root:
 //!
 //! * Every directory on the way belongs to root or to this user, and nobody else may write to it
 //!   ([`check_directories`]).
 //! * Owner and mode are changed through a descriptor of the file that was made, never by its name.
 //!
 //! A file that a dead server has left is found by connecting, then removed, then replaced. Another
-//! server may take the same three steps meanwhile, and no system call combines them. So a process
-//! that creates or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]). The
-//! kernel (`flock`) releases the lock when its process ends.
+//! server may take the same three steps at the same time, and no system call combines them. So a
+//! process that creates or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]).
+//! The kernel (`flock`) releases the lock when the process that holds it ends.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -26,7 +26,8 @@ use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Time for which a lock is tried. A server holds a lock for a few system calls, or for its life.
+/// Time limit for acquiring a lock. A server holds a lock either for a few system calls or for as
+/// long as it runs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The file of a listening socket. The file is removed on drop, unless its name then refers to
@@ -34,15 +35,16 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Path descriptor: until it is closed, no other file has the same inode.
+    /// Path descriptor. Until it is closed, no other file has the same inode.
     file: File,
-    /// Set if the lock is taken to remove the file; otherwise the caller holds it all the time.
+    /// Set if the drop must take the lock to remove the file; otherwise the caller holds the lock
+    /// all the time.
     locks: bool,
 }
 
 impl SocketFile {
-    /// Takes the file of a socket that was just bound to `path`. The caller holds its lock for
-    /// as long as the value lives.
+    /// Takes the file of a socket that was just bound to `path`. The caller holds the lock of
+    /// `path` for as long as the value lives.
     ///
     /// # Errors
     /// Errors of the kernel, or an error if the file is not a socket.
@@ -79,8 +81,8 @@ impl SocketFile {
     /// # Errors
     /// Errors of the kernel.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        // The link of an open descriptor leads to its file, even if the name refers to another
-        // file. `fchmod` refuses a path descriptor.
+        // The mode is set through the descriptor's link in `/proc`, because `fchmod` refuses a path
+        // descriptor. The link leads to the opened file, even if the name refers to another file.
         let opened = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         fs::set_permissions(opened, Permissions::from_mode(mode))
     }
@@ -88,7 +90,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Without the lock the file stays: the next server removes it.
+        // Without the lock the file stays, and the next server removes it.
         let lock = self.locks.then(|| Lock::acquire(&self.path));
         if !matches!(lock, Some(Err(_))) && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
@@ -104,7 +106,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of `socket`, within two seconds. Its file contains the id of this process.
+    /// Takes the lock of `socket`, within two seconds. The file of the lock contains the id of this
+    /// process.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] if another process holds the lock ([`Lock::holder`]); errors of
@@ -244,10 +247,10 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::
     }
 }
 
-/// Refuses a file that another user could replace: each directory on the way to `path` belongs to
-/// root or to this user and nobody else may write to it. Above the last directory, a directory that
-/// all users may write to is permitted if it is sticky (`/tmp`). Directories that do not exist are
-/// not checked.
+/// Refuses a file that another user could replace. Each directory on the way to `path` must belong
+/// to root or to this user, and nobody else may write to it. Above the last directory, a directory
+/// that all users may write to is permitted if it is sticky (`/tmp`). Directories that do not exist
+/// are not checked.
 ///
 /// # Errors
 /// An error that names the directory that another user may write to; errors of the kernel.
@@ -276,7 +279,7 @@ pub fn check_directories(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The sticky bit: only its owner may rename or remove a file of the directory.
+/// The sticky bit: in such a directory, only the owner of a file may rename or remove the file.
 const STICKY_BIT: u32 = 0o1000;
 /// Writable by the group or by everybody.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -299,8 +302,8 @@ fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Re
     Ok(())
 }
 
-/// Whether the user has no number in this user namespace. In such a namespace the server does not
-/// have root's rights over files of such users, who include the machine's root.
+/// Whether the user has no number in this user namespace. A server in such a namespace lacks root's
+/// rights over the files of such users, who include the machine's root.
 fn is_unmapped(uid: u32) -> bool {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -442,7 +445,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&other).unwrap(), "text");
     }
 
-    /// Only one server listens. The others report that a server listens, and leave its file alone.
+    /// Only one server listens. The other servers report that a server listens, and leave the file
+    /// alone.
     #[test]
     fn one_of_several_concurrent_servers_listens() {
         let folder = Folder::new("race");

@@ -1,6 +1,6 @@
-//! `cargo xtask bench`: builds the command, names the peers that cannot be built here and calls the
-//! benchmark driver; a full run also measures MPI and the kernel. `cargo xtask os`: calls the
-//! runner of the kernel.
+//! `cargo xtask bench`: builds the command, names the peers (the programs to compare with) that
+//! cannot be built here, and calls the benchmark driver; a full run also measures MPI and the
+//! kernel. `cargo xtask os`: calls the runner of the kernel.
 //!
 //! The child inherits the terminal, receives the signals and determines the exit status. No command
 //! has a time limit, since only the user knows how long a measurement may take.
@@ -51,7 +51,7 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns whether the arguments ask for every section at one commit.
+/// Returns whether the arguments select every section at one commit.
 fn is_whole_run(args: &[String]) -> bool {
     let is_partial = |word: &str| word.starts_with("--only") || word.starts_with("--out");
     args.iter().any(|word| word == "--full") && !args.iter().any(|word| is_partial(word))

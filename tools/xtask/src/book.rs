@@ -1,9 +1,9 @@
-//! `cargo xtask book`: the project's pages as one book. The suite shares its checks of links and of
-//! named files.
+//! `cargo xtask book`: the project's pages as one book. The suite runs the same checks of links and
+//! of file names.
 //!
-//! The pages stay in place and link to each other and to sources. For the book they are copied to
-//! target/xtask/book/src in the layout of the repository, without links that leave the book; mdbook
-//! does the rest.
+//! The pages stay in place and link to each other and to sources. For the book the pages are copied
+//! to target/xtask/book/src in the layout of the repository, without links that leave the book;
+//! mdbook does the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,7 +1,7 @@
 //! `cargo xtask confine`: runs a program where io_uring is forbidden, as the default profile of
 //! containers forbids it, and optionally as an ordinary user.
 //!
-//! The process sets the filter on itself: this needs no privileges, cannot be undone, and extends
+//! The process sets the filter on itself, which needs no privileges, cannot be undone, and extends
 //! to all children.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::host;
 
-/// `io_uring_setup`, `io_uring_enter`, `io_uring_register`: the same numbers on all architectures.
+/// `io_uring_setup`, `io_uring_enter` and `io_uring_register`, which have the same numbers on all
+/// architectures.
 const IO_URING: [i64; 3] = [425, 426, 427];
 const EPERM: u32 = 1;
 

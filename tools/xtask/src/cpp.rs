@@ -3,13 +3,13 @@
 //!
 //! The command builds with --release, tests with the compilers found and their sanitizers, installs
 //! into a prefix, and builds a program against the installation with CMake and with pkg-config. The
-//! step does the same with the debug libraries, in two builds rather than four: the first compiler
-//! without sanitizers, the last with them.
+//! step does the same with the debug libraries, in two builds rather than four: it uses the first
+//! compiler without sanitizers, and the last one with them.
 //!
 //! ThreadSanitizer must see both sides of each hand-over, so nightly builds the Rust library,
-//! including `std`, with the sanitizer. Only clang++ can link the result: the runtime of g++ 12
-//! lacks functions that rustc calls. The command does this where both tools are present. The soak
-//! always does, with more cancellations.
+//! including `std`, with the sanitizer. Only clang++ can link the result, because the runtime of
+//! g++ 12 lacks functions that rustc calls. The command runs this build where both tools are
+//! present. The soak always runs it, with more cancellations.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -37,7 +37,7 @@ const COMPILERS: [&[&str]; 2] = [
     ],
 ];
 
-/// Settings of one build of the tests.
+/// Settings for one build of the tests.
 struct Flavour {
     name: String,
     compiler: &'static str,
@@ -213,7 +213,7 @@ impl<'a> Build<'a> {
         for test in TESTS {
             (self.run)(Command::new(folder.join(test)))?;
         }
-        // Machines without io_uring use the readiness driver.
+        // Tests the readiness driver, which machines without io_uring use.
         for test in ["test_io", "test_several"] {
             let mut command = Command::new(folder.join(test));
             command.env("UPSHIFT_DRIVER", "readiness");
@@ -283,8 +283,8 @@ impl<'a> Build<'a> {
     }
 }
 
-/// Returns the folders that may hold the pkg-config file: Debian's library folder contains the
-/// machine's name, other systems' folders do not.
+/// Returns the folders that may hold the pkg-config file. The name of Debian's library folder
+/// contains the machine's name; the names of other systems' folders do not.
 fn pkg_config_path(prefix: &Path) -> String {
     let arch = format!("lib/{}-linux-gnu/pkgconfig", std::env::consts::ARCH);
     let folders = ["lib/pkgconfig", "lib64/pkgconfig", &arch];

@@ -1,5 +1,5 @@
-//! Checks commands on the pages: an example that a page runs exists in the package that the page
-//! names.
+//! Checks the commands on the pages: every example that a page runs must exist in the package that
+//! the page names.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,8 @@ use crate::book::pages_below;
 use crate::layout;
 
 /// Checks that every `cargo run … --example NAME` on a page names the package that contains the
-/// example: without a package, cargo builds the command alone. Returns the number of such commands.
+/// example, because without a package cargo builds only the command. Returns the number of such
+/// commands.
 ///
 /// # Errors
 /// Lists the commands that do not run as printed.

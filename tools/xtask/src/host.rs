@@ -1,4 +1,4 @@
-//! Capabilities of the machine, asked of the kernel rather than guessed from versions.
+//! Capabilities of the machine, determined by asking the kernel rather than guessed from versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};

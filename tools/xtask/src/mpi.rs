@@ -1,8 +1,8 @@
 //! `cargo xtask mpi`, and the suite's steps for mpi/, which is a separate workspace because it
 //! needs an MPI library to build.
 //!
-//! rustfmt receives each package by name: with `--all`, cargo would also format the crates outside
-//! mpi/ that mpi/ depends on.
+//! rustfmt receives each package by name, because with `--all` cargo would also format the crates
+//! outside mpi/ that mpi/ depends on.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

@@ -1,8 +1,8 @@
 //! The suite's steps for kernel/, a separate workspace. All of its packages but the runner target
 //! another machine.
 //!
-//! cargo receives each package by name: with `--all`, it would also format the crates outside
-//! kernel/ that kernel/ depends on.
+//! cargo receives each package by name, because with `--all` it would also format the crates
+//! outside kernel/ that kernel/ depends on.
 
 use std::process::Command;
 

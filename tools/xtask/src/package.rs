@@ -38,7 +38,7 @@ const REQUIRED_FILES: [&str; 10] = [
 ];
 
 /// Script after unpacking: creates the socket's group, which the configuration may name, and
-/// restarts running units of a former version; clients of the daemon join it again.
+/// restarts running units of a former version, after which clients of the daemon join it again.
 const POSTINST: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = configure ]; then
@@ -293,7 +293,7 @@ fn inspect(package: &Path, unpacked: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Compresses a file as Debian's policy demands.
+/// Compresses a file as Debian's policy requires.
 fn gzip(path: &Path) -> io::Result<Vec<u8>> {
     let done = Command::new("gzip").arg("-9nc").arg(path).output()?;
     if done.status.success() {

@@ -11,9 +11,9 @@ use crate::run::Stop;
 pub(crate) struct Package {
     pub(crate) name: &'static str,
     purpose: &'static str,
-    /// Set if `setup` installs it; otherwise it is only named.
+    /// Whether `setup` installs the package; if not, `setup` only prints its name.
     pub(crate) install: bool,
-    /// Set if `test` installs it.
+    /// Whether `test` installs the package.
     pub(crate) tests: bool,
     is_installed: fn() -> bool,
 }
@@ -48,7 +48,7 @@ impl Package {
         (self.is_installed)()
     }
 
-    /// Returns a message: "wrk is not installed (its purpose): type …"
+    /// Returns a message such as "wrk is not installed (PURPOSE): `sudo apt-get install wrk`".
     pub(crate) fn absence(&self) -> String {
         format!(
             "{} is not installed ({}): `sudo apt-get install {0}`",
@@ -57,21 +57,21 @@ impl Package {
     }
 }
 
-/// Creates the clean root in which the Debian package is tried.
+/// Program that creates the clean root in which the Debian package is tried.
 pub(crate) static DEBOOTSTRAP: Package = Package::new(
     "debootstrap",
     "a clean root for the trial of the Debian package",
     || host::has_program("debootstrap"),
 );
 
-/// Emulator of the kernel's tests.
+/// Emulator that runs the kernel's tests.
 pub(crate) static QEMU: Package = Package::new(
     "qemu-system-misc",
     "the kernel's tests, `qemu-system-riscv64`",
     || host::has_program("qemu-system-riscv64"),
 );
 
-/// Counts instructions.
+/// Program that counts instructions.
 pub(crate) static VALGRIND: Package = Package::new(
     "valgrind",
     "callgrind, which counts the instructions of operations",
@@ -114,7 +114,7 @@ static NGINX: Package = Package::new(
 )
 .for_benchmarks();
 
-// `setup` does not install it: Debian starts it as a service.
+// `setup` does not install it, because Debian starts it as a service.
 static HAPROXY: Package = Package::new(
     "haproxy",
     "optional, the proxy of the benchmarks' section `serve`",
@@ -137,7 +137,7 @@ pub(crate) static POSTGRESQL: Package = Package::new(
 .for_benchmarks();
 
 /// Message queue server.
-// `setup` does not install it: it brings Erlang, and Debian starts it as a service.
+// `setup` does not install it, because it brings Erlang and Debian starts it as a service.
 pub(crate) static RABBITMQ: Package = Package::new(
     "rabbitmq-server",
     "optional, the server of `cargo xtask compat programs lapin`",
@@ -146,7 +146,8 @@ pub(crate) static RABBITMQ: Package = Package::new(
 .optional();
 
 /// Go compiler.
-// `setup` does not install it: it is large, and many machines have a newer Go from elsewhere.
+// `setup` does not install it, because it is large and many machines have a newer Go from
+// elsewhere.
 pub(crate) static GO: Package = Package::new(
     "golang-go",
     "optional, the benchmarks' peer in Go, and compat/go",
@@ -178,7 +179,7 @@ pub(crate) static GXX: Package = Package::new(
     || host::has_program("g++") || host::has_program("clang++"),
 );
 
-/// Tests and installs the C++20 headers.
+/// Build system that tests and installs our C++20 headers.
 pub(crate) static CMAKE: Package =
     Package::new("cmake", "the tests of the headers of C++20", || {
         host::has_program("cmake")
@@ -189,7 +190,7 @@ static LIBASIO: Package = Package::new("libasio-dev", "the benchmarks' peers of 
 })
 .for_benchmarks();
 
-/// Builds and starts mpi/.
+/// Packages that build and start mpi/.
 pub(crate) static MPI: [&Package; 3] = [&OPENMPI, &LIBOPENMPI, &LIBCLANG];
 
 static ALL: [&Package; 20] = [
@@ -215,7 +216,7 @@ static ALL: [&Package; 20] = [
     &LIBASIO,
 ];
 
-/// Checks for the header: the package of `mpicc` alone does not contain it.
+/// Checks for the header, because the package that contains `mpicc` does not contain the header.
 fn has_mpi_header() -> bool {
     let output = Command::new("mpicc").arg("--showme:incdirs").output();
     output.is_ok_and(|output| {
@@ -231,7 +232,7 @@ fn has_libclang() -> bool {
         std::fs::read_dir(folder).is_ok_and(|entries| {
             entries.flatten().any(|entry| {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                // bindgen loads this library; `libclang-cpp.so` is another one.
+                // bindgen loads this library; `libclang-cpp.so` is a different library.
                 name.starts_with("libclang.so")
                     || (name.starts_with("libclang-") && !name.starts_with("libclang-cpp"))
             })
@@ -250,18 +251,20 @@ pub(crate) fn missing() -> impl Iterator<Item = &'static Package> {
     ALL.into_iter().filter(|package| !package.is_installed())
 }
 
-/// Installs the packages that the tests need, as far as this user may.
+/// Installs the packages that the tests need. Does nothing unless the user is root and `apt-get`
+/// exists.
 pub(crate) fn install_for_tests(stop: &Stop) {
     install_if(|package| package.tests, stop);
 }
 
-/// Installs these packages, as far as this user may.
+/// Installs these packages. Does nothing unless the user is root and `apt-get` exists.
 pub(crate) fn install(packages: &[&Package], stop: &Stop) {
     let among = |package: &Package| packages.iter().any(|wanted| wanted.name == package.name);
     install_if(among, stop);
 }
 
-/// Installs all packages that match, as far as this user may.
+/// Installs all missing packages that match. Does nothing unless the user is root and `apt-get`
+/// exists.
 pub(crate) fn install_if(wanted: impl Fn(&Package) -> bool, stop: &Stop) {
     let names: Vec<_> = missing()
         .filter(|package| wanted(package))

@@ -1,4 +1,5 @@
-//! Starts a process, waits for it within a time limit, and leaves no process of it behind.
+//! Starts a process, waits for it within a time limit, and leaves none of its child processes
+//! behind.
 //!
 //! Every process leads its own process group. However the wait ends (exit, time-out, Ctrl-C), the
 //! whole group is killed before the leader is reaped. A hanging test, or a server that a test
@@ -6,8 +7,8 @@
 //! its group id cannot belong to another process. A process that moves to another group (`setsid`)
 //! escapes.
 //!
-//! The wait polls every 10 ms: steps take seconds, and one loop serves exit, time-out and signal
-//! alike.
+//! The wait polls every 10 ms, because steps take seconds and one loop then serves exit, time-out
+//! and signal alike.
 
 use std::fs::File;
 use std::io;
@@ -91,8 +92,9 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Time without output after which a process counts as hanging. It does not limit work: a busy
-    /// machine slows every tool, but each writes several times in a minute.
+    /// Time without output after which a process counts as hanging. The limit does not cut off
+    /// work, because even on a busy machine, which slows every tool, each tool writes several times
+    /// in a minute.
     const MAX_SILENCE: Duration = Duration::from_secs(15 * 60);
 
     /// Creates a limit on the whole time.
@@ -162,14 +164,14 @@ pub(crate) fn run(
     Ok(cut.unwrap_or(Ending::Exited(status)))
 }
 
-/// Whether the leader is a zombie. The call leaves it a zombie, so that its process group keeps its
-/// id.
+/// Whether the leader is a zombie. The call does not reap the zombie, so that the process group
+/// keeps its id.
 fn has_exited(leader: Pid) -> io::Result<bool> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     Ok(waitid(WaitId::Pid(leader), look)?.is_some())
 }
 
-/// Signals the leader's group. A missing group is not an error: it has ended by itself.
+/// Signals the leader's group. A missing group is not an error, because it has ended by itself.
 fn kill(leader: Pid, signal: Signal) {
     let _ = kill_process_group(leader, signal);
 }

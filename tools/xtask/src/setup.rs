@@ -3,8 +3,7 @@
 //!
 //! Detection reads the file system (a toolchain's sysroot, the PATH, /usr/include), so a complete
 //! machine pays for two `rustc --print sysroot` and no download. Installing is tried twice, then
-//! the missing tools are named. The tests need the tools and one package; the other packages serve
-//! the benchmarks, so a missing one is never an error.
+//! the missing tools are named. Only a missing tool is an error; a missing package is named.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -82,7 +81,7 @@ impl Tool {
         command
     }
 
-    /// Returns a message: "… is not installed: type …"
+    /// Returns a message such as "NAME is not installed: `rustup …`".
     pub(crate) fn absence(self) -> String {
         format!(
             "{} is not installed: `{}`",
@@ -223,7 +222,7 @@ impl CargoProgram {
         command
     }
 
-    /// Returns a message: "… is not installed (its purpose): type …"
+    /// Returns a message such as "NAME is not installed (PURPOSE): `cargo install --locked NAME`".
     pub(crate) fn absence(&self) -> String {
         format!(
             "{0} is not installed ({1}): `cargo install --locked {0}`",

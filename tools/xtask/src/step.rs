@@ -26,7 +26,7 @@ pub(crate) struct Step {
 }
 
 /// The part of a step that neither measures time nor depends on time, so that it may run beside
-/// other steps. The text names the build folder that it uses.
+/// other steps. The text names the build folder that this part uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Concurrency {
     Whole(&'static str),
@@ -62,7 +62,7 @@ impl Step {
     }
 }
 
-/// Creates a step of every run.
+/// Creates a step that is part of every run.
 pub(crate) const fn step(
     name: &'static str,
     what: &'static str,
@@ -77,7 +77,7 @@ pub(crate) const fn step(
     }
 }
 
-/// Creates a step of the full suite.
+/// Creates a step that runs only in the full suite, or by name.
 pub(crate) const fn full(
     name: &'static str,
     what: &'static str,
@@ -101,7 +101,7 @@ pub(crate) enum Done {
     Skipped(String),
 }
 
-/// Outcome of a step; the error is the reason of its failure.
+/// Outcome of a step; the error is the reason for its failure.
 pub(crate) type Verdict = Result<Done, String>;
 
 /// Environment of a running step.
@@ -110,7 +110,7 @@ pub(crate) struct Context<'a> {
     /// Target directory of the build; some steps use their own below it.
     pub(crate) target: &'a Path,
     pub(crate) tools: &'a Tools,
-    /// The error is the reason why io_uring is not available.
+    /// `Ok` if io_uring is available; otherwise the reason why not.
     pub(crate) io_uring: &'a Result<(), String>,
     pub(crate) log: PathBuf,
     pub(crate) verbose: bool,

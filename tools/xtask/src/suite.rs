@@ -1,6 +1,6 @@
 //! `cargo xtask test`: runs the steps, each within its time limit, and counts. First come the steps
-//! that measure no time, two at once; then the others, one after another with the machine to
-//! themselves.
+//! that measure no time, two at once. Then come the other steps, one after another with the machine
+//! to themselves.
 //!
 //! Invariants: a failed step does not keep the next one from running; a step that did not run in
 //! full is *skipped* and listed, never passed; the last line of standard output is
@@ -333,7 +333,8 @@ fn run_concurrently(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Ve
                 run: begun.elapsed(),
                 built: None,
             };
-            // The whole line is printed at the end: lines of two concurrent steps would mix.
+            // The whole line is printed at the end, because lines of two concurrent steps would
+            // mix.
             let _line = printing.lock();
             if !verbose {
                 print!("{}", chosen.title);
@@ -381,7 +382,7 @@ fn report(verdict: &Verdict, took: Durations, context: &Context<'_>) {
         Ok(_) if unstable_tests(&log).next().is_some() => outline(&log),
         Ok(_) => return,
     };
-    // The reason of a failure, or the output of an unstable test.
+    // The reason for a failure, or the output of an unstable test.
     for line in lines {
         println!("    | {line}");
     }

@@ -150,8 +150,8 @@ pub(crate) const TWO_WORKERS: &[Peer] = &[
     peer("glommio", Bench("micro-glommio"), &[]),
     peer("threads", Bench("micro-threads"), &[]),
 ];
-/// Members of [`TWO_WORKERS`] that the section `multi` leaves out: it does not compare preemption,
-/// tasks of glommio never leave their thread, and threads are not tasks.
+/// Members of [`TWO_WORKERS`] that the section `multi` leaves out, because this section does not
+/// compare preemption, tasks of glommio never leave their thread, and threads are not tasks.
 pub(crate) const CONSERVE_ONLY: [&str; 3] = ["upshift-preempt", "glommio", "threads"];
 
 /// The program that measures how policies in user space schedule processes.

@@ -19,8 +19,8 @@ fn file(folder: &Path, section: &str) -> PathBuf {
 }
 
 impl SectionResults {
-    /// Adopts from `before` the results that this run has not measured again, if both were measured
-    /// at the same commit on the same machine.
+    /// Adopts from `before` the results that this run has not measured again, if both runs measured
+    /// the same commit on the same machine.
     pub(crate) fn take_over(&mut self, before: SectionResults) {
         if (&before.commit, &before.machine) != (&self.commit, &self.machine) {
             return;

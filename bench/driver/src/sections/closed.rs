@@ -30,7 +30,7 @@ fn matrix_case(n: usize, connections: usize) -> String {
     format!("n = {n}, {connections} connection{s}")
 }
 
-/// Runs one of the sections of this file.
+/// Runs one of the sections in this file.
 pub(super) fn run(
     section: Section,
     results: &mut SectionResults,
@@ -88,7 +88,7 @@ pub(super) fn checked_servers(
 }
 
 /// Notes the command of a program whose check has succeeded, or the reason for leaving the program
-/// out. Returns whether it has succeeded.
+/// out. Returns whether the check has succeeded.
 pub(super) fn admit(
     results: &mut SectionResults,
     id: &str,

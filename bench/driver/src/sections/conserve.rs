@@ -1,5 +1,5 @@
-//! The section `conserve`: the wait of a ready task beside a worker that computes while another
-//! worker idles.
+//! The section `conserve`: how long a ready task waits while one of two workers computes and the
+//! other idles.
 //!
 //! The programs print the samples of each kind. p50 and p99 are medians over the rounds; the p99 of
 //! a round is the largest of its 35 samples.
@@ -15,7 +15,7 @@ use crate::table::{cross_table, quantities_and_runtimes};
 
 /// Kinds of waits that have goals.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
-/// Upshift without preemption: the waiting coroutine is as urgent as the computing one, less
+/// Upshift without preemption. The waiting coroutine is as urgent as the computing one, less
 /// urgent, or more urgent.
 const OURS: [&str; 3] = ["upshift", "upshift, less urgent", "upshift, more urgent"];
 

@@ -131,7 +131,7 @@ struct TwoClients {
     /// `upshift load matrix`.
     client: Program,
     listen: Vec<String>,
-    /// Returns the name of the row of an address, by its index.
+    /// Returns the row name for the address with this index.
     row: fn(usize) -> String,
     /// Requests per second to each address.
     rate: f64,
@@ -176,7 +176,7 @@ impl TwoClients {
             per_second: self.rate,
         };
         plan.warmup = WARM_UP;
-        // The server may starve a level; the client waits so long that this is not an error.
+        // The server may starve a level, so the client waits long enough that this is not an error.
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = Some(1);
         plan.server_pids = server.pids();
@@ -235,7 +235,7 @@ impl Drive for TwoClients {
     }
 }
 
-/// Output of `upshift load --json`, as far as a run needs it.
+/// The parts of the output of `upshift load --json` that a run needs.
 #[derive(Deserialize)]
 struct ClientReport {
     total: ClientFigures,

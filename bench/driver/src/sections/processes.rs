@@ -156,7 +156,7 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts the daemon with this configuration.
     pub(crate) fn start(upshift: &Program, text: &str) -> Result<Daemon, String> {
-        // The folder is private: the daemon refuses a socket that others could replace.
+        // The folder is private, because the daemon refuses a socket that others could replace.
         let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
         let mut private = std::fs::DirBuilder::new();
         let made = private.recursive(true).mode(0o700).create(&folder);

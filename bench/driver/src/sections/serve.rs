@@ -61,7 +61,7 @@ const SERVE: &str = "upshift serve";
 /// Share of urgent requests.
 const URGENT: f64 = 0.1;
 const OVERLOAD: f64 = 1.2;
-/// SCHED_FIFO priority of the client of urgent requests.
+/// SCHED_FIFO priority of the client that sends urgent requests.
 const CLIENT: u8 = 45;
 
 /// Returns the row name of a server's urgent requests in the mixed load.
@@ -101,7 +101,8 @@ impl Mixed {
         plan.warmup = Duration::from_millis(500).min(self.time / 2);
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = Some(1);
-        // The two clients share a CPU; delays of the urgent requests there are not the server's.
+        // The two clients share a CPU. The urgent client is elevated, because the server does not
+        // cause delays on that CPU.
         plan.fifo = urgent.then_some(CLIENT);
         plan.server_pids = server.pids();
         plan
@@ -230,7 +231,7 @@ fn checked_servers(results: &mut SectionResults, mut all: Programs) -> Programs 
     all
 }
 
-/// Starts a server on CPU 0, with the processes behind it if it is a proxy.
+/// Starts a server on CPU 0. If the server is a proxy, starts the processes behind it, too.
 fn start(program: &Program, backends: Option<&Backends>) -> Result<Deployed, String> {
     match backends {
         Some(backends) => backends.start(program),

@@ -23,7 +23,8 @@ impl Host for Compio {
     }
 
     fn file(file: std::fs::File) -> File {
-        // SAFETY: `into_raw_fd` gives the descriptor's ownership away.
+        // SAFETY: the descriptor is open, and `into_raw_fd` has released it, so the new file is its
+        // only owner.
         unsafe { File::from_raw_fd(file.into_raw_fd()) }
     }
 

@@ -1,6 +1,6 @@
 //! File benchmarks with blocking calls. The default variant has a thread per task. The variant
-//! `pool` has one thread that hands each operation to a thread pool and is notified of its end, as
-//! in runtimes without io_uring.
+//! `pool` has one thread that hands each operation to a thread pool and is notified when the
+//! operation ends, as in runtimes without io_uring.
 
 mod pool;
 

@@ -13,7 +13,8 @@ struct Upshift;
 /// A [`Buffer`] that operations of Upshift can carry.
 struct Carried(Buffer);
 
-// SAFETY: the memory is never freed, and moving the reference does not move the memory.
+// SAFETY: the pointer stays valid, as `IoBuf` requires: the memory is never freed, and moving the
+// reference does not move the memory.
 unsafe impl IoBuf for Carried {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -26,7 +27,7 @@ unsafe impl IoBuf for Carried {
     }
 }
 
-// SAFETY: as above; the reference is exclusive.
+// SAFETY: as above. The memory may be written, because the reference is exclusive.
 unsafe impl IoBufMut for Carried {
     const DROP_RUNS_USER_CODE: bool = false;
 

@@ -16,7 +16,7 @@
 //! - `write` writes the next MiB of the file `out`.
 //! - `append` appends 512 bytes to the file `log`, and waits until they are on the device.
 //! - `mixed`: each of [`BULK_TASKS`] tasks writes pieces of 1 MiB to its own file, at a less urgent
-//!   level where there are levels; a connection asks for blocks of the big file.
+//!   level where there are levels; a client requests blocks of the big file over a connection.
 //! - `check` executes a few operations of each kind and prints a sum of the data read; it is not
 //!   measured.
 //!
@@ -38,7 +38,7 @@ pub use run::{Buffer, Host, WARM_UP, one_connection, run};
 pub const BIG_BYTES: u64 = 512 << 20;
 /// Number of small files.
 pub const SMALL_FILES: usize = 10_000;
-/// Size of a small file in bytes: like most files, it does not end at a page boundary.
+/// Size of a small file in bytes. Like most files, a small file does not end at a page boundary.
 pub const SMALL_LENGTH: usize = 4000;
 /// Size of a random read in bytes.
 pub const BLOCK: usize = 4096;
@@ -46,11 +46,11 @@ pub const BLOCK: usize = 4096;
 pub const LONG_BYTES: usize = 1 << 20;
 /// Size of the written files in bytes; writing restarts at the beginning when it reaches the end.
 pub const OUT_BYTES: u64 = 64 << 20;
-/// Size of a record of the log in bytes.
+/// Size of a record in the log, in bytes.
 pub const RECORD_BYTES: usize = 512;
 /// Number of writing tasks in `mixed`.
 pub const BULK_TASKS: usize = 8;
-/// Number of the big file, for [`word`]; small files have the numbers below.
+/// Number of the big file, for [`word`]; small files have the numbers below this one.
 pub const BIG_NUMBER: u64 = SMALL_FILES as u64;
 
 /// Returns word `index` of file `number`.
@@ -91,12 +91,12 @@ pub fn small_file(dir: &Path, number: usize) -> PathBuf {
 struct Page([u8; 4096]);
 
 /// Returns zeroed memory for direct I/O, which begins at a page boundary. The memory is never
-/// freed: programs of this section end by `exit`.
+/// freed, because programs of this section end by `exit`.
 #[must_use]
 pub fn page_aligned(length: usize) -> &'static mut [u8] {
     let pages = vec![Page([0; 4096]); length.div_ceil(4096)].leak();
-    // SAFETY: the pages have no padding, every byte is initialised, and `length` is at most their
-    // size. `pages` is not used again.
+    // SAFETY: `length` is at most the size of the pages, which have no padding, so all bytes of the
+    // slice are initialised. The slice is the only reference, because `pages` is not used again.
     unsafe { std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast(), length) }
 }
 
@@ -110,7 +110,7 @@ pub fn pattern(length: usize) -> &'static mut [u8] {
     buffer
 }
 
-/// Number of blocks of the big file.
+/// Number of blocks in the big file.
 pub const BLOCKS: u64 = BIG_BYTES / BLOCK as u64;
 
 /// Returns the number of the block that is the `index`-th to be read. The order looks random and is

@@ -1,4 +1,4 @@
-//! The command line of the programs of the section `files`, and the modes in which they open files.
+//! The command line of the programs in the section `files`, and the modes in which they open files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

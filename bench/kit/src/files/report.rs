@@ -21,8 +21,8 @@ impl Times {
 
 /// Returns the CPU time of the process: user, kernel.
 fn used() -> [Duration; 2] {
-    // SAFETY: an `rusage` consists of numbers, for which zeros are valid; the call only writes to
-    // it.
+    // SAFETY: an `rusage` consists of numbers, for which zeros are valid. The pointer is valid,
+    // because the call only writes to this local.
     let used = unsafe {
         let mut used: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut used);

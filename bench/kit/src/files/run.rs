@@ -54,8 +54,8 @@ impl Shared {
         (!self.stopped.get() && now < self.until.get()).then_some(now)
     }
 
-    /// Returns the number of the next of `pieces` pieces, and the time at which its operation
-    /// begins; `None` after the last piece or after the end of the measurement.
+    /// Returns the number of the next piece, out of `pieces`, and the time at which the operation
+    /// on that piece begins; `None` after the last piece or after the end of the measurement.
     fn take(&self, pieces: u64) -> Option<(u64, Instant)> {
         let next = self.next.get();
         if self.plan.once && next >= pieces {

@@ -19,14 +19,15 @@ struct Glommio;
 struct AssertSend<F>(F);
 
 // SAFETY: `spawn_local` keeps a task on the thread that spawned it, and every future here is
-// created, polled and dropped by such a task.
+// created, polled and dropped by such a task. So no future ever changes its thread.
 unsafe impl<F> Send for AssertSend<F> {}
 
 impl<F: Future> Future for AssertSend<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // SAFETY: the field is pinned with the whole struct and never moved out.
+        // SAFETY: the field is pinned whenever the struct is, because it is never moved out of the
+        // struct.
         unsafe { self.map_unchecked_mut(|this| &mut this.0) }.poll(cx)
     }
 }
@@ -46,7 +47,7 @@ impl Conserve for Glommio {
 
     fn read(socket: UnixStream) -> impl Future<Output = ()> + Send {
         AssertSend(async move {
-            // SAFETY: the descriptor is a socket without another owner.
+            // SAFETY: the descriptor is an open socket, and nothing else owns it.
             let mut socket = unsafe { glommio::net::UnixStream::from_raw_fd(socket.into_raw_fd()) };
             let _ = pin!(socket.read(&mut [0])).await;
         })

@@ -1,5 +1,6 @@
-//! Measures the wake-up delay of a thread on an idle CPU while another CPU computes. It is the
-//! lower bound for `conserve`: no runtime that sleeps in the kernel wakes up sooner than a thread.
+//! Measures the wake-up delay of a thread on an idle CPU while another CPU computes. This delay is
+//! the lower bound for `conserve`, because no runtime that sleeps in the kernel wakes up sooner
+//! than a thread.
 //!
 //! The *neighbour* is bound to CPU 0, the *other* thread to CPU 1. The other thread sleeps until an
 //! instant (`clock_nanosleep`, or `epoll_wait` for a timerfd), waits for the neighbour (`futex`),
@@ -42,8 +43,8 @@ fn samples(mut run: impl FnMut() -> Duration) -> Vec<u128> {
 }
 
 fn bind(cpu: usize) {
-    // SAFETY: an all-zero set is a valid empty set; the call only reads it, and changes only the
-    // calling thread.
+    // SAFETY: an all-zero set is a valid empty set. The pointer is valid, because the call only
+    // reads this local; the call changes only the calling thread.
     let bound = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -165,8 +166,8 @@ fn timerfd(time: Duration) -> std::fs::File {
         assert!(timer >= 0, "timerfd_create failed");
         std::fs::File::from_raw_fd(timer)
     };
-    // SAFETY: the call only reads `once`, an initialized local; with a null pointer it does not
-    // return the previous value.
+    // SAFETY: the pointer is valid, because the call only reads `once`, an initialized local. A
+    // null pointer is permitted; the call then does not return the previous value.
     let set = unsafe {
         libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const once, std::ptr::null_mut())
     };
@@ -180,7 +181,8 @@ fn epoll_wait(fd: &impl AsRawFd) {
         events: libc::EPOLLIN as u32,
         u64: 0,
     };
-    // SAFETY: `fd` is open, and the calls only access `event`, an initialized local.
+    // SAFETY: the pointers are valid, because the calls only access `event`, an initialized local.
+    // `fd` is open.
     unsafe {
         let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
         libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event);

@@ -1,12 +1,12 @@
 //! An axum application with the same source and the same hyper on Upshift and on tokio
-//! (current_thread, or multi_thread with one worker). `/json?name=` answers a little JSON, and
-//! `/orders?count=` an array of the given length. `/matrix?n=` computes, without a hint to either
-//! runtime.
+//! (current_thread, or multi_thread with one worker). `/json?name=` answers with a little JSON, and
+//! `/orders?count=` with an array of the given length. `/matrix?n=` computes, without a hint to
+//! either runtime.
 //!
 //! The other variants give requests with `Priority: u=0` precedence at `/matrix`, with the means of
 //! each runtime. `levels` uses a level per request on Upshift. On tokio, `two-nice` and `two-idle`
-//! compute the other requests on a second runtime, and `blocking-rest` on a bounded pool.
-//! `blocking` computes all requests by `spawn_blocking` with its default of 512 threads.
+//! compute the other requests on a second runtime, and `blocking-rest` computes them on a bounded
+//! pool. `blocking` computes all requests by `spawn_blocking` with its default of 512 threads.
 
 use std::io;
 
@@ -203,8 +203,8 @@ fn on_tokio(args: &Args<()>, mut builder: Builder, app: Router) -> io::Result<()
 /// The response of a handler that computes on another thread.
 type Computed = Result<Json<Product>, StatusCode>;
 
-/// Computes urgent requests on the runtime that accepts connections, and the others on a second
-/// runtime of one thread, which calls `lower` first.
+/// Computes urgent requests on the runtime that accepts connections, and all other requests on a
+/// second runtime, whose only thread calls `lower` first.
 fn two_runtimes(args: &Args<()>, lower: fn()) -> io::Result<()> {
     let mut builder = Builder::new_multi_thread();
     let background = builder.worker_threads(1).on_thread_start(lower).build()?;
@@ -219,8 +219,8 @@ fn two_runtimes(args: &Args<()>, lower: fn()) -> io::Result<()> {
     on_tokio(args, Builder::new_current_thread(), app(get(matrix)))
 }
 
-/// Computes urgent requests in their handlers, and the others by `spawn_blocking` on as many
-/// threads as the process has CPUs.
+/// Computes urgent requests in their handlers, and all other requests by `spawn_blocking` on as
+/// many threads as the process has CPUs.
 fn blocking_rest(args: &Args<()>) -> io::Result<()> {
     let matrix = |headers: HeaderMap, size: Query<Size>| async move {
         if is_urgent(&headers) {
@@ -242,7 +242,7 @@ fn failed(_: tokio::task::JoinError) -> StatusCode {
     StatusCode::INTERNAL_SERVER_ERROR
 }
 
-/// Gives the calling thread the least weight among ordinary threads.
+/// Gives the calling thread the smallest weight among ordinary threads.
 fn nice_19() {
     // SAFETY: `setpriority` takes no pointers. On Linux, 0 means the calling thread.
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
@@ -252,7 +252,8 @@ fn nice_19() {
 /// Makes the calling thread run only when no ordinary thread is ready, apart from a small share.
 fn sched_idle() {
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call only reads `param`, an initialized local. 0 means the calling thread.
+    // SAFETY: the pointer is valid, because the call only reads `param`, an initialized local. 0
+    // means the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
     assert_eq!(result, 0, "a thread may always lower its priority");
 }

@@ -14,8 +14,8 @@ use may::sync::mpsc;
 
 fn main() -> io::Result<()> {
     let args = parse_args(&["default"]);
-    // Stacks of 8 Ki words suffice: the read buffers of 8 KiB are on the heap, and the matrix
-    // product needs little stack.
+    // Stacks of 8 Ki words suffice, because the read buffers of 8 KiB are on the heap and the
+    // matrix product needs little stack.
     may::config().set_workers(1).set_stack_size(0x2000);
     let listener = listen(&args)?;
     listener.set_nonblocking(true)?;

@@ -20,7 +20,7 @@ struct Connection {
     output: Vec<u8>,
 }
 
-/// Serves forever.
+/// Serves until an error occurs, and returns that error.
 pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;

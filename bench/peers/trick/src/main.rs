@@ -1,6 +1,6 @@
 //! The preemptive server that was published with the priority elevation trick (Yasukata and
 //! Ishiguro, APSys 2024), reproduced from its design on `upshift-elevate`: the spin protocol over
-//! ordinary sockets, one CPU, SCHED_FIFO throughout.
+//! ordinary sockets, one CPU, with all threads in SCHED_FIFO.
 //!
 //! | thread | priority | does |
 //! |---|---|---|
@@ -12,13 +12,13 @@
 //! of the steps in the dispatcher's turn.
 //!
 //! Differences: the slice is 100 µs; the published slice is 5 µs. On a virtual machine a timer
-//! costs about 20 µs, so a worker with a slice of 5 µs would compute nothing, and a request of
-//! 25 ms would never end. An idle worker sleeps in a futex; the published worker yields. An idle
+//! costs about 20 µs, so a worker with a slice of 5 µs would compute nothing, and a long request
+//! would never end. An idle worker sleeps in a futex; the published worker yields. An idle
 //! dispatcher sleeps in `epoll_wait`; the published dispatcher polls its network card. An idle
-//! server therefore leaves the CPU alone, and starting an idle worker is a wake-up instead of an
-//! elevation: one system call in either case. If the queue is full, requests stay in their socket.
-//! The queues have mutexes in which threads sleep, so a worker may be demoted while it holds one.
-//! The trick has no levels; a reply repeats the level of its request.
+//! server therefore leaves the CPU alone, and an idle worker is started by a wake-up instead of an
+//! elevation, which is one system call in either case. If the queue is full, requests stay in their
+//! socket. The queues have mutexes in which threads sleep, so a worker may be demoted while it
+//! holds one. The trick has no levels; a reply repeats the level of its request.
 
 mod dispatcher;
 mod worker;
@@ -83,7 +83,7 @@ fn main() -> io::Result<()> {
         thread::spawn(move || {
             let priority = if number < WORKERS { ELEVATED } else { SWITCHER };
             let elevated = elevator.elevate_current(priority).unwrap_or_else(|error| {
-                // Without the rights there is nothing to measure.
+                // Without the right to use SCHED_FIFO there is nothing to measure.
                 eprintln!("peer-trick: {error}");
                 std::process::exit(1)
             });
@@ -117,7 +117,7 @@ fn pin_to_one_cpu() -> io::Result<()> {
     Ok(sched_setaffinity(None, &one)?)
 }
 
-/// Locks a mutex, which is never poisoned: a panic ends the process.
+/// Locks a mutex, which is never poisoned, because a panic ends the process.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

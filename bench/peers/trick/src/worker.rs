@@ -29,8 +29,8 @@ impl Worker {
         self.busy.load(SeqCst)
     }
 
-    /// Starts the worker, which empties the queue. If every request takes less than a slice, it is
-    /// done before this returns.
+    /// Starts the worker, which empties the queue. If every request takes less than a slice, the
+    /// queue is empty before this returns.
     pub(crate) fn start(&self) {
         self.busy.store(true, SeqCst);
         if let Some((thread, _)) = self.thread.get() {
@@ -38,15 +38,15 @@ impl Worker {
         }
     }
 
-    /// Elevates the worker, which runs before this returns: until a slice expires, or until the
-    /// queue is empty.
+    /// Elevates the worker, which runs before this returns, until a slice expires or the queue is
+    /// empty.
     pub(crate) fn resume(&self) {
         self.set(ELEVATED);
     }
 
     fn set(&self, priority: Priority) {
         if let Some((_, elevated)) = self.thread.get() {
-            // The call cannot fail: the thread is alive and belongs to this process.
+            // The call cannot fail, because the thread is alive and belongs to this process.
             let _ = elevated.set(priority);
         }
     }
@@ -65,7 +65,7 @@ pub(crate) fn set_timer(timer: &impl AsFd, ns: i64) {
             ..zero
         },
     };
-    // The call cannot fail: the descriptor is a timer, and the time is valid.
+    // The call cannot fail, because the descriptor is a timer and the time is valid.
     let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &value);
 }
 

@@ -55,10 +55,11 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     Ok(())
 }
 
-/// Locks the daemon's memory: its threads run above all others, so they must not wait for a disk
-/// when memory is short. Pages, including those of code, stay in memory once they have been
-/// touched. Only root does this, since the limit on locked memory cannot make its later allocations
-/// fail. If root lacks the required capability, the kernel refuses, and nothing is locked.
+/// Locks the daemon's memory, because the daemon's threads run above all others and must not wait
+/// for a disk when memory is short. Pages, including those of code, stay in memory once they have
+/// been touched. Only root does this, since the limit on locked memory cannot make root's later
+/// allocations fail. If root lacks the required capability, the kernel refuses, and nothing is
+/// locked.
 fn lock_memory() {
     use rustix::mm::{MlockAllFlags, mlockall};
     if rustix::process::geteuid().is_root() {
@@ -70,8 +71,8 @@ fn lock_memory() {
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 const MAX_READS: usize = 20;
 
-/// Waits until writing to the file has ended: half a file may be valid, but lack the rules that
-/// keep users out.
+/// Waits until writing to the file has ended, because half a file may be valid but lack the rules
+/// that keep users out.
 fn wait_until_complete(args: &DaemonArgs) -> Result<()> {
     let Some(path) = &args.config else {
         return Ok(());

@@ -14,7 +14,7 @@ use upshift_report::number::integer;
 
 /// Connections to each address.
 const CONNECTIONS: usize = 8;
-/// Requests per second for each level while the capacity is measured: more than any server takes.
+/// Requests per second for each level while the capacity is measured, more than any server takes.
 const FLOOD_RATE: f64 = 50_000.0;
 
 struct Runs {
@@ -38,7 +38,7 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
         stage.measure(name, server, plan)
     };
     let mut capacity = 0.0;
-    // Both paces are measured, and the larger result counts: queued requests on a connection are
+    // Both paces are measured, and the larger result counts. Queued requests on a connection are
     // cheaper than requests of a closed loop, but a flooding client that shares the server's CPU
     // keeps the server from its work.
     let flood = Pace::OpenRate {

@@ -31,7 +31,7 @@ impl Row {
     }
 }
 
-/// Outcome of the comparison of a figure with the figure of a reference run.
+/// Outcome of comparing a figure with that of a reference run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Verdict {
     Better,
@@ -169,8 +169,8 @@ impl Part {
         table
     }
 
-    /// Plots the latencies by percentile, dashed for the reference run (a colour beyond the
-    /// palette).
+    /// Plots the latencies by percentile. The reference run, whose colour is beyond the palette, is
+    /// dashed.
     pub(crate) fn plot(&self) -> Plot {
         let palette: &[&str] = match self.palette {
             'p' => &LEVELS,

@@ -1,9 +1,9 @@
 //! Part 2: a few long requests among many short ones, preemption off and on.
 //!
 //! One vCPU; one request in 200 burns 25 ms of CPU, the others 25 µs, all at the same level.
-//! Without preemption a request that arrives during a long request waits for its end. A run without
-//! long requests shows the room for gains and the overhead of a request on this machine. The
-//! overhead determines the rate that loads the server to 70 %.
+//! Without preemption a request that arrives during a long request waits until the long request
+//! ends. A run without long requests shows the room for gains and the overhead of a request on this
+//! machine. The overhead determines the rate that loads the server to 70 %.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! A part is disturbed if it fails, or if other programs use more than [`MAX_FOREIGN_SHARE`] of the
 //! CPUs meanwhile. It is repeated once, and the quieter run counts. The report appears under its
-//! name only when it is complete: Ctrl-C leaves an older report alone.
+//! name only when it is complete, so Ctrl-C leaves an older report alone.
 
 use std::fs;
 use std::io::{self, Write};
@@ -31,7 +31,7 @@ const PARTS: [(&str, Run); 3] = [
 /// Share of the CPUs above which other programs disturb a part.
 const MAX_FOREIGN_SHARE: f64 = 0.1;
 
-/// Runs the demo. A signal is not an error: the exit code is then 128 + the signal's number.
+/// Runs the demo. A signal is not an error; the exit code is then 128 + the signal's number.
 pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
     require_runtime()?;
     let stage = Stage::new(args.quick)?;

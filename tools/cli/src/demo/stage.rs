@@ -1,9 +1,9 @@
 //! Common base of the parts: CPUs for server and client, child processes, one measurement.
 //!
-//! Every child is this same program with other arguments. No child outlives the demo: dropping a
-//! handle ends its child, and the kernel kills the child if the demo itself is killed ([`Child`]).
-//! Children have their own process group, so Ctrl-C reaches only the demo, which then ends them in
-//! order. All waits are bounded and notice Ctrl-C within [`POLL_INTERVAL`].
+//! Every child is this same program with other arguments. No child outlives the demo, because
+//! dropping a handle ends its child, and the kernel kills the child if the demo itself is killed
+//! ([`Child`]). Children have their own process group, so Ctrl-C reaches only the demo, which then
+//! ends them in order. All waits are bounded and notice Ctrl-C within [`POLL_INTERVAL`].
 
 use std::fmt;
 use std::io::{IsTerminal, Read, Write};
@@ -141,7 +141,7 @@ impl Stage {
 
     /// Starts a daemon, which children of the demo join from now on.
     pub(crate) fn start_daemon(&mut self) -> Result<Program> {
-        // The folder is private: the daemon refuses a socket that others could replace.
+        // The folder is private, because the daemon refuses a socket that others could replace.
         let folder = std::env::temp_dir().join(format!("upshift-demo-{}", std::process::id()));
         let mut private = std::fs::DirBuilder::new();
         private.recursive(true).mode(0o700).create(&folder)?;
@@ -167,7 +167,7 @@ impl Stage {
     }
 
     /// Starts this program with `args` and waits until it has printed `ready` lines, which show
-    /// that it is ready.
+    /// that the child is ready.
     pub(crate) fn start_program(
         &self,
         args: &[String],
@@ -190,7 +190,7 @@ impl Stage {
         let stderr = child.stderr().map(|mut pipe| {
             std::thread::spawn(move || {
                 let mut text = String::new();
-                // Text that arrived before an error is kept; there is no more to learn.
+                // Text that arrived before an error is kept; the error itself is ignored.
                 let _ = pipe.read_to_string(&mut text);
                 text
             })
@@ -261,8 +261,9 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Asks the program to end and reaps it; returns the lines that it has printed since it was
-    /// ready. Fails if it died early, did not end in time or did not end with status 0.
+    /// Asks the program to end and reaps it. Returns the lines that the program has printed since
+    /// it was ready. Fails if the program died early, did not end in time or did not end with
+    /// status 0.
     pub(crate) fn stop(mut self, stage: &Stage) -> Result<String> {
         self.child.terminate().context("cannot stop a child")?;
         let deadline = Instant::now() + CHILD_TIMEOUT;

@@ -59,7 +59,7 @@ fn visible_command() -> clap::Command {
 fn page(command: clap::Command, command_line: &str, man: &Path) -> Result<()> {
     let name = command_line.replace(' ', "-");
     let path = man.join(format!("{name}.1"));
-    // Clap wants a `'static` name; the leak is harmless in a short-lived program.
+    // Clap requires a `'static` name; the leak is harmless in a short-lived program.
     let title: &'static str = Box::leak(name.into_boxed_str());
     let command = command.name(title).bin_name(command_line);
     let mut text = Vec::new();

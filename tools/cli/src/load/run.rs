@@ -86,7 +86,8 @@ fn grouped_plan(work: Work, args: &LoadCommonArgs) -> (Plan, bool, bool) {
     let mut plan = Plan::new(groups, work, measuring.duration);
     plan.pace = pace;
     plan.warmup = measuring.warmup;
-    // A server that prefers urgent connections may rightly keep others waiting to the end.
+    // A server that prefers urgent connections may rightly keep others waiting until the end of the
+    // run.
     plan.patience = measuring.warmup + measuring.duration + Duration::from_secs(5);
     plan.pin = measuring.pin;
     plan.server_pids = measuring.server_pid.into_iter().collect();

@@ -1,6 +1,6 @@
 //! The configuration file of `upshift sched`: a TOML table whose keys are the long names of the
-//! options, and `policy` and `file` for the first two words. The file becomes words in front of
-//! those of the command line, so that both pass the same checks.
+//! options, and `policy` and `file` for the first two words. The contents of the file are put
+//! before the words of the command line, so that both pass the same checks.
 
 use std::ffi::{OsStr, OsString};
 
@@ -10,7 +10,7 @@ use toml::Value;
 
 use super::args::SchedArgs;
 
-/// Returns the words of a command line, with those of the file for `sched --config FILE`.
+/// Returns the words of a command line; for `sched --config FILE`, inserts the options in FILE.
 pub(crate) fn expand_config(words: Vec<OsString>) -> Result<Vec<OsString>> {
     if words.get(1).is_none_or(|word| word != "sched") {
         return Ok(words);

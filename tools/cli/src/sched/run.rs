@@ -1,9 +1,10 @@
 //! Runs until all processes have ended, the duration has passed, or a signal arrives.
 //!
-//! The engine runs on its own thread, above the tasks. The main thread waits for signals and
-//! prints. It is elevated meanwhile: otherwise a signal would wait until tasks that compute on
-//! every CPU let ordinary threads in. Dropping the engine demotes the threads that it has elevated;
-//! if this process dies, the guardian does so.
+//! The engine runs on its own thread, with a higher priority than the tasks. The main thread waits
+//! for signals and prints. The main thread is elevated, too, because otherwise tasks that compute
+//! on every CPU would delay its response to a signal until they let ordinary threads in. Dropping
+//! the engine demotes the threads that it has elevated; if this process dies, the *guardian*, a
+//! forked process, demotes them.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
@@ -26,12 +27,12 @@ use super::{choice, show, timeline};
 
 /// Events that a trace holds: 24 MB, enough for two switches a millisecond during eight minutes.
 const MAX_TRACE_EVENTS: usize = 1_000_000;
-/// Interval at which this thread checks for signals and for the end. Each check takes a few µs from
-/// a task.
+/// Interval at which this thread checks for signals and for the end. Each check takes a few µs away
+/// from a task.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Time without progress of the scheduler (SIGSTOP) after which the guardian demotes the tasks:
-/// many times the scheduler's longest sleep.
+/// Time without progress of the scheduler (SIGSTOP) after which the guardian demotes the tasks. It
+/// is many times the scheduler's longest sleep.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The SCHED_FIFO priorities that the privileges permit.
@@ -58,8 +59,8 @@ impl FifoPriorities {
     }
 }
 
-/// Output files of trace and drawing, created before anything runs, so that a wrong path fails
-/// early.
+/// Output files for the trace and the drawing, created before anything runs, so that a wrong path
+/// fails early.
 struct Files {
     trace: Option<File>,
     timeline: Option<File>,
@@ -151,7 +152,8 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
                 Ok(task) => engine.add(task.with_label(label))?,
                 Err(error) if origin.tolerates(&error) => {
                     let ended = matches!(error, SchedError::NoSuchProcess(_));
-                    // The receiver still exists: its thread waits until the engine is built.
+                    // The receiver still exists, because its thread waits until the engine is
+                    // built.
                     if *origin == Origin::Matched {
                         let _ = left_out.send(error);
                     }

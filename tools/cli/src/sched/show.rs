@@ -11,7 +11,7 @@ use super::args::SchedArgs;
 use upshift_report::Table;
 use upshift_report::number::{integer, micros};
 
-/// Largest width of a live line, in columns.
+/// Maximum width of the live line, in columns.
 const WIDTH: usize = 100;
 
 /// Formats the progress as one line.
@@ -36,7 +36,7 @@ fn us(ns: u64) -> String {
     micros(ns as f64 / 1e3)
 }
 
-/// Prints the result.
+/// Prints the result. `floor` is the length of this machine's shortest timer.
 pub(super) fn finish(args: &SchedArgs, report: &Report, floor: Duration) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
@@ -144,7 +144,7 @@ fn value(report: &Report, floor: Duration) -> Value {
     })
 }
 
-/// Formats every event, one JSON object per line.
+/// Formats every event, one JSON object per line. `open` tells whether ordinary threads may run.
 pub(super) fn trace(report: &Report, trace: &Trace) -> String {
     let label = |task: upshift_sched::TaskId| {
         let found = report.tasks.get(task.0);

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use upshift_sched::{EventKind, Report, Trace};
 use upshift_trace::escape;
 
-/// Largest number of bars: more bars could not be distinguished, and would slow browsers down.
+/// Largest number of bars. More bars could not be distinguished, and would slow browsers down.
 const MAX_BARS: usize = 4000;
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 160.0;

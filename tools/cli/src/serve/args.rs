@@ -298,7 +298,7 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// Flags without a field in the file: they control the process itself.
+    /// Flags without a field in the file, because they control the process itself.
     const PROCESS_FLAGS: [&str; 9] = [
         "ask", "board", "check", "config", "cpu", "help", "preempt", "quantum", "vcpus",
     ];

@@ -74,8 +74,8 @@ fn run(args: &ServeArgs) -> Result<()> {
     if let Some(quantum) = args.scheduling.quantum {
         builder = builder.quantum(quantum);
     }
-    // With a handler, exceeding the file size limit is a failed write, as on a full disk, and not
-    // the end of the process.
+    // With a handler, a write beyond the file size limit fails, as on a full disk, and does not end
+    // the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot handle SIGXFSZ")?;
     let sockets = inherited()?;
     args.scheduling.board.warn_if_absent();
@@ -124,7 +124,8 @@ fn inherited() -> Result<Vec<OwnedFd>> {
     for at in 0..inherited_fds.len() {
         let socket = inherited_fds.take_raw_fd(at);
         let socket = socket.with_context(|| format!("LISTEN_FDS: descriptor {}", 3 + at))?;
-        // SAFETY: the descriptor was passed to this process, which takes ownership once.
+        // SAFETY: the service manager passed this open descriptor to this process, and nothing else
+        // in the process owns it, because this is the only place that takes it.
         sockets.extend(socket.map(|socket| unsafe { OwnedFd::from_raw_fd(socket) }));
     }
     Ok(sockets)

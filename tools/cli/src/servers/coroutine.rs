@@ -1,9 +1,9 @@
 //! Common parts of the coroutine servers: the runtime, the listeners, the end.
 //!
 //! The main coroutine has level 0, so that SIGTERM is obeyed under any load. Each address has a
-//! coroutine that accepts at the level of its connections: at overload, accepting background
-//! connections waits as their requests do. When the main coroutine returns, dropping the runtime
-//! cancels all others and their I/O.
+//! coroutine that accepts at the level of its connections. At overload, background connections thus
+//! wait to be accepted, just as their requests wait to be served. When the main coroutine returns,
+//! dropping the runtime cancels all other coroutines and their I/O.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;

@@ -2,12 +2,12 @@
 //!
 //! Two bounded queues of [`QUEUE`] frames connect the coroutines, which have the level of the
 //! connection. A client that never reads fills the outgoing queue, then the incoming queue, then
-//! its own socket: memory is bounded by `2 * QUEUE` frames and the frames in processing. When one
-//! coroutine ends, its queues close, and so its neighbours end, too; frames received before the end
-//! of the input are still answered.
+//! its own socket, so memory is bounded by `2 * QUEUE` frames and the frames in processing. When
+//! one coroutine ends, its queues close, so that its neighbours end, too; frames received before
+//! the end of the input are still answered.
 //!
-//! A product is one poll: n = 20 takes a few microseconds, n = 1024 most of a second, for which
-//! more urgent connections on the same vCPU wait.
+//! A product is computed in one poll, during which more urgent connections on the same vCPU wait.
+//! The poll takes a few microseconds for n = 20, and most of a second for n = 1024.
 
 use anyhow::Result;
 use upshift::net::{OwnedReadHalf, OwnedWriteHalf};

@@ -1,19 +1,20 @@
-//! The spin server: each request is a coroutine of its own, at the level that the request asks for.
+//! The spin server: each request is a coroutine of its own, at the level that the request names.
 //!
 //! A connection always has one coroutine that receives, at the level of the connection. When that
-//! coroutine has a request it spawns its successor, which continues to receive, and serves the
-//! request itself. A request thus costs one `spawn` and, if it arrives alone, no additional poll.
-//! However long it burns, later requests of the connection do not wait for it. Replies leave in the
-//! order of completion, each whole, by a non-blocking `send`. A reply through the ring would hold
-//! the connection's lock until its coroutine is picked again, which at overload happens after all
-//! other work that waits.
+//! coroutine has received a request, it spawns its successor, which continues to receive. The first
+//! coroutine then serves the request itself. A request thus costs one `spawn` and, if it arrives
+//! alone, no additional poll. However long a request burns, later requests of the connection do not
+//! wait for it. Replies leave in the order of completion, each whole, by a non-blocking `send`. A
+//! reply through the ring would hold the connection's lock until the replying coroutine is polled
+//! again. At overload, that happens only after all other waiting work.
 //!
-//! The level of a connection should be that of its most urgent requests: a request is received at
-//! the level of the connection before its own level is known. A request of another level changes to
-//! that level before it burns; a less urgent request joins the end of that level's queue.
+//! The level of a connection should be that of its most urgent requests, because a request is
+//! received at the level of the connection before its own level is known. The coroutine of a
+//! request of another level changes to that level before it burns. If that level is less urgent,
+//! the coroutine joins the end of that level's queue.
 //!
 //! At most [`OUTSTANDING`] requests of a connection are in progress; the connection then stops
-//! receiving. A burn is one poll: without preemption everything else on the vCPU waits for it.
+//! receiving. A burn is one poll, so without preemption everything else on the vCPU waits for it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ fn start(client: Client, burner: Burner) {
 /// Starts the coroutine that receives the next request.
 fn receive(receiver: Receiver) {
     let level = receiver.connection.level;
-    // A refused spawn means that the server ends or is out of memory; the connection is closed.
+    // A refused spawn means that the server is ending or out of memory; the connection is closed.
     if let Ok(handle) = upshift::try_spawn(serve_next(receiver), level) {
         handle.detach();
     }
@@ -102,8 +103,8 @@ async fn serve_next(mut receiver: Receiver) {
     connection.reply(&request).await;
 }
 
-/// Moves the running coroutine from one level to another. At a less urgent level it joins the end
-/// of the queue.
+/// Moves the running coroutine from one level to another. If the new level is less urgent, the
+/// coroutine joins the end of that level's queue.
 async fn change_level(from: Level, to: u8) {
     if from.get() == to {
         return;
@@ -146,8 +147,7 @@ impl Receiver {
         }
     }
 
-    /// Reports the reason why reception ends and discards further input; earlier requests are still
-    /// answered.
+    /// Reports why reception ends and discards further input; earlier requests are still answered.
     async fn refuse(mut self, why: &str) {
         let count = REFUSED.fetch_add(1, Ordering::Relaxed) + 1;
         eprintln!(

@@ -71,8 +71,8 @@ impl Peer {
         self.ask("metrics", MAX_ANSWER, ANSWER_TIMEOUT)
     }
 
-    /// Starts a recording of the process's coroutines. It ends with [`Peer::end_recording`], or
-    /// when requests cease.
+    /// Starts a recording of the process's coroutines. The recording ends with
+    /// [`Peer::end_recording`], or when requests cease.
     pub(super) fn begin_recording(&mut self) -> Result<()> {
         let _: serde_json::Value = self.ask("record", MAX_ANSWER, ANSWER_TIMEOUT)?;
         Ok(())

@@ -55,8 +55,8 @@ pub(super) struct Level {
     pub(super) polls_per_s: f64,
     /// CPU time as a share of one CPU: 2.0 means two busy vCPUs.
     pub(super) cpu: f64,
-    /// Share of the interval in which the level had a ready coroutine and none of its coroutines
-    /// was picked, summed over vCPUs.
+    /// Share of the interval in which the level had a ready coroutine, but no coroutine of the
+    /// level was picked, summed over vCPUs.
     pub(super) starve: f64,
     pub(super) wait_p50_ns: u64,
     pub(super) wait_p99_ns: u64,
@@ -133,7 +133,7 @@ pub(super) struct Document<'a> {
     schema: u32,
     #[serde(flatten)]
     frame: &'a Frame,
-    /// Snapshot at the end of the interval: counters since the start.
+    /// Snapshot at the end of the interval, with counters since the start.
     metrics: &'a Metrics,
 }
 

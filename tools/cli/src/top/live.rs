@@ -1,7 +1,7 @@
 //! The live pages: time, keys, and the current page.
 //!
-//! One thread. It queries the process once per interval and waits for keys in between. A process
-//! that does not answer delays the keys by two seconds at most, and ends the view.
+//! One thread queries the process once per interval and waits for keys in between. A process that
+//! does not answer delays the keys by two seconds at most, and ends the view.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The whole machine: the census of `upshift daemon`.
+//! The whole machine: the *census*, which is the state that `upshift daemon` reports.
 
 use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;
@@ -28,7 +28,7 @@ pub(super) struct Machine {
 pub(super) struct Cpu {
     pub(super) cpu: usize,
     pub(super) bitmap: u64,
-    /// Session of the process that runs first on this CPU.
+    /// Session number of the process that runs first on this CPU.
     pub(super) winner: Option<u32>,
     pub(super) level: Option<u8>,
     pub(super) contenders: u32,
@@ -140,7 +140,7 @@ impl Machine {
         })
     }
 
-    /// Returns the changes of the winner per second on a CPU, since an earlier census.
+    /// Returns how often per second the winner of a CPU has changed since an earlier census.
     fn switches_per_s(&self, before: Option<&Machine>, cpu: usize) -> f64 {
         let of = |machine: &Machine| {
             let line = machine.cpus.iter().find(|line| line.cpu == cpu)?;
@@ -154,7 +154,7 @@ impl Machine {
         }
     }
 
-    /// Returns the process of a session.
+    /// Returns the process that has this session number.
     fn process(&self, session: u32) -> Option<&Process> {
         self.processes
             .iter()

@@ -10,7 +10,8 @@ use upshift::trace::Timeline;
 
 use super::attach::Peer;
 
-/// Interval of keep-alive requests: the process drops a viewer that is silent for a minute.
+/// Interval of keep-alive requests, which are needed because the process drops a viewer that is
+/// silent for a minute.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Format of the file.

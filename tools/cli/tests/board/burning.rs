@@ -7,7 +7,7 @@ use super::*;
 /// Total CPU time of both processes, in ns, after which they are compared.
 const TOTAL: u64 = 1_500_000_000;
 
-/// Time limit: a busy machine gives the processes a small part of the CPU.
+/// Time limit, long because a busy machine gives the processes only a small part of the CPU.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// Runs two burning processes of levels 2 and 40 on CPU 0, and returns the CPU time of each while

@@ -69,8 +69,8 @@ fn upshift(socket: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Path of a test's socket, in a private directory that is removed with it: killed daemons leave
-/// files.
+/// Path of a test's socket, in a private directory that is removed with it, because killed daemons
+/// leave files.
 struct Socket(PathBuf);
 
 impl std::ops::Deref for Socket {
@@ -201,7 +201,8 @@ fn a_restarted_daemon_has_its_clients_back_within_100_ms() {
         took.push(ms(&census["uptime_ms"]) - ms(&census["processes"][0]["joined_ms"]));
     }
     println!("ms from the daemon's start until its client is back: {took:?}");
-    // Clients check every 50 ms, and the machine is free at least once.
+    // Clients look for a daemon every 50 ms. At least one restart happens while the machine is
+    // free.
     assert!(took.iter().any(|&ms| ms < 100.0), "{took:?}");
     server.signal("TERM");
     server.end();

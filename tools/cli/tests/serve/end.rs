@@ -17,7 +17,8 @@ fn after_sigterm_current_requests_are_answered_new_connections_refused_and_the_s
     let begun = TcpStream::connect(address).unwrap();
     begun.set_read_timeout(Some(TIMEOUT)).unwrap();
     let slow: Vec<_> = (0..4).map(|_| server.send("/matrix?n=400", "")).collect();
-    // The test waits until all requests are accepted: an unaccepted request is not in progress.
+    // The test waits until all requests are accepted, because an unaccepted request is not in
+    // progress.
     wait_until("requests under way", || {
         let metrics = server.get("/metrics", "");
         let count = |name: &str| {
@@ -47,7 +48,8 @@ fn after_sigterm_current_requests_are_answered_new_connections_refused_and_the_s
     );
 }
 
-/// Drains for the default time; the other time-outs would take longer.
+/// The server must end, and cut these clients off, after the default drain time. The other
+/// time-outs would take longer.
 #[test]
 fn unresponsive_clients_do_not_prevent_the_end() {
     let folder = Folder::new();

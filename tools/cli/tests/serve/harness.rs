@@ -81,7 +81,7 @@ pub(crate) fn error(folder: &Folder, args: &[&str]) -> String {
 /// A server, killed when the test ends early. Its standard error is in `FOLDER/stderr`.
 pub(crate) struct Server {
     pub(crate) child: Child,
-    /// Output so far: the addresses.
+    /// Output so far, which lists the addresses.
     pub(crate) announced: String,
     pub(crate) output: BufReader<std::process::ChildStdout>,
 }

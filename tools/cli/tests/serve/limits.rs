@@ -78,7 +78,7 @@ fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
         overload();
     }
     let last = resident(&server);
-    // A request in progress holds 64 KiB, and a connection has one request.
+    // Each connection has one request in progress, which holds 64 KiB.
     assert!(last < first + 32, "{first} MiB, then {last} MiB");
 }
 
@@ -111,7 +111,8 @@ fn clients_that_read_nothing_cost_little_memory_which_is_returned() {
     wait_until("free memory", || resident(&server) < before + stays);
 }
 
-/// Starts a server under a limit of the shell, with its messages in `FOLDER/stderr`.
+/// Starts a server under a resource limit that the shell sets. The server's messages are in
+/// `FOLDER/stderr`.
 fn start_under_limit(limit: &str, folder: &Folder, args: &[&str]) -> Server {
     let script = format!("ulimit {limit}; exec \"$@\"");
     let errors = std::fs::File::create(folder.0.join("stderr")).unwrap();
@@ -170,8 +171,8 @@ fn connections_leave_descriptors_for_the_files_of_open_connections() {
     });
 }
 
-/// Opens a burst of connections, each of which is closed at once and holds a descriptor for a
-/// moment.
+/// Repeatedly opens a burst of connections, each of which is closed at once and holds a descriptor
+/// for a moment. Connections that were open before must still be answered.
 #[test]
 fn a_burst_of_connections_takes_no_descriptor_from_open_connections() {
     const OPEN: usize = 40;
@@ -225,13 +226,14 @@ fn a_log_that_may_not_grow_loses_lines_and_nothing_else() {
     let server = start_under_limit("-f 0", &folder, &["--access-log", "log"]);
     for _ in 0..3 {
         assert!(server.get("/page.txt", "").contains("a page"));
-        // A line is written ten times a second.
+        // Lines are written to the log ten times a second.
         std::thread::sleep(Duration::from_millis(150));
     }
     assert_eq!(folder.read("log"), "");
 }
 
-/// Stops the server repeatedly for longer than `max-wait` while requests queue.
+/// Stops the server repeatedly for longer than `max-wait` while requests queue, and expects every
+/// request to be answered.
 #[test]
 fn a_server_that_has_no_cpu_for_a_while_refuses_nothing() {
     let folder = Folder::new();

@@ -192,7 +192,7 @@ impl Seen {
             out.clear();
             let (kind, flags, id, payload) = match next_frame(&mut stream) {
                 Ok(frame) => frame,
-                // All accepted requests are answered: the server may close.
+                // All accepted requests are answered, so the server may close.
                 Err(_) if open.is_empty() => return,
                 Err(error) => panic!("{error}, and {open:?} are not answered; last: {last}"),
             };
@@ -215,8 +215,8 @@ impl Seen {
                         "GOAWAY named {last} before, and now {last_stream}"
                     );
                     // The first GOAWAY has the greatest number. The second GOAWAY names the last
-                    // accepted stream, which is the last requested stream: the PING between them
-                    // has been answered.
+                    // accepted stream, which is the last requested stream, because the PING between
+                    // the two has been answered.
                     assert!(
                         last_stream == u32::MAX >> 1 || last_stream == next - 2,
                         "{last_stream}, {next}"
@@ -297,7 +297,8 @@ fn a_slow_http2_client_gets_its_whole_answer_when_the_server_ends() {
         received += if kind == DATA { payload.len() } else { 0 };
         (received, goaways)
     };
-    // The window is used up; the server sends GOAWAY with its last stream.
+    // Reads until the window is used up, and after SIGTERM until the second GOAWAY, which names the
+    // last stream.
     while read_one(&mut stream).0 < WINDOW {}
     server.signal("TERM");
     while read_one(&mut stream).1 < 2 {}
@@ -310,8 +311,8 @@ fn a_slow_http2_client_gets_its_whole_answer_when_the_server_ends() {
         .concat()
     };
     stream.write_all(&open(LENGTH as u32)).unwrap();
-    // The server passes the rest to the kernel, which cannot send it yet, and has nothing more to
-    // do.
+    // The server now passes the rest to the kernel, which cannot send it yet. After that, the
+    // server has nothing more to do.
     for _ in 0..4 {
         thread::sleep(Duration::from_millis(100));
         let _ = stream.write_all(&open(1));

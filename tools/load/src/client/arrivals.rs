@@ -20,7 +20,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The class of requests that are not counted: the first ones, and the hog.
+    /// The class of requests that are not counted: the first request of each connection, and the
+    /// hog's.
     pub(crate) const UNCOUNTED: u16 = u16::MAX;
 
     pub(crate) fn uncounted(service: u64, level: u8) -> Request {
@@ -45,7 +46,7 @@ struct Open {
     next: f64,
     step: f64,
     poisson: bool,
-    /// Index in the group of the connection for the next request.
+    /// Index, within the group, of the connection for the next request.
     index: usize,
     connections: usize,
 }

@@ -2,8 +2,8 @@
 //!
 //! `requests` contains the oldest first; the first `started` of them are in flight, the others wait
 //! for room. Replies of most protocols keep the order. A spin reply names its request by a tag, the
-//! number of earlier requests of the connection. The request is marked, and leaves the queue when
-//! it is the oldest: O(1) for any order of replies.
+//! number of earlier requests of the connection. That request is marked as answered, and leaves the
+//! queue when it is the oldest, so each reply costs O(1) in any order.
 
 use super::arrivals::Request;
 use super::reply::{Cursor, Template};
@@ -99,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// Writes the outstanding bytes, as far as the socket takes them.
+    /// Writes the outstanding bytes until the socket takes no more.
     pub(crate) fn flush(&mut self, template: Option<&Template>) -> io::Result<()> {
         let Some(mut stream) = self.stream.as_ref() else {
             return Ok(());
@@ -127,7 +127,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the oldest request in flight: its reply is complete.
+    /// Takes the oldest request in flight, whose reply is complete.
     pub(crate) fn pop(&mut self) -> Option<Request> {
         if self.started == 0 {
             return None;
@@ -137,7 +137,7 @@ impl Connection {
         self.requests.pop_front()
     }
 
-    /// Takes the request in flight that a spin reply repeats.
+    /// Takes the request in flight that the spin reply answers.
     pub(crate) fn take(&mut self, reply: &spin::Request) -> Option<Request> {
         let at = usize::try_from(reply.tag.wrapping_sub(self.tag)).ok()?;
         let request = self.requests.get_mut(at).filter(|_| at < self.started)?;

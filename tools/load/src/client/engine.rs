@@ -1,11 +1,10 @@
 //! The loop of the client: fire due requests, wait, read replies, send the next requests.
 //!
-//! All times are ns since the start of the run. Every socket is registered once, edge-triggered: a
-//! read that does not fill the buffer has emptied the socket; a write is tried at once, and waits
-//! only for what the socket did not take. An iteration costs one `epoll_wait`, a request one
-//! `write` and one `read`.
-//! After connecting, the loop allocates only for HTTP heads cut by the end of a read, for error
-//! messages, and 24 bytes for each request that has no reply.
+//! All times are ns since the start of the run. Every socket is registered once, edge-triggered. A
+//! read that does not fill the buffer has emptied the socket. A write is tried at once, and only
+//! the bytes that the socket did not take wait for an event. An iteration costs one `epoll_wait`, a
+//! request one `write` and one `read`. After connecting, the loop allocates only for HTTP heads cut
+//! by the end of a read, for error messages, and 24 bytes for each request that has no reply.
 
 use super::arrivals::{Arrivals, Request};
 use super::connect;
@@ -74,7 +73,7 @@ pub(crate) struct Engine<'p> {
     /// Time before a send time that the client spends polling instead of sleeping, in ns; 0 if the
     /// client is elevated, since polling would starve the programs on its CPU.
     busy_poll_time: u64,
-    /// End of the load: no request is due from here on.
+    /// End of the load; no request is due from this time on.
     until: u64,
     next_check: u64,
     /// First connection of the next check for silence.
@@ -219,7 +218,8 @@ impl<'p> Engine<'p> {
     /// them.
     ///
     /// The kernel completes connections that the server has not accepted, and a server under load
-    /// may not accept them for seconds: fewer connections than the plan says would be measured.
+    /// may not accept them for seconds, so without this wait fewer connections than planned would
+    /// be measured.
     fn prime(&mut self) -> io::Result<()> {
         let begin = self.meter.now();
         let shared = matches!(self.plan.work, Work::Matrix { .. });
@@ -401,7 +401,7 @@ impl<'p> Engine<'p> {
         let mut now = 0;
         let ended = ready.flags & ENDED != 0;
         if ended || ready.flags & os::READABLE != 0 {
-            // Reads until the socket is empty: the edge will not be reported again.
+            // Reads until the socket is empty, because the edge will not be reported again.
             while let Some(mut stream) = self.connections[at].stream.as_ref() {
                 match stream.read(&mut self.scratch) {
                     Ok(0) => self.on_closed(at, "the server closed the connection"),

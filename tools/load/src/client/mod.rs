@@ -1,9 +1,9 @@
 //! The client: one thread that drives any number of connections over epoll.
 //!
 //! [`run`] executes a [`Plan`]: connect, get one request answered on every connection, warm up,
-//! measure, drain. The first request matters: the kernel completes connections that a busy server
-//! accepts seconds later or never, and load on a part of the connections is not the load of the
-//! plan. The parts:
+//! measure, drain. The first request matters, because the kernel completes connections that a busy
+//! server accepts seconds later or never, and load on only a part of the connections is not the
+//! planned load. The parts:
 //!
 //! | file | concern |
 //! |---|---|
@@ -38,9 +38,9 @@
 //! A closed-loop request is one `write`, one `read` and a share of one `epoll_wait`; no allocation.
 //! The thread sleeps when no request is due. In an open loop it sleeps until 60 µs ahead of the
 //! next send time and then polls without sleeping, because a timer of a virtual machine arrives
-//! 10–45 µs late. With closer send times it keeps a CPU busy: give it a CPU of its own (`pin`)
-//! where latency matters. An elevated client (`fifo`) never polls, because it would starve the
-//! programs on its CPU; its requests leave as late as the timer.
+//! 10–45 µs late. With closer send times the thread keeps a CPU busy, so give it a CPU of its own
+//! (`pin`) where latency matters. An elevated client (`fifo`) never polls, because it would starve
+//! the programs on its CPU; its requests leave as late as the timer.
 
 mod arrivals;
 mod connect;
@@ -58,7 +58,8 @@ pub use plan::{Class, Distribution, Group, Hog, Pace, Plan, Work};
 use crate::os;
 use std::io;
 
-/// Largest number of requests of a connection that await their replies in an open loop of matrices.
+/// Largest number of requests that await their replies on one connection, in an open loop of
+/// matrices.
 ///
 /// Further requests wait in the client, with their intended send times; see
 /// [`GroupOutcome::delayed`].

@@ -18,8 +18,8 @@ pub struct Outcome {
     pub connections: usize,
     /// Measured time: the duration of the plan, or less if the run ended early.
     pub elapsed: Duration,
-    /// CPU time of the server over the measured time, if the plan named its process and it still
-    /// runs.
+    /// CPU time of the server over the measured time, if the plan named the server's process and
+    /// that process still runs.
     pub server_cpu: Option<CpuUse>,
     /// CPU time of the client's thread over the measured time.
     pub client_cpu: CpuUse,
@@ -28,12 +28,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the number of replies of all groups.
+    /// Returns the number of replies in all groups.
     pub fn requests(&self) -> u64 {
         self.groups.iter().map(|g| g.requests).sum()
     }
 
-    /// Returns the number of errors of all groups.
+    /// Returns the number of errors in all groups.
     pub fn errors(&self) -> u64 {
         self.groups.iter().map(|g| g.errors).sum()
     }
@@ -53,7 +53,7 @@ impl Outcome {
         all
     }
 
-    /// Merges the groups of each label, in the order of their first occurrence: for example
+    /// Merges groups that have the same label, in the order of their first occurrence: for example
     /// requests of one length and several levels.
     #[must_use]
     pub fn merge_by_label(mut self) -> Outcome {
@@ -106,7 +106,8 @@ pub struct GroupOutcome {
     /// Number of requests without a reply when the drain is over: in a closed loop the requests in
     /// flight, in an open loop also due requests that have not left.
     pub unanswered: u64,
-    /// Age of the oldest of `unanswered`; no percentile of the latency can be trusted beyond it.
+    /// Age of the oldest unanswered request; no percentile of the latency can be trusted beyond
+    /// this age.
     pub oldest_unanswered: Duration,
     /// Measured time.
     pub elapsed: Duration,

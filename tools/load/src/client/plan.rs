@@ -22,7 +22,7 @@ pub struct Plan {
     pub hog: Option<Hog>,
     /// Send times of the requests; a group may have its own pace.
     pub pace: Pace,
-    /// Seed: equal seeds give the same send times, classes and service times.
+    /// Seed of the random numbers; equal seeds give the same send times, classes and service times.
     pub seed: u64,
     /// Time under load before measuring.
     pub warmup: Duration,
@@ -32,7 +32,7 @@ pub struct Plan {
     /// latencies; zero where the throughput of an overloaded server matters.
     pub drain: Duration,
     /// Time after which a silent connection with an unanswered request fails. Under load,
-    /// connections of spin requests do not fail, since these requests take as long as they ask for.
+    /// connections of spin requests do not fail, since such a request takes the time that it names.
     ///
     /// Make it longer than the run if the server may starve connections on purpose (levels at
     /// overload).
@@ -94,7 +94,8 @@ pub enum Work {
         path: String,
         /// More lines of the head, such as `Priority: u=0`.
         headers: Vec<String>,
-        /// Largest number of requests of a connection that await their replies; 1 is no pipelining.
+        /// Largest number of requests that await their replies on a connection; 1 means no
+        /// pipelining.
         pipeline: usize,
     },
     /// CPU time, by the classes of the plan. In an open loop no request waits for an earlier one.
@@ -179,9 +180,9 @@ impl Plan {
         }
     }
 
-    /// Creates a plan of one class of spin requests of `service` at level 32, with Poisson arrivals
-    /// on 32 connections, a warm-up of a tenth of `duration`, 500 ms for the last replies, and no
-    /// other setting.
+    /// Creates a plan with one class of spin requests, which take `service` at level 32, with
+    /// Poisson arrivals on 32 connections, a warm-up of a tenth of `duration`, 500 ms for the last
+    /// replies, and no other setting.
     pub fn spin(
         target: SocketAddr,
         per_second: f64,

@@ -1,4 +1,4 @@
-//! A small generator of random numbers: equal seeds give equal loads. SplitMix64 (Steele, Lea,
+//! A small generator of random numbers. Equal seeds give equal loads. SplitMix64 (Steele, Lea,
 //! Flood 2014).
 
 pub(crate) struct Random(u64);

@@ -1,6 +1,6 @@
 //! Cuts the byte stream of a connection into replies and checks them.
 //!
-//! Replies are checked as they arrive, in the receive buffer: only an HTTP reply head that is cut
+//! Replies are checked as they arrive, in the receive buffer; only an HTTP reply head that is cut
 //! by the end of a read is copied. Every byte of every matrix reply is compared with the product
 //! computed beforehand.
 
@@ -44,8 +44,8 @@ impl Template {
             // All requests differ.
             Work::Spin => (vec![0; crate::spin::FRAME], Vec::new()),
         };
-        // One copy more than the depth: a partial write leaves the stream in the middle of the
-        // first copy.
+        // One copy more than the depth, because a partial write leaves the stream in the middle of
+        // the first copy.
         let copies = (256 * 1024 / one.len()).clamp(1, depth + 1);
         Template {
             len: one.len(),

@@ -1,4 +1,4 @@
-//! Servers for the tests of the client, with a thread per connection, which run as long as the
+//! Servers for the tests of the client. They start a thread per connection and run as long as the
 //! test.
 
 use std::io::{self, Read, Write};

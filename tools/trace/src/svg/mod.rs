@@ -29,9 +29,9 @@ use axis::{Axis, LEFT, RIGHT, time};
 use row::{Row, Style};
 use text::{Anchor, Palette, label, tail};
 
-/// Largest number of single coroutines that are drawn: those that ran longest.
+/// Largest number of single coroutines that are drawn. Those that ran longest are chosen.
 pub const COROUTINES: usize = 16;
-/// Largest number of vCPUs that are drawn: the first ones.
+/// Largest number of vCPUs that are drawn, starting with the first.
 const VCPUS: usize = 128;
 const WIDTH: f64 = RIGHT + 30.0;
 const ROW: f64 = 24.0;

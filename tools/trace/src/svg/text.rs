@@ -36,7 +36,8 @@ pub(super) enum Anchor {
     End,
 }
 
-/// Writes a text with an inline style: the page around the picture may have styles of its own.
+/// Writes a text with an inline style, because the page around the picture may have styles of its
+/// own.
 pub(super) fn label(out: &mut String, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
     let anchor = match anchor {
         Anchor::Start => "start",

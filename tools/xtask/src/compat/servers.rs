@@ -117,8 +117,8 @@ impl Servers {
         self.begin(command, || socket.exists(), START_LIMIT, "-TERM")
     }
 
-    /// Returns the daemon's folder. It is separate: the daemon refuses a folder owned by another
-    /// user, as the servers' folder is.
+    /// Returns the daemon's folder. It is separate from the servers' folder, because that folder
+    /// belongs to another user and the daemon refuses such a folder.
     fn daemon_folder(&self) -> PathBuf {
         self.folder.with_extension("daemon")
     }

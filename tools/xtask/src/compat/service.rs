@@ -17,8 +17,9 @@ use crate::setup;
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Builds the service and tries it in every environment, or only on the driver `only`, or on each
-/// driver beside a `daemon`. With `inside`, tries the existing build in the environment of that
+/// Builds the service, and tries it on both drivers and in a container. `only` restricts the trial
+/// to one driver; with `daemon`, the service runs beside a daemon. With either of them nothing is
+/// tried in a container. With `inside`, only tries the existing build, in the environment of that
 /// name.
 pub(super) fn service(
     root: &Path,
@@ -56,7 +57,7 @@ pub(super) fn service(
         if only.is_some_and(|only| only != driver) {
             continue;
         }
-        // Each environment has its own databases: the trial counts the orders that it sees.
+        // Each environment has its own databases, because the trial counts the orders that it sees.
         let mut servers = Servers::start()?;
         let mut name = driver.to_owned();
         if daemon {

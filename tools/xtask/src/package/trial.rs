@@ -1,12 +1,12 @@
-//! Trial of the Debian package: dpkg installs it, it is used, and it is removed, twice. First in a
-//! copy of this machine's files: a file system in memory over them, in a new mount namespace. Then
-//! in a clean root, a Debian of this release with only its base. The machine remains unchanged, and
-//! everything disappears with the last process.
+//! Trial of the Debian package. The package is installed with dpkg, used and removed in two places:
+//! first in a copy of this machine's files (a file system in memory over them, in a new mount
+//! namespace), then in a clean root, which is a Debian of this release with only its base. The
+//! machine remains unchanged, and all changes disappear with the last process.
 //!
 //! Checks: the units pass `systemd-analyze verify`; the man pages render without a warning; the
 //! default configuration is valid; the daemon runs with the privileges of its unit and ends without
-//! a trace; a second installation keeps a changed configuration; the package serves a page in the
-//! clean root; after `dpkg --purge` no new file remains.
+//! leaving anything behind; a second installation keeps a changed configuration; the package serves
+//! a page in the clean root; after `dpkg --purge` no new file remains.
 
 use std::io;
 use std::path::{Path, PathBuf};

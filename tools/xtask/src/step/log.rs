@@ -1,14 +1,15 @@
 //! Reads the log of a step: the number of passed tests, the tests that skipped themselves, and the
 //! excerpt of a failure.
 
-/// Lines that are printed of a failed step's log: of its failed tests, and of the end.
+/// Largest numbers of lines that are printed from a failed step's log: about its failed tests, and
+/// from its end.
 const SHOWN_FAILURES: usize = 150;
 const SHOWN_END: usize = 50;
 
-/// Lines that are printed of each unstable test: the first and the last of its output.
+/// Number of lines that are printed about each unstable test: the first and the last of its output.
 const SHOWN_UNSTABLE: usize = 12;
 
-/// Lines of a failed step that are printed again at the end of the report.
+/// Number of lines of a failed step that are printed again at the end of the report.
 const SHOWN_FINAL: usize = 25;
 
 /// Numbers of tests in a log.
@@ -105,7 +106,8 @@ pub(super) fn failed_tests(log: &str) -> Vec<&str> {
     failed
 }
 
-/// Returns the lines of a log, each with the test that printed it, if the harness captured it.
+/// Returns the lines of a log, each with the test that printed the line, if the harness captured
+/// the line.
 fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     let mut test = None;
     log.lines().map(move |line| {

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use super::log::{self, UNSTABLE, count_passed};
 
-/// Tests of one command that may be run a second time.
+/// Largest number of tests of one command that may be run a second time.
 const MAX_RETRIES: usize = 3;
 
 /// Tests that may need a second run in the full suite, each with the observation that is not yet

@@ -64,8 +64,8 @@ pub(super) fn clippy(context: &Context<'_>) -> Verdict {
     if !context.full {
         return passed();
     }
-    // Builds `upshift` as a dependent gets it: in the workspace other packages enable all of its
-    // features.
+    // Builds `upshift` as a dependent gets it, because in the workspace other packages enable all
+    // of its features.
     let alone = ["clippy", "-p", "upshift", "--lib", "--", "-D", "warnings"];
     context.run(cargo(context, alone))?;
     if !context.tools.has(Tool::BareTarget) {
@@ -114,7 +114,7 @@ pub(super) fn no_std(context: &Context<'_>) -> Verdict {
         context,
         ["build", "-p", "upshift-core", "--target", BARE_TARGET],
     );
-    // In the tests' target directory this build would wait for theirs.
+    // In the tests' target directory this build would wait for the builds of the tests.
     command.env("CARGO_TARGET_DIR", context.target.join("bare"));
     context.run(command)?;
     passed()

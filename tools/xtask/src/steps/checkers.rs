@@ -82,7 +82,8 @@ pub(super) fn miri(context: &Context<'_>) -> Verdict {
         "-Zmiri-strict-provenance -Zmiri-symbolic-alignment-check -Zmiri-env-forward=PROPTEST_CASES \
          -Zmiri-env-forward=PROPTEST_DISABLE_FAILURE_PERSISTENCE",
     );
-    // Generated cases take half of the time: the step `unit` runs 256 of each test, Miri only two.
+    // Generated cases take half of the time, so Miri runs only two of each test; the step `unit`
+    // runs 256.
     default_env(&mut command, "PROPTEST_CASES", "2");
     // Saving a failing case reads the working directory, which Miri refuses.
     default_env(&mut command, "PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");

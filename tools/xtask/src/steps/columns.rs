@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Largest number of columns of a comment's line, including its indentation.
+/// Largest number of columns that a line with a comment may have, including the indentation.
 const COLUMNS: usize = 100;
 
 /// Extensions of files with comments in C's form.

@@ -69,7 +69,7 @@ pub(super) fn torture(context: &Context<'_>) -> Verdict {
 struct Burners(Vec<std::process::Child>);
 
 impl Burners {
-    /// Starts a program with its own time limit on each of these CPUs.
+    /// Starts a busy loop on each of these CPUs. Each loop ends by itself after an hour.
     fn start(cpus: &[&str]) -> Result<Burners, String> {
         let mut all = Burners(Vec::new());
         for cpu in cpus {
@@ -102,7 +102,8 @@ impl Drop for Burners {
     }
 }
 
-/// Runs tests on a crowded machine, where a thread can lose the CPU between any two instructions.
+/// Runs tests while other programs occupy the CPUs, so that a thread can lose the CPU between any
+/// two instructions.
 pub(super) fn crowded(context: &Context<'_>) -> Verdict {
     let _burners = Burners::start(&["0", "0", "1"])?;
     for _ in 0..20 {

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::step::Concurrency;
 
-/// Number of jobs that run at once. A single job leaves much of a second CPU idle: an interpreter
-/// or a model has one thread, and a build ends with one crate. More jobs would multiply the memory
-/// for compilers.
+/// Number of jobs that run at once. A single job leaves much of a second CPU idle, because an
+/// interpreter or a model has one thread and a build ends with one crate. More jobs would multiply
+/// the memory for compilers.
 const LANES: usize = 2;
 
 /// Concurrent part of a step.
@@ -29,8 +29,8 @@ struct Queue {
     taken: Vec<&'static str>,
 }
 
-/// Runs `work` for the jobs. Each job starts in order as soon as a lane and its folder are free.
-/// Returns the index, the result and the duration of each job.
+/// Runs `work` for the jobs. A free lane starts the first waiting job whose folder is free. Returns
+/// the index, the result and the duration of each job.
 pub(super) fn run<T: Send>(
     jobs: Vec<Job>,
     lanes: Lanes,
@@ -78,7 +78,8 @@ impl Lanes {
     }
 }
 
-/// Takes the first job whose folder is free; `None` once all have begun.
+/// Takes the first waiting job whose folder is free, and waits for such a job if necessary. Returns
+/// `None` once all jobs have begun.
 fn next(queue: &Mutex<Queue>, freed: &Condvar) -> Option<Job> {
     let mut queue = lock(queue);
     loop {

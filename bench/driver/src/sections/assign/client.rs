@@ -1,12 +1,13 @@
 //! Sends requests at fixed times over several connections, with a thread for each, in SCHED_FIFO
 //! above ordinary threads and below all other elevated threads.
 //!
-//! A client above the server would displace the server: the kernel wakes a real-time thread on
-//! another CPU if a more urgent thread runs on the first one, and that other CPU may spend
-//! milliseconds in the kernel for an ordinary thread (if the kernel is not preemptible).
+//! A client above the server would displace the server. If a more urgent thread runs on the CPU of
+//! a real-time thread, the kernel wakes the real-time thread on another CPU. If the kernel is not
+//! preemptible, that other CPU may be in the kernel for milliseconds on behalf of an ordinary
+//! thread.
 //!
 //! A latency counts from the time at which the request was due, so waits behind a late answer
-//! count, too. A thread sleeps until its next request is due, and in `read`.
+//! count, too. A thread sleeps until its next request is due, and while it waits in `read`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +22,7 @@ use crate::results::Run;
 const CONNECTIONS: usize = 4;
 const PER_SECOND: f64 = 1000.0;
 
-/// SCHED_FIFO priority of the client: the remedies use 2 and above.
+/// SCHED_FIFO priority of the client, below those of the remedies, which use 2 and above.
 const PRIORITY: i32 = 1;
 
 /// Time at the beginning that is not counted.
@@ -74,7 +75,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Creates the data that the requests ask for.
+    /// Creates the data that the requests read.
     fn prepare(&mut self) -> Result<(), String> {
         match self.kind {
             ServerKind::Nginx => Ok(()),
@@ -271,7 +272,8 @@ fn elevate() -> Result<(), String> {
     let parameters = libc::sched_param {
         sched_priority: PRIORITY,
     };
-    // SAFETY: the call only reads `parameters`, an initialized local; 0 is the calling thread.
+    // SAFETY: the pointer is valid, because the call only reads `parameters`, an initialized local.
+    // 0 is the calling thread.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(format!(

@@ -111,7 +111,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     plot
 }
 
-/// Suffix of the name of a batch's row.
+/// Suffix that the name of a batch's row has.
 const BATCH: &str = ": the batch";
 
 fn batch_row(name: &str) -> String {
@@ -175,8 +175,8 @@ impl Drive for Load {
             None => None,
         };
         let awake: Vec<Awake> = if self.awake {
-            // As in the other sections: the wake-up of a halted virtual CPU would hide all other
-            // effects.
+            // As in the other sections, CPUs do not halt, because the wake-up of a halted virtual
+            // CPU would hide all other effects.
             (0..2).filter_map(|cpu| Awake::on(cpu).ok()).collect()
         } else {
             Vec::new()
@@ -238,9 +238,9 @@ fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
 }
 
 /// Returns the cell and the value of the case's server without a batch. Of the rows with and
-/// without halting CPUs, the smaller value counts: the kernel shares CPUs among sessions, so the
-/// SCHED_IDLE threads that keep CPUs from halting compete with a server of another session. A case
-/// with cgroups has no such rows and uses those of the same server without cgroups.
+/// without halting CPUs, the smaller value counts, because the kernel shares CPUs among sessions:
+/// the SCHED_IDLE threads that keep CPUs from halting compete with a server of another session. A
+/// case with cgroups has no such rows and uses those of the same server without cgroups.
 fn alone<'a>(
     section: &'a SectionResults,
     case: &str,

@@ -66,7 +66,7 @@ impl Remedy {
         }
     }
 
-    /// Starts the daemon, if it is the remedy; it has to run before the server starts.
+    /// Starts the daemon, if that is the remedy. The daemon has to run before the server starts.
     pub(super) fn daemon(
         self,
         upshift: &Program,
@@ -90,7 +90,8 @@ impl Remedy {
                     .try_for_each(|pid| reserve(pid, runtime))?;
                 Ok(None)
             }
-            // The daemon learns of processes at once, but its thread must run before it can act.
+            // The kernel reports processes to the daemon at once, but the daemon's thread must run
+            // before the daemon can act.
             Remedy::Daemon => {
                 std::thread::sleep(Duration::from_millis(100));
                 Ok(None)
@@ -154,7 +155,7 @@ impl Cgroup {
                 .any(|file| cgroup.0.join(file).exists())
             {
                 // If the kernel distributes real-time runtime by cgroup, the group also needs a
-                // share; otherwise the file does not exist.
+                // share. On other kernels the file does not exist.
                 let share = cgroup.0.join("cpu.rt_runtime_us");
                 if urgent && share.exists() {
                     std::fs::write(&share, "400000")

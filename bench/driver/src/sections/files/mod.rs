@@ -313,8 +313,8 @@ const WARM_UP: Duration = Duration::from_millis(100);
 /// Requests a block every [`PACE`] on CPU 1; returns the time until each block arrived, in ns. A
 /// read that was due before the previous answer counts from its due time.
 fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
-    // SAFETY: a `cpu_set_t` is a bit array, for which zeros are valid; `sched_setaffinity` only
-    // reads it.
+    // SAFETY: a `cpu_set_t` is a bit array, for which zeros are valid. The pointer is valid,
+    // because `sched_setaffinity` only reads this local.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(1, &mut set);

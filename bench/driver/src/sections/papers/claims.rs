@@ -39,7 +39,8 @@ fn all(section: &SectionResults) -> Vec<Claim> {
     .concat()
 }
 
-/// Returns the ratio of a quantity of threads to that of coroutines, at a number of connections.
+/// Returns the ratio of the value for threads to the value for coroutines, at a number of
+/// connections.
 fn ratio(
     section: &SectionResults,
     curve: Curve,

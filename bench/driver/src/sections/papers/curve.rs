@@ -37,7 +37,7 @@ pub(super) struct Curve {
 
 /// Curve to which most claims refer.
 pub(super) const CURVE: Curve = Curve { n: 20, period: 100 };
-/// Curve of the second paper's data, which contains the published knee.
+/// Curve of the second paper's data, which contains the published knee (see [`knee`]).
 pub(super) const SMALL: Curve = Curve { n: 15, period: 100 };
 impl Curve {
     fn all() -> impl Iterator<Item = Curve> {
@@ -55,9 +55,9 @@ impl Curve {
         PUBLISHED.into_iter().chain(beyond)
     }
 
-    /// Whether a run of all rows measures a number of connections. For the curves of the claims all
-    /// numbers are measured; for the other curves the first and the last published number, and the
-    /// numbers beyond.
+    /// Whether a run of all rows measures a number of connections. For the curves of the claims,
+    /// all numbers are measured. For the other curves, only the first and the last published number
+    /// are measured, and the numbers beyond.
     fn is_measured(self, connections: usize) -> bool {
         let inner = PUBLISHED[1]..PUBLISHED[PUBLISHED.len() - 1];
         [CURVE, SMALL].contains(&self) || !inner.contains(&connections)

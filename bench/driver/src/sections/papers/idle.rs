@@ -120,7 +120,7 @@ pub(super) fn table(section: &SectionResults) -> String {
     table.markdown()
 }
 
-/// Returns the median of a quantity of a server beside a number of idle connections.
+/// Returns the median of a quantity, for a server beside a number of idle connections.
 pub(super) fn median(
     section: &SectionResults,
     idle: usize,

@@ -94,7 +94,7 @@ impl MemoryWatch {
         }
     }
 
-    /// Returns the largest growth since the start, in bytes: of the server, and of the kernel.
+    /// Returns the largest growth since the start, in bytes, for the server and for the kernel.
     pub(super) fn growth(self) -> [f64; 2] {
         self.is_over.store(true, Ordering::Relaxed);
         // The thread only reads files and does not panic.

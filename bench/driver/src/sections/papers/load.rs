@@ -15,7 +15,7 @@ use crate::server::Server;
 
 /// Time between the requests of a mostly idle connection.
 const IDLE_PERIOD: Duration = Duration::from_secs(60);
-/// Number of connections from one address of 127.0.0.0/8: fewer than there are local ports.
+/// Number of connections from one address of 127.0.0.0/8, which is below the number of local ports.
 const PER_ADDRESS: usize = 25_000;
 /// Time under load before measuring.
 const WARM_UP: Duration = Duration::from_millis(250);
@@ -23,7 +23,7 @@ const WARM_UP: Duration = Duration::from_millis(250);
 /// Row of all addresses together, in cases with a row for each address.
 pub(super) const TOTAL: &str = "total";
 
-/// Returns the name of the row of a level.
+/// Returns the row name for a level.
 pub(super) fn level_row(level: u8) -> String {
     format!("level {level}")
 }

@@ -1,6 +1,6 @@
 //! The section `papers`: the figures that were published for SharedScheduler (two papers) and for
-//! Kuro (slides), in the published form, as far as they concern Linux or can be measured on it.
-//! Each published claim has a verdict.
+//! Kuro (slides), in the published form, if they concern Linux or can be measured on it. Each
+//! published claim has a verdict.
 //!
 //! | file | figure |
 //! |---|---|
@@ -10,9 +10,9 @@
 //! | `chart` | plaintext by number of requests, under `ab` and under our client |
 //! | `claims` | the published claims |
 //!
-//! `load` is the load of the first three, and `limits` measures memory and checks the kernel's
-//! limits for threads. `--rows` selects a curve (`n20-100`), `levels`, a number of idle connections
-//! (`idle-50k`), or the connections and CPUs of a chart (`c100-l1`).
+//! `load` is the load of the first three figures, and `limits` measures memory and checks the
+//! kernel's limits for threads. `--rows` selects a curve (`n20-100`), `levels`, a number of idle
+//! connections (`idle-50k`), or the connections and CPUs of a chart (`c100-l1`).
 
 mod chart;
 mod claims;

@@ -66,7 +66,7 @@ pub(super) struct Requests {
     per_second: f64,
     short: Duration,
     distribution: Distribution,
-    /// Set if a share of the requests is long: these take a thousand times as long.
+    /// Set if a share of the requests is long, which means that they take a thousand times as long.
     has_long: bool,
     /// Levels of short and of long requests.
     levels: [u8; 2],
@@ -164,7 +164,7 @@ impl Case {
         }
     }
 
-    /// Returns the load of a run of `time`, for a server at `target`.
+    /// Returns the load of a run that lasts `time`, for a server at `target`.
     pub(super) fn plan(&self, target: SocketAddr, time: Duration) -> Plan {
         let duration = self.duration(time);
         let warmup = WARM_UP.min(duration / 2);

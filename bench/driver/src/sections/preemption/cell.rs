@@ -44,7 +44,7 @@ pub(super) const SHORT: &str = "short";
 /// Class of long requests.
 pub(super) const LONG: &str = "long";
 
-/// Returns the cell name of a class of a server.
+/// Returns the cell name for a class of requests to a server.
 pub(super) fn row(server: &str, class: &str) -> String {
     format!("{server}: {class}")
 }

@@ -30,7 +30,7 @@ pub(crate) use targets::goals;
 
 /// Upshift without preemption.
 const PREEMPT_OFF: &str = "off";
-/// The same server once more: its ratio to [`PREEMPT_OFF`] shows by how much equal servers differ.
+/// The same server once more. Its ratio to [`PREEMPT_OFF`] shows by how much equal servers differ.
 const PREEMPT_OFF_AGAIN: &str = "off again";
 /// Upshift with preemption, run by an ordinary user.
 const PREEMPT_ON: &str = "on";

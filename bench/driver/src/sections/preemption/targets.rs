@@ -8,7 +8,7 @@ use super::{
 use crate::goal::{Goal, at_most};
 use crate::results::{Run, SectionResults};
 
-/// A figure of a class of requests, with its name.
+/// A figure for one class of requests, with the name of the figure.
 type Figure = (&'static str, &'static str, Quantile);
 
 const P50: Figure = ("p50", SHORT, Run::p50);

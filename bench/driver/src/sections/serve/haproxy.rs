@@ -1,7 +1,7 @@
 //! HAProxy in front of the axum application on tokio: one process or two, all on CPU 0.
 //!
-//! The configurations are `peers/haproxy/*.cfg`. HAProxy and the processes behind it form the
-//! server: they share its CPU, and their CPU time counts.
+//! The configurations are `peers/haproxy/*.cfg`. HAProxy and the processes behind it together form
+//! the server: they share CPU 0, and the CPU time of all of them counts.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -34,7 +34,7 @@ pub(super) struct Backends {
 /// A running server, and the cgroups of its processes.
 pub(super) struct Deployed {
     pub(super) server: Server,
-    /// Removed after the server's end: a cgroup with processes cannot be removed.
+    /// Removed after the server's end, because a cgroup with processes cannot be removed.
     _cgroups: Vec<Cgroup>,
 }
 
