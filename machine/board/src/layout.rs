@@ -1,7 +1,7 @@
 //! The pages and their words.
 //!
 //! Every word is atomic, because the other side may change the word at any moment. Every pattern of
-//! bits is valid, because the other side may be hostile: a level is stored as `level + 1`; 0 and
+//! bits is valid, because the other side may be hostile. A level is stored as `level + 1`; 0 and
 //! all values above 64 mean that there is no level. A zeroed page is idle.
 //!
 //! Each writer has its own cache line (64 bytes), so vCPUs do not disturb each other. The compiler
@@ -15,8 +15,8 @@ use crate::urgency::{Claim, LEVELS, NO_LEVEL, Standing};
 /// Version of layout and protocol; both sides must have the same version.
 pub const VERSION: u16 = 3;
 
-/// Maximum number of vCPUs of a process: their doorbells and the global page travel in one packet,
-/// which carries at most 253 descriptors.
+/// Maximum number of vCPUs of a process, because their doorbells and the global page travel in one
+/// packet, which carries at most 253 descriptors.
 pub const VCPUS: usize = 252;
 
 /// Number of CPUs that have a line in the global page.

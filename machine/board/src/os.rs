@@ -86,7 +86,8 @@ pub struct Mapping<T> {
     bytes: usize,
 }
 
-// SAFETY: the mapped types consist of atomics only, and the mapping lives as long as the value.
+// SAFETY: the mapped types consist of atomics only, so any thread may access them, and the mapping
+// lives as long as the value.
 unsafe impl<T: Sync> Send for Mapping<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Mapping<T> {}
@@ -95,8 +96,8 @@ impl Mapping<LocalPage> {
     /// Maps the page of a process for the daemon, read-only.
     ///
     /// # Errors
-    /// Errors of the kernel; `InvalidInput` for a file that is not a local page: if the file does
-    /// not have the length and the [seals](LOCAL_SEALS) of one, a read could fault or wait.
+    /// Errors of the kernel; `InvalidInput` for a file without the length and the
+    /// [seals](LOCAL_SEALS) of a local page, because a read of such a file could fault or wait.
     pub fn local_for_reading(file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
         let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| io::ErrorKind::InvalidInput)?;
         let length = rustix::fs::fstat(file)?.st_size;

@@ -57,9 +57,9 @@ impl Claim {
         ready.min(self.running).min(NO_LEVEL)
     }
 
-    /// Returns the level by which the vCPU is ranked: the level of its runnable work, or, while the
-    /// vCPU sleeps, the most urgent level that may wake it. A sleeping vCPU keeps its rank, so its
-    /// wake needs no decision.
+    /// Returns the level by which the vCPU is ranked. This is the level of its runnable work or,
+    /// while the vCPU sleeps, the most urgent level that may wake it. A sleeping vCPU keeps its
+    /// rank, so its wake needs no decision.
     pub fn potential(&self) -> u8 {
         match self.runnable() {
             NO_LEVEL => self.awaited.min(NO_LEVEL),

@@ -23,7 +23,7 @@ use crate::status::log::Log;
 /// Priority of dispatchers, above all workers.
 pub(crate) const DISPATCHER: Priority = Priority::of::<44>();
 
-/// Priority of the daemon's own threads, above all threads that they decide about, below the
+/// Priority of the daemon's own threads, above all threads that the daemon elevates, and below the
 /// guardian.
 pub(crate) const DAEMON: Priority = Priority::of::<46>();
 
@@ -58,9 +58,9 @@ impl WorkBudget {
         std::thread::sleep(self.charge(time, Instant::now()));
     }
 
-    /// Counts work that ends at `now`, and returns the time to sleep: until the budget is full
-    /// again, so that few wake-ups are needed. This is at most an eighth of a second, since the
-    /// machine may have stood still meanwhile.
+    /// Counts work that ends at `now`, and returns the time to sleep until the budget is full
+    /// again. A full budget means that few wake-ups are needed. The time is at most an eighth of a
+    /// second, since the machine may have stood still meanwhile.
     pub(crate) fn charge(&mut self, time: Duration, now: Instant) -> Duration {
         if self.0.charge(nanos(time.min(WINDOW)), timestamp_ns(now)) {
             return Duration::ZERO;

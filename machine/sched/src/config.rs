@@ -16,7 +16,7 @@ pub struct Config {
     pub base: Priority,
     /// The highest notch.
     pub top: Priority,
-    /// Minimum length of a turn: the shortest that the machine's timers allow.
+    /// Minimum length of a turn, which should be the shortest that the machine's timers allow.
     pub floor: Duration,
     /// The part of the CPUs that ordinary threads keep.
     pub open_pieces: OpenPieces,

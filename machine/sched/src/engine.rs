@@ -62,7 +62,8 @@ pub struct Engine<M> {
     moved: bool,
     turn: Turn,
     turn_began: Nanos,
-    /// Set when an open piece overlapped the turn: usage then says little about which tasks slept.
+    /// Set when an open piece overlapped the turn, because usage then says little about which tasks
+    /// slept.
     turn_was_open: bool,
     began: Nanos,
     /// The scheduler's own CPU time when the engine began, and at [`Engine::closed_at`].

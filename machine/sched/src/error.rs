@@ -76,8 +76,8 @@ impl SchedError {
         }
     }
 
-    /// Returns the error for a missing right. Reads only cheap facts: the caller runs above all
-    /// other threads.
+    /// Returns the error for a missing right. Reads only cheap facts, because the caller runs above
+    /// all other threads.
     pub(crate) fn missing_rights(pid: i32) -> SchedError {
         SchedError::Refused {
             pid,

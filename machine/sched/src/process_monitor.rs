@@ -163,7 +163,8 @@ impl ProcessMonitor {
         MonitoredProcess { pids, pid }
     }
 
-    /// Rings once when the process of `pidfd` ends. Closing the descriptor removes it.
+    /// Wakes the engine once when the process of `pidfd` ends. Closing the descriptor removes it
+    /// from the monitor.
     pub(crate) fn add(&self, pidfd: BorrowedFd<'_>) -> io::Result<()> {
         add(self.shared.epoll.as_raw_fd(), pidfd.as_raw_fd(), 0, ONCE)
     }

@@ -83,8 +83,8 @@ impl Vcpu {
     }
 
     /// Publishes an arrival of `level` for this vCPU, rings if the order of the vCPUs may have
-    /// changed, and returns whether it rang. For dispatchers: they do not check later whether a
-    /// ring took effect, so the same change rings in each call.
+    /// changed, and returns whether it rang. This call is for dispatchers. They do not check later
+    /// whether a ring took effect, so the same change rings in each call.
     ///
     /// # Errors
     /// Errors of the kernel, if the doorbell cannot be written.

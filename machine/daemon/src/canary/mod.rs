@@ -2,16 +2,16 @@
 //! rules miss.
 //!
 //! While any thread is recorded for elevation, the *monitor*, above all other threads of the
-//! daemon, asks the canary of each CPU every 20 ms to answer. A canary is pinned to its CPU, at the
-//! lowest priority of SCHED_FIFO: a cause that keeps a canary from running keeps every ordinary
-//! thread from running, and no other cause does. (An ordinary thread would also be silent while
-//! many ordinary threads compete for the time that elevated threads leave.)
+//! daemon, requests an answer from the canary of each CPU every 20 ms. A canary is pinned to its
+//! CPU, at the lowest priority of SCHED_FIFO. So exactly the causes that keep every ordinary thread
+//! from running keep the canary from running. (An ordinary thread would also be silent while many
+//! ordinary threads compete for the time that elevated threads leave.)
 //!
 //! A canary that is silent for 80 ms ([`MAX_SILENCE`]) has been kept from its CPU for up to 100 ms,
 //! so all threads that are elevated on this CPU become ordinary for a second. If it is still silent
 //! 20 ms later, all threads on all CPUs become ordinary, because a priority may be lent from
-//! another CPU (priority inheritance). `rule.rs` contains the rule. No user is blamed: demoting all
-//! threads needs no proof.
+//! another CPU (priority inheritance). `rule.rs` contains the rule. No user is blamed, because
+//! demoting all threads needs no proof.
 //!
 //! The monitor depends on no other accounting, not even the daemon's own, and takes no part in
 //! other decisions. Its heartbeat is the daemon's heartbeat for the guardian, which demotes all

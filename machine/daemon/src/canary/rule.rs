@@ -11,9 +11,10 @@
 //!   Everywhere: on all CPUs, since a priority may be lent from another one.
 //! ```
 //!
-//! Silence is counted in time for which the machine ran: a check adds at most one [`ROUND`],
-//! however late it is. If the whole machine is stopped, so is the monitor, and the pause counts as
-//! one round. A host that stops only this CPU cannot be distinguished from a silent canary.
+//! Silence is counted in time for which the machine ran, so a check adds at most one [`ROUND`],
+//! however late the check is. If the whole machine is stopped, so is the monitor, and the pause
+//! counts as one round. A host that stops only this CPU cannot be distinguished from a silent
+//! canary.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ pub(super) enum Demotion {
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The canary has answered, or a demotion has just ended: counting restarts, and the caller
+    /// The canary has answered, or a demotion has just ended. Counting restarts, and the caller
     /// asks the canary again.
     Answer,
     /// The canary is silent, but not for long enough.

@@ -64,8 +64,8 @@ use lookup::{Answer, Pending};
 pub(crate) use session::Session;
 use slots::Slots;
 
-/// Time between the heartbeats of the control thread: on the global page, and to the service
-/// manager.
+/// Time between the heartbeats of the control thread, which go to the global page and to the
+/// service manager.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// Time for which a scheduler may restore threads before the control thread continues without its
@@ -503,8 +503,8 @@ impl Control {
     }
 }
 
-/// Returns whether closing the file neither waits nor takes long: the file has seals, which only
-/// memory files have, and occupies at most as much memory as a page of the board.
+/// Returns whether closing the file neither waits nor takes long. This is true if the file has
+/// seals, which only memory files have, and occupies at most as much memory as a page of the board.
 fn closes_fast(file: &OwnedFd) -> bool {
     let held = rustix::fs::fstat(file).map_or(i64::MAX, |stat| stat.st_blocks * 512);
     rustix::fs::fcntl_get_seals(file).is_ok() && held <= LOCAL_BYTES as i64

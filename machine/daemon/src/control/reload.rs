@@ -1,4 +1,5 @@
-//! Reload of the configuration: no client loses its connection, its page or its slots.
+//! Reloads the configuration. A client keeps its connection, its page and its slots, unless the new
+//! configuration denies its user.
 //!
 //! Changes of the following settings apply at once: ceilings and rules (users that are now denied
 //! are disconnected), limits for new requests, `[[assign]]` rules, shares, quanta, mode and group

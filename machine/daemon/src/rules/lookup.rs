@@ -121,8 +121,8 @@ impl Lookups {
         })
     }
 
-    /// Returns the inheritance of a process that is being looked up: a child that it forks now
-    /// inherits the same.
+    /// Returns the inheritance of a process that is being looked up. A child that this process
+    /// forks now inherits the same.
     pub(super) fn inheritance_of(&self, pid: i32) -> Option<Inheritance> {
         self.asked.get(&pid)?.inheritance.clone()
     }
@@ -159,7 +159,7 @@ impl Lookups {
         true
     }
 
-    /// Records that a process has changed: a lookup in progress will be repeated.
+    /// Records that a process has changed, so that a lookup in progress is repeated.
     pub(super) fn has_changed(&mut self, pid: i32) {
         if let Some(asked) = self.asked.get_mut(&pid) {
             asked.changed = Instant::now();

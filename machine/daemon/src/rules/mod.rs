@@ -4,10 +4,10 @@
 //! priority depends on the level; it is below every elevated thread of a registered process and
 //! above ordinary programs. A process that was forked by a process under the same rule runs one
 //! priority below its parent, so that forked work never delays a server. All threads of a process
-//! share a *budget* of CPU time for each [`PERIOD`]: a process that has exhausted it is ordinary
-//! until its usage matches its share. Together, the processes of a *domain* leave ordinary programs
-//! their share (`domain.rs`), no process is elevated beyond the CPU quota of its cgroup, and the
-//! canaries detect a CPU that is nevertheless occupied.
+//! share a *budget* of CPU time for each [`PERIOD`]. A process that has exhausted its budget is
+//! ordinary until its usage matches its share. Together, the processes of a *domain* leave ordinary
+//! programs their share (`domain.rs`), no process is elevated beyond the CPU quota of its cgroup,
+//! and the canaries detect a CPU that is nevertheless occupied.
 //!
 //! ```text
 //!   Ordinary ─matches a rule─▶ Urgent ◀─period over── Throttled
@@ -24,7 +24,7 @@
 //! Reader threads look processes up and compare them with the rules (`lookup.rs`). One thread does
 //! all other work, at the daemon's priority and within a work budget of 4 ms in each 20 ms. It
 //! sleeps until an event, or until the first moment at which the budget of a process can be
-//! exhausted: a sleeping process costs one read of its CPU time each period.
+//! exhausted, so a sleeping process costs one read of its CPU time each period.
 
 mod domain;
 mod kernel;
@@ -363,8 +363,8 @@ impl Work {
             .min(max_threads.saturating_sub(all))
     }
 
-    /// Requests the lookup of a process, which `parent` has just forked if it is given. If the
-    /// lookup is not accepted, a sweep follows.
+    /// Requests the lookup of a process. If `parent` is given, it has just forked this process. If
+    /// the lookup is not accepted, a sweep follows.
     fn ask(&mut self, pid: i32, parent: Option<i32>, now: Instant) {
         let started = parent.map(|parent| match self.processes.get(&parent) {
             Some(parent) => Some(parent.inheritance(&self.shared)),
@@ -444,8 +444,9 @@ impl Work {
         }
     }
 
-    /// Lowers processes whose parent is under the same rule by one priority, or removes them if the
-    /// rule has `children = false`. Both effects end with the parent. O(assigned processes).
+    /// Lowers by one priority the processes whose parent is under the same rule, or removes these
+    /// processes if the rule has `children = false`. Both effects end with the parent. O(assigned
+    /// processes).
     fn rank_children(&mut self, now: Instant) {
         let is_child = |process: &Process| {
             let parent = self.processes.get(&process.parent);

@@ -109,8 +109,9 @@ impl Drop for Thread {
     }
 }
 
-/// Returns the SCHED_FIFO priority of a level: one of eight, below the bands of registered
-/// processes (12 and above) and above the canary. Children are one priority below their parent.
+/// Returns the SCHED_FIFO priority of a level. It is one of eight priorities below the bands of
+/// registered processes (12 and above) and above the canary. Children are one priority below their
+/// parent.
 fn priority(level: u8, is_child: bool) -> Priority {
     let step = 3 + (63 - level.min(63)) / 8;
     Priority::new(step - u8::from(is_child)).unwrap_or(Priority::MIN)

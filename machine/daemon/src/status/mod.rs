@@ -1,9 +1,10 @@
 //! The census: the state of the whole machine as JSON. `docs/daemon.md` documents it; these
 //! structures define it.
 //!
-//! The winner of a CPU is computed from the current claims: the CPU's line of the global page is as
-//! old as its scheduler's last decision, and a vCPU that is alone on the CPU, or keeps its rank,
-//! causes no decision. The census reads memory, and the policy of assigned threads.
+//! The winner of a CPU is computed from the current claims, because the CPU's line of the global
+//! page is as old as the last decision of the CPU's scheduler, and a vCPU that is alone on the CPU,
+//! or keeps its rank, causes no decision. The census reads memory, and the policy of assigned
+//! threads.
 
 pub(crate) mod log;
 pub(crate) mod metrics;

@@ -70,8 +70,8 @@ fn the_loss_of_the_last_cpu_ends_the_scheduler_with_the_reason() {
     let policy = Box::new(RoundRobin::new(1_000_000));
     let pids = [leaver.pid(), spinner.pid()];
     let scheduler = start_scheduler(&elevator, &pids, policy, |_| {}, false).unwrap();
-    // The last CPU appears to be offline: the kernel has moved the thread, and the thread cannot be
-    // moved back.
+    // The last CPU appears to be offline, because the kernel has moved the thread, and the thread
+    // cannot be moved back.
     faulty.fail(Call::SetAffinity, 0, 1, libc::EINVAL);
     wait_until("the scheduler ends", || scheduler.is_finished());
     let error = scheduler.wait().unwrap_err();

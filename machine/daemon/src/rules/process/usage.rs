@@ -12,8 +12,8 @@ use super::{Process, ProcessClass, Thread};
 use crate::rules::domain::{DOMAIN_PERIOD, Domains, RECENT_PERIODS};
 use crate::shared::Shared;
 
-/// CPU time in the last [`RECENT_PERIODS`] periods of its domain at which a thread counts as
-/// computing: a fiftieth of that time.
+/// CPU time from which a thread counts as computing, which is a fiftieth of the last
+/// [`RECENT_PERIODS`] periods of its domain.
 pub(super) const MIN_COMPUTING: Duration = Duration::from_millis(2);
 const _: () =
     assert!(MIN_COMPUTING.as_millis() * 50 == DOMAIN_PERIOD.as_millis() * RECENT_PERIODS as u128);
