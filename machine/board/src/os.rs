@@ -146,8 +146,9 @@ impl Mapping<GlobalPage> {
                         "the daemon's page is too short, or can be truncated: use a daemon and a library of the same release",
                     ));
                 }
-                // SAFETY: replaces this mapping. The new mapping has the same length, and only
-                // atomics are read from either.
+                // SAFETY: the fixed address and the length are those of this mapping, so no other
+                // memory is replaced. Concurrent readers stay valid, because the new mapping has
+                // the same length, and only atomics are read from either.
                 unsafe {
                     rustix::mm::mmap(
                         address,
@@ -225,7 +226,8 @@ impl<T> std::ops::Deref for Mapping<T> {
 
 impl<T> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: this value made the mapping, and nothing borrows it any more.
+        // SAFETY: the address and the length are those of the mapping that this value made, and
+        // nothing borrows the mapping any more.
         let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.bytes) };
     }
 }

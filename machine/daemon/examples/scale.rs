@@ -33,11 +33,11 @@ const MOVE: u64 = 700;
 /// Maximum number of readings of the claims in a turn. This and the following values are those of
 /// `ranking/cpu/scheduler.rs` and `shared.rs`.
 const MAX_READS: usize = 3;
-/// Maximum number of answered rings per second: of all doorbells of a CPU, and of one doorbell.
+/// Maximum numbers of answered rings per second, for all doorbells of a CPU and for one doorbell.
 const RINGS: (u64, u64) = (20_000, 10_000);
 /// Time for which a doorbell that rings too often is ignored, ns.
 const IGNORED: u64 = 36_000_000;
-/// Work budget, ns: in a second, and in a burst.
+/// Work budget for a second and for a burst, ns.
 const WORK: (u64, u64) = (200_000_000, 4_000_000);
 
 /// Creates a full bucket that gains `rate` tokens per second and holds `burst`.

@@ -1,5 +1,5 @@
-//! Priority inheritance that elevates threads which are not registered: a registered thread waits
-//! for a lock that such a thread holds. The attackers are in `lent_priority/attackers.rs`.
+//! Priority inheritance that elevates threads which are not registered, because a registered thread
+//! waits for a lock that such a thread holds. The attackers are in `lent_priority/attackers.rs`.
 
 pub(crate) mod attackers;
 
@@ -11,8 +11,8 @@ use crate::attack::{
 use crate::{permitted, serial_test};
 
 /// Lets a child in `role` lend a priority to a thread that spins on the other CPU, beside a
-/// bystander. Asserts that the canary of that CPU ends the loan: it is silent, so after 0.12 s the
-/// daemon demotes all threads for 1 s, and later for 2 s.
+/// bystander. Asserts that the canary of that CPU ends the loan. The canary is silent, so after
+/// 0.12 s the daemon demotes all threads for 1 s, and later for 2 s.
 fn assert_canary_ends_loan(name: &str, role: &str, extra_settings: &[(&str, &str)]) {
     let (first_cpu, last_cpu) = two_cpus();
     let (path, _daemon) = open_daemon(name);

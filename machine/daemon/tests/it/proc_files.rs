@@ -1,5 +1,5 @@
-//! Attacks through the files of `/proc` that the daemon reads: the owner of a file can take a lease
-//! on it, which blocks readers.
+//! Attacks through the files of `/proc` that the daemon reads. The owner of such a file can take a
+//! lease on the file, which blocks readers.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -129,8 +129,7 @@ fn lease(file: &File) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
 }
 
-/// Takes leases on the files of this process and the calling thread, as far as the kernel grants
-/// them.
+/// Takes all leases that the kernel grants on the files of this process and of the calling thread.
 fn lease_all() -> Vec<File> {
     let (pid, tid) = (std::process::id(), current_tid());
     let names = [

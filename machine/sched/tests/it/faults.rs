@@ -1,5 +1,5 @@
-//! System calls that fail: the engine continues or reports the reason and ends, and all threads are
-//! restored.
+//! System calls that fail. The engine must continue, or report the reason and end, and all threads
+//! must be restored.
 
 use std::sync::Arc;
 

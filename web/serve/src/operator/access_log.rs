@@ -3,8 +3,8 @@
 //! A request appends a record to the vector of its vCPU, under a lock that it shares only with the
 //! writer. The writer, a thread, drains the vectors ten times a second and writes the records in
 //! the order in which the requests ended, so no request pays for formatting or a system call. The
-//! vectors are bounded: when the disk is full or too slow, records are dropped, and the next line
-//! contains their number.
+//! vectors are bounded. When the disk is full or too slow, records are dropped, and the next line
+//! contains the number of dropped records.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -239,8 +239,9 @@ impl Queue {
     }
 }
 
-/// A buffer of lines for a file. A full disk or a closed pipe must not end the server: lines that
-/// cannot be written are dropped and counted, and a torn line is terminated before the next line.
+/// A buffer of lines for a file. A full disk or a closed pipe must not end the server. So lines
+/// that cannot be written are dropped and counted, and a torn line is terminated before the next
+/// line.
 struct LineWriter<W> {
     file: W,
     text: Vec<u8>,

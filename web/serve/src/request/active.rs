@@ -105,8 +105,8 @@ impl ActiveRequest {
         self.version >= Version::HTTP_2
     }
 
-    /// Discards the body of the request: at once in HTTP/1; after the response in HTTP/2, where
-    /// dropping the body earlier would reset the stream.
+    /// Discards the body of the request. In HTTP/1 this happens at once; in HTTP/2 after the
+    /// response, because dropping the body earlier would reset the stream.
     pub(super) fn discard_body(&mut self, body: Incoming) {
         if self.is_http2() {
             self.unread = Some(body);
@@ -146,8 +146,8 @@ impl ActiveRequest {
         }
     }
 
-    /// Notes the status of a response, and applies the response's priority: the service may know
-    /// the urgency better (RFC 9218, section 8).
+    /// Notes the status of a response, and applies the response's priority, because the service may
+    /// know the urgency better than the client (RFC 9218, section 8).
     pub(super) fn apply_response(&mut self, response: &Response<Body>) {
         let status = response.status();
         self.status = status.as_u16();

@@ -1,8 +1,8 @@
 //! The requests in progress of a connection, which can be listed and moved to another level.
 //!
-//! Each connection has its own table, which its requests share only with the operator: listing all
-//! requests visits all connections. A request gets a number when it is first listed, since only a
-//! listed request is referred to by number.
+//! Each connection has its own table, which its requests share only with the operator. Listing all
+//! requests therefore visits all connections. A request gets a number when it is first listed,
+//! since only a listed request is referred to by number.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

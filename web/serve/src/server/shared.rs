@@ -66,7 +66,7 @@ impl Settings {
         self.rule_for(site, facts)
     }
 
-    /// Limits the urgency that a client asks for to the configured ceiling.
+    /// Limits the urgency that a client requests to the configured ceiling.
     pub(crate) fn clamped(&self, asked: Urgency) -> Urgency {
         asked.clamped(self.config.ceiling)
     }
@@ -114,7 +114,7 @@ pub(crate) struct Shared {
     /// Time of the last sweep, in ms of the [`clock`](crate::clock).
     pub(crate) coarse_clock: Arc<AtomicU64>,
     pub(crate) read_config: Option<ReadConfig>,
-    /// Set when the server is about to end: clients are asked to reconnect.
+    /// Set when the server is about to end. Responses then ask clients to reconnect.
     pub(crate) leaving: AtomicBool,
     /// Set when the server accepts no more connections.
     pub(crate) draining: AtomicBool,
@@ -176,8 +176,8 @@ pub(crate) struct CachedSettings {
 
 impl CachedSettings {
     pub(crate) fn load(shared: &Shared) -> Arc<CachedSettings> {
-        // The epoch is read before the settings: newer settings with an old epoch are merely loaded
-        // once more.
+        // The epoch is read before the settings, because newer settings with an old epoch are
+        // merely loaded once more.
         let epoch = shared.epoch.load(Ordering::Acquire);
         let settings = shared.settings();
         Arc::new(CachedSettings { epoch, settings })

@@ -174,8 +174,8 @@ fn bodies_beyond_the_limit_are_refused() {
     );
 }
 
-/// A further request that computes is refused, since it would make its level wait longer. A file or
-/// a text in memory is sent almost without computation.
+/// A further request that computes must be refused, since it would make its level wait longer. A
+/// file or a text in memory must be sent, since this costs almost no computation.
 #[test]
 fn files_are_served_however_long_their_level_waits() {
     let folder = Folder::new();
@@ -237,7 +237,7 @@ fn a_client_that_sends_many_requests_and_reads_nothing_is_closed() {
     let many = b"GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n".repeat(1000);
     while stream.write_all(&many).is_ok() {}
     server.wait_until_idle();
-    // The server's end is closed: bytes sent to it are reset.
+    // The server's end is closed, so the kernel resets the connection when bytes arrive.
     let began = Instant::now();
     loop {
         match stream.write(b"x") {

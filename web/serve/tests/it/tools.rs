@@ -1,5 +1,5 @@
-//! Tests with other projects' load generators and clients: they report no errors, and receive the
-//! expected bytes and numbers of responses.
+//! Tests with other projects' load generators and clients. These tools must report no errors, and
+//! receive the expected bytes and numbers of responses.
 
 use crate::harness::{Folder, TestServer, output_text, tool};
 
@@ -10,7 +10,8 @@ fn site() -> (Folder, TestServer) {
     (folder, server)
 }
 
-/// Number of requests of a load generator: small enough for a debug build on a loaded machine.
+/// Number of requests of a load generator, which is small enough for a debug build on a loaded
+/// machine.
 const REQUESTS: &str = "2000";
 
 #[test]
