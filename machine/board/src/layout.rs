@@ -250,8 +250,8 @@ impl GlobalPage {
         })
     }
 
-    /// Returns the runnable levels of all registered processes, bit L for level L. The result is a
-    /// hint: each CPU publishes its own word at its own time. One load for each CPU.
+    /// Returns the runnable levels of all registered processes, bit L for level L. The result is
+    /// only a hint, because each CPU publishes its own word at its own time. One load for each CPU.
     pub fn bitmap(&self) -> u64 {
         let count = self.header.cpus.load(Relaxed) as usize;
         let lines = self.cpus.iter().take(count);

@@ -32,8 +32,8 @@ pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::FUTURE_WRITE)
     .union(SealFlags::SEAL);
 
-/// Seals of the global page, the same as those of a local page: the daemon made its mapping before
-/// the seals, and only this mapping can write.
+/// Seals of the global page, the same as those of a local page. The daemon made its mapping before
+/// the seals, so only this mapping can write.
 pub const GLOBAL_SEALS: SealFlags = LOCAL_SEALS;
 
 /// Creates a memory file for a local page, maps it for its process, and seals it.
@@ -218,8 +218,8 @@ impl<T> std::ops::Deref for Mapping<T> {
 
     fn deref(&self) -> &T {
         // SAFETY: the address is mapped, page-aligned, at least as long as `T`, and alive as long
-        // as `self`. `T` is a page type that consists of atomics: every pattern of bits is valid,
-        // and other processes may change the words.
+        // as `self`. `T` is a page type that consists of atomics, so every pattern of bits is
+        // valid, and other processes may change the words.
         unsafe { self.address.as_ref() }
     }
 }

@@ -1,7 +1,7 @@
 //! Meaning of a vCPU's words, and the rule for rings.
 //!
-//! The functions are pure: they take plain values and share no memory. Levels are 0 (most urgent)
-//! to 63; 64, [`NO_LEVEL`], means "no level". All functions are O(1).
+//! The functions are pure, that is, they take plain values and share no memory. Levels are 0 (most
+//! urgent) to 63; 64, [`NO_LEVEL`], means "no level". All functions are O(1).
 
 /// Number of levels.
 pub const LEVELS: u8 = 64;

@@ -5,8 +5,8 @@
 //!
 //! The example uses the real lines and words of the pages, claims, standings, rings, ranking,
 //! choice of a winner, and limits of rings. The loop of a CPU's scheduler is rebuilt here after
-//! `ranking/cpu/scheduler.rs`: wake, read and rank until the standings are stable, move threads
-//! whose band has changed, and work for at most 4 ms in each 20 ms. The times [`WAKE`],
+//! `ranking/cpu/scheduler.rs`. It wakes, reads and ranks until the standings are stable, moves
+//! threads whose band has changed, and works for at most 4 ms in each 20 ms. The times [`WAKE`],
 //! [`READ_AND_RANK`] and [`MOVE`] are assumptions.
 
 use std::cmp::Reverse;
@@ -123,8 +123,8 @@ struct Outcome {
     unheard: u64,
     /// Number of words of standings that were written.
     words: u64,
-    /// Number of lines with several writers: if each word has a line, and if a line contains 16
-    /// words.
+    /// Numbers of lines with several writers, first if each word has a line, and then if a line
+    /// contains 16 words.
     shared_lines: usize,
     shared_lines_before: usize,
     /// For comparison, the cost of a bitmap of the whole machine, which the daemon does not have:

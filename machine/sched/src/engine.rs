@@ -14,7 +14,7 @@
 //! * A turn that changes nothing makes no system call except the wait, and the calls that read CPU
 //!   time if the policy asked for it.
 //! * Work without an exact time (pieces, scans) is done at the end of a turn if one is near
-//!   (`due.rs`): an additional wake-up costs the task in front more than the work itself.
+//!   (`due.rs`), because an additional wake-up costs the task in front more than the work itself.
 //! * If a CPU becomes unavailable (unplugged, or removed from a cpuset), the engine moves its tasks
 //!   to the other CPUs; losing the last CPU ends the loop.
 //! * However the loop ends, the owner of the engine drops the members, which restores them.

@@ -37,7 +37,7 @@ pub enum SchedError {
         /// RLIMIT_RTTIME of the process, µs.
         limit_us: u64,
     },
-    /// SCHED_FIFO is refused: the right is missing in general, or for this process.
+    /// SCHED_FIFO is refused, because the right is missing in general, or for this process.
     Refused {
         /// The process.
         pid: i32,

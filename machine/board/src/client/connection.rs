@@ -1,4 +1,4 @@
-//! A connection to the daemon: each request waits at most two seconds for its reply.
+//! A connection to the daemon. Each request waits at most two seconds for its reply.
 
 use std::borrow::ToOwned;
 use std::fs::File;

@@ -17,8 +17,8 @@
 //! other decisions. Its heartbeat is the daemon's heartbeat for the guardian, which demotes all
 //! threads if the whole daemon is stopped.
 //!
-//! A round costs a wait, and a wake-up of each canary: about 15 µs per CPU. While no thread is
-//! recorded, the monitor sleeps.
+//! A round costs a wait, and a wake-up of each canary, which takes about 15 µs per CPU. While no
+//! thread is recorded, the monitor sleeps.
 //!
 //! | file | concern |
 //! |---|---|

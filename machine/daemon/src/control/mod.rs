@@ -11,7 +11,7 @@
 //! other processes and close the descriptors of clients, while the control thread continues.
 //!
 //! The thread runs at the schedulers' priority, because otherwise the threads that it has to
-//! restore could delay it. So it limits its own time: it works for at most 4 ms of each 20 ms.
+//! restore could delay it. So it limits its own time, and works for at most 4 ms of each 20 ms.
 //!
 //! | file | concern |
 //! |---|---|

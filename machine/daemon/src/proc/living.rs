@@ -13,7 +13,8 @@ use upshift_elevate::sys::read_at_once;
 /// the whole process has ended, returns the remaining text.
 pub(crate) fn read(pid: i32, name: &str) -> io::Result<String> {
     let text = read_at_once(format!("/proc/{pid}/{name}"))?;
-    // Checked afterwards: a thread that lives now was alive while the file was read.
+    // This is checked afterwards, because a thread that lives now was alive while the file was
+    // read.
     if !has_ended(&PathBuf::from(format!("/proc/{pid}/task/{pid}")))? {
         return Ok(text);
     }

@@ -34,7 +34,7 @@ use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 use super::stack::Stack;
 use crate::abort::AbortOnPanic;
 
-/// Maximum number of readers: enough for the two large classes, and a few for users.
+/// Maximum number of readers, which is enough for the two large classes and a few users.
 const THREADS: usize = 96;
 
 /// Size in bytes of the stack of a reader.
@@ -211,7 +211,8 @@ impl Readers {
             runtime: SLICE.as_nanos() as u64,
             ..SchedAttr::normal()
         };
-        // A refusal is harmless: the reader then only waits longer for other ordinary threads.
+        // A refusal is harmless, because the reader then only waits longer for other ordinary
+        // threads.
         let _ = Kernel.sched_setattr(0, &attr);
         loop {
             let mut polled = [PollFd::new(&self.eventfd, PollFlags::IN)];

@@ -105,8 +105,8 @@ impl<T> Answers<T> {
 
     pub(crate) fn put(&self, answer: T) {
         self.stack.put(answer);
-        // Ringing an open non-blocking eventfd cannot fail in a way that matters: if the counter is
-        // full, the reader is awake.
+        // Ringing an open non-blocking eventfd fails only if the counter is full, and then the
+        // reader is awake.
         let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 

@@ -6,10 +6,10 @@
 //!  band                         1        1        0        0
 //! ```
 //!
-//! * vCPUs of equal potential form a *class*. The least urgent class has band 0: its threads keep
-//!   their own policies and share the remaining time with each other and with all other programs.
-//!   Each more urgent class is elevated, one band above the next class. On a CPU with one class, no
-//!   vCPU is elevated.
+//! * vCPUs of equal potential form a *class*. The least urgent class has band 0, so its threads
+//!   keep their own policies and share the remaining time with each other and with all other
+//!   programs. Each more urgent class is elevated, one band above the next class. On a CPU with one
+//!   class, no vCPU is elevated.
 //! * Elevation takes time from all programs on the CPU, registered or not. So a vCPU of a user that
 //!   is not trusted is elevated only if a vCPU of *another user* is less urgent. Otherwise, a user
 //!   could start a less urgent process in order to have another process elevated.

@@ -57,7 +57,8 @@ impl Lookup {
             parent: 0,
             limit: None,
             tids: HashSet::new(),
-            // Opened before the reads: if the process is alive after them, all facts are about it.
+            // Opened before the reads, because all facts are about this process if it is alive
+            // after the reads.
             pidfd: machine.pidfd(pid).ok(),
         };
         let traits = lookup.pidfd.as_ref().and_then(|_| Traits::read(pid));
@@ -91,7 +92,7 @@ impl Lookup {
 /// A process that is being looked up.
 struct Asked {
     inheritance: Option<Inheritance>,
-    /// Time of the process's last change: a lookup that began earlier is outdated.
+    /// Time of the process's last change. A lookup that began earlier is outdated.
     changed: Instant,
 }
 

@@ -17,9 +17,9 @@
 //!                                      and its ceiling is at most the rule's level
 //! ```
 //!
-//! The kernel reports new processes (`upshift_elevate::events`). A *sweep* looks up all processes:
-//! at the start, after lost events, and every [`SWEEP`], because the kernel does not report moves
-//! to another cgroup.
+//! The kernel reports new processes (`upshift_elevate::events`). A *sweep* looks up all processes.
+//! Sweeps take place at the start, after lost events, and every [`SWEEP`], because the kernel does
+//! not report moves to another cgroup.
 //!
 //! Reader threads look processes up and compare them with the rules (`lookup.rs`). One thread does
 //! all other work, at the daemon's priority and within a work budget of 4 ms in each 20 ms. It
@@ -52,8 +52,8 @@ pub use rule::{Assign, Bound, Fitting};
 
 use lookup::{Answer, Lookup, Lookups};
 
-/// Period of budgets and shares: half of the silence that a canary tolerates, so that a process
-/// that uses its whole budget is not mistaken for a process that occupies the CPU.
+/// Period of budgets and shares, which is half of the silence that a canary tolerates, so that a
+/// process that uses its whole budget is not mistaken for a process that occupies the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
 /// Time between two sweeps; a tenth of it if the kernel reports no events, or after lost events.
@@ -194,7 +194,7 @@ struct Work {
     processes: HashMap<i32, Process>,
     /// Time of the next rotation of computing threads, if several have the same priority.
     next_rotation: Option<Instant>,
-    /// Set when processes were added or removed: children have to be ranked again.
+    /// Set when processes were added or removed, so that children have to be ranked again.
     unranked: bool,
     domains: Domains,
     /// Registered processes, with the number of their connections.

@@ -82,8 +82,9 @@ fn leases_on_files_in_proc_delay_no_client() {
 const MS: u64 = 1_000_000;
 
 /// Registers unless `JOINS` is `false`, spins on `CPU`, and takes a lease on each of its files in
-/// `/proc` that the daemon may read: before it registers (`WHEN` is `before`) or after. A thread
-/// that opens such a file waits until the lease is broken, 45 s by default.
+/// `/proc` that the daemon may read. If `WHEN` is `before`, it takes the leases before it
+/// registers, otherwise afterwards. A thread that opens such a file waits until the lease is
+/// broken, 45 s by default.
 pub(crate) fn lease_holder() {
     pin(number("CPU") as usize);
     // After a change of user, the files of a process in `/proc` belong to root until the process is

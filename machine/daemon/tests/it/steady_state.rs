@@ -183,10 +183,10 @@ fn a_steady_daemon_only_waits_and_checks() {
         others.count(),
         calls.iter().filter(|call| *call == "fstat").count(),
     );
-    // A check makes three calls: for the user of the elevated process (`fstat`, which counts the
-    // checks), the thread's CPU time, and its CPUs. The monitor reads the online CPUs twice a
-    // second, in six calls. Each thread may have been in a call when strace attached, and the last
-    // check may be incomplete.
+    // A check makes three calls, for the user of the elevated process (`fstat`, which counts the
+    // checks), the thread's CPU time, and the thread's CPUs. The monitor reads the online CPUs
+    // twice a second, in six calls. Each thread may have been in a call when strace attached, and
+    // the last check may be incomplete.
     let threads = log
         .lines()
         .filter_map(|line| line.split_whitespace().next());

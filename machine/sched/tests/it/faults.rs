@@ -114,7 +114,7 @@ fn faults_while_attaching_restore_every_thread() {
             faulty.fail(Call::Any, skip, 1, errno);
             let policy = Box::new(RoundRobin::new(1_000_000));
             let pids = [spinner.pid()];
-            // The result is not checked: attaching succeeds without some of the calls.
+            // The result is not checked, because attaching succeeds without some of the calls.
             drop(start_scheduler(&elevator, &pids, policy, |_| {}, false));
             faulty.clear_faults();
             drop(elevator);

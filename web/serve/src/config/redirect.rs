@@ -4,8 +4,8 @@ use serde::Deserialize;
 
 /// A prefix of URLs and the text that replaces it.
 ///
-/// The redirect is permanent: clients that follow it keep the method (status 308) and may remember
-/// it.
+/// The redirect is permanent. Clients that follow the redirect keep the method (status 308) and may
+/// remember the new URL.
 ///
 /// ```
 /// use upshift_serve::Redirect;

@@ -1,8 +1,8 @@
 //! A scanner for the frames of an HTTP/2 client. It extracts `PRIORITY_UPDATE` (RFC 9218, section
 //! 7.1), which hyper drops, and the stream numbers, which hyper does not expose.
 //!
-//! Every byte is passed on. Memory is bounded: the scanner keeps the head of the current frame, and
-//! little more than [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
+//! Every byte is passed on. Memory is bounded, because the scanner keeps only the head of the
+//! current frame, and little more than [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
 //!
 //! To match requests with streams, reading stops after the header block of a new stream until hyper
 //! has handed out the stream's request (see [`ObservedIo`](super::observed::ObservedIo)). Reading

@@ -28,8 +28,8 @@ pub(super) struct ObservedIo<I> {
     protocol: Protocol,
     /// Bytes received from the socket at the last reading.
     received: u64,
-    /// Set while the connection lingers: it has sent its last byte and waits for the client to
-    /// close.
+    /// Set while the connection *lingers*, that is, has sent its last byte and waits for the client
+    /// to close.
     linger: Option<Linger>,
     /// Bytes of the first queued file that were read because they could not be sent without a copy.
     file_bytes: Bytes,

@@ -99,8 +99,8 @@ impl Lookup<'_> {
         }
         let now = clock::nanos();
         let found = root.find(name).await?.map(Arc::new);
-        // Only files and folders are cached: an open FIFO, for example, affects the writer at its
-        // other end.
+        // Only files and folders are cached, because an open FIFO, for example, affects the writer
+        // at its other end.
         let is_cacheable = |found: &Arc<Found>| found.kind.is_file() || found.kind.is_dir();
         if found.as_ref().is_none_or(is_cacheable) {
             recent_files.insert(root, name, now, found.as_ref());

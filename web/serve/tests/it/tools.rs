@@ -115,8 +115,8 @@ const ERRORS_AFTER_A_RESPONSE: &[&str] = &[
     "closed: Sends a HEADERS frame after sending RST_STREAM frame",
 ];
 
-/// Returns whether the observation shows that the response preceded the error: the last frame of
-/// the response, or NO_ERROR after it.
+/// Returns whether the observation shows that the response preceded the error, that is, contains
+/// the last frame of the response, or NO_ERROR after it.
 fn is_early_response(name: &str, observed: &str) -> bool {
     let mut frames = ["DATA Frame (", "RST_STREAM Frame ("].iter();
     ERRORS_AFTER_A_RESPONSE.contains(&name)

@@ -5,9 +5,10 @@
 //! for an hour unless it is registered again.
 //!
 //! * **Pauses.** Elevated threads owe ordinary programs a share (`share.rs`). A large enough debt
-//!   causes a *pause* of 2 to 9 ms: the threads that used the CPU, and the vCPUs that are not
-//!   elevated, run in SCHED_IDLE, that is, only while no other program wants the CPU. (SCHED_IDLE
-//!   is relative to a cgroup or session; the kernel divides the CPU equally between groups.)
+//!   causes a *pause* of 2 to 9 ms. During a pause, the threads that used the CPU, and the vCPUs
+//!   that are not elevated, run in SCHED_IDLE, that is, only while no other program wants the CPU.
+//!   (SCHED_IDLE is relative to a cgroup or session; the kernel divides the CPU equally between
+//!   groups.)
 //! * **Dispatchers** of all users have a common budget (`dispatchers.rs`).
 //! * **Quotas.** Threads of a cgroup with a CPU quota are not elevated beyond it (`quota.rs`).
 //! * **Users.** A process whose user has changed is ejected, because it has executed a program with

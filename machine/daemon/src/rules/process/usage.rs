@@ -1,5 +1,5 @@
-//! Accounting of CPU time: of the whole process for its domain and its quotas, and of each thread
-//! for the rotation (`rotation.rs`).
+//! Accounting of CPU time. The CPU time of the whole process counts for its domain and its quotas,
+//! the CPU time of each thread for the rotation (`rotation.rs`).
 //!
 //! Reading the total of a process is one system call, which takes longer the more threads the
 //! process has.
