@@ -95,14 +95,14 @@ struct SlotLine {
     standing: AtomicU32,
 }
 
-/// The decision of the scheduler of one CPU. A vCPU that changes its claim within the thresholds of
-/// its standing does not wake the scheduler, so bitmap and level may be older than the claims.
+/// The decision of one CPU's scheduler. A vCPU that changes its claim within the thresholds of its
+/// standing does not wake the scheduler, so bitmap and level may be older than the claims.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct CpuLine {
     /// Bit L set: a vCPU has runnable work of level L (after ceilings) on this CPU.
     pub bitmap: AtomicU64,
-    /// Number of changes of the winner.
+    /// Number of times that the winner has changed.
     pub switches: AtomicU64,
     /// Slot of the winner plus 1; 0: no vCPU is runnable.
     pub winner: AtomicU32,
@@ -110,7 +110,7 @@ pub struct CpuLine {
     pub level: AtomicU32,
     /// Number of vCPUs with runnable or awaited work.
     pub contenders: AtomicU32,
-    /// Number of publications of this line.
+    /// Number of times that this line was published.
     pub sequence: AtomicU32,
 }
 

@@ -18,7 +18,7 @@ use rustix::net::{
 
 use crate::layout::{GLOBAL_BYTES, GlobalPage, LOCAL_BYTES, LocalPage};
 
-/// Maximum number of descriptors of a packet: a page and a doorbell for each vCPU.
+/// Maximum number of descriptors in a packet, which are a page and a doorbell for each vCPU.
 pub const DESCRIPTORS: usize = 1 + crate::layout::VCPUS;
 
 /// Maximum number of descriptors that the kernel allows in one packet (SCM_MAX_FD).
@@ -45,7 +45,7 @@ pub fn local_page() -> io::Result<(OwnedFd, Mapping<LocalPage>)> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let page: Mapping<LocalPage> = Mapping::map(file.as_fd(), LOCAL_BYTES, access)?;
     // A child of `fork` does not inherit the mapping.
-    // SAFETY: the range belongs to this mapping.
+    // SAFETY: the range is exactly this mapping, so no other memory is affected.
     unsafe { rustix::mm::madvise(page.address(), LOCAL_BYTES, Advice::LinuxDontFork)? };
     rustix::fs::fcntl_add_seals(&file, LOCAL_SEALS)?;
     Ok((file, page))
@@ -115,7 +115,7 @@ impl Mapping<GlobalPage> {
     /// # Errors
     /// Errors of the kernel.
     pub fn global_room() -> io::Result<Mapping<GlobalPage>> {
-        // SAFETY: a fresh mapping whose address the kernel chooses.
+        // SAFETY: the kernel chooses a free address for the new mapping, so no memory is replaced.
         let address = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -176,7 +176,7 @@ impl Mapping<GlobalPage> {
 
 impl<T> Mapping<T> {
     fn map(file: BorrowedFd<'_>, bytes: usize, access: ProtFlags) -> io::Result<Mapping<T>> {
-        // SAFETY: a fresh mapping whose address the kernel chooses.
+        // SAFETY: the kernel chooses a free address for the new mapping, so no memory is replaced.
         let address = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -202,7 +202,7 @@ impl<T> Mapping<T> {
     /// # Errors
     /// Errors of the kernel, if RLIMIT_MEMLOCK does not allow it.
     pub fn lock_in_memory(&self) -> io::Result<()> {
-        // SAFETY: the range belongs to this mapping.
+        // SAFETY: the range is exactly this mapping, so no other memory is affected.
         unsafe { rustix::mm::mlock(self.address.as_ptr().cast(), self.bytes)? };
         Ok(())
     }

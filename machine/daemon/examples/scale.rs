@@ -30,8 +30,8 @@ const WAKE: u64 = 3_000;
 const READ_AND_RANK: u64 = 15;
 /// Time to move one thread, ns.
 const MOVE: u64 = 700;
-/// Maximum number of readings of the claims in a turn. This and the following values are those of
-/// `ranking/cpu/scheduler.rs` and `shared.rs`.
+/// Maximum number of times that the claims are read in a turn. This and the following values are
+/// those of `ranking/cpu/scheduler.rs` and `shared.rs`.
 const MAX_READS: usize = 3;
 /// Maximum numbers of answered rings per second, for all doorbells of a CPU and for one doorbell.
 const RINGS: (u64, u64) = (20_000, 10_000);
@@ -121,14 +121,14 @@ struct Outcome {
     decisions: Vec<u64>,
     /// Number of rings that were ignored.
     unheard: u64,
-    /// Number of words of standings that were written.
+    /// Number of standings that were written.
     words: u64,
     /// Numbers of lines with several writers, first if each word has a line, and then if a line
     /// contains 16 words.
     shared_lines: usize,
     shared_lines_before: usize,
-    /// For comparison, the cost of a bitmap of the whole machine, which the daemon does not have:
-    /// number of changes of the bitmap, and of lines read to compute it.
+    /// For comparison, the cost of a bitmap of the whole machine, which the daemon does not have.
+    /// The numbers count changes of the bitmap, and lines read to compute the bitmap.
     header_before: u64,
     scanned_before: u64,
     /// Number of wrong bands after a change that did not ring, in `checked` changes.

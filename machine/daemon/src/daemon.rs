@@ -225,8 +225,8 @@ impl Drop for Daemon {
 /// vCPU, one for a thread.
 const DESCRIPTORS: u64 = 65_536;
 
-/// Raises the limit on open files to [`DESCRIPTORS`] if permitted (CAP_SYS_RESOURCE), otherwise as
-/// far as possible. Returns the limit if it is low, because the daemon then admits fewer clients.
+/// Raises the limit on open files to [`DESCRIPTORS`] if permitted (CAP_SYS_RESOURCE), otherwise to
+/// the hard limit. Returns the limit if it is low, because the daemon then admits fewer clients.
 fn raise_file_limit() -> Option<u64> {
     let before = rustix::process::getrlimit(Resource::Nofile);
     let mut limit = before;

@@ -12,7 +12,7 @@
 //!   ([`OpenPieces`](crate::OpenPieces)), the first favoured task is `Fair` and all other tasks are
 //!   `Idle`.
 //! * A turn that changes nothing makes no system call except the wait, and the calls that read CPU
-//!   time if the policy asked for it.
+//!   time if the policy wants the usage.
 //! * Work without an exact time (pieces, scans) is done at the end of a turn if one is near
 //!   (`due.rs`), because an additional wake-up costs the task in front more than the work itself.
 //! * If a CPU becomes unavailable (unplugged, or removed from a cpuset), the engine moves its tasks
@@ -405,8 +405,8 @@ impl<M: Member> Engine<M> {
             .map(|(id, slot)| (TaskId(id), slot))
     }
 
-    /// Returns the CPU time of this thread and of the thread of its
-    /// [`ProcessMonitor`](crate::ProcessMonitor), ns.
+    /// Returns the CPU time that this thread and the thread of the
+    /// [`ProcessMonitor`](crate::ProcessMonitor) have used together, ns.
     fn own_cpu_time(&self, clock: &dyn Clock) -> Nanos {
         clock.own_cpu_time() + self.control.monitor_cpu_time()
     }

@@ -80,7 +80,7 @@
 //! # Costs
 //!
 //! A turn costs one wait and, if another task comes to the front, one call for each of its threads
-//! (counted in `Report::calls`). For a policy that asks for usage, the CPU time of each task in
+//! (counted in `Report::calls`). For a policy that wants the usage, the CPU time of each task in
 //! front is read by one more call. The shortest sensible turn depends on the timers (see
 //! `Calibration::quantum_floor` of `upshift-elevate`).
 

@@ -6,7 +6,7 @@
 //! ([`ProcessMonitor`]), it is elevated at once. Elsewhere a scan compares the link count of
 //! `/proc/PID/task`, which is the number of threads plus two, and reads the directory only if the
 //! count has changed. This costs one `fstat` for each process. A thorough scan always reads the
-//! directory, asks every thread for its policy and CPUs, and reverts changes that a thread made
+//! directory, reads the policy and the CPUs of every thread, and reverts changes that a thread made
 //! itself.
 //!
 //! Children are listed in `/proc/PID/task/TID/children` of every thread, at every scan.

@@ -27,7 +27,7 @@ pub struct Report {
     /// Time from the wake-up of the scheduler until the priorities are changed, in turns with a
     /// switch.
     pub cost: Quantiles,
-    /// Lateness of the ends of turns.
+    /// Time by which turns ended too late.
     pub late: Quantiles,
     /// CPU time of the scheduler and its [`ProcessMonitor`](crate::ProcessMonitor) since the start,
     /// ns.

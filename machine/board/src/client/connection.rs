@@ -21,7 +21,7 @@ use crate::wire::{self, Reply, Thread};
 /// Time limit of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum number of bytes of a census that are read.
+/// Maximum number of bytes that are read of a census.
 const MAX_CENSUS: u64 = 64 << 20;
 
 /// A connected socket.

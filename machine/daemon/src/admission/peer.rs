@@ -15,7 +15,8 @@ pub(crate) struct Peer {
     pub(crate) pid: i32,
     /// User id according to the kernel.
     pub(crate) uid: u32,
-    /// The accountable user: `uid`, or the owner of the range of subordinate ids that contains it.
+    /// The accountable user, which is `uid` or, if a range of subordinate ids contains `uid`, the
+    /// owner of this range.
     pub(crate) user: u32,
     pub(crate) groups: Vec<u32>,
     /// Becomes readable when the process ends. Taken from the socket if the kernel can provide it

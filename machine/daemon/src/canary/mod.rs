@@ -178,7 +178,7 @@ impl Canaries {
     }
 
     /// Adds a canary for each CPU that has none. A canary whose CPU is unplugged answers on another
-    /// CPU, and returns when its CPU does.
+    /// CPU, and returns to its own CPU when this CPU is back.
     fn add_missing(&mut self) -> io::Result<()> {
         for cpu in self.shared.online_cpus() {
             if !self.all.iter().any(|canary| canary.cpu == cpu) {

@@ -26,8 +26,8 @@ const GRACE: Duration = Duration::from_millis(20);
 /// Length of the first demotion.
 const FIRST_DEMOTION: Duration = Duration::from_secs(1);
 
-/// Maximum length of a demotion. A demotion that begins within this time after another one is twice
-/// as long.
+/// Maximum length of a demotion. A demotion that begins within this time after another demotion is
+/// twice as long as the other.
 const LONGEST_DEMOTION: Duration = Duration::from_secs(60);
 
 /// The threads that are demoted because of this CPU's canary.

@@ -16,7 +16,7 @@ use upshift_elevate::sys::read_at_once;
 
 use crate::control::requests::{Outcome, refuse};
 
-/// Maximum number of threads of a process that are searched, at about 15 µs each.
+/// Maximum number of threads that are searched in one process, at about 15 µs each.
 const MAX_THREADS: usize = 256;
 
 /// A thread to be registered.

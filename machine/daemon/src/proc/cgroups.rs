@@ -13,7 +13,7 @@ use upshift_elevate::sys::read_at_once;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cgroup {
     path: String,
-    /// Length in bytes of the part of the path that only root can have created.
+    /// Length in bytes of the trusted part of the path, which only root can have created.
     trusted: usize,
 }
 
@@ -80,7 +80,7 @@ fn trusted((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -
 }
 
 /// Returns the mounted part of the hierarchy with these controllers, and its mount point. Without
-/// controllers, returns those of the hierarchy of cgroup v2.
+/// controllers, returns the mounted part and the mount point of the cgroup v2 hierarchy.
 pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;

@@ -177,7 +177,8 @@ impl ProcReader {
         });
     }
 
-    /// Returns whether so many descriptors wait to be closed that new clients must wait.
+    /// Returns whether more than [`CLOSING`] descriptors wait to be closed, so that new clients
+    /// must wait.
     pub(crate) fn closes_too_much(&self) -> bool {
         self.closing.load(Relaxed) > CLOSING
     }

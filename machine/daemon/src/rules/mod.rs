@@ -59,8 +59,8 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 /// Time between two sweeps; a tenth of it if the kernel reports no events, or after lost events.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// Maximum number of threads of all assigned programs: half of the elevator's capacity. The other
-/// half is reserved for registered processes.
+/// Maximum number of threads of all assigned programs together, which is half of the elevator's
+/// capacity. The other half is reserved for registered processes.
 const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
 /// A message of the control thread.

@@ -55,7 +55,7 @@ pub(super) struct Process {
     class_state: ClassState,
     period: Period,
     usage: Usage,
-    /// Usage of the quotas of the process's cgroups.
+    /// Usage of the CPU quotas that limit the process.
     quota_usage: QuotaUsage,
     /// Time of the next check.
     next_check: Instant,

@@ -59,7 +59,7 @@ struct Cpu {
     winner: Option<u32>,
     level: Option<u8>,
     contenders: u32,
-    /// Number of changes of the winner since the start.
+    /// Number of times that the winner has changed since the start.
     switches: u64,
 }
 
@@ -92,7 +92,7 @@ struct Vcpu {
     rings: u64,
     floods: u64,
     overdrafts: u64,
-    /// Number of pauses of the vCPU's threads.
+    /// Number of pauses in which a thread of the vCPU was in SCHED_IDLE.
     pauses: u64,
     /// Number of turns of the vCPU's loop, if the process counts them.
     turns: u32,

@@ -1,4 +1,4 @@
-//! Helpers of the tests of attacks: users, a daemon that accepts all users, child processes that
+//! Helpers for the attack tests: users, a daemon that accepts all users, child processes that
 //! compete for a CPU, and assertions on their CPU time.
 
 use std::path::{Path, PathBuf};

@@ -23,8 +23,8 @@ impl<M: Member> Slot<M> {
     }
 
     /// Returns whether the task used little CPU time because a higher thread, or another guest of
-    /// the machine, kept it from its CPU. The check is expensive, so a known sleeper is rarely
-    /// checked.
+    /// the machine, kept the task from its CPU. The check is expensive, so a known sleeper is
+    /// rarely checked.
     fn wants_cpu(&mut self) -> bool {
         self.turns_since_sleep_check += 1;
         if self.sleeps && self.turns_since_sleep_check < SLEEP_CHECK_TURNS {

@@ -1,4 +1,4 @@
-//! Tests of the settings of a configuration file, and of the faults that are reported.
+//! Tests of the settings in a configuration file, and of the faults that are reported.
 
 use upshift::Level;
 
@@ -270,7 +270,7 @@ fn unusual_methods_cause_a_warning() {
     );
 }
 
-/// Returns the names of the fields of a table, from the error about an unknown field.
+/// Returns the names of a table's fields, from the error about an unknown field.
 fn fields(table: &str) -> Vec<String> {
     let error = Config::parse(&format!("{table}\nno-such = 1")).unwrap_err();
     let (_, known) = error.split_once("expected ").unwrap();

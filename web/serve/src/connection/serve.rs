@@ -24,7 +24,7 @@ use crate::tls::TlsIo;
 
 /// First bytes of an HTTP/2 client with prior knowledge.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Largest number of bytes of a request or a response that hyper buffers.
+/// Largest number of bytes that hyper buffers of a request or a response.
 const MAX_BUFFERED: usize = 64 * 1024;
 
 impl Conn {

@@ -23,7 +23,7 @@ use crate::server::bind::UNIX_PEER;
 
 /// Maximum number of waiting records of all vCPUs.
 const MAX_RECORDS: usize = 1 << 16;
-/// Maximum number of bytes of the texts in waiting records.
+/// Maximum total length of the texts in waiting records, in bytes.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of buffered bytes at which the writer calls `write`.
@@ -57,7 +57,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Returns the number of bytes of the record's texts.
+    /// Returns the length of the record's texts, in bytes.
     fn text_bytes(&self) -> usize {
         let texts = [&self.host, &self.referer, &self.user_agent];
         let texts = texts.into_iter().flatten().map(|text| text.len());

@@ -42,7 +42,7 @@ pub(crate) struct ActiveRequest {
     /// Unread body of an HTTP/2 request.
     unread: Option<Incoming>,
     pub(super) body: Body,
-    /// Remainder of a piece of the body that was too large to be handed out at once.
+    /// Remainder of a body piece that was too large to be handed out at once.
     pub(super) rest: Bytes,
     /// Set while handed-out bytes wait for the client. Used only in HTTP/2; in HTTP/1 a pending
     /// write to the socket shows this.

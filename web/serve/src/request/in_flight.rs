@@ -20,7 +20,7 @@ pub(crate) struct Entry {
     /// Stream of HTTP/2, if it is known: `PRIORITY_UPDATE` frames refer to it.
     stream: Option<u32>,
     pub(crate) facts: Facts,
-    /// Urgency that the client or the service asks for.
+    /// Urgency that the client or the service requests.
     urgency: AtomicU8,
     /// Level of the request without rules.
     default_level: AtomicU8,
@@ -77,7 +77,7 @@ impl Entry {
         Level::new(self.default_level.load(Relaxed)).unwrap_or_default()
     }
 
-    /// Returns the urgency that the client or the service asks for.
+    /// Returns the urgency that the client or the service requests.
     pub(crate) fn urgency(&self) -> Urgency {
         let bits = self.urgency.load(Relaxed);
         Urgency {

@@ -88,7 +88,7 @@ fn saved_headers(config: &Config) -> Vec<HeaderName> {
     names
 }
 
-/// The future of a response of the application.
+/// The future of the application's response.
 pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 pub(crate) type App = Arc<dyn Fn(Request<RequestBody>) -> HandlerFuture + Send + Sync>;
 pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
@@ -96,7 +96,7 @@ pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Syn
 /// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) settings: RwLock<Arc<Settings>>,
-    /// Number of changes of the settings.
+    /// Number of times that the settings have changed.
     pub(crate) epoch: AtomicU64,
     /// Configuration with which the server started.
     pub(crate) initial_config: Config,

@@ -98,7 +98,8 @@ fn connections_beyond_the_limit_are_closed() {
     assert!(server.is_healthy());
 }
 
-/// Returns the number of polls of the coroutines that serve clients, which have levels above 1.
+/// Returns how often the coroutines that serve clients were polled. These coroutines have levels
+/// above 1.
 fn polls(server: &TestServer) -> u64 {
     let metrics = server.handle.metrics();
     let levels = metrics.levels.iter();

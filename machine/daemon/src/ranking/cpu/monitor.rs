@@ -48,7 +48,7 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(36);
 /// Time for which an ejected thread is not moved.
 const EJECTION_TIME: Duration = Duration::from_secs(3600);
 
-/// State of the checks of one CPU.
+/// State of the periodic checks on one CPU.
 #[derive(Debug)]
 pub(super) struct LoadMonitor {
     /// Time of the last check.

@@ -1,8 +1,8 @@
 //! The loop of one CPU's scheduler.
 //!
 //! One iteration reads every claim, ranks the vCPUs, publishes the standings, and reads the claims
-//! again. (A process that changed its claim in between has seen its old standing or the new one,
-//! and rings if this standing requires it.) Then the scheduler moves the threads whose band has
+//! again. (A change of a claim in between is not missed, because the process sees the new standing,
+//! or the second reading sees the change.) Then the scheduler moves the threads whose band has
 //! changed, and publishes the CPU's line.
 //!
 //! The cost is O(n) memory accesses for the n vCPUs of this CPU, of which one user has at most
@@ -34,7 +34,7 @@ use crate::shared::{DAEMON, DISPATCHER, Shared, WorkBudget};
 /// Key of the mailbox's eventfd in the epoll instance; the key of a doorbell is its slot.
 const MAILBOX: u64 = u64::MAX;
 
-/// Maximum number of readings of the claims in an iteration, if the standings keep changing.
+/// Maximum number of times that an iteration reads the claims, if the standings keep changing.
 const MAX_READS: usize = 3;
 
 /// Time without competition after which every thread is restored.

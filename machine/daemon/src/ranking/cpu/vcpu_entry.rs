@@ -29,7 +29,7 @@ pub(crate) struct VcpuEntry {
     pub(crate) trusted: bool,
     /// Directory of the process in `/proc`; its owner is the current user of the process.
     pub(crate) process: Arc<OwnedFd>,
-    /// Usage of the quotas of the process's cgroups.
+    /// Usage of the CPU quotas that limit the process.
     pub(crate) quota_usage: QuotaUsage,
     /// Index of the vCPU's line in the process's local page.
     pub(crate) index: usize,
