@@ -33,7 +33,7 @@ pub struct Usage {
     /// CPU time of all threads of the task, ns.
     pub cpu_time: Nanos,
     /// Set if the task left more than half of its time unused, because it blocked or was stopped.
-    /// Unchanged if the task had next to no time.
+    /// Not updated if the task had almost no time.
     pub slept: bool,
 }
 

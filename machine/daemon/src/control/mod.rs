@@ -311,7 +311,7 @@ impl Control {
                 Err(_) => return,
             };
             if let Err((socket, error)) = self.add(socket) {
-                // The peer notices the shutdown at once, however long closing takes.
+                // The client notices the shutdown at once, however long closing takes.
                 let _ = rustix::net::shutdown(&socket, Shutdown::Both);
                 self.shared.reader.close(vec![socket]);
                 self.shared.counts.refused.fetch_add(1, Relaxed);
@@ -398,7 +398,8 @@ impl Control {
         if !others.is_empty() {
             self.shared.reader.close(others);
         }
-        // The peer has closed, does not read its replies, or sends too many descriptors.
+        // The client has closed the connection, does not read its replies, or sends too many
+        // descriptors.
         if answered.is_err() || too_much {
             self.drop_connection(key);
         }
@@ -418,7 +419,7 @@ impl Control {
             if !self.admission.disconnect(connection.peer.user) {
                 self.censuses.forget(connection.peer.user);
             }
-            // The peer notices the shutdown at once, however long closing takes.
+            // The client notices the shutdown at once, however long closing takes.
             let _ = rustix::net::shutdown(&connection.socket, Shutdown::Both);
             self.shared.reader.close(vec![connection.socket]);
         }

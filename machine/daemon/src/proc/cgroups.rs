@@ -101,7 +101,9 @@ pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathB
 mod tests {
     use super::*;
 
-    /// Paths and the top of a mount are relative to the cgroup namespace.
+    /// Paths and the top of a mount are relative to the cgroup namespace. A path that leads out of
+    /// the namespace must be trusted down to the first directory that root does not own or that
+    /// cannot be checked.
     #[test]
     fn a_path_out_of_the_namespace_is_trusted_where_it_can_be_checked() {
         let mounts = "26 20 0:23 /../.. /host rw - cgroup2 cgroup2 rw\n";

@@ -56,7 +56,8 @@ use lookup::{Answer, Lookup, Lookups};
 /// process that uses its whole budget is not mistaken for a process that occupies the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
-/// Time between two sweeps; a tenth of it if the kernel reports no events, or after lost events.
+/// Time between two sweeps. It is a tenth of this value if the kernel reports no events, or after
+/// lost events.
 const SWEEP: Duration = Duration::from_secs(10);
 
 /// Maximum number of threads of all assigned programs together, which is half of the elevator's

@@ -119,8 +119,8 @@ enum Victim {
 }
 
 /// Kills daemons while a client is elevated, or at any moment of their start, and sometimes a
-/// client first, on a machine with a load on every CPU. [`RESTORE_LIMIT`] holds for each of these
-/// deaths.
+/// client first, on a machine with a load on every CPU. After each of these deaths, all threads
+/// must be restored within [`RESTORE_LIMIT`].
 #[test]
 fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
     let _guard = serial_test();

@@ -74,8 +74,8 @@ fn the_canary_ends_a_loan_by_any_kind_of_futex_call() {
     }
 }
 
-/// The threads of the process lend again as soon as a demotion ends. Each demotion is twice as long
-/// as the last.
+/// The threads of the process lend again as soon as a demotion ends. Each demotion must be twice as
+/// long as the last.
 #[test]
 fn demotions_grow_if_a_process_lends_again() {
     let Some((_guard, (first_cpu, last_cpu))) = serial_test_on_two_cpus() else {

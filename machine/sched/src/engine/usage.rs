@@ -110,9 +110,9 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// On each CPU without a favoured task, favours the task that used most CPU time since the last
-    /// piece, so that an open piece does not change which task runs. The CPU times have just been
-    /// read.
+    /// On each CPU without a favoured task, favours the *leader*, which is the task that used most
+    /// CPU time since the last piece. So an open piece does not change which task runs. The CPU
+    /// times have just been read.
     pub(super) fn find_leaders(&mut self) {
         if self.cpus.iter().all(|cpu| !cpu.favoured.is_empty()) {
             return;

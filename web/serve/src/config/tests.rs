@@ -33,7 +33,7 @@ fn a_file_sets_what_it_names() {
     assert_eq!(config.limits.headers, Limits::default().headers);
 }
 
-/// Without a bound, an idle client could keep a draining server alive.
+/// The bound is necessary, because an idle client could otherwise keep a draining server alive.
 #[test]
 fn the_time_for_draining_is_bounded_by_default() {
     assert_eq!(Config::default().drain_timeout, Duration::from_secs(10));

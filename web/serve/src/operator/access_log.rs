@@ -1,10 +1,10 @@
 //! The access log: one line of JSON per request, which is written off the hot path.
 //!
-//! A request appends a record to the vector of its vCPU, under a lock that it shares only with the
-//! writer. The writer, a thread, drains the vectors ten times a second and writes the records in
-//! the order in which the requests ended, so no request pays for formatting or a system call. The
-//! vectors are bounded. When the disk is full or too slow, records are dropped, and the next line
-//! contains the number of dropped records.
+//! A request appends a record to the vector of its vCPU, under a lock that only the requests of
+//! this vCPU and the writer take. The writer, a thread, drains the vectors ten times a second and
+//! writes the records in the order in which the requests ended, so no request pays for formatting
+//! or a system call. The vectors are bounded. When the disk is full or too slow, records are
+//! dropped, and the next line contains the number of dropped records.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -19,7 +19,7 @@ use crate::request::in_flight::Entry;
 use crate::request::priority::PRIORITY;
 use crate::request::request_body;
 
-/// A request from its head to the end of its response; its drop ends it.
+/// A request from its head to the end of its response. Dropping this value ends the request.
 pub(crate) struct ActiveRequest {
     pub(super) conn: Arc<Conn>,
     pub(super) entry: Arc<Entry>,

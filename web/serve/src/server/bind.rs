@@ -65,7 +65,7 @@ impl Accepted {
         match self {
             Accepted::Tcp(stream) => {
                 let stream = TcpStream::from(OwnedFd::from(stream));
-                // The peer may have gone already.
+                // The client may have gone already.
                 let _ = stream.set_nodelay(true);
                 Io::new(stream)
             }

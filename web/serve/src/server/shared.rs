@@ -167,8 +167,8 @@ impl Shared {
     }
 }
 
-/// The settings that a connection loaded last. Its requests hold references to this value instead
-/// of the settings, so that connections do not share a reference count.
+/// The settings that a connection loaded last. The requests of the connection hold references to
+/// this value instead of the settings, so that connections do not share a reference count.
 pub(crate) struct CachedSettings {
     epoch: u64,
     settings: Arc<Settings>,

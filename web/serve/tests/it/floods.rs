@@ -38,8 +38,8 @@ fn a_response_to_head_has_no_body() {
     assert_eq!(counts, [paths.len(), 0, 0]);
 }
 
-/// A client that uses `PRIORITY_UPDATE` is tested, too, because its requests are passed on one by
-/// one.
+/// The server must end the connection. A client that uses `PRIORITY_UPDATE` is tested, too, because
+/// its requests are passed on one by one.
 #[test]
 fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
     let folder = Folder::new();

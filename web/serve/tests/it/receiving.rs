@@ -151,7 +151,8 @@ fn floods_of_frames_leave_the_cpu_to_urgent_requests() {
     }
 }
 
-/// Covers health checks, and requests that are refused.
+/// The floods consist of health checks, and of requests that are refused. Urgent requests of
+/// another client must be answered meanwhile.
 #[test]
 fn floods_of_requests_leave_the_cpu_to_urgent_requests() {
     for (case, head) in [

@@ -138,7 +138,8 @@ fn h2spec_finds_no_error_in_a_file_server() {
     }
 }
 
-/// The service reads the whole body before it responds, so every error precedes the response.
+/// The service reads the whole body before it responds, so every error precedes the response. No
+/// case may fail, except for those that are explained below.
 #[test]
 fn h2spec_finds_no_error_in_a_service_that_reads_bodies() {
     use axum::http::StatusCode;
