@@ -206,7 +206,7 @@ impl Daemon {
         self.orders.put(Order::Reload(Box::new(config)));
     }
 
-    /// Stops the daemon: restores every thread, and removes the socket.
+    /// Stops the daemon, restores every thread, and removes the socket.
     pub fn stop(self) {
         drop(self);
     }

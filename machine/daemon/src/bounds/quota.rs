@@ -1,4 +1,4 @@
-//! CPU quotas of cgroups: no thread is elevated beyond the quota of its cgroup.
+//! CPU quotas of cgroups. No thread is elevated beyond the quota of its cgroup.
 //!
 //! The kernel limits ordinary threads to the quota of their cgroup, but not real-time threads. So
 //! each cgroup with a quota has a token bucket, which is refilled at the rate of the quota and

@@ -1,5 +1,5 @@
 //! The rule for one CPU, which decides when elevated threads become ordinary, and for how long.
-//! Pure: the caller passes the answers and the time.
+//! Pure, because the caller passes the answers and the time.
 //!
 //! ```text
 //!         1. silent for 80 ms         2. still silent 20 ms later,

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, SealFlags};
 
-/// Maximum number of full files of one user: enough for two clients at a time, each of which reads
-/// one file while the daemon sends it another.
+/// Maximum number of full files of one user, which is enough for two clients at a time, each of
+/// which reads one file while the daemon sends it another.
 const FILES_PER_USER: usize = 4;
 
 /// The census files of all users; see the module documentation.

@@ -1,4 +1,4 @@
-//! Ranks the vCPUs of one CPU. Pure: no state, no system calls.
+//! Ranks the vCPUs of one CPU. Pure, without state and system calls.
 //!
 //! ```text
 //!  potential of each vCPU       2        2        40       64 (absent)
@@ -208,8 +208,8 @@ impl Summary {
     }
 }
 
-/// Returns the index of the contender to run: the first of the most urgent runnable contenders,
-/// searched cyclically from index `start`; `None` if no contender is runnable.
+/// Returns the index of the contender to run, which is the first of the most urgent runnable
+/// contenders, searched cyclically from index `start`; `None` if no contender is runnable.
 pub fn winner(contenders: &[Contender], start: usize) -> Option<usize> {
     let best = contenders
         .iter()

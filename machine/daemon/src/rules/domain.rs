@@ -90,9 +90,9 @@ impl Domains {
         self.began + DOMAIN_PERIOD
     }
 
-    /// Ends the period: decides which domains pause in the next period, so that ordinary programs
-    /// have `percent` of the time. `own` is the CPU time of the daemon, on any CPU, which ordinary
-    /// programs also did not have.
+    /// Ends the period, and decides which domains pause in the next period, so that ordinary
+    /// programs have `percent` of the time. `own` is the CPU time of the daemon, on any CPU, which
+    /// ordinary programs also did not have.
     pub(super) fn end_period(&mut self, percent: u32, own: Duration, now: Instant) {
         let period = now - self.began;
         self.began = now;

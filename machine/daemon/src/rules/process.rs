@@ -218,7 +218,7 @@ impl Process {
         self.threads.len()
     }
 
-    /// Updates the threads from `tids`, the process's threads at `then`: adopts at most `max_new`
+    /// Updates the threads from `tids`, the process's threads at `then`. Adopts at most `max_new`
     /// unknown threads, and removes threads that had ended.
     pub(super) fn count_threads(
         &mut self,

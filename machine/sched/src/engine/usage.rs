@@ -36,8 +36,8 @@ impl<M: Member> Slot<M> {
 }
 
 impl<M: Member> Engine<M> {
-    /// Reports to the policy the usage of the turn that ends: the usage of the favoured tasks, and
-    /// of all other tasks if the favoured tasks left time for them.
+    /// Reports to the policy the usage in the turn that ends. It covers the favoured tasks, and all
+    /// other tasks if the favoured tasks left time for them.
     pub(super) fn charge(&mut self, now: Nanos) {
         let elapsed = now.saturating_sub(self.turn_began);
         let long_enough = elapsed >= MIN_TURN && !self.turn_was_open;

@@ -31,8 +31,8 @@ use crate::sites::Sites;
 /// The current settings, and the state derived from them.
 pub(crate) struct Settings {
     pub(crate) config: Config,
-    /// Names of the header fields that are saved with a request: the fields in rules, the logged
-    /// fields, and with several sites the host.
+    /// Names of the header fields that are saved with a request. These are the fields in rules, the
+    /// logged fields, and with several sites the host.
     pub(crate) saved_headers: Vec<HeaderName>,
     pub(crate) sites: Sites,
 }

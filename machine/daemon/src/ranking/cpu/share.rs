@@ -20,8 +20,8 @@ use crate::cpu::monitor::CHECK_INTERVAL;
 /// programs took a part of it.
 const UNUSED_SHARES: u32 = 4;
 
-/// Maximum length of a pause, in pieces: enough for an ordinary program that shares the pause with
-/// three other scheduling groups.
+/// Maximum length of a pause, in pieces. It is enough for an ordinary program that shares the pause
+/// with three other scheduling groups.
 const MAX_PIECES: u32 = 4;
 
 /// CPU time that is owed to ordinary programs.
@@ -63,7 +63,7 @@ impl Debt {
         self.owed
     }
 
-    /// Returns a piece: the share of ordinary programs in the time between two checks.
+    /// Returns a piece, which is the share of ordinary programs in the time between two checks.
     fn piece(&self) -> Duration {
         CHECK_INTERVAL * self.share / (100 - self.share)
     }

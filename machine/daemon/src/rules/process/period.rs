@@ -1,7 +1,7 @@
 //! [`Period`]: accounts for the CPU time that a process has used in the current period.
 //!
 //! A process that exceeds its budget is *throttled*, that is, ordinary until its usage matches its
-//! share of the time. Pure: the caller passes the time.
+//! share of the time. Pure, because the caller passes the time.
 
 use std::time::{Duration, Instant};
 

@@ -107,8 +107,8 @@ impl Process {
         self.quota_usage.charge(used, now);
     }
 
-    /// Counts the CPUs that the process occupies: the number of its threads that compute, up to
-    /// the number of CPUs that it may use. One system call for each thread.
+    /// Counts the CPUs that the process occupies. This is the number of its threads that compute,
+    /// up to the number of CPUs that the process may use. One system call for each thread.
     pub(super) fn count_cpus(&mut self, shared: &Shared) {
         let computes = |thread: &&Thread| {
             // A thread that has ended occupies no CPU.
