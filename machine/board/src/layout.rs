@@ -1,7 +1,7 @@
 //! The pages and their words.
 //!
 //! Every word is atomic, because the other side may change the word at any moment. Every pattern of
-//! bits is valid, because the other side may be hostile: a level is stored as `level + 1`; 0 and
+//! bits is valid, because the other side may be hostile. A level is stored as `level + 1`; 0 and
 //! all values above 64 mean that there is no level. A zeroed page is idle.
 //!
 //! Each writer has its own cache line (64 bytes), so vCPUs do not disturb each other. The compiler
@@ -15,8 +15,8 @@ use crate::urgency::{Claim, LEVELS, NO_LEVEL, Standing};
 /// Version of layout and protocol; both sides must have the same version.
 pub const VERSION: u16 = 3;
 
-/// Maximum number of vCPUs of a process: their doorbells and the global page travel in one packet,
-/// which carries at most 253 descriptors.
+/// Maximum number of vCPUs of a process, because their doorbells and the global page travel in one
+/// packet, which carries at most 253 descriptors.
 pub const VCPUS: usize = 252;
 
 /// Number of CPUs that have a line in the global page.
@@ -95,14 +95,14 @@ struct SlotLine {
     standing: AtomicU32,
 }
 
-/// The decision of the scheduler of one CPU. A vCPU that changes its claim within the thresholds of
-/// its standing does not wake the scheduler, so bitmap and level may be older than the claims.
+/// The decision of one CPU's scheduler. A vCPU that changes its claim within the thresholds of its
+/// standing does not wake the scheduler, so bitmap and level may be older than the claims.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct CpuLine {
     /// Bit L set: a vCPU has runnable work of level L (after ceilings) on this CPU.
     pub bitmap: AtomicU64,
-    /// Number of changes of the winner.
+    /// Number of times that the winner has changed.
     pub switches: AtomicU64,
     /// Slot of the winner plus 1; 0: no vCPU is runnable.
     pub winner: AtomicU32,
@@ -110,7 +110,7 @@ pub struct CpuLine {
     pub level: AtomicU32,
     /// Number of vCPUs with runnable or awaited work.
     pub contenders: AtomicU32,
-    /// Number of publications of this line.
+    /// Number of times that this line was published.
     pub sequence: AtomicU32,
 }
 
@@ -250,8 +250,8 @@ impl GlobalPage {
         })
     }
 
-    /// Returns the runnable levels of all registered processes, bit L for level L. The result is a
-    /// hint: each CPU publishes its own word at its own time. One load for each CPU.
+    /// Returns the runnable levels of all registered processes, bit L for level L. The result is
+    /// only a hint, because each CPU publishes its own word at its own time. One load for each CPU.
     pub fn bitmap(&self) -> u64 {
         let count = self.header.cpus.load(Relaxed) as usize;
         let lines = self.cpus.iter().take(count);

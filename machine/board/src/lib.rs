@@ -4,8 +4,8 @@
 //! A process writes its *local page*, which contains the runnable levels of each vCPU. A scheduler
 //! (on Linux `upshift daemon`) reads and distrusts the local pages, and writes the *global page*,
 //! which processes can map only for reading. The idea comes from the SharedScheduler papers
-//! (section 3.3): their global priority bitmap could be written by any process; here no process can
-//! write it.
+//! (section 3.3). There, any process could write the global priority bitmap; here no process can
+//! write the global page.
 //!
 //! ```text
 //!  process                                     daemon

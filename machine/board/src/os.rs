@@ -18,7 +18,7 @@ use rustix::net::{
 
 use crate::layout::{GLOBAL_BYTES, GlobalPage, LOCAL_BYTES, LocalPage};
 
-/// Maximum number of descriptors of a packet: a page and a doorbell for each vCPU.
+/// Maximum number of descriptors in a packet, which are a page and a doorbell for each vCPU.
 pub const DESCRIPTORS: usize = 1 + crate::layout::VCPUS;
 
 /// Maximum number of descriptors that the kernel allows in one packet (SCM_MAX_FD).
@@ -32,8 +32,8 @@ pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::FUTURE_WRITE)
     .union(SealFlags::SEAL);
 
-/// Seals of the global page, the same as those of a local page: the daemon made its mapping before
-/// the seals, and only this mapping can write.
+/// Seals of the global page, the same as those of a local page. The daemon made its mapping before
+/// the seals, so only this mapping can write.
 pub const GLOBAL_SEALS: SealFlags = LOCAL_SEALS;
 
 /// Creates a memory file for a local page, maps it for its process, and seals it.
@@ -45,7 +45,7 @@ pub fn local_page() -> io::Result<(OwnedFd, Mapping<LocalPage>)> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let page: Mapping<LocalPage> = Mapping::map(file.as_fd(), LOCAL_BYTES, access)?;
     // A child of `fork` does not inherit the mapping.
-    // SAFETY: the range belongs to this mapping.
+    // SAFETY: the range is exactly this mapping, so no other memory is affected.
     unsafe { rustix::mm::madvise(page.address(), LOCAL_BYTES, Advice::LinuxDontFork)? };
     rustix::fs::fcntl_add_seals(&file, LOCAL_SEALS)?;
     Ok((file, page))
@@ -86,7 +86,8 @@ pub struct Mapping<T> {
     bytes: usize,
 }
 
-// SAFETY: the mapped types consist of atomics only, and the mapping lives as long as the value.
+// SAFETY: the mapped types consist of atomics only, so any thread may access them, and the mapping
+// lives as long as the value.
 unsafe impl<T: Sync> Send for Mapping<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Mapping<T> {}
@@ -95,8 +96,8 @@ impl Mapping<LocalPage> {
     /// Maps the page of a process for the daemon, read-only.
     ///
     /// # Errors
-    /// Errors of the kernel; `InvalidInput` for a file that is not a local page: if the file does
-    /// not have the length and the [seals](LOCAL_SEALS) of one, a read could fault or wait.
+    /// Errors of the kernel; `InvalidInput` for a file without the length and the
+    /// [seals](LOCAL_SEALS) of a local page, because a read of such a file could fault or wait.
     pub fn local_for_reading(file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
         let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| io::ErrorKind::InvalidInput)?;
         let length = rustix::fs::fstat(file)?.st_size;
@@ -114,7 +115,7 @@ impl Mapping<GlobalPage> {
     /// # Errors
     /// Errors of the kernel.
     pub fn global_room() -> io::Result<Mapping<GlobalPage>> {
-        // SAFETY: a fresh mapping whose address the kernel chooses.
+        // SAFETY: the kernel chooses a free address for the new mapping, so no memory is replaced.
         let address = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -145,8 +146,9 @@ impl Mapping<GlobalPage> {
                         "the daemon's page is too short, or can be truncated: use a daemon and a library of the same release",
                     ));
                 }
-                // SAFETY: replaces this mapping. The new mapping has the same length, and only
-                // atomics are read from either.
+                // SAFETY: the fixed address and the length are those of this mapping, so no other
+                // memory is replaced. Concurrent readers stay valid, because the new mapping has
+                // the same length, and only atomics are read from either.
                 unsafe {
                     rustix::mm::mmap(
                         address,
@@ -174,7 +176,7 @@ impl Mapping<GlobalPage> {
 
 impl<T> Mapping<T> {
     fn map(file: BorrowedFd<'_>, bytes: usize, access: ProtFlags) -> io::Result<Mapping<T>> {
-        // SAFETY: a fresh mapping whose address the kernel chooses.
+        // SAFETY: the kernel chooses a free address for the new mapping, so no memory is replaced.
         let address = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -200,7 +202,7 @@ impl<T> Mapping<T> {
     /// # Errors
     /// Errors of the kernel, if RLIMIT_MEMLOCK does not allow it.
     pub fn lock_in_memory(&self) -> io::Result<()> {
-        // SAFETY: the range belongs to this mapping.
+        // SAFETY: the range is exactly this mapping, so no other memory is affected.
         unsafe { rustix::mm::mlock(self.address.as_ptr().cast(), self.bytes)? };
         Ok(())
     }
@@ -216,15 +218,16 @@ impl<T> std::ops::Deref for Mapping<T> {
 
     fn deref(&self) -> &T {
         // SAFETY: the address is mapped, page-aligned, at least as long as `T`, and alive as long
-        // as `self`. `T` is a page type that consists of atomics: every pattern of bits is valid,
-        // and other processes may change the words.
+        // as `self`. `T` is a page type that consists of atomics, so every pattern of bits is
+        // valid, and other processes may change the words.
         unsafe { self.address.as_ref() }
     }
 }
 
 impl<T> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: this value made the mapping, and nothing borrows it any more.
+        // SAFETY: the address and the length are those of the mapping that this value made, and
+        // nothing borrows the mapping any more.
         let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.bytes) };
     }
 }

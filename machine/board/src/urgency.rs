@@ -1,7 +1,7 @@
 //! Meaning of a vCPU's words, and the rule for rings.
 //!
-//! The functions are pure: they take plain values and share no memory. Levels are 0 (most urgent)
-//! to 63; 64, [`NO_LEVEL`], means "no level". All functions are O(1).
+//! The functions are pure, that is, they take plain values and share no memory. Levels are 0 (most
+//! urgent) to 63; 64, [`NO_LEVEL`], means "no level". All functions are O(1).
 
 /// Number of levels.
 pub const LEVELS: u8 = 64;
@@ -57,9 +57,9 @@ impl Claim {
         ready.min(self.running).min(NO_LEVEL)
     }
 
-    /// Returns the level by which the vCPU is ranked: the level of its runnable work, or, while the
-    /// vCPU sleeps, the most urgent level that may wake it. A sleeping vCPU keeps its rank, so its
-    /// wake needs no decision.
+    /// Returns the level by which the vCPU is ranked. This is the level of its runnable work or,
+    /// while the vCPU sleeps, the most urgent level that may wake it. A sleeping vCPU keeps its
+    /// rank, so its wake needs no decision.
     pub fn potential(&self) -> u8 {
         match self.runnable() {
             NO_LEVEL => self.awaited.min(NO_LEVEL),

@@ -1,4 +1,4 @@
-//! Tests of the mapping of pages: only files that cannot cause a fault on a read are accepted.
+//! Tests of the mapping of pages. Only files that cannot cause a fault on a read may be accepted.
 
 #![cfg(feature = "client")]
 

@@ -1,5 +1,5 @@
-//! Tests of the protocol's encoding: any bytes decode to a message or an error, and a message
-//! decodes to the values that were encoded.
+//! Tests of the protocol's encoding. Any bytes must decode to a message or an error, and a message
+//! must decode to the values that were encoded.
 
 use proptest::prelude::*;
 use upshift_board::wire::{

@@ -5,8 +5,8 @@
 //!
 //! The example uses the real lines and words of the pages, claims, standings, rings, ranking,
 //! choice of a winner, and limits of rings. The loop of a CPU's scheduler is rebuilt here after
-//! `ranking/cpu/scheduler.rs`: wake, read and rank until the standings are stable, move threads
-//! whose band has changed, and work for at most 4 ms in each 20 ms. The times [`WAKE`],
+//! `ranking/cpu/scheduler.rs`. It wakes, reads and ranks until the standings are stable, moves
+//! threads whose band has changed, and works for at most 4 ms in each 20 ms. The times [`WAKE`],
 //! [`READ_AND_RANK`] and [`MOVE`] are assumptions.
 
 use std::cmp::Reverse;
@@ -30,14 +30,14 @@ const WAKE: u64 = 3_000;
 const READ_AND_RANK: u64 = 15;
 /// Time to move one thread, ns.
 const MOVE: u64 = 700;
-/// Maximum number of readings of the claims in a turn. This and the following values are those of
-/// `ranking/cpu/scheduler.rs` and `shared.rs`.
+/// Maximum number of times that the claims are read in a turn. This and the following values are
+/// those of `ranking/cpu/scheduler.rs` and `shared.rs`.
 const MAX_READS: usize = 3;
-/// Maximum number of answered rings per second: of all doorbells of a CPU, and of one doorbell.
+/// Maximum numbers of answered rings per second, for all doorbells of a CPU and for one doorbell.
 const RINGS: (u64, u64) = (20_000, 10_000);
 /// Time for which a doorbell that rings too often is ignored, ns.
 const IGNORED: u64 = 36_000_000;
-/// Work budget, ns: in a second, and in a burst.
+/// Work budget for a second and for a burst, ns.
 const WORK: (u64, u64) = (200_000_000, 4_000_000);
 
 /// Creates a full bucket that gains `rate` tokens per second and holds `burst`.
@@ -121,14 +121,14 @@ struct Outcome {
     decisions: Vec<u64>,
     /// Number of rings that were ignored.
     unheard: u64,
-    /// Number of words of standings that were written.
+    /// Number of standings that were written.
     words: u64,
-    /// Number of lines with several writers: if each word has a line, and if a line contains 16
-    /// words.
+    /// Numbers of lines with several writers, first if each word has a line, and then if a line
+    /// contains 16 words.
     shared_lines: usize,
     shared_lines_before: usize,
-    /// For comparison, the cost of a bitmap of the whole machine, which the daemon does not have:
-    /// number of changes of the bitmap, and of lines read to compute it.
+    /// For comparison, the cost of a bitmap of the whole machine, which the daemon does not have.
+    /// The numbers count changes of the bitmap, and lines read to compute the bitmap.
     header_before: u64,
     scanned_before: u64,
     /// Number of wrong bands after a change that did not ring, in `checked` changes.

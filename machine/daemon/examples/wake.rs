@@ -109,7 +109,7 @@ struct Shared {
     sent: AtomicU64,
     /// Time at which the dispatcher noticed the last event, ns.
     dispatched: AtomicU64,
-    /// Time at which the worker noticed the last event, ns; 0 until then.
+    /// Time at which the worker noticed the last event, ns; 0 until the worker has noticed it.
     answered: AtomicU64,
     over: AtomicBool,
     /// Set in the second half of the rounds, in which the worker sleeps between events.

@@ -174,7 +174,7 @@ impl Daemon {
     /// Starts a daemon that listens on `config.socket`.
     ///
     /// # Errors
-    /// [`StartError`]: the socket belongs to another daemon or is not permitted, or a system call
+    /// [`StartError`] if the socket belongs to another daemon or is not permitted, or a system call
     /// failed.
     pub fn start(config: Config) -> Result<Daemon, StartError> {
         Daemon::builder(config).start()
@@ -206,7 +206,7 @@ impl Daemon {
         self.orders.put(Order::Reload(Box::new(config)));
     }
 
-    /// Stops the daemon: restores every thread, and removes the socket.
+    /// Stops the daemon, restores every thread, and removes the socket.
     pub fn stop(self) {
         drop(self);
     }
@@ -225,9 +225,8 @@ impl Drop for Daemon {
 /// vCPU, one for a thread.
 const DESCRIPTORS: u64 = 65_536;
 
-/// Raises the limit on open files to [`DESCRIPTORS`] if permitted (CAP_SYS_RESOURCE), otherwise as
-/// far as possible. Returns the limit if it is low: with fewer descriptors, fewer clients are
-/// admitted.
+/// Raises the limit on open files to [`DESCRIPTORS`] if permitted (CAP_SYS_RESOURCE), otherwise to
+/// the hard limit. Returns the limit if it is low, because the daemon then admits fewer clients.
 fn raise_file_limit() -> Option<u64> {
     let before = rustix::process::getrlimit(Resource::Nofile);
     let mut limit = before;
@@ -243,7 +242,7 @@ fn raise_file_limit() -> Option<u64> {
     now.current.filter(|&now| now < DESCRIPTORS / 4)
 }
 
-/// Returns a number that no other run of a daemon has had: the time of the start.
+/// Returns the time of the start, a number that no other run of a daemon has had.
 fn generation() -> u64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

@@ -1,12 +1,14 @@
-//! The machine-wide scheduler of Upshift: it runs the *process* with the most urgent coroutine, on
-//! a stock kernel.
+//! The machine-wide scheduler of Upshift, which runs the *process* with the most urgent coroutine,
+//! on a stock kernel.
 //!
 //! Processes register over a Unix socket and publish their runnable levels on a page of shared
-//! memory ([`upshift_board`]). For each CPU the daemon ranks the processes and puts their threads
+//! memory ([`upshift_board`]). The words of a vCPU on this page are its *claim*, and a vCPU *rings*
+//! by writing to its doorbell. For each CPU the daemon ranks the processes and puts their threads
 //! into *bands*, which are pairs of SCHED_FIFO priorities, by priority elevation
-//! ([`upshift_elevate`]). The design follows the global priority bitmap of the SharedScheduler
-//! papers, and Yasukata and Ishiguro, APSys 2024. `docs/daemon.md` is for users,
-//! `docs/threat-model.md` covers hostile processes.
+//! ([`upshift_elevate`]). All other threads are *ordinary*. The *winner* of a CPU is the vCPU that
+//! runs first. The design follows the global priority bitmap of the SharedScheduler papers, and
+//! Yasukata and Ishiguro, APSys 2024. `docs/daemon.md` is for users, `docs/threat-model.md` covers
+//! hostile processes.
 //!
 //! ```no_run
 //! use upshift_daemon::{Config, Daemon};
@@ -26,7 +28,7 @@
 //! ```
 //!
 //! Invariants:
-//! * No thread stays elevated: every change is first recorded with the guardian.
+//! * No thread stays elevated, because every change is first recorded with the guardian.
 //! * A claim of a process counts only up to the process's ceiling, and no data from a process can
 //!   stop a thread of the daemon.
 //! * While no vCPU changes its rank, the daemon's only system calls are its waits and, every 36 ms,

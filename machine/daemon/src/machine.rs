@@ -12,10 +12,11 @@ use upshift_board::os::{self, Mapping};
 
 /// System calls of the daemon.
 pub trait Machine: Send + Sync + fmt::Debug {
-    /// Opens the record of CPU time of thread `tid` of process `pid`, which proves that the thread
-    /// belongs to the process.
+    /// Opens the *clock* of thread `tid` of process `pid`, which is the thread's record of CPU
+    /// time. Success proves that the thread belongs to the process.
     fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd>;
-    /// Reads a record of CPU time: the CPU time until now, ns. `ESRCH` if the thread has ended.
+    /// Reads a clock, and returns the thread's CPU time until now, ns. Fails with `ESRCH` if the
+    /// thread has ended.
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64>;
     /// Returns the CPU time of process `pid`, including threads that have ended, ns.
     fn process_time(&self, pid: i32) -> io::Result<u64>;

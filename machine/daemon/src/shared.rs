@@ -23,7 +23,7 @@ use crate::status::log::Log;
 /// Priority of dispatchers, above all workers.
 pub(crate) const DISPATCHER: Priority = Priority::of::<44>();
 
-/// Priority of the daemon's own threads, above all threads that they decide about, below the
+/// Priority of the daemon's own threads, above all threads that the daemon elevates, and below the
 /// guardian.
 pub(crate) const DAEMON: Priority = Priority::of::<46>();
 
@@ -37,13 +37,13 @@ pub(crate) const MONITOR: Priority = Priority::of::<47>();
 /// is noticed within the same time.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
-/// Maximum work of each of the daemon's threads in each [`WINDOW`].
+/// Maximum time for which each thread of the daemon works in each [`WINDOW`].
 pub(crate) const BUDGET: Duration = Duration::from_millis(4);
 /// See [`BUDGET`].
 pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 
-/// The limit on the work of a thread of the daemon, ns: a fifth of the time, with bursts of
-/// [`BUDGET`].
+/// The limit on the work of one of the daemon's threads, ns. It is a fifth of the time, with bursts
+/// of [`BUDGET`].
 #[derive(Debug)]
 pub(crate) struct WorkBudget(TokenBucket);
 
@@ -58,9 +58,9 @@ impl WorkBudget {
         std::thread::sleep(self.charge(time, Instant::now()));
     }
 
-    /// Counts work that ends at `now`, and returns the time to sleep: until the budget is full
-    /// again, so that few wake-ups are needed. This is at most an eighth of a second, since the
-    /// machine may have stood still meanwhile.
+    /// Counts work that ends at `now`, and returns the time to sleep until the budget is full
+    /// again. A full budget means that few wake-ups are needed. The time is at most an eighth of a
+    /// second, since the machine may have stood still meanwhile.
     pub(crate) fn charge(&mut self, time: Duration, now: Instant) -> Duration {
         if self.0.charge(nanos(time.min(WINDOW)), timestamp_ns(now)) {
             return Duration::ZERO;
@@ -89,7 +89,8 @@ pub(crate) struct Shared {
     pub(crate) quotas: Quotas,
     /// Ordinary threads that open files of other processes, and close descriptors of clients.
     pub(crate) reader: ProcReader,
-    /// Work of threads of the daemon without a fixed CPU since the last [`Shared::take_work`], ns.
+    /// Work since the last [`Shared::take_work`] by those threads of the daemon that have no fixed
+    /// CPU, ns.
     work: AtomicU64,
 }
 
@@ -102,7 +103,7 @@ pub(crate) struct Counts {
     pub(crate) refused: AtomicU64,
     /// Number of threads and users that were ejected for their behaviour.
     pub(crate) ejected: AtomicU64,
-    /// Number of silences of canaries.
+    /// Number of times that a canary was silent for too long.
     pub(crate) alarms: AtomicU64,
 }
 
@@ -146,7 +147,8 @@ impl Shared {
         self.roster.epoch().wrapping_add(guardian)
     }
 
-    /// Counts work, at the daemon's priority, of a thread of the daemon without a fixed CPU.
+    /// Counts work that a thread of the daemon without a fixed CPU has done at the daemon's
+    /// priority.
     pub(crate) fn add_work(&self, time: Duration) {
         self.work.fetch_add(time.as_nanos() as u64, Relaxed);
     }

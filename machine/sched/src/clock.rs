@@ -11,7 +11,7 @@ pub trait Clock {
     fn now(&self) -> Nanos;
 
     /// Waits until `until`, or until another thread wakes the engine through `control`; with `None`
-    /// it waits only for that. May return early.
+    /// it waits only for another thread. May return early.
     fn wait(&mut self, until: Option<Nanos>, control: &Control);
 
     /// Returns the CPU time of the calling thread, ns, which is the cost of scheduling.

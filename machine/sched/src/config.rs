@@ -16,7 +16,7 @@ pub struct Config {
     pub base: Priority,
     /// The highest notch.
     pub top: Priority,
-    /// Minimum length of a turn: the shortest that the machine's timers allow.
+    /// Minimum length of a turn, which should be the shortest that the machine's timers allow.
     pub floor: Duration,
     /// The part of the CPUs that ordinary threads keep.
     pub open_pieces: OpenPieces,
@@ -31,11 +31,11 @@ pub struct Config {
 /// SCHED_FIFO threads that never sleep keep every ordinary thread off their CPU: daemons, shells,
 /// sshd, the kernel's own workers. Real-time throttling, if enabled, stops all of these SCHED_FIFO
 /// threads for 50 ms of each second, including schedulers. Therefore the tasks leave SCHED_FIFO for
-/// `part` of each `every`: the task in front competes like a single ordinary thread of nice 0, and
-/// all other tasks are behind all threads (SCHED_IDLE). If no ordinary thread needs the CPU, the
-/// task in front continues to run, so the pieces cost only the system calls. With 12 %, a single
-/// ordinary thread that needs the CPU gets a little more than 4 % of it, several threads get up to
-/// 12 %, and the throttling never takes effect.
+/// `part` of each `every`. In this time, the task in front competes like a single ordinary thread
+/// of nice 0, and all other tasks are behind all threads (SCHED_IDLE). If no ordinary thread needs
+/// the CPU, the task in front continues to run, so the pieces cost only the system calls. With 12
+/// %, a single ordinary thread that needs the CPU gets a little more than 4 % of it, several
+/// threads get up to 12 %, and the throttling never takes effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OpenPieces {
     /// Time from the beginning of a piece to the beginning of the next piece.
@@ -81,7 +81,7 @@ impl OpenPieces {
             return None;
         }
         let threads = u32::try_from(threads).unwrap_or(u32::MAX);
-        // Threads are changed twice: when a piece begins and when it ends.
+        // Threads are changed twice, when a piece begins and when it ends.
         let shortest = CALL_TIME * threads.saturating_mul(2 * OVERHEAD_DIVISOR);
         let every = self
             .every

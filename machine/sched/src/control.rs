@@ -1,8 +1,8 @@
 //! [`Control`]: messages from other threads to a running engine, and the engine's reports.
 //!
-//! The engine runs above all other threads, so it never waits for a lock of another thread: words
-//! are atomic, and it only *tries* the locks of the report and of the changes. Waking it costs a
-//! system call.
+//! The engine runs above all other threads, so it never waits for a lock of another thread. Single
+//! words are atomic, and the engine only *tries* the locks of the report and of the changes. Waking
+//! the engine costs a system call.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
@@ -64,7 +64,7 @@ impl Control {
         self.shared.monitor_thread.store(tid, Release);
     }
 
-    /// Returns the CPU time of the thread of the process monitor, ns. One system call.
+    /// Returns the CPU time of the process monitor's thread, ns. One system call.
     pub(crate) fn monitor_cpu_time(&self) -> Nanos {
         match self.shared.monitor_thread.load(Acquire) {
             0 => 0,
@@ -102,8 +102,8 @@ impl Control {
         }
     }
 
-    /// Takes the queued changes, oldest first. While another thread is adding a change, returns
-    /// none: the engine takes them when it next wakes up.
+    /// Takes the queued changes, oldest first. While another thread is adding a change, returns no
+    /// changes, and the engine takes them when it next wakes up.
     pub(crate) fn take_changes(&self) -> Vec<Change> {
         let changes = self.shared.changes.try_lock();
         changes.map_or_else(|_| Vec::new(), |mut changes| std::mem::take(&mut *changes))

@@ -12,9 +12,9 @@
 //!   ([`OpenPieces`](crate::OpenPieces)), the first favoured task is `Fair` and all other tasks are
 //!   `Idle`.
 //! * A turn that changes nothing makes no system call except the wait, and the calls that read CPU
-//!   time if the policy asked for it.
+//!   time if the policy wants the usage.
 //! * Work without an exact time (pieces, scans) is done at the end of a turn if one is near
-//!   (`due.rs`): an additional wake-up costs the task in front more than the work itself.
+//!   (`due.rs`), because an additional wake-up costs the task in front more than the work itself.
 //! * If a CPU becomes unavailable (unplugged, or removed from a cpuset), the engine moves its tasks
 //!   to the other CPUs; losing the last CPU ends the loop.
 //! * However the loop ends, the owner of the engine drops the members, which restores them.
@@ -62,7 +62,8 @@ pub struct Engine<M> {
     moved: bool,
     turn: Turn,
     turn_began: Nanos,
-    /// Set when an open piece overlapped the turn: usage then says little about which tasks slept.
+    /// Set when an open piece overlapped the turn, because usage then says little about which tasks
+    /// slept.
     turn_was_open: bool,
     began: Nanos,
     /// The scheduler's own CPU time when the engine began, and at [`Engine::closed_at`].
@@ -404,8 +405,8 @@ impl<M: Member> Engine<M> {
             .map(|(id, slot)| (TaskId(id), slot))
     }
 
-    /// Returns the CPU time of this thread and of the thread of its
-    /// [`ProcessMonitor`](crate::ProcessMonitor), ns.
+    /// Returns the CPU time that this thread and the thread of the
+    /// [`ProcessMonitor`](crate::ProcessMonitor) have used together, ns.
     fn own_cpu_time(&self, clock: &dyn Clock) -> Nanos {
         clock.own_cpu_time() + self.control.monitor_cpu_time()
     }

@@ -37,7 +37,7 @@ pub enum SchedError {
         /// RLIMIT_RTTIME of the process, µs.
         limit_us: u64,
     },
-    /// SCHED_FIFO is refused: the right is missing in general, or for this process.
+    /// SCHED_FIFO is refused, because the right is missing in general, or for this process.
     Refused {
         /// The process.
         pid: i32,
@@ -76,8 +76,8 @@ impl SchedError {
         }
     }
 
-    /// Returns the error for a missing right. Reads only cheap facts: the caller runs above all
-    /// other threads.
+    /// Returns the error for a missing right. Reads only cheap facts, because the caller runs above
+    /// all other threads.
     pub(crate) fn missing_rights(pid: i32) -> SchedError {
         SchedError::Refused {
             pid,

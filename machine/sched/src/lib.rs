@@ -3,10 +3,12 @@
 //! A thread above all other threads decides which process runs next, raises the priority of its
 //! threads, and sleeps; the kernel performs the switch. This is time slicing and table-driven
 //! scheduling by priority elevation, after Yasukata and Ishiguro, "Developing Process Scheduling
-//! Policies in User Space with Common OS Features" (APSys 2024), §3, made safe to use: every thread
+//! Policies in User Space with Common OS Features" (APSys 2024), §3, made safe to use. Every thread
 //! is restored however the scheduler ends (`upshift-elevate`), ordinary threads keep a part of the
 //! CPU ([`OpenPieces`]), new threads join their task, and a switch costs one call for each raised
-//! thread instead of two (`ratchet.rs`).
+//! thread instead of two (`ratchet.rs`). In this crate, a *turn* is the time between two decisions
+//! of the policy. A task that the policy prefers in a turn is *favoured*, and the task that runs
+//! first on a CPU is *in front*. An *open piece* is a time that is left to ordinary threads.
 //!
 //! | part | concern |
 //! |---|---|
@@ -68,8 +70,8 @@
 //!
 //! # Limitations
 //!
-//! * Locks between tasks are invisible: a task that *spins* on a lock of a waiting task wastes its
-//!   turn. Locks that sleep are no problem.
+//! * Locks between tasks are invisible, so a task that *spins* on a lock of a waiting task wastes
+//!   its turn. Locks that sleep are no problem.
 //! * A process that has the right to raise itself above the scheduler cannot be prevented from
 //!   doing so.
 //! * New threads start as ordinary threads and join within [`Config::scan_interval`], or in the
@@ -78,9 +80,9 @@
 //! # Costs
 //!
 //! A turn costs one wait and, if another task comes to the front, one call for each of its threads
-//! (counted in `Report::calls`). For a policy that asks for usage, the CPU time of each task in
-//! front is read by one more call. The shortest sensible turn depends on the timers: see
-//! `Calibration::quantum_floor` of `upshift-elevate`.
+//! (counted in `Report::calls`). For a policy that wants the usage, the CPU time of each task in
+//! front is read by one more call. The shortest sensible turn depends on the timers (see
+//! `Calibration::quantum_floor` of `upshift-elevate`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg(target_os = "linux")]

@@ -1,6 +1,6 @@
 //! The CPU of each task.
 //!
-//! The favoured tasks are placed first: in order, each goes to the CPU with the fewest favoured
+//! The favoured tasks are placed first. In order, each goes to the CPU with the fewest favoured
 //! tasks that are awake, and prefers its present CPU. The other tasks stay on their CPU unless the
 //! loads of the CPUs differ by two or more tasks. This module is pure logic.
 

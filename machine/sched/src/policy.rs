@@ -1,11 +1,12 @@
 //! [`Policy`]: decides which task runs next, and for how long.
 //!
-//! A policy learns which tasks exist and, if it asks, how much CPU time they used; it answers with
-//! tasks in order of preference and the time of the next question. It never accesses a process, a
+//! A policy learns which tasks exist and, if it wants to, how much CPU time they used. When the
+//! engine asks, the policy answers with tasks in order of preference, the *favoured* tasks, and
+//! with the end of the turn, at which the engine asks again. A policy never accesses a process, a
 //! thread or a clock, so it can be tested in virtual time.
 //!
-//! The engine calls a policy from the scheduler's thread, which runs above all tasks: a slow policy
-//! delays all other threads, so it must neither block nor do I/O. All methods of this crate's
+//! The engine calls a policy from the scheduler's thread, which runs above all tasks. A slow policy
+//! delays all other threads, so a policy must neither block nor do I/O. All methods of this crate's
 //! policies take at most O(tasks).
 
 use std::fmt;
@@ -32,7 +33,7 @@ pub struct Usage {
     /// CPU time of all threads of the task, ns.
     pub cpu_time: Nanos,
     /// Set if the task left more than half of its time unused, because it blocked or was stopped.
-    /// Unchanged if the task had next to no time.
+    /// Not updated if the task had almost no time.
     pub slept: bool,
 }
 
@@ -41,10 +42,10 @@ pub trait Policy: Send {
     /// Returns the name that users see.
     fn name(&self) -> &'static str;
 
-    /// Adds a task, which may be picked from now on.
+    /// Adds a task, which may be favoured from now on.
     fn added(&mut self, task: TaskId, now: Nanos);
 
-    /// Removes a task that has ended. The engine ignores the task if it is picked again.
+    /// Removes a task that has ended. The engine ignores the task if it is favoured again.
     fn removed(&mut self, task: TaskId, now: Nanos);
 
     /// Returns whether the engine must call [`used`](Policy::used), which costs a system call for

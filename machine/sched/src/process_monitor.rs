@@ -1,8 +1,8 @@
 //! [`ProcessMonitor`]: reports the ends of processes, by pidfd, and starts and ends of their
 //! threads if the kernel reports them (proc connector).
 //!
-//! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the
-//! scheduler, so that it also runs if the tasks use every CPU. It costs nothing until a process
+//! One thread sleeps in `epoll_wait` and wakes the engine's futex. The thread is elevated like the
+//! scheduler, so that it runs even if the tasks use every CPU. It costs nothing until a process
 //! ends. If the kernel reports threads (with CAP_NET_ADMIN, and in the machine's network
 //! namespace), it costs about 3 µs for each thread that starts or ends anywhere on the machine.
 //! Otherwise the engine scans.
@@ -24,7 +24,7 @@ const STOP: u64 = 1;
 /// Epoll data of the kernel's events.
 const EVENTS: u64 = 2;
 
-/// A monitor of the processes of one engine. Dropping the last handle ends its thread.
+/// A monitor of the processes that one engine schedules. Dropping the last handle ends its thread.
 #[derive(Debug, Clone)]
 pub struct ProcessMonitor {
     shared: Arc<Shared>,
@@ -163,7 +163,8 @@ impl ProcessMonitor {
         MonitoredProcess { pids, pid }
     }
 
-    /// Rings once when the process of `pidfd` ends. Closing the descriptor removes it.
+    /// Wakes the engine once when the process of `pidfd` ends. Closing the descriptor removes it
+    /// from the monitor.
     pub(crate) fn add(&self, pidfd: BorrowedFd<'_>) -> io::Result<()> {
         add(self.shared.epoll.as_raw_fd(), pidfd.as_raw_fd(), 0, ONCE)
     }

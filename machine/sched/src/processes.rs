@@ -5,15 +5,16 @@
 //! (`SCHED_RESET_ON_FORK`), behind all tasks. Where the kernel reports new threads
 //! ([`ProcessMonitor`]), it is elevated at once. Elsewhere a scan compares the link count of
 //! `/proc/PID/task`, which is the number of threads plus two, and reads the directory only if the
-//! count has changed: one `fstat` for each process. A thorough scan always reads the directory,
-//! asks every thread for its policy and CPUs, and reverts changes that a thread made itself.
+//! count has changed. This costs one `fstat` for each process. A thorough scan always reads the
+//! directory, reads the policy and the CPUs of every thread, and reverts changes that a thread made
+//! itself.
 //!
 //! Children are listed in `/proc/PID/task/TID/children` of every thread, at every scan.
 //!
 //! The TID of a thread that has ended may be reused. The thread is forgotten when the kernel
 //! reports its end, or when the directory is read; until then, a thread of another process with the
-//! same TID could be elevated in its place. TIDs are assigned in sequence: without reports, a full
-//! cycle of TIDs would have to pass within 100 ms.
+//! same TID could be elevated in its place. TIDs are assigned in sequence, so without reports, a
+//! full cycle of TIDs would have to pass within 100 ms.
 
 mod process;
 
@@ -34,8 +35,8 @@ const ASKED_THREADS: usize = 32;
 #[derive(Debug)]
 pub struct Processes {
     label: String,
-    /// Dropped before the monitor: dropping the monitor joins its thread, which the elevated
-    /// threads of these processes could keep from running.
+    /// Dropped before the monitor, because dropping the monitor joins its thread, which the
+    /// elevated threads of these processes could keep from running.
     processes: Vec<Process>,
     monitor: ProcessMonitor,
     elevator: Elevator,
@@ -52,7 +53,7 @@ pub struct Processes {
 
 impl Processes {
     /// Attaches process `pid` with all its threads and, if `with_children`, its present and future
-    /// children. They get the priority `base`: the lowest that the scheduler will use for them.
+    /// children. They get the priority `base`, the lowest that the scheduler will use for them.
     /// `elevator` needs a guardian.
     ///
     /// # Errors

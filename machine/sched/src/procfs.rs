@@ -80,9 +80,9 @@ pub fn ancestors() -> Vec<i32> {
 
 /// Returns whether a process of this user or of root holds a lock on `file`; `true` if unknown.
 ///
-/// A process that has ended may have left its lock to a child. Schedulers do not, so in the first
-/// pid namespace, where all living processes are visible, a lock without a living holder is
-/// ignored.
+/// A process that has ended may have left its lock to a child. Schedulers leave no lock to a child.
+/// So in the first pid namespace, where all living processes are visible, a lock without a living
+/// holder is ignored.
 pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
     let (Ok(found), Ok(locks)) = (file.metadata(), read_at_once("/proc/locks")) else {
         return true;

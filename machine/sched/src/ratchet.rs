@@ -1,9 +1,9 @@
 //! [`Ratchet`]: the SCHED_FIFO priorities (*notches*) that make a task run next, with few system
-//! calls.
+//! calls. To *favour* a task is to put it above the other tasks of its CPU.
 //!
-//! A simple switch takes two calls for each thread: one to raise the next task, one to lower the
-//! last task. A ratchet has three ways and takes the cheapest; the weight of a task is the number
-//! of its threads:
+//! A simple switch takes two calls for each thread, one to raise the next task and one to lower the
+//! last task. A ratchet has three ways and takes the cheapest. The weight of a task is the number
+//! of its threads. The three ways are:
 //!
 //! 1. *Raise* the next task one notch above the last task and lower no task. This is the usual way,
 //!    with one call for each thread of the next task, until the range is used up.

@@ -20,14 +20,14 @@ pub struct Report {
     pub turns: u64,
     /// Number of times that another task came to the front of a CPU.
     pub switches: u64,
-    /// Number of times that the scheduler slept; each takes a timer and two switches of the kernel.
+    /// Number of times that the scheduler slept. Each sleep takes a timer and two context switches.
     pub waits: u64,
     /// Number of system calls that changed the class or the priority of a thread.
     pub calls: u64,
     /// Time from the wake-up of the scheduler until the priorities are changed, in turns with a
     /// switch.
     pub cost: Quantiles,
-    /// Lateness of the ends of turns.
+    /// Time by which turns ended too late.
     pub late: Quantiles,
     /// CPU time of the scheduler and its [`ProcessMonitor`](crate::ProcessMonitor) since the start,
     /// ns.

@@ -43,7 +43,7 @@ impl Scheduler {
             let built = elevate_current(&elevator, cpu, priority)
                 .map_err(E::from)
                 .and_then(|guard| Ok((guard, build()?)));
-            // These values are dropped in reverse order: if the policy panics, the tasks are
+            // These values are dropped in reverse order. So if the policy panics, the tasks are
             // restored before the thread sinks below them.
             let (guard, mut engine) = match built {
                 Ok(built) => built,

@@ -47,7 +47,8 @@ impl Error for TimetableError {}
 /// Maximum length of a timetable, ns.
 const MAX_LENGTH: Nanos = 1_000_000_000_000_000;
 
-/// Parses a timetable. `find` returns the task of a word; entries must be at least `floor` ns long.
+/// Parses a timetable. `find` returns the task that a word names; entries must be at least `floor`
+/// ns long.
 ///
 /// # Errors
 /// [`TimetableError`] with the number of the line.

@@ -45,8 +45,8 @@ impl Drop for FailureReport<'_> {
     }
 }
 
-/// Calls `target` with the samples, then with mutations of the samples and of `words`: `cases`
-/// times, or for the time in `UPSHIFT_FUZZ_SECONDS`. The target returns a hash of its behaviour.
+/// Calls `target` with the samples, then with mutations of the samples and of `words`, `cases`
+/// times or for the time in `UPSHIFT_FUZZ_SECONDS`. The target returns a hash of its behaviour.
 pub(crate) fn fuzz(
     name: &str,
     samples: &[&[u8]],

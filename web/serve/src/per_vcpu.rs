@@ -1,4 +1,4 @@
-//! Values per vCPU: a vCPU updates its own value without sharing a cache line with another vCPU,
+//! Values per vCPU. A vCPU updates its own value without sharing a cache line with another vCPU,
 //! and readers add up the values.
 //!
 //! A coroutine returns a resource to the value from which it was taken, even if the coroutine has

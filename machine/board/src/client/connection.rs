@@ -1,4 +1,4 @@
-//! A connection to the daemon: each request waits at most two seconds for its reply.
+//! A connection to the daemon. Each request waits at most two seconds for its reply.
 
 use std::borrow::ToOwned;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::wire::{self, Reply, Thread};
 /// Time limit of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum number of bytes of a census that are read.
+/// Maximum number of bytes that are read of a census.
 const MAX_CENSUS: u64 = 64 << 20;
 
 /// A connected socket.

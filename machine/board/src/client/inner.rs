@@ -1,9 +1,9 @@
 //! [`Inner`]: state shared by all handles of one page.
 //!
 //! The local page and the mapping for the global page keep their addresses for the life of the
-//! [`Board`](super::Board). Joining maps the daemon's page over that mapping, and moves the new
-//! doorbells to the numbers of the earlier descriptors, so handles read and ring without a lock and
-//! never dangle.
+//! [`Board`](super::Board). So handles read and ring without a lock and never dangle. Joining maps
+//! the daemon's page over the mapping for the global page, and moves the new doorbells to the
+//! numbers of the earlier descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

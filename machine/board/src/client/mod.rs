@@ -20,12 +20,12 @@
 //!
 //! Invariants:
 //! * The words of a page keep their addresses for the life of the [`Board`], with and without a
-//!   connection: a vCPU may use the bitmap word of its line as its own bitmap.
-//! * A [`Vcpu`] never waits: reading and publishing are loads and stores, ringing is one system
-//!   call that does not block.
+//!   connection. So a vCPU may use the bitmap word of its line as its own bitmap.
+//! * A [`Vcpu`] never waits, because reading and publishing are loads and stores, and ringing is
+//!   one system call that does not block.
 //! * There are no hidden threads. Joining, leaving, updating and the census wait for the daemon, at
 //!   most two seconds, and exclude each other.
-//! * Without a daemon every [`Vcpu`] is alone: it never has to ring and is never outranked.
+//! * Without a daemon every [`Vcpu`] is alone, so it never has to ring and is never outranked.
 //!
 //! To notice the end of the daemon at once, a process waits until [`Board::closed`] is readable and
 //! then calls [`Board::is_joined`]. A process that can notice the end later just calls

@@ -62,9 +62,10 @@ impl Vcpu {
         Ok(true)
     }
 
-    /// Returns standing and potential, read after the caller's stores. The daemon publishes a
-    /// standing and then reads the claim again, so at least one side sees the last store of the
-    /// other.
+    /// Returns standing and potential. At least one side sees the last store of the other: this
+    /// read sees the daemon's new standing, or the daemon sees the caller's new claim. The fence
+    /// orders the reads after the caller's stores, and the daemon reads the claim again after it
+    /// has published a standing.
     #[inline]
     fn standing_and_level(&self) -> (Standing, u8) {
         fence(SeqCst);
@@ -83,8 +84,8 @@ impl Vcpu {
     }
 
     /// Publishes an arrival of `level` for this vCPU, rings if the order of the vCPUs may have
-    /// changed, and returns whether it rang. For dispatchers: they do not check later whether a
-    /// ring took effect, so the same change rings in each call.
+    /// changed, and returns whether it rang. This call is for dispatchers. They do not check later
+    /// whether a ring took effect, so the same change rings in each call.
     ///
     /// # Errors
     /// Errors of the kernel, if the doorbell cannot be written.

@@ -22,7 +22,8 @@ pub enum Reason {
     Page,
     /// There is no such CPU.
     Cpu,
-    /// The request does not fit the state: registered twice, or not at all.
+    /// The request does not fit the state, because the process is registered already, or not at
+    /// all.
     State,
     /// A system call of the daemon failed.
     Failed,

@@ -4,7 +4,7 @@
 /// Length of an encoded [`Thread`].
 pub(super) const THREAD: usize = 8;
 
-/// Function of a thread of a vCPU.
+/// Function of a vCPU's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Polls coroutines.

@@ -1,5 +1,5 @@
-//! Admission: compares the counts and rates of each user with the limits. Pure: the caller passes
-//! the time.
+//! Admission: compares the counts and rates of each user with the limits. Pure, because the caller
+//! passes the time.
 //!
 //! **Reserved capacity.** A quarter of each limit for all users together is reserved for the users
 //! that the configuration names, and half of that quarter for root, so that other users cannot
@@ -63,12 +63,12 @@ pub(crate) struct Admission {
     descriptors: usize,
 }
 
-/// Number of descriptors of a connection (socket, process), and of a registration without those for
-/// its vCPUs and threads.
+/// Number of descriptors that a connection uses (socket, process), and that a registration uses in
+/// addition to those for its vCPUs and threads.
 const FIXED_DESCRIPTORS: usize = 2;
 
-/// Maximum number of threads of all registrations: half of the elevator's capacity; the other half
-/// is for assigned programs.
+/// Maximum number of threads of all registrations together, which is half of the elevator's
+/// capacity. The other half is for assigned programs.
 pub(crate) const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
 #[derive(Debug)]
@@ -83,11 +83,11 @@ struct User {
     censuses: TokenBucket,
 }
 
-/// Number of descriptors of the daemon itself, in addition to the descriptors for clients and
-/// assigned programs.
+/// Number of descriptors that the daemon itself uses, in addition to the descriptors for clients
+/// and assigned programs.
 const OWN_DESCRIPTORS: usize = 64;
 
-/// Number of censuses of a user per second, after a burst of the same number.
+/// Number of censuses that a user may request per second, after a burst of the same number.
 const CENSUSES_PER_SECOND: u64 = 20;
 
 impl Admission {

@@ -1,4 +1,5 @@
-//! The process at the other end of a socket, described by the kernel and not by the peer.
+//! The *peer*, which is the process at the other end of a socket. The kernel describes it, not the
+//! peer itself.
 //!
 //! Unsafe code: two socket options that no safe library supports.
 #![allow(unsafe_code)]
@@ -14,7 +15,8 @@ pub(crate) struct Peer {
     pub(crate) pid: i32,
     /// User id according to the kernel.
     pub(crate) uid: u32,
-    /// The accountable user: `uid`, or the owner of the range of subordinate ids that contains it.
+    /// The accountable user, which is `uid` or, if a range of subordinate ids contains `uid`, the
+    /// owner of this range.
     pub(crate) user: u32,
     pub(crate) groups: Vec<u32>,
     /// Becomes readable when the process ends. Taken from the socket if the kernel can provide it
@@ -23,7 +25,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Asks the kernel about the peer of `socket`.
+    /// Returns what the kernel knows about the peer of `socket`.
     pub(crate) fn identify(
         socket: BorrowedFd<'_>,
         machine: &dyn Machine,
@@ -47,8 +49,8 @@ impl Peer {
     }
 }
 
-/// Returns pid, user and group of the process that connected, or that listens; `NotFound` if the
-/// process lives in another pid namespace.
+/// Returns pid, user and group of the process that has connected, or that listens. The error is
+/// `NotFound` if the process lives in another pid namespace.
 pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<(i32, u32, u32)> {
     let cred = rustix::net::sockopt::socket_peercred(socket)?;
     Ok((
@@ -64,7 +66,8 @@ const PEER_PIDFD: i32 = 77;
 fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `fd`, a local.
+    // SAFETY: both pointers are to locals. The kernel writes at most `length` bytes, the size of
+    // `fd`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

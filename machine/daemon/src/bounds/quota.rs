@@ -1,14 +1,14 @@
-//! CPU quotas of cgroups: no thread is elevated beyond the quota of its cgroup.
+//! CPU quotas of cgroups. No thread is elevated beyond the quota of its cgroup.
 //!
 //! The kernel limits ordinary threads to the quota of their cgroup, but not real-time threads. So
-//! the schedulers charge the CPU time of the registered threads of a cgroup with a quota, elevated
-//! or not, to a token bucket that is refilled at the rate of the quota and holds one [`PERIOD`] of
-//! it. While the bucket is overdrawn the threads are not elevated, and the kernel limits them. The
-//! quotas of all ancestors also apply.
+//! each cgroup with a quota has a token bucket, which is refilled at the rate of the quota and
+//! holds the quota of one [`PERIOD`]. The schedulers charge it with the CPU time of the registered
+//! threads of the cgroup, elevated or not. While the bucket is overdrawn, the threads are not
+//! elevated, and the kernel limits them. The quotas of all ancestors also apply.
 //!
 //! Both versions of cgroups are supported. A separate thread looks up each process, and repeats
-//! this every second, because processes move and quotas change. A process whose cgroup cannot be
-//! read, because it holds a lease on its files, is not elevated.
+//! this every second, because processes move and quotas change. A process that holds a lease on its
+//! files in `/proc`, so that its cgroup cannot be read, is not elevated.
 
 use std::collections::HashMap;
 use std::io;
@@ -207,7 +207,7 @@ impl QuotaThread {
         }
     }
 
-    /// Performs a lookup. Returns false if its owner has gone.
+    /// Performs a lookup. Returns false if the owner of the lookup has gone.
     fn find(&mut self, lookup: &Weak<Lookup>) -> bool {
         let Some(lookup) = lookup.upgrade() else {
             return false;

@@ -2,23 +2,23 @@
 //! rules miss.
 //!
 //! While any thread is recorded for elevation, the *monitor*, above all other threads of the
-//! daemon, asks the canary of each CPU every 20 ms to answer. A canary is pinned to its CPU, at the
-//! lowest priority of SCHED_FIFO: a cause that keeps a canary from running keeps every ordinary
-//! thread from running, and no other cause does. (An ordinary thread would also be silent while
-//! many ordinary threads compete for the time that elevated threads leave.)
+//! daemon, requests an answer from the canary of each CPU every 20 ms. A canary is pinned to its
+//! CPU, at the lowest priority of SCHED_FIFO. So exactly the causes that keep every ordinary thread
+//! from running keep the canary from running. (An ordinary thread would also be silent while many
+//! ordinary threads compete for the time that elevated threads leave.)
 //!
 //! A canary that is silent for 80 ms ([`MAX_SILENCE`]) has been kept from its CPU for up to 100 ms,
 //! so all threads that are elevated on this CPU become ordinary for a second. If it is still silent
 //! 20 ms later, all threads on all CPUs become ordinary, because a priority may be lent from
-//! another CPU (priority inheritance). `rule.rs` contains the rule. No user is blamed: demoting all
-//! threads needs no proof.
+//! another CPU (priority inheritance). `rule.rs` contains the rule. No user is blamed, because
+//! demoting all threads needs no proof.
 //!
 //! The monitor depends on no other accounting, not even the daemon's own, and takes no part in
 //! other decisions. Its heartbeat is the daemon's heartbeat for the guardian, which demotes all
 //! threads if the whole daemon is stopped.
 //!
-//! A round costs a wait, and a wake-up of each canary: about 15 µs per CPU. While no thread is
-//! recorded, the monitor sleeps.
+//! A round costs a wait, and a wake-up of each canary, which takes about 15 µs per CPU. While no
+//! thread is recorded, the monitor sleeps.
 //!
 //! | file | concern |
 //! |---|---|
@@ -178,7 +178,7 @@ impl Canaries {
     }
 
     /// Adds a canary for each CPU that has none. A canary whose CPU is unplugged answers on another
-    /// CPU, and returns when its CPU does.
+    /// CPU, and returns to its own CPU when this CPU is back.
     fn add_missing(&mut self) -> io::Result<()> {
         for cpu in self.shared.online_cpus() {
             if !self.all.iter().any(|canary| canary.cpu == cpu) {

@@ -1,5 +1,5 @@
 //! The rule for one CPU, which decides when elevated threads become ordinary, and for how long.
-//! Pure: the caller passes the answers and the time.
+//! Pure, because the caller passes the answers and the time.
 //!
 //! ```text
 //!         1. silent for 80 ms         2. still silent 20 ms later,
@@ -11,9 +11,10 @@
 //!   Everywhere: on all CPUs, since a priority may be lent from another one.
 //! ```
 //!
-//! Silence is counted in time for which the machine ran: a check adds at most one [`ROUND`],
-//! however late it is. If the whole machine is stopped, so is the monitor, and the pause counts as
-//! one round. A host that stops only this CPU cannot be distinguished from a silent canary.
+//! Silence is counted in time for which the machine ran, so a check adds at most one [`ROUND`],
+//! however late the check is. If the whole machine is stopped, so is the monitor, and the pause
+//! counts as one round. A host that stops only this CPU cannot be distinguished from a silent
+//! canary.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,8 @@ const GRACE: Duration = Duration::from_millis(20);
 /// Length of the first demotion.
 const FIRST_DEMOTION: Duration = Duration::from_secs(1);
 
-/// Maximum length of a demotion. A demotion that begins within this time after another one is twice
-/// as long.
+/// Maximum length of a demotion. A demotion that begins within this time after another demotion is
+/// twice as long as the other.
 const LONGEST_DEMOTION: Duration = Duration::from_secs(60);
 
 /// The threads that are demoted because of this CPU's canary.
@@ -44,7 +45,7 @@ pub(super) enum Demotion {
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The canary has answered, or a demotion has just ended: counting restarts, and the caller
+    /// The canary has answered, or a demotion has just ended. Counting restarts, and the caller
     /// asks the canary again.
     Answer,
     /// The canary is silent, but not for long enough.

@@ -1,8 +1,8 @@
 //! Members of groups according to their accounts.
 //!
-//! A process can leave groups: with subordinate groups (`/etc/subgid`) it may drop all other groups
-//! in a user namespace that `newgidmap` has set up. It cannot change its user, so a rule for a
-//! group also applies to processes of users that the account files name as members.
+//! A process can leave groups, because with subordinate groups (`/etc/subgid`) it may drop all
+//! other groups in a user namespace that `newgidmap` has set up. A process cannot change its user,
+//! so a rule for a group also applies to processes of users that the account files name as members.
 
 use super::names::user;
 use super::{Rule, Subject};

@@ -68,7 +68,7 @@ pub struct Config {
 pub struct Limits {
     /// Number of registrations of all users together.
     pub registrations: usize,
-    /// Number of registrations of one user, and of its vCPUs on one CPU.
+    /// Number of registrations of one user; also the number of this user's vCPUs on one CPU.
     pub per_user: usize,
     /// Number of open connections of all users together.
     pub connections: usize,
@@ -231,8 +231,8 @@ impl Config {
         }
     }
 
-    /// Returns the level that a rule assigns to process `pid`, which the process may not exceed
-    /// when it registers.
+    /// Returns the level that a rule assigns to process `pid`. When the process registers, it may
+    /// not exceed this level.
     pub(crate) fn assigned_level(&self, pid: i32) -> Option<u8> {
         if self.assign.is_empty() {
             return None;

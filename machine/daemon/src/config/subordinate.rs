@@ -34,7 +34,7 @@ impl Subordinate {
     }
 
     /// Returns the user that is accountable for the range, which is its owner. Root gives its own
-    /// ranges to containers and is not accountable for them: such a range counts as one user.
+    /// ranges to containers and is not accountable for them, so such a range counts as one user.
     pub(super) fn accountable_user(&self) -> u32 {
         match self.owner {
             0 => self.first,

@@ -1,10 +1,10 @@
 //! [`Censuses`]: the memory of census replies.
 //!
-//! A census is sent as a memory file. Its memory counts as the daemon's as long as any client holds
-//! the file, read or unread. So the daemon keeps the last [`FILES_PER_USER`] files of each user,
-//! and empties the oldest file when a further census is requested: a user has at most this number
-//! of full files, however many connections it has. Clients can neither write to the files nor empty
-//! them.
+//! A census is sent as a memory file. The memory of the file counts as the daemon's memory while
+//! any client holds the file, read or unread. So the daemon keeps the last [`FILES_PER_USER`] files
+//! of each user, and empties the oldest file when a further census is requested. So a user has at
+//! most this number of full files, however many connections the user has. Clients can neither write
+//! to the files nor empty them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, SealFlags};
 
-/// Maximum number of full files of one user: enough for two clients at a time, each of which reads
-/// one file while the daemon sends it another.
+/// Maximum number of full files of one user, which is enough for two clients at a time, each of
+/// which reads one file while the daemon sends it another.
 const FILES_PER_USER: usize = 4;
 
 /// The census files of all users; see the module documentation.

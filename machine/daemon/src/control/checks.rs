@@ -3,8 +3,8 @@
 //! The daemon trusts no claim of a process about its threads. It accepts a thread if the kernel
 //! lists the thread under the connected process, if this process is still alive afterwards and
 //! belongs to the connected user, if no other registration has the thread, and if the thread is
-//! pinned to the CPU of its vCPU and to no other CPU. A reader has opened the files (`lookup.rs`);
-//! the process is still alive, so they belong to this process.
+//! pinned to the CPU of its vCPU and to no other CPU. A reader has opened the files (`lookup.rs`).
+//! Because the process is still alive, the files belong to this process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -127,8 +127,8 @@ impl Control {
         Ok(client_threads)
     }
 
-    /// Checks that the process still belongs to the connected user: it may have executed a program
-    /// with the set-user-id bit, while a child holds its connection. `process` was looked up
+    /// Checks that the process still belongs to the connected user, since it may have executed a
+    /// program with the set-user-id bit while a child holds its connection. `process` was looked up
     /// earlier.
     pub(super) fn check_user(
         &self,

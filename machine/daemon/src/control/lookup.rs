@@ -63,7 +63,7 @@ impl Facts {
 
 /// A reply of a reader.
 pub(super) enum Answer {
-    /// Facts for the connection with this key, and the identity of the request that asked for them.
+    /// Facts for the connection with this key, and the identity of the request that needs them.
     Facts(u64, Weak<()>, Box<Facts>),
     /// Levels that the rules of a new configuration assign to these sessions.
     Levels(Arc<Config>, Vec<(u64, u32, Option<u8>)>),

@@ -11,7 +11,7 @@
 //! other processes and close the descriptors of clients, while the control thread continues.
 //!
 //! The thread runs at the schedulers' priority, because otherwise the threads that it has to
-//! restore could delay it. So it limits its own time: it works for at most 4 ms of each 20 ms.
+//! restore could delay it. So it limits its own time, and works for at most 4 ms of each 20 ms.
 //!
 //! | file | concern |
 //! |---|---|
@@ -64,8 +64,8 @@ use lookup::{Answer, Pending};
 pub(crate) use session::Session;
 use slots::Slots;
 
-/// Time between the heartbeats of the control thread: on the global page, and to the service
-/// manager.
+/// Time between the heartbeats of the control thread, which go to the global page and to the
+/// service manager.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// Time for which a scheduler may restore threads before the control thread continues without its
@@ -311,7 +311,7 @@ impl Control {
                 Err(_) => return,
             };
             if let Err((socket, error)) = self.add(socket) {
-                // The peer notices the shutdown at once, however long closing takes.
+                // The client notices the shutdown at once, however long closing takes.
                 let _ = rustix::net::shutdown(&socket, Shutdown::Both);
                 self.shared.reader.close(vec![socket]);
                 self.shared.counts.refused.fetch_add(1, Relaxed);
@@ -398,7 +398,8 @@ impl Control {
         if !others.is_empty() {
             self.shared.reader.close(others);
         }
-        // The peer has closed, does not read its replies, or sends too many descriptors.
+        // The client has closed the connection, does not read its replies, or sends too many
+        // descriptors.
         if answered.is_err() || too_much {
             self.drop_connection(key);
         }
@@ -418,7 +419,7 @@ impl Control {
             if !self.admission.disconnect(connection.peer.user) {
                 self.censuses.forget(connection.peer.user);
             }
-            // The peer notices the shutdown at once, however long closing takes.
+            // The client notices the shutdown at once, however long closing takes.
             let _ = rustix::net::shutdown(&connection.socket, Shutdown::Both);
             self.shared.reader.close(vec![connection.socket]);
         }
@@ -503,8 +504,8 @@ impl Control {
     }
 }
 
-/// Returns whether closing the file neither waits nor takes long: the file has seals, which only
-/// memory files have, and occupies at most as much memory as a page of the board.
+/// Returns whether closing the file neither waits nor takes long. This is true if the file has
+/// seals, which only memory files have, and occupies at most as much memory as a page of the board.
 fn closes_fast(file: &OwnedFd) -> bool {
     let held = rustix::fs::fstat(file).map_or(i64::MAX, |stat| stat.st_blocks * 512);
     rustix::fs::fcntl_get_seals(file).is_ok() && held <= LOCAL_BYTES as i64

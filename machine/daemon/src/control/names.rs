@@ -2,10 +2,10 @@
 //!
 //! A client in a separate pid namespace (a container) names its threads by TIDs of its own
 //! namespace. The kernel lists the TIDs of a thread in every namespace from the daemon's down
-//! (`NSpid` of `/proc/PID/task/TID/status`), so the threads of the connected process are searched:
-//! a TID can mean only one of them. For a process in the daemon's namespace one file is read. For a
-//! process in another namespace one more file is read for each of its threads, of which it may have
-//! [`MAX_THREADS`]. A reader runs this search (`proc/reader.rs`).
+//! (`NSpid` of `/proc/PID/task/TID/status`), so the threads of the connected process are searched,
+//! and a TID can mean only one of them. For a process in the daemon's namespace one file is read.
+//! For a process in another namespace one more file is read for each of its threads, of which it
+//! may have [`MAX_THREADS`]. A reader runs this search (`proc/reader.rs`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +16,7 @@ use upshift_elevate::sys::read_at_once;
 
 use crate::control::requests::{Outcome, refuse};
 
-/// Maximum number of threads of a process that are searched, at about 15 µs each.
+/// Maximum number of threads that are searched in one process, at about 15 µs each.
 const MAX_THREADS: usize = 256;
 
 /// A thread to be registered.

@@ -1,9 +1,10 @@
-//! Reload of the configuration: no client loses its connection, its page or its slots.
+//! Reloads the configuration. A client keeps its connection, its page and its slots, unless the new
+//! configuration denies its user.
 //!
 //! Changes of the following settings apply at once: ceilings and rules (users that are now denied
 //! are disconnected), limits for new requests, `[[assign]]` rules, shares, quanta, mode and group
-//! of the socket. Changes of the path of the socket, the cooperative mode and the metrics endpoint
-//! take effect after a restart.
+//! of the socket. Changes of the socket's path, the cooperative mode and the metrics endpoint take
+//! effect after a restart.
 
 use std::sync::Arc;
 

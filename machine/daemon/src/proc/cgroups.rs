@@ -13,7 +13,7 @@ use upshift_elevate::sys::read_at_once;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cgroup {
     path: String,
-    /// Length in bytes of the part of the path that only root can have created.
+    /// Length in bytes of the trusted part of the path, which only root can have created.
     trusted: usize,
 }
 
@@ -80,7 +80,7 @@ fn trusted((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -
 }
 
 /// Returns the mounted part of the hierarchy with these controllers, and its mount point. Without
-/// controllers, returns those of the hierarchy of cgroup v2.
+/// controllers, returns the mounted part and the mount point of the cgroup v2 hierarchy.
 pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -101,7 +101,9 @@ pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathB
 mod tests {
     use super::*;
 
-    /// Paths and the top of a mount are relative to the cgroup namespace.
+    /// Paths and the top of a mount are relative to the cgroup namespace. A path that leads out of
+    /// the namespace must be trusted down to the first directory that root does not own or that
+    /// cannot be checked.
     #[test]
     fn a_path_out_of_the_namespace_is_trusted_where_it_can_be_checked() {
         let mounts = "26 20 0:23 /../.. /host rw - cgroup2 cgroup2 rw\n";

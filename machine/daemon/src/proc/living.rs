@@ -1,8 +1,8 @@
 //! Reads files of a process in `/proc`, even if its main thread has ended.
 //!
-//! Such a process continues in its other threads, but `/proc/PID` describes the main thread, which
-//! no longer has memory, and is in the root of each hierarchy of cgroup v1. So the files of a
-//! living thread are read instead.
+//! Such a process continues in its other threads, but `/proc/PID` describes the main thread. This
+//! thread no longer has memory, and is in the root cgroup of each cgroup v1 hierarchy. So the files
+//! of a living thread are read instead.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use upshift_elevate::sys::read_at_once;
 /// the whole process has ended, returns the remaining text.
 pub(crate) fn read(pid: i32, name: &str) -> io::Result<String> {
     let text = read_at_once(format!("/proc/{pid}/{name}"))?;
-    // Checked afterwards: a thread that lives now was alive while the file was read.
+    // This is checked afterwards, because a thread that lives now was alive while the file was
+    // read.
     if !has_ended(&PathBuf::from(format!("/proc/{pid}/task/{pid}")))? {
         return Ok(text);
     }

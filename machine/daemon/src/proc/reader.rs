@@ -1,21 +1,23 @@
-//! [`ProcReader`]: ordinary threads that run jobs for elevated threads if the jobs may block.
+//! [`ProcReader`]: ordinary threads (SCHED_OTHER) that run the jobs of elevated threads
+//! (SCHED_FIFO) if the jobs may block.
 //!
 //! A thread that looks up a file of an ending process may loop in the kernel until another thread
-//! has finished the same lookup (`d_invalidate`). Other lookups wait for the owner of a file
-//! (`exec`, a lease), and so does closing a client's descriptor: a TCP connection lingers for
-//! minutes, and a file system in user space depends on its user. An elevated thread would block the
-//! CPU of the thread that it waits for. So elevated threads look up no path and close no descriptor
-//! of a client: they send a job, and continue until its answer arrives or is too late.
+//! has finished the same lookup (`d_invalidate`). Other lookups can block until the owner of the
+//! file acts (`exec`, a lease). Closing a client's descriptor can block, too, because a TCP
+//! connection may linger for minutes, and a file system in user space may not answer. An elevated
+//! thread that waited could keep the thread that it waits for off the CPU. So elevated threads look
+//! up no path and close no descriptor of a client. Instead they send a job to the readers, and
+//! continue with other work until the answer arrives or is too late.
 //!
 //! ```text
 //!   elevated ──job──▶ Stack, eventfd ──▶ reader (SCHED_OTHER) ──answer──▶ Answers ──▶ elevated
 //! ```
 //!
-//! Jobs that may wait for the same party share a [`JobClass`], and only a limited number of a class
-//! run at the same time: the processes of a user delay only the jobs of this user. An elevated
-//! thread waits neither for a reader nor for a lock that a reader may hold. A reader that begins a
-//! job starts another reader if no idle reader remains, up to [`THREADS`]; readers that are idle
-//! for a second end.
+//! Jobs that may wait for the same party share a [`JobClass`]. Only a limited number of jobs of a
+//! class run at the same time, so the processes of a user delay only the jobs of this user. An
+//! elevated thread waits neither for a reader nor for a lock that a reader may hold. A reader that
+//! begins a job starts another reader if no idle reader remains, up to [`THREADS`]; readers that
+//! are idle for a second end.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -32,7 +34,7 @@ use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 use super::stack::Stack;
 use crate::abort::AbortOnPanic;
 
-/// Maximum number of readers: enough for the two large classes, and a few for users.
+/// Maximum number of readers, which is enough for the two large classes and a few users.
 const THREADS: usize = 96;
 
 /// Size in bytes of the stack of a reader.
@@ -54,9 +56,9 @@ const CLOSING: usize = 1024;
 /// Jobs that may wait for the same party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum JobClass {
-    /// Files of the processes of a user that register.
+    /// Lookups for the registering processes of this user.
     User(u32),
-    /// Files of the processes that are compared with rules.
+    /// Lookups for processes that are compared with the rules.
     Rules,
     /// Closing descriptors of clients.
     Closing,
@@ -158,7 +160,7 @@ impl ProcReader {
         })
     }
 
-    /// Lets an ordinary thread run `job` soon.
+    /// Lets an ordinary thread run `job` soon. Does not wait.
     pub(crate) fn send(&self, class: JobClass, job: impl FnOnce() + Send + 'static) {
         self.readers.arrived.put((class, Box::new(job)));
         let _ = upshift_board::os::ring(self.readers.eventfd.as_fd());
@@ -175,7 +177,8 @@ impl ProcReader {
         });
     }
 
-    /// Returns whether so many descriptors wait to be closed that new clients must wait.
+    /// Returns whether more than [`CLOSING`] descriptors wait to be closed, so that new clients
+    /// must wait.
     pub(crate) fn closes_too_much(&self) -> bool {
         self.closing.load(Relaxed) > CLOSING
     }
@@ -209,7 +212,8 @@ impl Readers {
             runtime: SLICE.as_nanos() as u64,
             ..SchedAttr::normal()
         };
-        // Without this slice the reader would be as late as other threads.
+        // A refusal is harmless, because the reader then only waits longer for other ordinary
+        // threads.
         let _ = Kernel.sched_setattr(0, &attr);
         loop {
             let mut polled = [PollFd::new(&self.eventfd, PollFlags::IN)];
@@ -230,13 +234,13 @@ impl Readers {
                 continue;
             }
             let mut word = [0u8; 8];
-            // Without a value, another reader was faster.
+            // The read fails if another reader has already taken the value.
             let Ok(_) = rustix::io::read(&self.eventfd, &mut word) else {
                 continue;
             };
             let last = self.idle.fetch_sub(1, AcqRel) == 1;
             if last && self.threads.load(Acquire) < THREADS {
-                // Without another reader, jobs that arrive meanwhile wait for this reader.
+                // If no thread can be started, jobs that arrive meanwhile wait for this reader.
                 let _ = self.add_thread();
             }
             self.work();
@@ -244,8 +248,9 @@ impl Readers {
         }
     }
 
-    /// Runs a job, and then the jobs that waited in its class: the reader that was woken for such a
-    /// job found the class at its limit.
+    /// Runs jobs until none may run. A reader that was woken for a job leaves it in the queue if
+    /// its class is at the limit. No wake-up follows for this job, so each reader that finishes a
+    /// job looks for such jobs.
     fn work(&self) {
         let mut queue = self.lock();
         queue.jobs.extend(self.arrived.take());

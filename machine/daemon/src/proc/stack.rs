@@ -1,7 +1,7 @@
 //! [`Stack`]: values from many threads, which are all taken at once. [`Answers`]: a stack that
 //! wakes its reader.
 //!
-//! Neither putting nor taking waits: an elevated thread may use a stack whose other side is a
+//! Neither putting nor taking waits, so an elevated thread may use a stack whose other side is a
 //! preempted ordinary thread. Each value costs one allocation.
 //!
 //! Unsafe code: the pointers of the stack.
@@ -26,9 +26,10 @@ struct Node<T> {
     next: *mut Node<T>,
 }
 
-// SAFETY: one thread moves a value in, and another thread moves it out.
+// SAFETY: a stack owns its values, so sending the stack sends only values, and `T` is `Send`.
 unsafe impl<T: Send> Send for Stack<T> {}
-// SAFETY: as above; the stack gives out no references to values.
+// SAFETY: threads that share the stack only move values in and out, for which `T: Send` is enough.
+// The stack gives out no references to values.
 unsafe impl<T: Send> Sync for Stack<T> {}
 
 impl<T> Default for Stack<T> {
@@ -55,7 +56,8 @@ impl<T> Stack<T> {
             .compare_exchange_weak(next, node, Release, Relaxed)
         {
             next = now;
-            // SAFETY: the node is not in the stack yet, so only this thread has it.
+            // SAFETY: the node is a live `Box` that is not in the stack yet, so only this thread
+            // has a pointer to it.
             unsafe { (*node).next = next };
         }
     }
@@ -65,8 +67,8 @@ impl<T> Stack<T> {
         let mut node = self.head.swap(null_mut(), Acquire);
         let mut all = Vec::new();
         while !node.is_null() {
-            // SAFETY: `put` created the node with `Box`, and only this thread has taken it out of
-            // the stack.
+            // SAFETY: `put` created the pointer with `Box::into_raw`. Only this thread has taken
+            // the node out of the stack, so it becomes a `Box` once.
             let taken = unsafe { Box::from_raw(node) };
             node = taken.next;
             all.push(taken.value);
@@ -103,8 +105,8 @@ impl<T> Answers<T> {
 
     pub(crate) fn put(&self, answer: T) {
         self.stack.put(answer);
-        // Ringing an open non-blocking eventfd cannot fail in a way that matters: if the counter is
-        // full, the reader is awake.
+        // Ringing an open non-blocking eventfd fails only if the counter is full, and then the
+        // reader is awake.
         let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 

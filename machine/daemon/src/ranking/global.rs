@@ -1,6 +1,6 @@
 //! The global page, in which the daemon publishes the standings to all processes.
 //!
-//! The daemon maps the page writable once and then seals it: from then on no process, the daemon
+//! The daemon maps the page writable once and then seals it. From then on no process, the daemon
 //! included, can map the page writable, write to its file or change its length, through any
 //! descriptor. Processes get a read-only descriptor.
 //!

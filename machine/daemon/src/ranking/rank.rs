@@ -1,4 +1,4 @@
-//! Ranks the vCPUs of one CPU. Pure: no state, no system calls.
+//! Ranks the vCPUs of one CPU. Pure, without state and system calls.
 //!
 //! ```text
 //!  potential of each vCPU       2        2        40       64 (absent)
@@ -6,19 +6,19 @@
 //!  band                         1        1        0        0
 //! ```
 //!
-//! * vCPUs of equal potential form a *class*. The least urgent class has band 0: its threads keep
-//!   their own policies and share the remaining time with each other and with all other programs.
-//!   Each more urgent class is elevated, one band above the next class. On a CPU with one class, no
-//!   vCPU is elevated.
-//! * Elevation takes time from all programs on the CPU, registered or not. So a vCPU is elevated
-//!   only if a vCPU of *another user* is less urgent, unless its user is trusted: a user cannot
-//!   start a less urgent process in order to have another process elevated.
+//! * vCPUs of equal potential form a *class*. The least urgent class has band 0, so its threads
+//!   keep their own policies and share the remaining time with each other and with all other
+//!   programs. Each more urgent class is elevated, one band above the next class. On a CPU with one
+//!   class, no vCPU is elevated.
+//! * Elevation takes time from all programs on the CPU, registered or not. So a vCPU of a user that
+//!   is not trusted is elevated only if a vCPU of *another user* is less urgent. Otherwise, a user
+//!   could start a less urgent process in order to have another process elevated.
 //! * If the configuration gives a level to *bystanders* (programs that are not registered), they
-//!   count as a class that is always present: more urgent vCPUs are elevated, all other vCPUs are
-//!   not.
+//!   count as a class that is always present. More urgent vCPUs are elevated, and all other vCPUs
+//!   are not.
 //! * The thresholds of a [`Standing`] are the levels between which a vCPU may move without changing
-//!   the order, even if other vCPUs move within their thresholds: two neighbours that may both move
-//!   divide the levels between them.
+//!   the order, even if other vCPUs move within their thresholds. Therefore two neighbours that may
+//!   both move divide the levels between them.
 //!
 //! O(n) for the n vCPUs of one CPU, by counting the vCPUs of each level. Allocates only for the
 //! result.
@@ -208,8 +208,8 @@ impl Summary {
     }
 }
 
-/// Returns the index of the contender to run: the first of the most urgent runnable contenders,
-/// searched cyclically from index `start`; `None` if no contender is runnable.
+/// Returns the index of the contender to run, which is the first of the most urgent runnable
+/// contenders, searched cyclically from index `start`; `None` if no contender is runnable.
 pub fn winner(contenders: &[Contender], start: usize) -> Option<usize> {
     let best = contenders
         .iter()

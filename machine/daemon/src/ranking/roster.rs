@@ -6,9 +6,10 @@
 //!   canaries' monitor:   suspend ─▶ set SCHED_OTHER
 //! ```
 //!
-//! Both orders are sequentially consistent, so a suspended thread ends in SCHED_OTHER whichever
-//! side comes first. The monitor demotes threads under the lock of the roster, and a thread leaves
-//! the roster, under the same lock, before it is restored. So a restored thread is never demoted.
+//! The steps of both sides are sequentially consistent, so a suspended thread ends in SCHED_OTHER
+//! whichever side comes first. The monitor demotes threads under the lock of the roster, and a
+//! thread leaves the roster, under the same lock, before it is restored. So a restored thread is
+//! never demoted.
 //!
 //! A demotion that was not made by a scheduler increments the *epoch*; the schedulers then set the
 //! policies of their threads again.
@@ -62,8 +63,8 @@ impl RosterEntry {
         &self.guard
     }
 
-    /// Moves the thread to SCHED_FIFO at `priority`. Returns `false` if the thread is suspended: it
-    /// then stays in SCHED_OTHER.
+    /// Moves the thread to SCHED_FIFO at `priority`. Returns `false` if the thread is suspended,
+    /// and therefore stays in SCHED_OTHER.
     pub(crate) fn raise(&self, priority: Priority) -> io::Result<bool> {
         self.raise_with(|guard| guard.set(priority))
     }
@@ -85,8 +86,9 @@ impl RosterEntry {
         Ok(true)
     }
 
-    /// Moves the thread behind the other threads of its `priority`: the kernel queues a raised
-    /// thread last in its new priority. Otherwise like [`RosterEntry::raise`].
+    /// Moves the thread behind the other threads of its `priority` by lowering and raising it,
+    /// because the kernel queues a raised thread last in its new priority. Otherwise like
+    /// [`RosterEntry::raise`].
     pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
         let Ok(below) = Priority::new(priority.get() - 1) else {
             return Ok(true);
@@ -104,8 +106,8 @@ impl RosterEntry {
         self.raised.load(Acquire) && !self.suspended.load(SeqCst)
     }
 
-    /// Returns whether the thread is raised and in SCHED_FIFO: another program may have changed its
-    /// policy. One system call.
+    /// Returns whether the thread is raised and still in SCHED_FIFO, since another program may have
+    /// changed its policy. One system call.
     pub(crate) fn is_elevated(&self, sys: &dyn Sys) -> bool {
         let policy = || Policy::of(sys, self.guard.tid()).map(|policy| policy.class());
         self.is_raised() && matches!(policy(), Ok(Class::Fifo(_)))
@@ -211,8 +213,8 @@ impl Roster {
         let _ = self.monitor.set(std::thread::current());
     }
 
-    /// Returns the epoch, which increases when a thread was demoted by another thread than its
-    /// scheduler.
+    /// Returns the epoch, which increases when a thread other than its scheduler has demoted a
+    /// thread.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
     }

@@ -9,20 +9,21 @@
 //! several processes within their budgets, and beside processes that fork without end.
 //!
 //! A pause lasts `bystander_percent` of the period for ordinary programs, and twice that for each
-//! paused process that may be in a scheduling group of its own: SCHED_IDLE is relative to a session
-//! or cgroup, so each group gets a part of the pause, and a new group gets a larger part. Real-time
-//! threads have at most 85 % of a CPU, which is below the kernel's throttling (95 %).
+//! paused process that may be in a scheduling group of its own. The reason is that SCHED_IDLE is
+//! relative to a session or cgroup, so each group gets a part of the pause, and a new group gets a
+//! larger part. Real-time threads have at most 85 % of a CPU, which is below the kernel's
+//! throttling (95 %).
 
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::{CpuSet, Sys};
 
-/// Number of periods for which the usage of a process counts: a process that computes may have to
-/// wait for other processes for a whole period.
+/// Number of periods for which the usage of a process counts. One would be too few, because a
+/// process that computes may have to wait for other processes for a whole period.
 pub(super) const RECENT_PERIODS: u32 = 4;
 
 /// Length of the common period. An overload may begin unnoticed in one period and is noticed at the
-/// end of the next: two periods are shorter than the silence that a canary tolerates.
+/// end of the next. Two periods are shorter than the silence that a canary tolerates.
 pub(super) const DOMAIN_PERIOD: Duration = Duration::from_millis(25);
 
 /// The scheduling domains of the machine, with their usage in the current period.
@@ -66,8 +67,9 @@ impl Domains {
         widths.max().unwrap_or(0).max(1)
     }
 
-    /// Charges every domain that overlaps `cpus` for a process that may run there: `urgent` is its
-    /// CPU time in SCHED_FIFO in this period, and `threads` the number of its computing threads.
+    /// Charges every domain that overlaps `cpus` for a process that may run there. `urgent` is the
+    /// process's CPU time in SCHED_FIFO in this period, and `threads` the number of its computing
+    /// threads.
     pub(super) fn charge(&mut self, cpus: &CpuSet, urgent: Duration, threads: usize) {
         for domain in &mut self.all {
             let common = domain.cpus.and(cpus);
@@ -88,9 +90,9 @@ impl Domains {
         self.began + DOMAIN_PERIOD
     }
 
-    /// Ends the period: decides which domains pause in the next period, so that ordinary programs
-    /// have `percent` of the time. `own` is the CPU time of the daemon, on any CPU, which ordinary
-    /// programs also did not have.
+    /// Ends the period, and decides which domains pause in the next period, so that ordinary
+    /// programs have `percent` of the time. `own` is the CPU time of the daemon, on any CPU, which
+    /// ordinary programs also did not have.
     pub(super) fn end_period(&mut self, percent: u32, own: Duration, now: Instant) {
         let period = now - self.began;
         self.began = now;

@@ -25,7 +25,7 @@ pub(super) fn report_time_limit(shared: &Shared, pid: i32, us: u64) {
 }
 
 /// Reports that a process stays ordinary because its cgroup has no real-time runtime. Only EPERM
-/// means that: other errors are not reported.
+/// has this meaning, so other errors are not reported.
 pub(super) fn report_refusal(shared: &Shared, pid: i32, error: &io::Error) {
     if error.raw_os_error() == Some(libc::EPERM) {
         shared.warn("refused", || {

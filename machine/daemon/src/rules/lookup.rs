@@ -57,7 +57,8 @@ impl Lookup {
             parent: 0,
             limit: None,
             tids: HashSet::new(),
-            // Opened before the reads: if the process is alive after them, all facts are about it.
+            // Opened before the reads, because all facts are about this process if it is alive
+            // after the reads.
             pidfd: machine.pidfd(pid).ok(),
         };
         let traits = lookup.pidfd.as_ref().and_then(|_| Traits::read(pid));
@@ -91,7 +92,7 @@ impl Lookup {
 /// A process that is being looked up.
 struct Asked {
     inheritance: Option<Inheritance>,
-    /// Time of the process's last change: a lookup that began earlier is outdated.
+    /// Time of the process's last change. A lookup that began earlier is outdated.
     changed: Instant,
 }
 
@@ -121,8 +122,8 @@ impl Lookups {
         })
     }
 
-    /// Returns the inheritance of a process that is being looked up: a child that it forks now
-    /// inherits the same.
+    /// Returns the inheritance of a process that is being looked up. A child that this process
+    /// forks now inherits the same.
     pub(super) fn inheritance_of(&self, pid: i32) -> Option<Inheritance> {
         self.asked.get(&pid)?.inheritance.clone()
     }
@@ -159,7 +160,7 @@ impl Lookups {
         true
     }
 
-    /// Records that a process has changed: a lookup in progress will be repeated.
+    /// Records that a process has changed, so that a lookup in progress is repeated.
     pub(super) fn has_changed(&mut self, pid: i32) {
         if let Some(asked) = self.asked.get_mut(&pid) {
             asked.changed = Instant::now();

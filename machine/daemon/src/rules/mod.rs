@@ -4,10 +4,10 @@
 //! priority depends on the level; it is below every elevated thread of a registered process and
 //! above ordinary programs. A process that was forked by a process under the same rule runs one
 //! priority below its parent, so that forked work never delays a server. All threads of a process
-//! share a *budget* of CPU time for each [`PERIOD`]: a process that has exhausted it is ordinary
-//! until its usage matches its share. Together, the processes of a *domain* leave ordinary programs
-//! their share (`domain.rs`), no process is elevated beyond the CPU quota of its cgroup, and the
-//! canaries detect a CPU that is nevertheless occupied.
+//! share a *budget* of CPU time for each [`PERIOD`]. A process that has exhausted its budget is
+//! ordinary until its usage matches its share. Together, the processes of a *domain* leave ordinary
+//! programs their share (`domain.rs`), no process is elevated beyond the CPU quota of its cgroup,
+//! and the canaries detect a CPU that is nevertheless occupied.
 //!
 //! ```text
 //!   Ordinary ─matches a rule─▶ Urgent ◀─period over── Throttled
@@ -17,14 +17,14 @@
 //!                                      and its ceiling is at most the rule's level
 //! ```
 //!
-//! The kernel reports new processes (`upshift_elevate::events`). A *sweep* looks up all processes:
-//! at the start, after lost events, and every [`SWEEP`], because the kernel does not report moves
-//! to another cgroup.
+//! The kernel reports new processes (`upshift_elevate::events`). A *sweep* looks up all processes.
+//! Sweeps take place at the start, after lost events, and every [`SWEEP`], because the kernel does
+//! not report moves to another cgroup.
 //!
 //! Reader threads look processes up and compare them with the rules (`lookup.rs`). One thread does
 //! all other work, at the daemon's priority and within a work budget of 4 ms in each 20 ms. It
 //! sleeps until an event, or until the first moment at which the budget of a process can be
-//! exhausted: a sleeping process costs one read of its CPU time each period.
+//! exhausted, so a sleeping process costs one read of its CPU time each period.
 
 mod domain;
 mod kernel;
@@ -52,15 +52,16 @@ pub use rule::{Assign, Bound, Fitting};
 
 use lookup::{Answer, Lookup, Lookups};
 
-/// Period of budgets and shares: half of the silence that a canary tolerates, so that a process
-/// that uses its whole budget is not mistaken for a process that occupies the CPU.
+/// Period of budgets and shares, which is half of the silence that a canary tolerates, so that a
+/// process that uses its whole budget is not mistaken for a process that occupies the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
-/// Time between two sweeps; a tenth of it if the kernel reports no events, or after lost events.
+/// Time between two sweeps. It is a tenth of this value if the kernel reports no events, or after
+/// lost events.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// Maximum number of threads of all assigned programs: half of the elevator's capacity. The other
-/// half is reserved for registered processes.
+/// Maximum number of threads of all assigned programs together, which is half of the elevator's
+/// capacity. The other half is reserved for registered processes.
 const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
 /// A message of the control thread.
@@ -194,7 +195,7 @@ struct Work {
     processes: HashMap<i32, Process>,
     /// Time of the next rotation of computing threads, if several have the same priority.
     next_rotation: Option<Instant>,
-    /// Set when processes were added or removed: children have to be ranked again.
+    /// Set when processes were added or removed, so that children have to be ranked again.
     unranked: bool,
     domains: Domains,
     /// Registered processes, with the number of their connections.
@@ -363,8 +364,8 @@ impl Work {
             .min(max_threads.saturating_sub(all))
     }
 
-    /// Requests the lookup of a process, which `parent` has just forked if it is given. If the
-    /// lookup is not accepted, a sweep follows.
+    /// Requests the lookup of a process. If `parent` is given, it has just forked this process. If
+    /// the lookup is not accepted, a sweep follows.
     fn ask(&mut self, pid: i32, parent: Option<i32>, now: Instant) {
         let started = parent.map(|parent| match self.processes.get(&parent) {
             Some(parent) => Some(parent.inheritance(&self.shared)),
@@ -444,8 +445,9 @@ impl Work {
         }
     }
 
-    /// Lowers processes whose parent is under the same rule by one priority, or removes them if the
-    /// rule has `children = false`. Both effects end with the parent. O(assigned processes).
+    /// Lowers by one priority the processes whose parent is under the same rule, or removes these
+    /// processes if the rule has `children = false`. Both effects end with the parent. O(assigned
+    /// processes).
     fn rank_children(&mut self, now: Instant) {
         let is_child = |process: &Process| {
             let parent = self.processes.get(&process.parent);

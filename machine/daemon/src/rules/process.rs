@@ -55,7 +55,7 @@ pub(super) struct Process {
     class_state: ClassState,
     period: Period,
     usage: Usage,
-    /// Usage of the quotas of the process's cgroups.
+    /// Usage of the CPU quotas that limit the process.
     quota_usage: QuotaUsage,
     /// Time of the next check.
     next_check: Instant,
@@ -109,8 +109,9 @@ impl Drop for Thread {
     }
 }
 
-/// Returns the SCHED_FIFO priority of a level: one of eight, below the bands of registered
-/// processes (12 and above) and above the canary. Children are one priority below their parent.
+/// Returns the SCHED_FIFO priority of a level. It is one of eight priorities below the bands of
+/// registered processes (12 and above) and above the canary. Children are one priority below their
+/// parent.
 fn priority(level: u8, is_child: bool) -> Priority {
     let step = 3 + (63 - level.min(63)) / 8;
     Priority::new(step - u8::from(is_child)).unwrap_or(Priority::MIN)
@@ -217,7 +218,7 @@ impl Process {
         self.threads.len()
     }
 
-    /// Updates the threads from `tids`, the process's threads at `then`: adopts at most `max_new`
+    /// Updates the threads from `tids`, the process's threads at `then`. Adopts at most `max_new`
     /// unknown threads, and removes threads that had ended.
     pub(super) fn count_threads(
         &mut self,

@@ -1,8 +1,8 @@
 //! [`Assign`]: a rule that gives programs a level without their cooperation.
 //!
 //! All conditions of a rule must match. A program chooses its own name, so a rule with only `comm`
-//! lets every user that may start programs choose its level: if users are not trusted, a rule must
-//! also name a user, a unit or a cgroup.
+//! lets every user that may start programs choose the level of a program. If users are not trusted,
+//! a rule must also name a user, a unit or a cgroup.
 
 use std::fmt;
 use std::path::Path;
@@ -133,8 +133,8 @@ impl FileAssign {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Traits {
     /// The user id of the process, if its real, effective, saved and file system user ids are
-    /// equal: a set-user-id program is controlled by its starter as well as by its owner, and
-    /// matches no rule.
+    /// equal. A set-user-id program matches no rule, because its starter controls it as well as its
+    /// owner.
     pub(crate) user: u32,
     /// Parent process.
     pub(crate) parent: i32,

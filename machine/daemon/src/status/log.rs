@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Time between warnings of the same kind.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Maximum number of lines that wait to be written: twice the number of lines that the
+/// Maximum number of lines that wait to be written, which is twice the number of lines that the
 /// registrations of one user in one second can cause.
 const LINES: usize = 128;
 

@@ -1,7 +1,7 @@
 //! Prometheus metrics: the census in Prometheus' text format, over HTTP, on a separate socket.
 //!
-//! An ordinary thread that is a client of the daemon serves several clients concurrently: a
-//! connection is closed [`CLIENT_TIMEOUT`] after it was accepted. The thread cannot delay the
+//! An ordinary thread that is a client of the daemon serves several clients concurrently, and
+//! closes each connection [`CLIENT_TIMEOUT`] after accepting it. The thread cannot delay the
 //! schedulers. The setting `metrics` is the endpoint: the path of a Unix socket, or an address and
 //! port.
 

@@ -1,9 +1,10 @@
 //! The census: the state of the whole machine as JSON. `docs/daemon.md` documents it; these
 //! structures define it.
 //!
-//! The winner of a CPU is computed from the current claims: the CPU's line of the global page is as
-//! old as its scheduler's last decision, and a vCPU that is alone on the CPU, or keeps its rank,
-//! causes no decision. The census reads memory, and the policy of assigned threads.
+//! The winner of a CPU is computed from the current claims, because the CPU's line of the global
+//! page is as old as the last decision of the CPU's scheduler, and a vCPU that is alone on the CPU,
+//! or keeps its rank, causes no decision. The census reads memory, and the policy of assigned
+//! threads.
 
 pub(crate) mod log;
 pub(crate) mod metrics;
@@ -58,7 +59,7 @@ struct Cpu {
     winner: Option<u32>,
     level: Option<u8>,
     contenders: u32,
-    /// Number of changes of the winner since the start.
+    /// Number of times that the winner has changed since the start.
     switches: u64,
 }
 
@@ -91,7 +92,7 @@ struct Vcpu {
     rings: u64,
     floods: u64,
     overdrafts: u64,
-    /// Number of pauses of the vCPU's threads.
+    /// Number of pauses in which a thread of the vCPU was in SCHED_IDLE.
     pauses: u64,
     /// Number of turns of the vCPU's loop, if the process counts them.
     turns: u32,

@@ -128,7 +128,7 @@ fn a_share_applies_to_all_cpus_of_the_domain() {
         println!("{bound:?}: {used} us, {} alarms", census(&path)["alarms"]);
         used_by_bound.push(used);
     }
-    // After the bound is exhausted, the program gets a quarter of the remaining time: four
+    // After the bound is exhausted, the program gets a quarter of the remaining time, because four
     // processes compete.
     assert!(
         used_by_bound[0] * 10 > used_by_bound[1] * 13,
@@ -251,8 +251,8 @@ fn a_directory_that_a_user_creates_is_neither_a_unit_nor_a_container() {
 /// Creates a copy of `sleep` that belongs to `user` and has the set-user-id bit.
 fn set_user_id_program(user: u32) -> std::path::PathBuf {
     let program = crate::directory().join("sleeper");
-    // A separate process copies the file: this process could have forked a child that holds the
-    // file open for writing, and the kernel would not execute it.
+    // A separate process copies the file, because this process could have forked a child that holds
+    // the file open for writing, and then the kernel would not execute the file.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     std::os::unix::fs::chown(&program, Some(user), Some(user)).unwrap();
@@ -284,7 +284,7 @@ fn a_set_user_id_program_matches_no_rule_of_its_owner() {
         process_of_alice.is_assigned(&path)
     });
     assert!(!set_user_id_process.is_assigned(&path));
-    // Processes that start later: the daemon learns of them from the kernel's reports.
+    // The daemon learns from the kernel's reports of processes that start later.
     let later_set_user_id_process = start(&crate::directory().join("sleeper"), MALLORY);
     let later_process_of_alice = start(Path::new("sleep"), ALICE);
     wait_until("the process that was started last is assigned", || {

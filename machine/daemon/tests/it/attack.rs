@@ -1,4 +1,4 @@
-//! Helpers of the tests of attacks: users, a daemon that accepts all users, child processes that
+//! Helpers for the attack tests: users, a daemon that accepts all users, child processes that
 //! compete for a CPU, and assertions on their CPU time.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::{SerialTest, config, permitted, serial_test, skipped, socket};
 /// User of the attackers. No account, and no process of the machine, has this user id.
 pub(crate) const MALLORY: u32 = 64_001;
 
-/// User of a second attacker, or of a rival: a process whose presence causes elevation.
+/// User of a second attacker, or of a *rival*, which is a process whose presence causes elevation.
 pub(crate) const TRUDY: u32 = 64_002;
 
 /// User of the victims.
@@ -94,7 +94,7 @@ pub(crate) fn serial_test_on_two_cpus() -> Option<(SerialTest, (usize, usize))> 
     Some((guard, (first_cpu, last_cpu)))
 }
 
-/// Duration of an attack.
+/// Duration of each attack.
 pub(crate) const ATTACK_TIME: Duration = Duration::from_millis(1500);
 
 /// Duration of an attack, µs.

@@ -150,8 +150,8 @@ fn a_process_that_repeatedly_executes_itself_does_not_evade_its_budget() {
     assert!(uses_at_most(93, attacker_us, us()));
 }
 
-/// Thousands of processes per second match a rule, beside a bystander. Another program that matches
-/// a rule must still be assigned.
+/// Thousands of processes per second match a rule, beside a bystander, which must get its share.
+/// Another program that matches a rule must still be assigned.
 #[test]
 fn a_flood_of_processes_that_match_a_rule_leaves_bystanders_their_share() {
     let _guard = serial_test();

@@ -11,8 +11,8 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use crate::client::Registration;
 use crate::process::{ROLE, monotonic};
 
-/// Runs the role of a child process. Returns at once if no role is set: when it runs as one of the
-/// tests.
+/// Runs the role of a child process. Returns at once if no role is set, which means that it runs as
+/// one of the tests.
 #[test]
 fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -20,8 +20,8 @@ fn entry_point() {
     };
     // Longer than any test takes on a slow machine.
     limit_lifetime(300);
-    // A program that a rule should match has no limit: the daemon does not elevate a process with a
-    // limit.
+    // A program that a rule should match has no limit, because the daemon does not elevate a
+    // process with a limit.
     let limit = match setting("LIMIT").parse() {
         Ok(us) => Some(us),
         Err(_) if ROLES_WITHOUT_LIMIT.contains(&role.as_str()) => None,
@@ -129,7 +129,7 @@ fn limit_lifetime(seconds: u32) {
     // SAFETY: the calls have only integer arguments.
     unsafe {
         libc::alarm(seconds);
-        // The kernel schedules sessions as groups (autogroup): in a session of its own, this
+        // The kernel schedules sessions as groups (autogroup). In a session of its own, this
         // process is not charged for other processes, and other processes and the canaries are not
         // charged for this process.
         libc::setsid();

@@ -37,7 +37,8 @@ pub(crate) fn connect(path: &Path) -> OwnedFd {
     socket
 }
 
-/// Sends a registration. Returns the descriptors that the daemon sends, or the reason of a refusal.
+/// Sends a registration. Returns the descriptors that the daemon sends, or the reason for a
+/// refusal.
 pub(crate) fn register(
     socket: &OwnedFd,
     cpus: &[u32],
@@ -146,7 +147,7 @@ pub(crate) fn start_blocked_threads<'scope>(
     tids.iter().map(|tid| (tid, Role::Worker)).collect()
 }
 
-/// Registers `tid` over `connection`. Returns "accepted", or the reason of the refusal.
+/// Registers `tid` over `connection`. Returns "accepted", or the reason for the refusal.
 pub(crate) fn registration_outcome(connection: &OwnedFd, tid: i32) -> String {
     let worker = Thread {
         tid,

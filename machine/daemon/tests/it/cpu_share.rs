@@ -54,8 +54,8 @@ fn two_alternating_clients_leave_bystanders_their_share() {
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut bystander = Process::start("gap-meter", &path, &[("CPU", "0".to_string())]);
     bystander.line("ready").unwrap();
-    // The two alternate every 37 ms: the thread that a check finds to have used CPU time
-    // sleeps in the pause that follows.
+    // The two alternate every 37 ms, so the thread that a check finds to have used CPU time sleeps
+    // in the pause that follows.
     let mut pair = [0, 1].map(|phase| {
         let phase = [("PHASE", phase.to_string())];
         start_child("alternating-spinner", &path, MALLORY, (0, 40), &phase)

@@ -1,5 +1,5 @@
-//! Processes that are killed or stopped at any time: no thread stays elevated, and all other
-//! processes continue.
+//! Processes that are killed or stopped at any time. No thread may stay elevated, and all other
+//! processes must continue.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -63,13 +63,13 @@ impl LoadedClients {
     /// The daemon restores the threads of a client when the client's last thread has ended. All
     /// threads but the elevated one are ordinary, and an ordinary thread ends when it gets a CPU,
     /// which depends on the other programs of the machine. That time does not count. A killed
-    /// daemon has no such time: the guardian misses the heartbeat even while the daemon's threads
-    /// still exist.
+    /// daemon has no such time, because the guardian misses the heartbeat even while the daemon's
+    /// threads still exist.
     ///
-    /// The calling thread is elevated while it waits, so that it checks in time, but no longer:
-    /// when the kernel removes the files in `/proc` of a process that was waited for, it loops
-    /// until another thread has finished the same removal, and that thread may not run while an
-    /// elevated thread occupies its CPU.
+    /// The calling thread is elevated while it waits, so that it checks in time. It is not elevated
+    /// when it collects a process that has ended. In that call, the kernel removes the files of the
+    /// process in `/proc`, and loops until another thread has finished the same removal. This other
+    /// thread may not run while an elevated thread occupies its CPU.
     fn wait_until_none_is_elevated(
         &self,
         elevator: &Elevator,
@@ -119,8 +119,8 @@ enum Victim {
 }
 
 /// Kills daemons while a client is elevated, or at any moment of their start, and sometimes a
-/// client first, on a machine with a load on every CPU. [`RESTORE_LIMIT`] holds for each of these
-/// deaths.
+/// client first, on a machine with a load on every CPU. After each of these deaths, all threads
+/// must be restored within [`RESTORE_LIMIT`].
 #[test]
 fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
     let _guard = serial_test();

@@ -15,7 +15,7 @@ use crate::client::connect;
 use crate::process::wait_until;
 use crate::{config, serial_test, socket};
 
-/// Returns a connection whose last close takes up to a minute, and its peer: the close waits until
+/// Returns a connection whose last close takes up to a minute, and its peer. The close waits until
 /// the peer has read the data.
 fn lingering_connection() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -27,8 +27,8 @@ fn lingering_connection() -> (OwnedFd, TcpStream) {
     (sender.into(), peer)
 }
 
-/// Returns a socket that has the descriptor `inner_file` in its queue: closing the socket closes
-/// the descriptor.
+/// Returns a socket that has the descriptor `inner_file` in its queue, so that closing the socket
+/// closes the descriptor.
 fn socket_with_queued(inner_file: OwnedFd) -> OwnedFd {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (outer, inner) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();

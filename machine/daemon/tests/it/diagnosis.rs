@@ -1,5 +1,5 @@
-//! Descriptions of threads for the report of a test that finds a thread elevated for too long: of
-//! that thread, and of the threads that should have demoted it.
+//! Descriptions of threads, for the report of a test that finds a thread elevated for too long.
+//! They cover this thread, and the threads that should have demoted it.
 
 use std::fmt::Write;
 
@@ -73,8 +73,8 @@ fn read_file(pid: Tid, tid: Tid, file: &str) -> String {
     text.unwrap_or_default().trim().to_string()
 }
 
-/// Returns whether the process has ended: its main thread is a zombie or gone, and it has no other
-/// thread.
+/// Returns whether the process has ended, that is, its main thread is a zombie or gone, and it has
+/// no other thread.
 pub(crate) fn has_ended(pid: Tid) -> bool {
     let others = numeric_entries(&format!("/proc/{pid}/task"));
     let stat = read_file(pid, pid, "stat");

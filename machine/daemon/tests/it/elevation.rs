@@ -190,8 +190,8 @@ fn every_arrival_elevates_a_demoted_process_until_the_arrival_is_reaped() {
         wait_until("only the rival is elevated", || {
             elevated_threads(demoted.pid()).is_empty()
         });
-        // The result is not checked: the call does not ring if the daemon is just reading the
-        // claims.
+        // The result is not checked, because the call does not ring if the daemon is just reading
+        // the claims.
         demoted.execute("arrive 2");
         wait_until("the demoted client is elevated", || {
             !elevated_threads(demoted.pid()).is_empty()

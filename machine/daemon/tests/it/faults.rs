@@ -1,5 +1,5 @@
-//! System calls of the daemon that fail: the daemon continues and reports the failure, and no
-//! thread stays elevated.
+//! System calls of the daemon that fail. The daemon must continue and report the failure, and no
+//! thread may stay elevated.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -85,7 +85,8 @@ fn failing_scheduling_calls_leave_no_thread_elevated() {
     });
 }
 
-/// System calls report that a thread has ended, while its clock shows that it is alive.
+/// System calls report that a thread has ended, while its clock shows that it is alive. The thread
+/// must be elevated again, and restored in the end.
 #[test]
 fn a_living_thread_that_calls_report_as_ended_is_elevated_again_and_restored() {
     let _guard = serial_test();
@@ -144,8 +145,8 @@ impl<F> std::fmt::Debug for Hooked<F> {
     }
 }
 
-/// Returns system calls that panic when CPU time is read: in a scheduler that has a thread
-/// elevated.
+/// Returns system calls that panic when CPU time is read, which happens in a scheduler that has
+/// elevated a thread.
 pub(crate) fn panicking_calls() -> Arc<dyn Machine> {
     Arc::new(Hooked(|call: &str, _| {
         assert_ne!(call, "cpu_time", "a test: a scheduler panics");
@@ -274,7 +275,8 @@ fn clients_register_in_the_end_although_calls_of_the_daemon_fail() {
     });
 }
 
-/// The owner of a process can block a reader of its files for any time.
+/// The owner of a process can block a reader of its files for any time. The daemon must refuse such
+/// a client, and delay no other client.
 #[test]
 fn a_client_whose_lookup_blocks_is_refused_and_delays_no_client() {
     let _guard = serial_test();

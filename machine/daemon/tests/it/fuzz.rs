@@ -2,8 +2,8 @@
 //!
 //! A seed, which the test prints, determines the sequence. Environment variables set the
 //! parameters: `UPSHIFT_DAEMON_MESSAGES` (number of messages, 10⁴ by default and 10⁶ in `cargo
-//! xtask soak`) and `UPSHIFT_DAEMON_SEED`. `UPSHIFT_DAEMON_SCRIBBLE` is for the pages in
-//! `shared_page.rs` (ms).
+//! xtask soak`) and `UPSHIFT_DAEMON_SEED`. `UPSHIFT_DAEMON_SCRIBBLE` sets the time for which
+//! `shared_page.rs` writes to pages, in ms.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -22,8 +22,8 @@ fn a_process_that_has_changed_its_user_is_not_elevated() {
     }
     let (path, _daemon) = open_daemon("user-changer");
     let program = directory().join("sleep");
-    // A separate process copies the file: this process could have forked a child that holds the
-    // file open for writing, and the kernel would not execute it.
+    // A separate process copies the file, because this process could have forked a child that holds
+    // the file open for writing, and then the kernel would not execute the file.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     use std::os::unix::fs::PermissionsExt;

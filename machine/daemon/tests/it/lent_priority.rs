@@ -1,5 +1,5 @@
-//! Priority inheritance that elevates threads which are not registered: a registered thread waits
-//! for a lock that such a thread holds. The attackers are in `lent_priority/attackers.rs`.
+//! Priority inheritance that elevates threads which are not registered, because a registered thread
+//! waits for a lock that such a thread holds. The attackers are in `lent_priority/attackers.rs`.
 
 pub(crate) mod attackers;
 
@@ -11,8 +11,8 @@ use crate::attack::{
 use crate::{permitted, serial_test};
 
 /// Lets a child in `role` lend a priority to a thread that spins on the other CPU, beside a
-/// bystander. Asserts that the canary of that CPU ends the loan: it is silent, so after 0.12 s the
-/// daemon demotes all threads for 1 s, and later for 2 s.
+/// bystander. Asserts that the canary of that CPU ends the loan. The canary is silent, so after
+/// 0.12 s the daemon demotes all threads for 1 s, and later for 2 s.
 fn assert_canary_ends_loan(name: &str, role: &str, extra_settings: &[(&str, &str)]) {
     let (first_cpu, last_cpu) = two_cpus();
     let (path, _daemon) = open_daemon(name);
@@ -74,8 +74,8 @@ fn the_canary_ends_a_loan_by_any_kind_of_futex_call() {
     }
 }
 
-/// The threads of the process lend again as soon as a demotion ends. Each demotion is twice as long
-/// as the last.
+/// The threads of the process lend again as soon as a demotion ends. Each demotion must be twice as
+/// long as the last.
 #[test]
 fn demotions_grow_if_a_process_lends_again() {
     let Some((_guard, (first_cpu, last_cpu))) = serial_test_on_two_cpus() else {

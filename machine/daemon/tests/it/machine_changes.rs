@@ -1,6 +1,6 @@
-//! Changes of the machine while the daemon runs: the clock is set, and a CPU is unplugged. They
-//! affect all programs of the machine, so only `cargo xtask soak` runs these tests
-//! (`UPSHIFT_DAEMON_UPHEAVAL` is the number of rounds).
+//! Changes to the machine while the daemon runs, namely a clock that is set and a CPU that is
+//! unplugged. These changes affect all programs of the machine, so only `cargo xtask soak` runs
+//! these tests (`UPSHIFT_DAEMON_UPHEAVAL` is the number of rounds).
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! Tests of the daemon on the real kernel, with clients that behave, misbehave, or are killed.
 //!
-//! The time of every elevated thread is limited: child processes by `alarm` and RLIMIT_RTTIME,
-//! loops by a deadline. Without the right to use SCHED_FIFO, a test prints `skipped:` and the
-//! reason. The tests run one at a time, because each needs a CPU for itself.
+//! The time of every elevated thread is limited. `alarm` and RLIMIT_RTTIME limit child processes,
+//! and a deadline limits loops. Without the right to use SCHED_FIFO, a test prints `skipped:` and
+//! the reason. The tests run one at a time, because each needs a CPU for itself.
 
 mod assign;
 mod assign_rules;

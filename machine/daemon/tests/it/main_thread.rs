@@ -1,5 +1,5 @@
-//! Processes whose main thread has ended, so that their files in `/proc` are empty: their quota,
-//! level and budget still apply.
+//! Processes whose main thread has ended, so that their files in `/proc` are empty. Their quota,
+//! level and budget must still apply.
 
 use std::path::Path;
 use std::time::Duration;

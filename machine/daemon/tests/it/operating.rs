@@ -33,7 +33,7 @@ fn a_reload_applies_to_registered_clients_and_keeps_them() {
     };
     daemon.reload(Config {
         rules: vec![rule(ALICE, Some(20)), rule(MALLORY, None)],
-        // Has no effect: a change of `cooperative` requires a restart.
+        // This has no effect, because a change of `cooperative` requires a restart.
         cooperative: true,
         ..open_config("reload")
     });

@@ -1,5 +1,5 @@
-//! Attacks through the files of `/proc` that the daemon reads: the owner of a file can take a lease
-//! on it, which blocks readers.
+//! Attacks through the files of `/proc` that the daemon reads. The owner of such a file can take a
+//! lease on the file, which blocks readers.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -82,8 +82,9 @@ fn leases_on_files_in_proc_delay_no_client() {
 const MS: u64 = 1_000_000;
 
 /// Registers unless `JOINS` is `false`, spins on `CPU`, and takes a lease on each of its files in
-/// `/proc` that the daemon may read: before it registers (`WHEN` is `before`) or after. A thread
-/// that opens such a file waits until the lease is broken, 45 s by default.
+/// `/proc` that the daemon may read. If `WHEN` is `before`, it takes the leases before it
+/// registers, otherwise afterwards. A thread that opens such a file waits until the lease is
+/// broken, 45 s by default.
 pub(crate) fn lease_holder() {
     pin(number("CPU") as usize);
     // After a change of user, the files of a process in `/proc` belong to root until the process is
@@ -129,8 +130,7 @@ fn lease(file: &File) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
 }
 
-/// Takes leases on the files of this process and the calling thread, as far as the kernel grants
-/// them.
+/// Takes all leases that the kernel grants on the files of this process and of the calling thread.
 fn lease_all() -> Vec<File> {
     let (pid, tid) = (std::process::id(), current_tid());
     let names = [

@@ -107,7 +107,7 @@ impl Drop for Process {
     }
 }
 
-/// Returns the TID of the thread of this process with this name; `None` until the thread has set
+/// Returns the TID of the thread with this name in this process; `None` until the thread has set
 /// its name.
 pub(crate) fn thread_with_name(name: &str) -> Option<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
@@ -119,7 +119,7 @@ pub(crate) fn thread_with_name(name: &str) -> Option<String> {
     found.find_map(|task| task.file_name().into_string().ok())
 }
 
-/// Returns the CPU time of all threads of this process with this name, ns.
+/// Returns the CPU time of all threads with this name in this process, ns.
 pub(crate) fn cpu_time_of_threads(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let used = tasks.filter_map(|task| {

@@ -82,8 +82,8 @@ fn clients_that_write_random_claims_leave_bystanders_their_share() {
         .map(|process| process.number("used "))
         .sum();
     assert!(uses_at_most(97, attacker_us, took));
-    // The pauses ensure that share, not the canaries. A canary may be silent now and then if other
-    // programs use the remaining time.
+    // The pauses ensure this share; the canaries do not. A canary may be silent now and then if
+    // other programs use the remaining time.
     let alarms = census(&path)["alarms"].as_u64().unwrap();
     assert!(alarms * 300_000 < took, "{alarms} alarms in {took} us");
     for mut scribbler in scribblers {

@@ -101,7 +101,8 @@ fn a_bystander_keeps_its_share() {
     assert!(used[2] > 0 && used[0] > 2 * used[2], "{used:?}");
 }
 
-/// The kernel also moves a scheduler to another CPU when its CPU is unplugged.
+/// The kernel also moves a scheduler to another CPU when its CPU is unplugged. The scheduler must
+/// return to its own CPU.
 #[test]
 fn a_scheduler_that_was_moved_to_another_cpu_returns() {
     let _guard = serial_test();

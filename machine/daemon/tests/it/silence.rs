@@ -1,5 +1,5 @@
-//! A canary that is silent although no registered process is the cause: all elevated threads on its
-//! CPU are demoted, of every user.
+//! A canary that is silent although no registered process is the cause. All elevated threads on its
+//! CPU must be demoted, whoever their users are.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -27,8 +27,8 @@ fn elevate_this_thread(cpu: usize, priority: u32) {
     Kernel.sched_setattr(0, &attr).unwrap();
 }
 
-/// Priority of the thread that occupies the CPU: below all threads of the daemon, and above the
-/// threads that it elevates in this test.
+/// Priority of the thread that occupies the CPU. It is below all threads of the daemon, and above
+/// the threads that the daemon elevates in this test.
 const OCCUPIER: u32 = 40;
 
 /// Occupies `cpu` with a thread at [`OCCUPIER`] until a canary raises an alarm. Returns a time
@@ -74,8 +74,8 @@ fn all_threads_on_a_cpu_are_demoted_for_a_second_when_its_canary_is_silent() {
         !elevated_threads(first_client.pid()).is_empty()
     });
     let demoted_until = occupy_until_alarm(last_cpu, &path) + Duration::from_secs(1);
-    // A thread that registers during the demotion is not elevated either: otherwise, registering
-    // again would evade it.
+    // A thread that registers during the demotion is not elevated either, because registering again
+    // would otherwise evade the demotion.
     let mut newcomer = start_child("burner", &path, MALLORY, (last_cpu, 20), &long_fifo_limit());
     newcomer.run_until(end);
     let mut checks = 0;

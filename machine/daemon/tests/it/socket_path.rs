@@ -1,4 +1,4 @@
-//! Tests of the socket's path: used by another program, left behind by one, or invalid.
+//! Tests of a socket's path that another program uses or has left behind, or that is invalid.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ fn the_error_of_a_second_daemon_names_the_first() {
     );
 }
 
-/// A guardian that has not run since its fork holds the files of its daemon, which was killed.
+/// A guardian that has not run since its fork holds the files of its killed daemon. Another daemon
+/// must be able to start at the same path.
 #[test]
 fn a_guardian_of_a_killed_daemon_keeps_no_daemon_from_starting() {
     let _guard = serial_test();

@@ -1,5 +1,5 @@
-//! The cost of a daemon whose winner does not change: no scheduling calls, few checks, and no
-//! lookup of files by elevated threads.
+//! The cost of a daemon whose winner does not change. The daemon must make no scheduling calls and
+//! few checks, and its elevated threads must look up no files.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -171,8 +171,8 @@ fn a_steady_daemon_only_waits_and_checks() {
         .iter()
         .filter(|call| call.starts_with("sched_set"))
         .count();
-    // Attaching strace may delay the daemon so long that the canaries' monitor or the guardian
-    // demotes all threads once.
+    // Attaching strace may delay the daemon for such a long time that the canaries' monitor or the
+    // guardian demotes all threads once.
     assert!(sets <= 4, "{log}");
     // Waits of all threads, including a scheduler that exceeds its budget because of the tracing.
     let waits = ["epoll", "futex", "restart_syscall", "clock_nanosleep"];
@@ -183,10 +183,10 @@ fn a_steady_daemon_only_waits_and_checks() {
         others.count(),
         calls.iter().filter(|call| *call == "fstat").count(),
     );
-    // A check makes three calls: for the user of the elevated process (`fstat`, which counts the
-    // checks), the thread's CPU time, and its CPUs. The monitor reads the online CPUs twice a
-    // second, in six calls. Each thread may have been in a call when strace attached, and the last
-    // check may be incomplete.
+    // A check makes three calls, for the user of the elevated process (`fstat`, which counts the
+    // checks), the thread's CPU time, and the thread's CPUs. The monitor reads the online CPUs
+    // twice a second, in six calls. Each thread may have been in a call when strace attached, and
+    // the last check may be incomplete.
     let threads = log
         .lines()
         .filter_map(|line| line.split_whitespace().next());
@@ -199,8 +199,9 @@ fn a_steady_daemon_only_waits_and_checks() {
     );
 }
 
-/// A thread that looks up a path in `/proc` may have to wait for a less urgent thread. During the
-/// test a client registers, a program that matches a rule starts, and a canary is silent.
+/// A thread that looks up a path in `/proc` may have to wait for a less urgent thread, so no
+/// elevated thread of the daemon may do this. During the test a client registers, a program that
+/// matches a rule starts, and a canary is silent.
 #[test]
 fn no_elevated_thread_looks_up_a_file_of_another_process() {
     let _guard = serial_test();

@@ -75,8 +75,8 @@ fn start_with_pid(tid: i32, socket: &Path) -> Process {
     panic!("no process got pid {tid}");
 }
 
-/// Runs in the namespace: registers a thread that ends, before it was ever elevated or while it is
-/// elevated, and then publishes an urgent level for it.
+/// Runs in the namespace. Registers a thread, which ends before it was ever elevated or while it is
+/// elevated, and then publishes an urgent level for this thread.
 pub(crate) fn tid_reuse() {
     let path = socket("tid-reuse");
     let _daemon = daemon("tid-reuse");

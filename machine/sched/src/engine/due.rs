@@ -1,13 +1,14 @@
 //! [`WorkTimes`]: the times at which the loop has work to do.
 //!
 //! Turns end at exact times. An open piece ([`OpenPieces`](crate::OpenPieces)) or a scan may happen
-//! a little earlier or later, so it is done at the end of a turn if one is near: an additional
-//! wake-up takes more time from the task in front than the scan itself. This module is pure logic.
+//! a little earlier or later, so it is done at the end of a turn if one is near, because an
+//! additional wake-up takes more time from the task in front than the scan itself. This module is
+//! pure logic.
 
 use crate::config::scan_interval_for;
 use crate::policy::Nanos;
 
-/// The next beginning or end of a piece is moved to an end of a turn if that is near: if the
+/// The next beginning or end of a piece is moved to the end of a turn that is near, that is, if the
 /// difference is at most the time until the piece is due, divided by this number.
 const SLACK_DIVISOR: Nanos = 4;
 
@@ -105,8 +106,8 @@ impl WorkTimes {
         self.slack = pieces.map_or(0, |(closed, _)| closed / SLACK_DIVISOR);
     }
 
-    /// Returns whether to scan for new threads: the scan is due, or would be due before the next
-    /// wake-up.
+    /// Returns whether to scan for new threads, because the scan is due, or would be due before the
+    /// next wake-up.
     pub(super) fn wants_scan(&self, now: Nanos) -> bool {
         let next = [self.turn_end, self.piece].into_iter().flatten().min();
         let before = next.is_some_and(|next| next > self.scan);
@@ -118,9 +119,9 @@ impl WorkTimes {
         now >= self.thorough_scan
     }
 
-    /// Records a scan. `found_new` says that the scan has found new threads; a process that starts
-    /// a thread may start more, so the next scan is sooner. Thorough scans are rarer if there are
-    /// many `threads`.
+    /// Records a scan. `has_new` means that the scan has found new threads. A process that starts a
+    /// thread may start more, so the next scan is then sooner. Thorough scans are rarer if there
+    /// are many `threads`.
     pub(super) fn record_scan(&mut self, now: Nanos, has_new: bool, threads: usize) {
         if self.is_thorough(now) {
             let least = self.max_scan_interval * SCANS_PER_THOROUGH;
@@ -135,9 +136,9 @@ impl WorkTimes {
     }
 }
 
-/// Returns the `n`-th length around `length`, within 30 % of it: pieces at equal distances would
-/// repeatedly fall into the slices of the same task. Multiples of the golden ratio cover the range
-/// evenly, over any sequence of `n`.
+/// Returns the `n`-th length around `length`, within 30 % of it, because pieces at equal distances
+/// would repeatedly fall into the slices of the same task. Multiples of the golden ratio cover the
+/// range evenly, over any sequence of `n`.
 fn spread(length: f64, n: u64) -> Nanos {
     let part = (n as f64 * 0.618_033_988_749_895).fract();
     (length * (0.7 + 0.6 * part)) as Nanos

@@ -23,8 +23,8 @@ impl<M: Member> Slot<M> {
     }
 
     /// Returns whether the task used little CPU time because a higher thread, or another guest of
-    /// the machine, kept it from its CPU. The check is expensive, so a known sleeper is rarely
-    /// checked.
+    /// the machine, kept the task from its CPU. The check is expensive, so a known sleeper is
+    /// rarely checked.
     fn wants_cpu(&mut self) -> bool {
         self.turns_since_sleep_check += 1;
         if self.sleeps && self.turns_since_sleep_check < SLEEP_CHECK_TURNS {
@@ -36,8 +36,8 @@ impl<M: Member> Slot<M> {
 }
 
 impl<M: Member> Engine<M> {
-    /// Reports to the policy the usage of the turn that ends: the usage of the favoured tasks, and
-    /// of all other tasks if the favoured tasks left time for them.
+    /// Reports to the policy the usage in the turn that ends. It covers the favoured tasks, and all
+    /// other tasks if the favoured tasks left time for them.
     pub(super) fn charge(&mut self, now: Nanos) {
         let elapsed = now.saturating_sub(self.turn_began);
         let long_enough = elapsed >= MIN_TURN && !self.turn_was_open;
@@ -110,9 +110,9 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// On each CPU without a favoured task, favours the task that used most CPU time since the last
-    /// piece, so that an open piece does not change which task runs. The CPU times have just been
-    /// read.
+    /// On each CPU without a favoured task, favours the *leader*, which is the task that used most
+    /// CPU time since the last piece. So an open piece does not change which task runs. The CPU
+    /// times have just been read.
     pub(super) fn find_leaders(&mut self) {
         if self.cpus.iter().all(|cpu| !cpu.favoured.is_empty()) {
             return;

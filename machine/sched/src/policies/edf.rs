@@ -4,10 +4,10 @@
 //! (JACM 20(1), 1973), with budgets that are enforced, so that an overrun harms only its own task.
 //! A task's budget is refilled at the beginning of each period; the end of the period is the task's
 //! deadline. Of the tasks that have budget left, the task with the earliest deadline runs.
-//! Remaining time goes to the tasks without a reservation, in turn, each for a slice of CPU time;
-//! if there are none, to the tasks with a reservation. On one CPU every task gets its budget before
-//! every deadline if the budgets divided by the periods add up to at most 1, less the lateness of
-//! timers and the part of ordinary threads.
+//! Remaining time goes to the tasks without a reservation, in turn, each for a slice of CPU time.
+//! If there are no such tasks, the remaining time goes to the tasks with a reservation. On one CPU
+//! every task gets its budget before every deadline if the budgets divided by the periods add up to
+//! at most 1, less the lateness of timers and the part of ordinary threads.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -151,8 +151,8 @@ impl Edf {
         self.rest_left = self.slice;
     }
 
-    /// Updates the tasks that share the remaining time: the tasks without a reservation, or else
-    /// all.
+    /// Updates the tasks that share the remaining time. These are the tasks without a reservation
+    /// or, if there are none, all tasks.
     fn update_rest(&mut self) {
         let none_is_free = self.jobs.iter().all(|job| job.reserved.is_some());
         let shares = |job: &&Job| none_is_free || job.reserved.is_none();

@@ -1,9 +1,9 @@
 //! [`Levels`]: strict levels, with round-robin within a level.
 //!
-//! Level 0 is the most urgent. A less urgent task runs only while all more urgent tasks sleep; a
-//! sleeper stays in front of it, so the sleeper runs the moment it wakes, without a call of this
-//! policy. Within a level the tasks that are awake take turns of one slice. A level that never
-//! sleeps starves all less urgent levels: this is the meaning of strict.
+//! Level 0 is the most urgent. A less urgent task runs only while all more urgent tasks sleep. A
+//! sleeping task stays in front of less urgent tasks, so it runs the moment it wakes, without a
+//! call of this policy. Within a level the tasks that are awake take turns of one slice. A level
+//! that never sleeps starves all less urgent levels, which is what *strict* means.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -103,7 +103,7 @@ impl Policy for Levels {
         }
         self.ran.clear();
         for queue in self.levels.values() {
-            // Within a level sleepers come first: they use no time and no turns.
+            // Within a level sleepers come first, because they use no time and no turns.
             let is_asleep = |task: &&TaskId| self.asleep.contains(task);
             let awake = queue.iter().filter(|task| !is_asleep(task));
             for &task in queue.iter().filter(is_asleep) {

@@ -9,7 +9,8 @@
 //! | [`Levels`] | the most urgent level, in turn within a level | a server before its batch jobs |
 //! | [`Solo`] | one task until it blocks | as few switches as possible |
 //!
-//! All policies are work-conserving: a task that is not picked runs when the picked tasks block.
+//! All policies are work-conserving, that is, a task that is not favoured runs when the favoured
+//! tasks block.
 
 mod edf;
 mod levels;

@@ -1,10 +1,10 @@
 //! [`RoundRobin`]: each task in turn for one slice.
 //!
 //! Slices end on a grid, so a late timer shortens the next slice instead of delaying all later
-//! slices. A task that blocks keeps its slice: until the end of the slice a substitute runs, which
-//! keeps its own slice, too, and the other tasks take turns as substitutes. With K CPUs, K tasks
-//! run, and these K move to the back at the end of a slice. A turn costs one system call for each
-//! raised thread, one to read the CPU time of each task in front, and the wait.
+//! slices. A task that blocks keeps its slice. Until the end of the slice a *substitute* runs,
+//! which still gets its own slice later. The other tasks take turns as substitutes. With K CPUs, K
+//! tasks run, and these K move to the back at the end of a slice. A turn costs one system call for
+//! each raised thread, one to read the CPU time of each task in front, and the wait.
 
 use std::collections::{HashSet, VecDeque};
 

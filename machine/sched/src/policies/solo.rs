@@ -1,7 +1,7 @@
 //! [`Solo`]: one task at a time, until it blocks.
 //!
 //! The kernel does this with SCHED_FIFO threads of the same priority, so the policy favours no task
-//! and is never asked again: it needs no timer and causes no unnecessary switch. Each thread of a
+//! and is never called again. It needs no timer and causes no unnecessary switch. Each thread of a
 //! task has its own place in the kernel's queue.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn};

@@ -7,8 +7,8 @@
 //! which a set of tasks stays awake, the CPU time of each task differs from its share by less than
 //! one slice and one timer's lateness.
 //!
-//! A sleeping task accumulates no claim: its pass is raised to the smallest pass of the awake
-//! tasks. It stays in front of them, so it runs at once when it wakes.
+//! A sleeping task accumulates no claim, because its pass is raised to the smallest pass of the
+//! awake tasks. The sleeping task stays in front of them, so it runs at once when it wakes.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 

@@ -38,8 +38,8 @@ pub(super) struct Process {
     guards: Vec<Elevated>,
     /// Number of threads that could not be elevated at the last scan.
     pub(super) refused: u64,
-    /// Set if the elevator had no space for a thread: no other thread is tried until the threads
-    /// are read again.
+    /// Set if the elevator had no space for a thread. No other thread is then tried until the
+    /// threads are read again.
     full: bool,
     /// Time until which the process is ordinary, because a thread of it was found on another CPU.
     ordinary_until: Option<Instant>,
@@ -77,9 +77,9 @@ impl Process {
             _ => SchedError::os("open a pidfd")(error),
         })?;
         let tasks = File::open(format!("/proc/{pid}/task")).map_err(gone)?;
-        // Two schedulers would record each other's changes as the process's own. The lock ends with
-        // this process, however it ends. Any process can take such a lock, so a lock of another
-        // user is ignored, unless this user is root.
+        // The lock prevents two schedulers from recording each other's changes as the process's
+        // own. The lock ends with this process, however it ends. Any process can take such a lock,
+        // so a lock of another user is ignored, unless this user is root.
         if matches!(tasks.try_lock(), Err(TryLockError::WouldBlock))
             && procfs::is_locked_by_a_peer(&tasks)
         {
@@ -234,8 +234,8 @@ impl Process {
             Err(ElevateError::TableFull { .. }) => return Ok(Adoption::Full),
             Err(_) => return Ok(Adoption::Refused),
         };
-        // From here on the guard refers to one particular thread, even if the TID is reused: if the
-        // thread is not in this process now, it never was.
+        // From here on the guard refers to one particular thread, even if the TID is reused. So if
+        // the thread is not in this process now, it never was.
         let listed = std::path::Path::new("/proc").join(format!("{}/task/{tid}", self.pid));
         if !listed.exists() || !cpu.map_or(Ok(true), |cpu| self.pin_one(&guard, cpu))? {
             return Ok(Adoption::Adopted);
@@ -372,8 +372,8 @@ fn put(guard: &Elevated, class: TaskClass, threads: usize) -> io::Result<()> {
     })
 }
 
-/// Returns the nice value at which `threads` threads have about the weight of one thread of nice 0:
-/// one step of nice is a factor of 1.25.
+/// Returns the nice value at which `threads` threads have about the weight of one thread of nice 0,
+/// because one step of nice is a factor of 1.25.
 fn nice_for(threads: usize) -> i32 {
     let steps = (threads.max(1) as f64).ln() / 1.25f64.ln();
     (steps.round() as i32).min(19)

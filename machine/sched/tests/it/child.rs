@@ -10,11 +10,11 @@ use upshift_sched::policies::RoundRobin;
 
 use crate::support::{ROLE, start_scheduler};
 
-/// Maximum lifetime of a child process: longer than any test takes on a slow machine.
+/// Maximum lifetime of a child process, which is longer than any test takes on a slow machine.
 const MAX_LIFETIME: Duration = Duration::from_secs(100);
 
-/// Runs the role of a child process. Returns at once if no role is set: when it runs as one of the
-/// tests.
+/// Runs the role of a child process. Returns at once if no role is set, which means that it runs as
+/// one of the tests.
 #[test]
 fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {

@@ -1,5 +1,5 @@
-//! System calls that fail: the engine continues or reports the reason and ends, and all threads are
-//! restored.
+//! System calls that fail. The engine must continue, or report the reason and end, and all threads
+//! must be restored.
 
 use std::sync::Arc;
 
@@ -70,8 +70,8 @@ fn the_loss_of_the_last_cpu_ends_the_scheduler_with_the_reason() {
     let policy = Box::new(RoundRobin::new(1_000_000));
     let pids = [leaver.pid(), spinner.pid()];
     let scheduler = start_scheduler(&elevator, &pids, policy, |_| {}, false).unwrap();
-    // The last CPU appears to be offline: the kernel has moved the thread, and the thread cannot be
-    // moved back.
+    // The last CPU appears to be offline, because the kernel has moved the thread, and the thread
+    // cannot be moved back.
     faulty.fail(Call::SetAffinity, 0, 1, libc::EINVAL);
     wait_until("the scheduler ends", || scheduler.is_finished());
     let error = scheduler.wait().unwrap_err();
@@ -114,7 +114,7 @@ fn faults_while_attaching_restore_every_thread() {
             faulty.fail(Call::Any, skip, 1, errno);
             let policy = Box::new(RoundRobin::new(1_000_000));
             let pids = [spinner.pid()];
-            // The result is not checked: attaching succeeds without some of the calls.
+            // The result is not checked, because attaching succeeds without some of the calls.
             drop(start_scheduler(&elevator, &pids, policy, |_| {}, false));
             faulty.clear_faults();
             drop(elevator);

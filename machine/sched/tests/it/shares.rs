@@ -50,8 +50,8 @@ fn tasks_follow_a_timetable() {
             _ => None,
         })
         .collect();
-    // One task runs at a time, in the order of the table, and each in its entry: the median
-    // deviation is less than the shortest entry.
+    // One task runs at a time, in the order of the table, and each in its entry. The median
+    // deviation must be less than the shortest entry.
     let grid = [(0, 0), (6, 1), (8, 0), (11, 1)];
     let mut delays: Vec<u64> = Vec::new();
     for &(at, task) in &switches {

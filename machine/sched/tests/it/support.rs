@@ -47,7 +47,7 @@ pub(crate) fn serial_test() -> Option<MutexGuard<'static, ()>> {
     }
 }
 
-/// Returns the last CPU that this process may use: the first CPU handles most interrupts.
+/// Returns the last CPU that this process may use, because the first CPU handles most interrupts.
 pub(crate) fn cpu() -> usize {
     let allowed = Kernel.sched_getaffinity(0).unwrap();
     allowed.iter().last().unwrap()

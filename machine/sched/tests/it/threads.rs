@@ -118,7 +118,7 @@ fn a_process_that_execs_from_a_thread_stays_in_its_task_and_is_restored() {
     assert_eq!((after[0].1, after[0].2), (before[0].1, before[0].2));
 }
 
-/// A process that is not a child of this process. Killed when dropped.
+/// A process that is not a child of this test process. Killed when dropped.
 struct KilledOnDrop(i32);
 
 impl Drop for KilledOnDrop {
@@ -377,10 +377,10 @@ const WINDOW: Duration = Duration::from_millis(200);
 /// [`WINDOWS`], ms. A child in `role`, of an ordinary user and scheduled on another CPU beside a
 /// spinner, prints the pid of the attacker.
 ///
-/// Other programs of the machine only reduce the attacker's time and so increase the result: a
-/// lower bound of the result holds on a loaded machine, too. The victim on the attacker's CPU has
-/// the best nice value, so the result is nearly all time in which the attacker has no real-time
-/// priority.
+/// Other programs of the machine only reduce the attacker's time and so increase the result. A
+/// lower bound of the result therefore holds on a loaded machine, too. The victim on the attacker's
+/// CPU has the best nice value, so the result is nearly all time in which the attacker has no
+/// real-time priority.
 fn cpu_time_left_beside(role: &str) -> Option<Vec<u64>> {
     // SAFETY: the call has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 || cpu() == 0 {

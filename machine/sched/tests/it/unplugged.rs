@@ -1,5 +1,6 @@
-//! A CPU of a scheduler is unplugged and plugged in again. That affects all programs of the
-//! machine, so only `cargo xtask soak` runs the test (`UPSHIFT_SCHED_UNPLUG`).
+//! A CPU of a scheduler is unplugged and plugged in again. The tasks must run on the other CPU in
+//! the meantime. Unplugging affects all programs of the machine, so only `cargo xtask soak` runs
+//! the test (`UPSHIFT_SCHED_UNPLUG`).
 
 use upshift_elevate::Elevator;
 use upshift_elevate::sys::CpuSet;

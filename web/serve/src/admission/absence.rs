@@ -1,13 +1,14 @@
 //! Time in which this process has no CPU, because it is stopped or other processes have the CPUs.
-//! The gates of admission control do not count this time as waiting: requests that queue during an
-//! absence are not a sign of overload and are served as soon as the process resumes.
+//! The gates of admission control do not count this time, an *absence*, as waiting, because
+//! requests that queue during an absence are not a sign of overload and are served as soon as the
+//! process resumes.
 //!
 //! The gates read the clock with each request. If more than [`CHECK_INTERVAL`] has passed since the
-//! last check while requests waited, the process compares this time with its own CPU time; the
-//! difference was an absence. A handler that sleeps in a blocking call looks the same. Therefore
-//! absences are taken from a budget of at most [`MAX_ABSENCE`], which counted time refills. Of any
-//! time *t* the gates count at least (*t* − [`MAX_ABSENCE`]) / 2, so the bound on waiting holds up
-//! to a factor of two.
+//! last check while requests waited, the process compares this time with its own CPU time. The
+//! difference counts as an absence. A handler that sleeps in a blocking call cannot be
+//! distinguished from an absence. Therefore absences are taken from a budget of at most
+//! [`MAX_ABSENCE`], which counted time refills. Of any time *t* the gates count at least (*t* −
+//! [`MAX_ABSENCE`]) / 2, so the bound on waiting holds up to a factor of two.
 //!
 //! Cost: a load and a comparison per reading; a system call and a pass over all gates at most once
 //! per [`CHECK_INTERVAL`].
@@ -53,7 +54,7 @@ impl Absence {
     }
 
     /// Returns the time `now` without absences. `cpu_time` returns the CPU time of the process, and
-    /// `is_waiting` whether any request waits: if no request waits, there is no absence.
+    /// `is_waiting` whether any request waits. If no request waits, there is no absence.
     #[inline]
     pub(crate) fn counted(
         &self,

@@ -1,18 +1,18 @@
-//! Admission control: a gate per level, which refuses requests that would wait too long.
+//! Admission control. Each level has a *gate*, which refuses requests that would wait too long.
 //!
 //! A gate knows two facts about its level: the number of requests in progress, and how long
 //! requests wait before they begin. The ready queue of a level is FIFO. The expected wait of the
 //! next request is therefore the wait of the request that began last, or the time since then while
 //! other requests wait, whichever is longer. If the expected wait exceeds the bound, the request is
-//! refused. Gates share no state: a queue at one level does not close the gate of another level.
+//! refused. Gates share no state, so a queue at one level does not close the gate of another level.
 //! Since strict priority makes the least urgent requests wait first, they are also refused first.
 //!
-//! Each vCPU has its own ready queues, and therefore its own gates: a request is admitted according
-//! to its own queue. Only the bound on the number of requests in progress applies to the whole
-//! server, by the sum of the counts of all vCPUs.
+//! Each vCPU has its own ready queues, and therefore its own gates. A request is admitted according
+//! to the queue in which it would wait. Only the bound on the number of requests in progress
+//! applies to the whole server, by the sum of the counts of all vCPUs.
 //!
-//! Time in which the process has no CPU does not count as waiting: the clock of the gates
-//! ([`Gates::counted`]) excludes it.
+//! Time in which the process has no CPU does not count as waiting, because the clock of the gates
+//! ([`Gates::counted`]) excludes this time.
 //!
 //! Each request costs four relaxed atomic operations on words that only its vCPU writes, a load for
 //! each of the other vCPUs, and two readings of the clock.
@@ -88,8 +88,8 @@ impl Gates {
         }
     }
 
-    /// Returns the time `now` of [`clock`] without the absences: times in which requests waited and
-    /// the process had no CPU.
+    /// Returns the time `now` of [`clock`] without the absences, which are times in which requests
+    /// waited and the process had no CPU.
     pub(crate) fn counted(&self, now: u64) -> u64 {
         let is_waiting = || {
             let mut gates = self.gates.iter().flat_map(|gates| &gates.0);

@@ -1,7 +1,7 @@
 //! Request rates, limited by a token bucket for each address.
 //!
-//! A full bucket is the same as a new one, so it is removed: the table contains only addresses that
-//! have sent requests recently.
+//! A full bucket is the same as a new one, so it is removed. The table therefore contains only
+//! addresses that have sent requests recently.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -37,15 +37,15 @@ pub(crate) struct RateLimiter {
 
 impl RateLimiter {
     fn shard_of(&self, key: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, TokenBucket>> {
-        // A second hash function: with the hash function of the maps, each map would use only a
-        // sixteenth of its slots.
+        // This is a second hash function, because with the hash function of the maps, each map
+        // would use only a sixteenth of its slots.
         let shard = self.hash.hash_one(key) % SHARDS as u64;
         lock(&self.buckets[shard as usize])
     }
 
     /// Takes the tokens for a request of an address at `rate` requests per second, with a burst of
     /// the same number. Returns false if too few tokens remain. Clients of a Unix socket are not
-    /// limited: only the proxy in front can distinguish them.
+    /// limited, because only the proxy in front can distinguish them.
     pub(crate) fn take(&self, peer: IpAddr, rate: u32, now: u64) -> bool {
         if rate == 0 || peer.is_unspecified() {
             return true;

@@ -33,14 +33,14 @@ pub struct Address {
 pub enum BindTo {
     /// A TCP address and port.
     Ip(SocketAddr),
-    /// A TCP port on all addresses: of IPv6 and IPv4, or of IPv4 alone if there is no IPv6.
+    /// A TCP port on all addresses of IPv6 and IPv4, or of IPv4 alone if there is no IPv6.
     Port(u16),
     /// A Unix socket.
     Unix {
-        /// Path of the socket's file, which is created when the server starts and removed when it
-        /// ends.
+        /// Path of the socket's file, which is created when the server starts and removed when the
+        /// server ends.
         path: PathBuf,
-        /// Permissions of the file: write permission is permission to connect. By default the umask
+        /// Permissions of the file. Write permission is permission to connect. By default the umask
         /// decides.
         mode: Option<u32>,
     },

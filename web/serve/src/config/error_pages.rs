@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Files of the pages, relative to the root, by status (`404`, `50x`, `4xx`).
+/// Path of each page relative to the root, by status (`404`, `50x`, `4xx`).
 pub(crate) type ErrorPages = BTreeMap<String, PathBuf>;
 
 /// Checks that all keys name error statuses.
@@ -18,15 +18,15 @@ pub(crate) fn check(settings: &ErrorPages) -> Result<(), String> {
 /// Returns the statuses that a key names.
 ///
 /// # Errors
-/// The message lists the valid forms.
+/// The key names no error status. The message gives the valid forms.
 pub(crate) fn statuses(key: &str) -> Result<RangeInclusive<u16>, String> {
     let digits = key.trim_end_matches('x');
-    let is_known = key.len() == 3 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    let is_well_formed = key.len() == 3 && digits.bytes().all(|digit| digit.is_ascii_digit());
     let first = key.replace('x', "0").parse::<u16>().ok();
     let more = [0, 9, 99].get(key.len() - digits.len());
     first
         .zip(more)
-        .filter(|(first, _)| is_known && (400..600).contains(first))
+        .filter(|(first, _)| is_well_formed && (400..600).contains(first))
         .map(|(first, more)| first..=first + more)
         .ok_or_else(|| {
             format!("error-pages: `{key}` is not an error status: use e.g. 404, 50x or 4xx")

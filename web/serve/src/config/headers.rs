@@ -8,7 +8,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue};
 
-/// Fields that describe one message or one connection: only the server knows their values.
+/// Fields that describe one message or one connection, so that only the server knows their values.
 const SERVER_FIELDS: [HeaderName; 10] = [
     CONNECTION,
     CONTENT_ENCODING,
@@ -25,7 +25,7 @@ const SERVER_FIELDS: [HeaderName; 10] = [
 /// Returns the fields in a table.
 ///
 /// # Errors
-/// Names the first entry that is not a valid field, or that the server sets itself.
+/// The error names the first entry that is not a valid field, or that the server sets itself.
 pub(crate) fn read(table: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
     let field = |(name, value): (&String, &String)| {
         let key: HeaderName = name

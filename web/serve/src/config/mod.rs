@@ -47,7 +47,7 @@ pub struct Config {
     pub headers: BTreeMap<String, String>,
     /// Settings for static files.
     pub files: Files,
-    /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root. A reload
+    /// Path of the page for each error status (`404`, `50x`, `4xx`), relative to the root. A reload
     /// reads the files again.
     pub error_pages: BTreeMap<String, PathBuf>,
     /// Settings that differ for a few hosts.
@@ -73,8 +73,8 @@ pub struct Config {
     /// responses ask clients to reconnect, which leads them to its successor.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_delay: Duration,
-    /// Maximum time for which a server that ends waits for open connections: for their requests in
-    /// progress, and for unresponsive clients.
+    /// Maximum time for which a server that ends waits for open connections, that is, for their
+    /// requests in progress and for unresponsive clients.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_timeout: Duration,
 }
@@ -358,7 +358,7 @@ impl Endpoint {
 pub struct Files {
     /// Name of the file that is served for a folder, if it exists.
     pub index: String,
-    /// File that is sent, with status 200, for every path without a file: the page of an
+    /// File that is sent, with status 200, for every path without a file. It is the page of an
     /// application that routes in the browser. Relative to the root.
     pub fallback: Option<String>,
     /// List the folders that have no index file.

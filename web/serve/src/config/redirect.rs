@@ -4,8 +4,8 @@ use serde::Deserialize;
 
 /// A prefix of URLs and the text that replaces it.
 ///
-/// The redirect is permanent: clients that follow it keep the method (status 308) and may remember
-/// it.
+/// The redirect is permanent. Clients that follow the redirect keep the method (status 308) and may
+/// remember the new URL.
 ///
 /// ```
 /// use upshift_serve::Redirect;
@@ -43,7 +43,7 @@ impl Redirect {
         if is_url(&location) {
             return Some(location);
         }
-        // Only one slash in front: two would name another host.
+        // Only one slash may be in front, because two would name another host.
         Some(format!("/{}", location.trim_start_matches('/')))
     }
 
@@ -84,7 +84,7 @@ fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
-/// Returns the part of a URL after a prefix, which must end at the end of a segment: the part is
+/// Returns the part of a URL after a prefix, which must end at the end of a segment, so the part is
 /// empty, or begins with a slash or a question mark.
 fn strip_prefix<'a>(url: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = url.strip_prefix(prefix.trim_end_matches('/'))?;

@@ -25,7 +25,7 @@ pub struct Site {
     pub headers: Option<BTreeMap<String, String>>,
     /// Settings for static files.
     pub files: Option<Files>,
-    /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root.
+    /// Path of the page for each error status (`404`, `50x`, `4xx`), relative to the root.
     pub error_pages: Option<BTreeMap<String, PathBuf>>,
 }
 

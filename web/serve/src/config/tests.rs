@@ -1,4 +1,4 @@
-//! Tests of the settings of a configuration file, and of the faults that are reported.
+//! Tests of the settings in a configuration file, and of the faults that are reported.
 
 use upshift::Level;
 
@@ -33,7 +33,7 @@ fn a_file_sets_what_it_names() {
     assert_eq!(config.limits.headers, Limits::default().headers);
 }
 
-/// Without a bound, an idle client could keep a draining server alive.
+/// The bound is necessary, because an idle client could otherwise keep a draining server alive.
 #[test]
 fn the_time_for_draining_is_bounded_by_default() {
     assert_eq!(Config::default().drain_timeout, Duration::from_secs(10));
@@ -270,7 +270,7 @@ fn unusual_methods_cause_a_warning() {
     );
 }
 
-/// Returns the names of the fields of a table, from the error about an unknown field.
+/// Returns the names of a table's fields, from the error about an unknown field.
 fn fields(table: &str) -> Vec<String> {
     let error = Config::parse(&format!("{table}\nno-such = 1")).unwrap_err();
     let (_, known) = error.split_once("expected ").unwrap();

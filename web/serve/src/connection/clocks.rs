@@ -1,10 +1,10 @@
 //! The time-outs of a connection.
 //!
-//! No timer is armed per request: a connection notes the beginning of each wait in relaxed atomics,
-//! in the time of a coarse clock that one coroutine advances ([`sweep`](crate::server::sweep)). The
-//! same coroutine checks all connections four times a second and closes the connections that have
-//! waited too long. So a time-out is at most a quarter of a second late, and costs the hot path a
-//! load and a store.
+//! No timer is armed per request. Instead, a connection notes the beginning of each wait in relaxed
+//! atomics, in the time of a coarse clock that one coroutine advances
+//! ([`sweep`](crate::server::sweep)). The same coroutine checks all connections four times a second
+//! and closes the connections that have waited too long. So a time-out is at most a quarter of a
+//! second late, and costs the hot path a load and a store.
 //!
 //! ```text
 //!            accepted                     bytes of HTTP/1
@@ -175,7 +175,7 @@ impl Clocks {
     }
 
     /// Notes that a request begins. `answers_after_eof` is set for an HTTP/1 request that is
-    /// answered even if its client has closed its sending half. This applies to files. A service
+    /// answered even if its client has closed the sending half. This applies to files. A service
     /// does not continue for such a client, which has most likely gone.
     pub(crate) fn begin_request(&self, answers_after_eof: bool) {
         self.had_request.store(true, Relaxed);
@@ -191,7 +191,7 @@ impl Clocks {
         }
     }
 
-    /// Notes that the service takes over an HTTP/1 connection: no further head arrives.
+    /// Notes that the service takes over an HTTP/1 connection, so that no further head arrives.
     pub(crate) fn begin_tunnel(&self) {
         self.active.fetch_add(1, Relaxed);
     }
@@ -223,8 +223,8 @@ impl Clocks {
         }
     }
 
-    /// Restarts the clock of a body when bytes arrive: a TLS record or an HTTP/2 frame reaches its
-    /// reader only when it is complete, which may take long.
+    /// Restarts the clock of a body when bytes arrive. This is necessary because a TLS record or an
+    /// HTTP/2 frame reaches its reader only when it is complete, which may take long.
     #[inline]
     pub(super) fn note_body_bytes(&self, bytes: u64) {
         if self.bodies.open.load(Relaxed) == 0 {
@@ -250,7 +250,7 @@ impl Clocks {
         self.offer_progress_at.store(self.now(), Relaxed);
     }
 
-    /// Notes that bytes have arrived. Returns true if they belong to a head of HTTP/1.
+    /// Notes that bytes have arrived. Returns true if these bytes belong to a head of HTTP/1.
     #[inline]
     pub(super) fn note_read(&self) -> bool {
         match self.phase() {

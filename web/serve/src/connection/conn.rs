@@ -21,7 +21,7 @@ pub(crate) struct Conn {
     /// Key in [`Connections`](crate::server::connections::Connections).
     id: u64,
     pub(crate) peer: SocketAddr,
-    /// Set if the listener is plain: no TLS, even if there is a certificate.
+    /// Set if the listener is plain, that is, without TLS even if there is a certificate.
     pub(super) plain: bool,
     pub(crate) clocks: Clocks,
     pub(crate) in_flight: InFlight,

@@ -1,12 +1,12 @@
 //! A scanner for the frames of an HTTP/2 client. It extracts `PRIORITY_UPDATE` (RFC 9218, section
 //! 7.1), which hyper drops, and the stream numbers, which hyper does not expose.
 //!
-//! Every byte is passed on. Memory is bounded: the scanner keeps the head of the current frame, and
-//! little more than [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
+//! Every byte is passed on. Memory is bounded, because the scanner keeps only the head of the
+//! current frame, and little more than [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
 //!
 //! To match requests with streams, reading stops after the header block of a new stream until hyper
-//! has handed out its request: see [`ObservedIo`](super::observed::ObservedIo). Reading stops only
-//! for clients that have sent a `PRIORITY_UPDATE` or announced it by
+//! has handed out the stream's request (see [`ObservedIo`](super::observed::ObservedIo)). Reading
+//! stops only for clients that have sent a `PRIORITY_UPDATE` or announced it by
 //! `SETTINGS_NO_RFC7540_PRIORITIES`.
 
 /// Length of the client's connection preface; sent over TLS too.
@@ -44,7 +44,7 @@ pub(crate) enum FrameEvent<'a> {
     /// Requests are cancelled as fast as they are made.
     Flood,
     /// An invalid update, which ends the connection. Contains the invalid frame that hyper must
-    /// receive next, so that it ends the connection with the right error.
+    /// receive next, so that hyper ends the connection with the right error.
     Invalid(&'static [u8]),
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct FrameScanner {
     /// Bytes of the preface that are still to come.
     preface_left: usize,
     head: [u8; HEAD_BYTES],
-    /// Number of bytes of the head that have arrived; within a payload, all bytes.
+    /// Number of bytes of the head that have arrived; within a payload, the length of the head.
     head_len: usize,
     /// Bytes of the payload that are still to come.
     payload_left: usize,
@@ -207,8 +207,8 @@ impl FrameScanner {
 /// Returns the stream and the priority of an update.
 ///
 /// # Errors
-/// Returns the frame that causes the error of RFC 9218, section 7.1: an update belongs to the
-/// connection and concerns a stream of the client.
+/// Returns the frame that causes the error of RFC 9218, section 7.1, if the payload is too short,
+/// or the update is not on stream 0, or the update does not concern a stream of the client.
 fn parse_update(stream: u32, payload: &[u8]) -> Result<(u32, &[u8]), &'static [u8]> {
     let Some((id, field)) = payload.split_at_checked(4) else {
         return Err(FRAME_SIZE_ERROR);
@@ -342,7 +342,7 @@ mod tests {
         assert!(is_flood(&bytes));
     }
 
-    /// Feeds the same bytes in different partitions: the events must be the same, each byte must be
+    /// Feeds the same bytes in different partitions. The events must be the same, each byte must be
     /// passed on once, and the number of saved bytes must stay bounded.
     #[test]
     fn fuzz_frames() {

@@ -18,7 +18,7 @@ use crate::connection::transport::Transport;
 use crate::connection::{heads, send_file};
 use crate::request::priority::Urgency;
 
-/// Largest number of bytes of HTTP/2 that are read at once: at most 455 frames.
+/// Largest number of bytes of HTTP/2 that are read at once. They contain at most 455 frames.
 const PIECE: usize = 4096;
 
 /// The I/O of a connection, for hyper.
@@ -28,8 +28,8 @@ pub(super) struct ObservedIo<I> {
     protocol: Protocol,
     /// Bytes received from the socket at the last reading.
     received: u64,
-    /// Set while the connection lingers: it has sent its last byte and waits for the client to
-    /// close.
+    /// Set while the connection *lingers*, that is, has sent its last byte and waits for the client
+    /// to close.
     linger: Option<Linger>,
     /// Bytes of the first queued file that were read because they could not be sent without a copy.
     file_bytes: Bytes,
@@ -149,8 +149,8 @@ impl Http2Reader {
 }
 
 impl Http1Reader {
-    /// Reads into `buf`. To hyper, an end of file means that the client has gone, so it is hidden
-    /// while a request is in progress that is answered even then.
+    /// Reads into `buf`. To hyper, an end of file means that the client has gone. So the end of
+    /// file is hidden while a request is in progress that is answered even then.
     fn read<I: Transport>(
         &mut self,
         io: &mut I,

@@ -1,13 +1,14 @@
 //! Files that go from the page cache to the socket without a copy through this process.
 //!
 //! hyper decides the order of the bytes that a connection writes, and handles only slices of
-//! memory. So the body of a large file hands out *placeholders*: slices of a static buffer that is
-//! never sent. [`ObservedIo`](super::observed::ObservedIo) recognises them by their address and
-//! sends the same number of bytes of the first queued file instead. Responses of HTTP/1 are sent
-//! one after another, and so are their files.
+//! memory. So the body of a large file hands out *placeholders*, which are slices of a static
+//! buffer that is never sent. [`ObservedIo`](super::observed::ObservedIo) recognises them by their
+//! address and sends the same number of bytes of the first queued file instead. Responses of HTTP/1
+//! are sent one after another, and so are their files.
 //!
-//! hyper must not copy the slices that it is given to write. It does not, since the I/O below
-//! accepts several slices at once ([`is_write_vectored`](hyper::rt::Write::is_write_vectored)).
+//! hyper must not copy the slices that it is given to write. hyper does not copy them, since the
+//! I/O below accepts several slices at once
+//! ([`is_write_vectored`](hyper::rt::Write::is_write_vectored)).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,7 +21,8 @@ use crate::files::{FileBody, PIECE};
 /// Memory of all placeholders.
 static WINDOW: [u8; PIECE] = [0; PIECE];
 
-/// Returns a placeholder for the next bytes of a file of which `left` bytes remain.
+/// Returns a placeholder for the next bytes of a file. `left` is the number of bytes of the file
+/// that remain.
 pub(crate) fn placeholder(left: u64) -> Bytes {
     let length = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
     Bytes::from_static(&WINDOW[..length])

@@ -1,15 +1,14 @@
 //! The order in which streams of an HTTP/2 connection send (RFC 9218, section 10).
 //!
-//! hyper sends the data of its streams round robin, and each stream may hand it 64 KiB. So the
-//! order is established above hyper: all bodies of a connection hand out at most [`MAX_UNSENT`]
-//! bytes, then wait until the connection has sent these bytes, as far as flow control allows. Then
-//! the first waiting stream resumes: the most urgent stream; among equally urgent streams the
-//! earliest request, or round robin if they are incremental. The bound also limits the memory of
-//! responses that a client does not read.
+//! hyper sends the data of its streams round robin, and each stream may hand 64 KiB to hyper. So
+//! the order is established above hyper. All bodies of a connection together hand out at most
+//! [`MAX_UNSENT`] bytes. Then they wait until the connection has sent all of these bytes that flow
+//! control allows. Then the first waiting stream resumes, which is the most urgent one. Among
+//! equally urgent streams it is the earliest request, or they take turns if they are incremental.
+//! The bound also limits the memory of responses that a client does not read.
 //!
-//! A stream without a flow-control window does not ask for a turn. Its bytes that are stuck in
-//! hyper no longer count once the connection has sent all other bytes, so such a stream blocks no
-//! other stream.
+//! A stream without a flow-control window blocks no other stream. It does not ask for a turn, and
+//! its bytes that are stuck in hyper no longer count once the connection has sent all other bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -141,8 +140,8 @@ impl SendOrder {
         Poll::Pending
     }
 
-    /// Keeps the turn for a request that was woken but hands out nothing yet: no later request
-    /// overtakes it.
+    /// Keeps the turn for a request that was woken but hands out nothing yet, so that no later
+    /// request overtakes it.
     pub(crate) fn keep_turn(&self, cx: &Context<'_>, entry: &Arc<Entry>, position: u64) {
         let mut state = self.state();
         if state.woken.is_none() {
@@ -183,8 +182,8 @@ impl SendOrder {
         wake_next(state);
     }
 
-    /// Removes a response that has ended, perhaps early: its bytes may be lost, and its turn passes
-    /// to another response.
+    /// Removes a response that has ended. If it has ended early, its bytes may be lost. Its turn
+    /// passes to another response.
     pub(crate) fn remove(&self, entry: &Arc<Entry>) {
         let mut state = self.state();
         state.clear_woken(entry);

@@ -24,7 +24,7 @@ use crate::tls::TlsIo;
 
 /// First bytes of an HTTP/2 client with prior knowledge.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Largest number of bytes of a request or a response that hyper buffers.
+/// Largest number of bytes that hyper buffers of a request or a response.
 const MAX_BUFFERED: usize = 64 * 1024;
 
 impl Conn {
@@ -73,8 +73,8 @@ impl Conn {
     }
 
     /// Tells whether the connection must close after its current requests. An HTTP/1 client loses a
-    /// request if its connection is closed while it sends; an HTTP/2 client learns from the GOAWAY
-    /// frame which of its requests are answered.
+    /// request if its connection is closed while the client sends; an HTTP/2 client learns from the
+    /// GOAWAY frame which of its requests are answered.
     fn should_close(&self) -> bool {
         let shared = &self.shared;
         shared.is_draining()
@@ -156,8 +156,9 @@ impl Conn {
     fn http1(&self, limits: &Limits) -> http1::Builder {
         let mut builder = http1::Builder::new();
         let header_bytes = usize::try_from(limits.header_bytes).unwrap_or(usize::MAX);
-        // The service checks the size of heads that fit into the buffer. `pipeline_flush` is off:
-        // with it hyper closes without sending its 400 when more bytes follow a malformed head.
+        // The service checks the size of heads that fit into the buffer. `pipeline_flush` is off,
+        // because with it hyper closes without sending its 400 when more bytes follow a malformed
+        // head.
         builder
             .header_read_timeout(None)
             .max_buf_size(MAX_BUFFERED.max(header_bytes))

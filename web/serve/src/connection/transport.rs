@@ -29,8 +29,8 @@ pub(crate) trait Transport: Read + Write + Unpin {
         Pin::new(self).poll_write_vectored(cx, pieces)
     }
 
-    /// Sends a part of a file, like [`Io::poll_send_file`]. By default returns `None`: the caller
-    /// must read the file and write its bytes.
+    /// Sends a part of a file, like [`Io::poll_send_file`]. By default returns `None`, which means
+    /// that the caller must read the file and write its bytes.
     fn poll_send_file(
         &mut self,
         _: &mut Context<'_>,

@@ -16,8 +16,8 @@ use super::content::FileBody;
 
 /// Number of bytes compressed between two yield points, which takes a few tens of microseconds.
 const SLICE: usize = 4096;
-/// Input bytes per deflate block. zlib encodes a whole block at its end; its default size would
-/// make that step several times as long as a slice.
+/// Input bytes per deflate block. zlib encodes a whole block when the block ends. With the default
+/// block size, this step would take several times as long as a slice.
 const BLOCK: u64 = 8192;
 /// Compression level. zlib's default of 6 takes more time for a negligible gain.
 const LEVEL: u32 = 4;

@@ -15,9 +15,9 @@ pub(super) struct Validators {
     pub(super) etag: String,
     /// Set if the bytes may differ from one response to the next.
     pub(super) weak: bool,
-    /// Modification time in whole seconds. `None` for a meaningless time: a time in the future,
-    /// which `Last-Modified` must not contain (RFC 9110, section 8.8.2.1), or a time not after the
-    /// beginning of 1970, which reproducible builds set for all files.
+    /// Modification time in whole seconds. `None` for a meaningless time, which is a time in the
+    /// future, which `Last-Modified` must not contain (RFC 9110, section 8.8.2.1), or a time not
+    /// after the beginning of 1970, which reproducible builds set for all files.
     pub(super) modified: Option<SystemTime>,
 }
 

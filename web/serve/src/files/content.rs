@@ -1,8 +1,8 @@
-//! Reading files: bytes in the page cache are read within the poll, all other bytes over the ring.
+//! Reads files. Bytes in the page cache are read within the poll, all other bytes over the ring.
 //!
 //! A piece is read into a buffer from a small pool of the thread. The buffer is not cleared, and
 //! returns to the pool when the piece has been sent. Over HTTP/1 without TLS, files of at least 32
-//! KiB in the page cache are not read at all: see `connection::send_file`.
+//! KiB in the page cache are not read at all (see `connection::send_file`).
 
 use std::cell::RefCell;
 use std::fs::File;

@@ -1,14 +1,14 @@
 //! Opens names below the root.
 //!
-//! Names are opened by `openat2(2)` with `RESOLVE_BENEATH`: the kernel follows symbolic links, but
-//! no step of the resolution may leave the root, regardless of the name, its links and concurrent
-//! renames of folders. The first attempt uses `RESOLVE_CACHED`, which does not wait for a disk and
-//! therefore may be made in a poll; if the kernel would have to wait, a thread for blocking calls
-//! opens the file.
+//! No step of a name's resolution can leave the root, regardless of the name, its links and
+//! concurrent renames of folders. The kernel ensures this and follows symbolic links, because names
+//! are opened by `openat2(2)` with `RESOLVE_BENEATH`. The first attempt uses `RESOLVE_CACHED`,
+//! which does not wait for a disk and therefore may be made in a poll. If the kernel would have to
+//! wait, a thread for blocking calls opens the file.
 //!
 //! The operator chooses the path of the root, so all its links are followed. The path is resolved
-//! again for the first request after [`MAX_FOLDER_AGE`]: a new folder in its place (a link to the
-//! next release, a folder created anew) is served without a reload.
+//! again for the first request after [`MAX_FOLDER_AGE`]. So a new folder in place of the old one (a
+//! link to the next release, a folder created anew) is served without a reload.
 
 use std::fs::File;
 use std::io;
@@ -80,7 +80,7 @@ pub(super) struct Found {
 pub(crate) struct Lookup<'a> {
     pub(crate) root: &'a Arc<Root>,
     pub(crate) recent_files: &'a RecentFiles,
-    /// Arrival of the request, in ns of the [`clock`]: cached files that were opened before this
+    /// Arrival of the request, in ns of the [`clock`]. Cached files that were opened before this
     /// time are not used.
     pub(crate) since: u64,
 }
@@ -99,8 +99,8 @@ impl Lookup<'_> {
         }
         let now = clock::nanos();
         let found = root.find(name).await?.map(Arc::new);
-        // Only files and folders are cached: an open FIFO, for example, affects the writer at its
-        // other end.
+        // Only files and folders are cached, because an open FIFO, for example, affects the writer
+        // at its other end.
         let is_cacheable = |found: &Arc<Found>| found.kind.is_file() || found.kind.is_dir();
         if found.as_ref().is_none_or(is_cacheable) {
             recent_files.insert(root, name, now, found.as_ref());
@@ -124,7 +124,8 @@ impl Root {
     /// unless `resolve` forbids it.
     ///
     /// # Errors
-    /// The kernel's error if the path names no folder: until it does, no file is served.
+    /// The kernel's error if the path names no folder. No file is then served until the path names
+    /// a folder again.
     fn folder(&self, resolve: ResolveFlags) -> Result<Arc<OwnedFd>, Errno> {
         {
             let folder = self.folder.read().unwrap_or_else(PoisonError::into_inner);

@@ -134,7 +134,7 @@ mod tests {
         ] {
             assert_eq!(parse(path, true), Err(PathError::Invalid), "{path}");
         }
-        // The path is decoded once: the result is an odd but harmless name.
+        // The path is decoded once, so the result is an odd but harmless name.
         assert_eq!(parse("/%252e%252e/", true).unwrap().relative, "%2e%2e");
     }
 

@@ -6,7 +6,7 @@
 //! the time at which the opening began. A later request opens the file itself, so no stale content
 //! is served. The cache has no effect if the server handles one request at a time.
 //!
-//! Missing names are also cached: most text files have no compressed file beside them.
+//! Missing names are also cached, because most text files have no compressed file beside them.
 //!
 //! [`RecentFiles::clear`] closes all cached files, so that no file stays open for long.
 //!
@@ -53,7 +53,7 @@ impl RecentFiles {
         since: u64,
     ) -> Option<Option<Arc<Found>>> {
         // If the holder of the lock is suspended, opening the file takes less time than waiting for
-        // it.
+        // the lock.
         let cache = self.0.local().try_lock().ok()?;
         let mut entries = cache.entries.iter();
         let entry = entries.find(|entry| entry.matches(root, name))?;

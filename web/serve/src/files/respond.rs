@@ -175,7 +175,7 @@ fn not_found() -> Response<Body> {
 /// Redirects to the canonical path of a name. The path of a folder ends with a slash, since
 /// relative links of its page depend on the slash.
 fn redirect(name: &Name, folder: bool, query: Option<&str>) -> Response<Body> {
-    // Only one slash in front: two would name another host.
+    // Only one slash may be in front, because two would name another host.
     let mut location = String::from("/");
     if name.relative != "." {
         location.extend(utf8_percent_encode(&name.relative, PATH_ESCAPES));

@@ -1,10 +1,10 @@
 //! The access log: one line of JSON per request, which is written off the hot path.
 //!
-//! A request appends a record to the vector of its vCPU, under a lock that it shares only with the
-//! writer. The writer, a thread, drains the vectors ten times a second and writes the records in
-//! the order in which the requests ended, so no request pays for formatting or a system call. The
-//! vectors are bounded: when the disk is full or too slow, records are dropped, and the next line
-//! contains their number.
+//! A request appends a record to the vector of its vCPU, under a lock that only the requests of
+//! this vCPU and the writer take. The writer, a thread, drains the vectors ten times a second and
+//! writes the records in the order in which the requests ended, so no request pays for formatting
+//! or a system call. The vectors are bounded. When the disk is full or too slow, records are
+//! dropped, and the next line contains the number of dropped records.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ use crate::server::bind::UNIX_PEER;
 
 /// Maximum number of waiting records of all vCPUs.
 const MAX_RECORDS: usize = 1 << 16;
-/// Maximum number of bytes of the texts in waiting records.
+/// Maximum total length of the texts in waiting records, in bytes.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of buffered bytes at which the writer calls `write`.
@@ -57,7 +57,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Returns the number of bytes of the record's texts.
+    /// Returns the length of the record's texts, in bytes.
     fn text_bytes(&self) -> usize {
         let texts = [&self.host, &self.referer, &self.user_agent];
         let texts = texts.into_iter().flatten().map(|text| text.len());
@@ -239,8 +239,9 @@ impl Queue {
     }
 }
 
-/// A buffer of lines for a file. A full disk or a closed pipe must not end the server: lines that
-/// cannot be written are dropped and counted, and a torn line is terminated before the next line.
+/// A buffer of lines for a file. A full disk or a closed pipe must not end the server. So lines
+/// that cannot be written are dropped and counted, and a torn line is terminated before the next
+/// line.
 struct LineWriter<W> {
     file: W,
     text: Vec<u8>,

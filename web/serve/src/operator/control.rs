@@ -1,7 +1,7 @@
 //! Commands over a Unix socket, one per line; `help` lists them.
 //!
-//! The socket has mode 0600: access to it is permission to use all commands. A separate thread
-//! serves it, so that it answers even if the runtime is busy.
+//! The socket has mode 0600, because access to the socket is permission to use all commands. A
+//! separate thread serves the socket, so that commands are answered even if the runtime is busy.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -69,11 +69,11 @@ fn serve(listener: &UnixListener, shared: &Weak<Shared>, is_closed: &AtomicBool)
             return;
         };
         let Ok(stream) = stream else {
-            // Descriptors may have run out: the client waits.
+            // Descriptors may have run out. The client then waits.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        // Clients are served one at a time: a silent client must not lock out other clients.
+        // Clients are served one at a time, so a silent client must not lock out other clients.
         let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
         let _ = stream.set_write_timeout(Some(Duration::from_secs(2)));
         let _ = serve_client(stream, &Control { shared });

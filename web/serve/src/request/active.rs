@@ -19,7 +19,7 @@ use crate::request::in_flight::Entry;
 use crate::request::priority::PRIORITY;
 use crate::request::request_body;
 
-/// A request from its head to the end of its response; its drop ends it.
+/// A request from its head to the end of its response. Dropping this value ends the request.
 pub(crate) struct ActiveRequest {
     pub(super) conn: Arc<Conn>,
     pub(super) entry: Arc<Entry>,
@@ -42,7 +42,7 @@ pub(crate) struct ActiveRequest {
     /// Unread body of an HTTP/2 request.
     unread: Option<Incoming>,
     pub(super) body: Body,
-    /// Remainder of a piece of the body that was too large to be handed out at once.
+    /// Remainder of a body piece that was too large to be handed out at once.
     pub(super) rest: Bytes,
     /// Set while handed-out bytes wait for the client. Used only in HTTP/2; in HTTP/1 a pending
     /// write to the socket shows this.
@@ -105,8 +105,8 @@ impl ActiveRequest {
         self.version >= Version::HTTP_2
     }
 
-    /// Discards the body of the request: at once in HTTP/1; after the response in HTTP/2, where
-    /// dropping the body earlier would reset the stream.
+    /// Discards the body of the request. In HTTP/1 this happens at once; in HTTP/2 after the
+    /// response, because dropping the body earlier would reset the stream.
     pub(super) fn discard_body(&mut self, body: Incoming) {
         if self.is_http2() {
             self.unread = Some(body);
@@ -146,8 +146,8 @@ impl ActiveRequest {
         }
     }
 
-    /// Notes the status of a response, and applies the response's priority: the service may know
-    /// the urgency better (RFC 9218, section 8).
+    /// Notes the status of a response, and applies the response's priority, because the service may
+    /// know the urgency better than the client (RFC 9218, section 8).
     pub(super) fn apply_response(&mut self, response: &Response<Body>) {
         let status = response.status();
         self.status = status.as_u16();

@@ -22,8 +22,8 @@ pub(crate) fn is_target(method: &Method, uri: &Uri) -> bool {
 
 /// Returns the host of a request without its port, as the client wrote it. The host is empty if the
 /// request names no host, which HTTP/1.0 and HTTP/2 allow. Returns `None` if the request must be
-/// refused: the host is invalid, not unique, or missing in HTTP/1.1 (RFC 9112, section 3.2; RFC
-/// 9113, section 8.3.1).
+/// refused because the host is invalid, not unique, or missing in HTTP/1.1 (RFC 9112, section 3.2;
+/// RFC 9113, section 8.3.1).
 pub(crate) fn of_request<'a>(
     version: Version,
     uri: &'a Uri,

@@ -1,8 +1,8 @@
 //! The requests in progress of a connection, which can be listed and moved to another level.
 //!
-//! Each connection has its own table, which its requests share only with the operator: listing all
-//! requests visits all connections. A request gets a number when it is first listed, since only a
-//! listed request is referred to by number.
+//! Each connection has its own table, which its requests share only with the operator. Listing all
+//! requests therefore visits all connections. A request gets a number when it is first listed,
+//! since only a listed request is referred to by number.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,7 +20,7 @@ pub(crate) struct Entry {
     /// Stream of HTTP/2, if it is known: `PRIORITY_UPDATE` frames refer to it.
     stream: Option<u32>,
     pub(crate) facts: Facts,
-    /// Urgency that the client or the service asks for.
+    /// Urgency that the client or the service requests.
     urgency: AtomicU8,
     /// Level of the request without rules.
     default_level: AtomicU8,
@@ -77,7 +77,7 @@ impl Entry {
         Level::new(self.default_level.load(Relaxed)).unwrap_or_default()
     }
 
-    /// Returns the urgency that the client or the service asks for.
+    /// Returns the urgency that the client or the service requests.
     pub(crate) fn urgency(&self) -> Urgency {
         let bits = self.urgency.load(Relaxed);
         Urgency {

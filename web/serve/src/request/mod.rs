@@ -7,10 +7,10 @@
 //! ```
 //!
 //! [`ActiveRequest`](active::ActiveRequest) represents all of these stages.
-//! [`ResponseFuture`](response_future::ResponseFuture), which hyper polls, owns it until there is a
-//! response; then it becomes the body of the response. So one value counts, times and ends a
-//! request, regardless of its last stage. The operator, HTTP/2 frames and the order of streams
-//! share a part of it, the [`Entry`](in_flight::Entry).
+//! [`ResponseFuture`](response_future::ResponseFuture), which hyper polls, owns the `ActiveRequest`
+//! until there is a response. Then the `ActiveRequest` becomes the body of the response. So one
+//! value counts, times and ends a request, regardless of its last stage. The operator, HTTP/2
+//! frames and the order of streams share a part of it, the [`Entry`](in_flight::Entry).
 //!
 //! | module | concern |
 //! |---|---|

@@ -7,8 +7,8 @@
 //! | `u=7` (background) | 60 |
 //! | with `i` | one more: after other requests of the same urgency |
 //!
-//! So a level is 4 + 8 u, or 5 + 8 u for incremental responses (`i`): a large picture that appears
-//! line by line is less urgent than scripts of the same urgency.
+//! So a level is 4 + 8 u, or 5 + 8 u for incremental responses (`i`). For example, a large picture
+//! that appears line by line is less urgent than scripts of the same urgency.
 
 use http::{HeaderMap, HeaderName};
 use upshift::Level;
@@ -16,7 +16,7 @@ use upshift::Level;
 /// The `Priority` field. This name is prepared, so a lookup neither parses nor checks it.
 pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("priority");
 
-/// The priority that a client asks for.
+/// The priority that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Urgency {
     /// `u`: 0 (most urgent) to 7.
@@ -82,7 +82,7 @@ impl Urgency {
         urgency
     }
 
-    /// Returns the urgency that the `Priority` fields of a request ask for; several fields form one
+    /// Returns the urgency that the `Priority` fields of a request name; several fields form one
     /// list (RFC 9110, section 5.3).
     pub(crate) fn from_headers(headers: &HeaderMap) -> Urgency {
         let fields = headers.get_all(&PRIORITY).iter();

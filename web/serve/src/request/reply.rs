@@ -44,7 +44,7 @@ pub(crate) fn method_not_allowed(body: &'static str) -> Response<Body> {
     response
 }
 
-/// Creates a temporary refusal: the client may retry after a second.
+/// Creates a temporary refusal, after which the client may retry in a second.
 pub(crate) fn retry_later(status: StatusCode, body: &'static str) -> Response<Body> {
     let mut response = text(status, body);
     response

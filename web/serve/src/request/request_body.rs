@@ -2,8 +2,9 @@
 //!
 //! A client may send its whole body before it reads the response. If the server closes the
 //! connection or resets the stream meanwhile, some clients report this instead of the response. So
-//! an unread remainder is read and dropped, for [`REQUEST_GRACE`] at most: in HTTP/2 by a
-//! coroutine, in HTTP/1 when the connection is closed (`connection::observed`).
+//! the server reads and drops an unread remainder, for [`REQUEST_GRACE`] at most. In HTTP/2 a
+//! coroutine does this; in HTTP/1 it happens when the connection is closed
+//! (`connection::observed`).
 
 use std::error::Error;
 use std::fmt;

@@ -125,8 +125,8 @@ impl Service<Request<Incoming>> for HttpService {
 enum AdmissionClass {
     /// Monitoring is always admitted.
     Always,
-    /// For files and texts in memory, only the number of requests in progress is checked: they cost
-    /// too little to make other requests wait.
+    /// For files and texts in memory, only the number of requests in progress is checked, because
+    /// such requests cost too little to make other requests wait.
     Counted,
     /// For computations, the number of requests in progress and the expected wait are checked.
     Timed,

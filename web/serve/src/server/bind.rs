@@ -48,7 +48,7 @@ pub(crate) struct Listener {
 
 enum Socket {
     Tcp(net::TcpListener, AsyncFd),
-    /// A Unix socket. If it was opened here, its file is removed with it.
+    /// A Unix socket. If the socket was opened here, dropping this value removes its file.
     Unix(StdUnixListener, AsyncFd, Option<SocketFile>),
 }
 
@@ -59,13 +59,13 @@ pub(crate) enum Accepted {
 }
 
 impl Accepted {
-    /// Prepares the connection for the HTTP library. The socket is blocking, as the ring requires:
-    /// `accept` does not inherit the mode of the listener.
+    /// Prepares the connection for the HTTP library. The socket is blocking, as the ring requires,
+    /// because `accept` does not inherit the mode of the listener.
     pub(crate) fn into_io(self) -> Io {
         match self {
             Accepted::Tcp(stream) => {
                 let stream = TcpStream::from(OwnedFd::from(stream));
-                // The peer may have gone already.
+                // The client may have gone already.
                 let _ = stream.set_nodelay(true);
                 Io::new(stream)
             }
@@ -193,7 +193,8 @@ impl Socket {
 }
 
 /// Lets the kernel probe silent clients, on all connections that a listener accepts. An HTTP/2 PING
-/// cannot replace this: a slow client first reads all bytes that were sent before the PING.
+/// cannot replace the probes, because a slow client first reads all bytes that were sent before the
+/// PING.
 fn keep_alive(listener: impl AsFd) {
     // Without probes a connection lives until its time-outs.
     let _ = sockopt::set_socket_keepalive(&listener, true);
@@ -202,9 +203,9 @@ fn keep_alive(listener: impl AsFd) {
     let _ = sockopt::set_tcp_keepcnt(&listener, KEEPALIVE_PROBES);
 }
 
-/// Listens on an address. Waits up to [`PORT_RELEASE_TIMEOUT`] for the port of a killed process:
-/// the kernel frees the port only when it has released the ring of the process, and until then no
-/// process is visible as the holder of the port.
+/// Listens on an address. Waits up to [`PORT_RELEASE_TIMEOUT`] for the port of a killed process,
+/// because the kernel frees the port only when it has released the ring of the process. Until then
+/// no process is visible as the holder of the port.
 ///
 /// # Errors
 /// The message names the reason and a remedy.

@@ -14,8 +14,8 @@ use crate::config::{Address, BindTo, Config};
 use crate::server::bind::{explain, port_holder};
 use crate::sites::Sites;
 
-/// Names of the programs that may hold the port of the checked server: the running server itself,
-/// and systemd for a `.socket` unit.
+/// Names of the programs that may hold the port of the checked server, namely the running server
+/// itself, and systemd for a `.socket` unit.
 const OWN_COMMANDS: [&str; 2] = ["upshift", "systemd"];
 /// Longest path of a Unix socket, in bytes.
 const MAX_SOCKET_PATH: usize = 108;

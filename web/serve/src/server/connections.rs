@@ -1,7 +1,7 @@
 //! The table of open connections.
 //!
 //! Each connection has a descriptor and uses another to read a file. So the number of connections
-//! is limited to half of the descriptors that were free at the start: open connections can be
+//! is limited to half of the descriptors that were free at the start. Open connections can then be
 //! served regardless of the number of clients.
 //!
 //! A rejected connection has a descriptor only between its `accept` and its `close`, which follow
@@ -17,7 +17,7 @@ use crate::admission::rates::peer_key;
 use crate::connection::conn::Conn;
 use crate::operator::notice::Notices;
 
-/// Number of descriptors that no connection uses: for the control socket, for settings and
+/// Number of descriptors that no connection uses. They are for the control socket, for settings and
 /// certificates that are read again, and for the access log.
 const RESERVED_DESCRIPTORS: u64 = 16;
 

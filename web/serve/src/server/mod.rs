@@ -47,7 +47,7 @@ pub(crate) mod sweep;
 const PREEMPTION_DESCRIPTORS: usize = 3;
 /// Pause between attempts to accept when descriptors or memory have run out.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
-/// Level at which connections are accepted and time-outs are checked: more urgent than all
+/// Level at which connections are accepted and time-outs are checked. It is more urgent than all
 /// requests.
 const ACCEPT_LEVEL: Level = Level::at::<1>();
 
@@ -59,7 +59,7 @@ pub struct Server {
 
 impl Server {
     /// Opens all resources that the settings name, and listens. Must run inside a runtime. Raises
-    /// `RLIMIT_NOFILE` as far as allowed.
+    /// `RLIMIT_NOFILE` to the hard limit.
     ///
     /// # Errors
     /// Returns the resource that cannot be opened, with a remedy.

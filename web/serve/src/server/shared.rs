@@ -31,8 +31,8 @@ use crate::sites::Sites;
 /// The current settings, and the state derived from them.
 pub(crate) struct Settings {
     pub(crate) config: Config,
-    /// Names of the header fields that are saved with a request: the fields in rules, the logged
-    /// fields, and with several sites the host.
+    /// Names of the header fields that are saved with a request. These are the fields in rules, the
+    /// logged fields, and with several sites the host.
     pub(crate) saved_headers: Vec<HeaderName>,
     pub(crate) sites: Sites,
 }
@@ -66,7 +66,7 @@ impl Settings {
         self.rule_for(site, facts)
     }
 
-    /// Limits the urgency that a client asks for to the configured ceiling.
+    /// Limits the urgency that a client requests to the configured ceiling.
     pub(crate) fn clamped(&self, asked: Urgency) -> Urgency {
         asked.clamped(self.config.ceiling)
     }
@@ -88,7 +88,7 @@ fn saved_headers(config: &Config) -> Vec<HeaderName> {
     names
 }
 
-/// The future of a response of the application.
+/// The future of the application's response.
 pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 pub(crate) type App = Arc<dyn Fn(Request<RequestBody>) -> HandlerFuture + Send + Sync>;
 pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
@@ -96,7 +96,7 @@ pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Syn
 /// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) settings: RwLock<Arc<Settings>>,
-    /// Number of changes of the settings.
+    /// Number of times that the settings have changed.
     pub(crate) epoch: AtomicU64,
     /// Configuration with which the server started.
     pub(crate) initial_config: Config,
@@ -114,7 +114,7 @@ pub(crate) struct Shared {
     /// Time of the last sweep, in ms of the [`clock`](crate::clock).
     pub(crate) coarse_clock: Arc<AtomicU64>,
     pub(crate) read_config: Option<ReadConfig>,
-    /// Set when the server is about to end: clients are asked to reconnect.
+    /// Set when the server is about to end. Responses then ask clients to reconnect.
     pub(crate) leaving: AtomicBool,
     /// Set when the server accepts no more connections.
     pub(crate) draining: AtomicBool,
@@ -167,8 +167,8 @@ impl Shared {
     }
 }
 
-/// The settings that a connection loaded last. Its requests hold references to this value instead
-/// of the settings, so that connections do not share a reference count.
+/// The settings that a connection loaded last. The requests of the connection hold references to
+/// this value instead of the settings, so that connections do not share a reference count.
 pub(crate) struct CachedSettings {
     epoch: u64,
     settings: Arc<Settings>,
@@ -176,8 +176,8 @@ pub(crate) struct CachedSettings {
 
 impl CachedSettings {
     pub(crate) fn load(shared: &Shared) -> Arc<CachedSettings> {
-        // The epoch is read before the settings: newer settings with an old epoch are merely loaded
-        // once more.
+        // The epoch is read before the settings, because newer settings with an old epoch are
+        // merely loaded once more.
         let epoch = shared.epoch.load(Ordering::Acquire);
         let settings = shared.settings();
         Arc::new(CachedSettings { epoch, settings })

@@ -1,6 +1,6 @@
-//! The periodic work of the server: a coroutine advances the coarse clock, closes connections that
-//! exceed a time-out, closes the cached files, and trims the heap after many connections have
-//! closed.
+//! The periodic work of the server. A coroutine, the *sweep*, advances the coarse clock, closes
+//! connections that exceed a time-out, closes the cached files, and trims the heap after many
+//! connections have closed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -54,8 +54,9 @@ struct ConnectionTrend {
 }
 
 impl ConnectionTrend {
-    /// Tells whether many connections have closed since the peak and none are closing now: the
-    /// memory of connections that close after a trim stays until the next trim.
+    /// Tells whether many connections have closed since the peak and none are closing now. The
+    /// second condition matters because the memory of connections that close after a trim stays
+    /// until the next trim.
     fn should_trim(&mut self, open: usize, now: u64) -> bool {
         self.peak = self.peak.max(open);
         let falls = open < self.previous;

@@ -1,6 +1,6 @@
-//! The operator's pages for errors.
+//! Custom error pages, which the operator configures.
 //!
-//! The pages are read when the server starts and by a reload, so that an error response opens no
+//! The pages are read when the server starts and on each reload, so that an error response opens no
 //! file.
 
 use std::fs;
@@ -75,7 +75,8 @@ impl Pages {
         let fields = response.headers_mut();
         fields.insert(CONTENT_LENGTH, page.text.len().into());
         fields.insert(CONTENT_TYPE, page.content_type.clone());
-        // A file that is missing now may exist the next time.
+        // The response must not be cached, because a file that is missing now may exist at the next
+        // request.
         fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         *response.body_mut() = Body::from(page.text.clone());

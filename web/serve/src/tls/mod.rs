@@ -1,7 +1,7 @@
 //! TLS by rustls, for hyper's I/O traits.
 //!
-//! rustls has its own buffers of records: received bytes are decrypted there and copied out;
-//! written bytes are encrypted there and passed to the connection below in pieces of up to 64 KiB.
+//! rustls has its own buffers of records. Received bytes are decrypted there and copied out.
+//! Written bytes are encrypted there and passed to the connection below in pieces of up to 64 KiB.
 
 use std::io::{self, BufRead, Write as _};
 use std::pin::Pin;
@@ -95,7 +95,7 @@ impl TlsIo {
     fn decrypt(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             if self.tls.read_tls(&mut data)? == 0 {
-                // The peer has announced the end: later bytes are ignored.
+                // The peer has announced the end, so later bytes are ignored.
                 return Ok(());
             }
             let state = self.tls.process_new_packets();

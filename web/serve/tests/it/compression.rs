@@ -27,7 +27,7 @@ fn decompress(bytes: &[u8]) -> String {
     text
 }
 
-/// Sends a request of HTTP/1.0, which has no chunks: the body ends with the connection.
+/// Sends a request of HTTP/1.0, which has no chunks, so the body ends with the connection.
 fn get(server: &TestServer, path: &str, fields: &str) -> crate::harness::Answer {
     let head = format!("GET {path} HTTP/1.0\r\n{fields}\r\n");
     let mut stream = server.connect_and_send(head);

@@ -518,7 +518,8 @@ fn a_reader_that_leaves_in_the_middle_of_a_large_file_frees_its_connection() {
     assert!(server.is_healthy());
 }
 
-/// Deployments do both: they point a symbolic link to the next release, or create the folder again.
+/// Deployments point a symbolic link to the next release, or create the folder again. In both
+/// cases, the server must serve the new folder.
 #[test]
 fn a_folder_that_replaces_the_root_is_served_without_a_reload() {
     let folder = Folder::new();

@@ -38,8 +38,8 @@ fn a_response_to_head_has_no_body() {
     assert_eq!(counts, [paths.len(), 0, 0]);
 }
 
-/// A client that uses `PRIORITY_UPDATE` is tested, too, because its requests are passed on one by
-/// one.
+/// The server must end the connection. A client that uses `PRIORITY_UPDATE` is tested, too, because
+/// its requests are passed on one by one.
 #[test]
 fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
     let folder = Folder::new();
@@ -113,8 +113,8 @@ fn endless_pings_and_settings_do_not_grow_memory() {
         let mut stream = connect_http2(&server);
         let timeout = Some(Duration::from_millis(500));
         stream.set_write_timeout(timeout).unwrap();
-        // The client does not read the replies: the server must stop reading rather than store
-        // them.
+        // The client does not read the replies, so the server must stop reading rather than store
+        // the replies.
         let many = kind.repeat(10_000);
         let _ = (0..50).try_for_each(|_| stream.write_all(&many));
         drop(stream);

@@ -1,5 +1,5 @@
-//! Tests of malformed request heads: the server answers or closes the connection, and continues to
-//! serve.
+//! Tests of malformed request heads. The server must answer or close the connection, and continue
+//! to serve.
 
 #[path = "../../src/fuzz.rs"]
 #[allow(dead_code)]

@@ -43,7 +43,8 @@ fn a_file_is_sent_to_a_client_that_has_shut_down_its_sending_half() {
     server.wait_until_idle();
 }
 
-/// A handler is dropped, because the client has most likely gone.
+/// A client that shuts down its sending half while a handler runs has most likely gone, so the
+/// handler must be dropped.
 #[test]
 fn a_handler_whose_client_has_gone_is_dropped_and_logged_as_499() {
     struct SetOnDrop(Arc<AtomicBool>);
@@ -58,10 +59,10 @@ fn a_handler_whose_client_has_gone_is_dropped_and_logged_as_499() {
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicBool::new(false)),
     );
-    let (starting, dropping) = (started.clone(), dropped.clone());
+    let (handler_started, handler_dropped) = (started.clone(), dropped.clone());
     let app = axum::Router::new().fallback(move || {
-        let guard = SetOnDrop(dropping.clone());
-        starting.store(true, Ordering::SeqCst);
+        let guard = SetOnDrop(handler_dropped.clone());
+        handler_started.store(true, Ordering::SeqCst);
         async move {
             let _guard = guard;
             std::future::pending::<()>().await;

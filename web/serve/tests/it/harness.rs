@@ -53,7 +53,7 @@ impl TestServer {
         TestServer::with_config(root, |_| {})
     }
 
-    /// Starts a server of the files of `root`. `change` adapts its configuration.
+    /// Starts a server for the files in `root`. `change` adapts its configuration.
     pub(crate) fn with_config(root: &Path, change: impl FnOnce(&mut Config)) -> TestServer {
         TestServer::start(root, change, |server| server)
     }

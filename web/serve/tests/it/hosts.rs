@@ -10,7 +10,7 @@ use crate::harness::{Folder, TestServer, output_text, tool};
 use crate::http2::{Frame, HEADERS, connect_http2, get};
 use crate::tls::{certificate, curl};
 
-/// Creates folders `rest`, `a` and `b` with a `who.txt` each.
+/// Creates folders `rest` (the default site), `a` and `b` with a `who.txt` each.
 fn folders() -> Folder {
     let folder = Folder::new();
     for name in ["rest", "a", "b"] {
@@ -60,7 +60,7 @@ fn each_host_has_its_own_files_and_unknown_hosts_have_the_default() {
         if host.is_empty() {
             continue;
         }
-        // The host in the target takes precedence over the field.
+        // The host in the target takes precedence over the `Host` field.
         let answer = server.response_to(&format!(
             "GET http://{host}/who.txt HTTP/1.1\r\nhost: z.test\r\n"
         ));
@@ -243,7 +243,8 @@ fn the_certificate_is_chosen_by_the_requested_host() {
         // A client that requests another host gets another certificate, which it does not trust.
         let (succeeded, _) = get(&a.certificate, "b.a.test", &[version]).unwrap();
         assert!(!succeeded);
-        // Another host on the same connection is served only if it has the same certificate.
+        // A request for another host on the same connection is served only if this host has the
+        // same certificate.
         for (host, answer) in [
             ("x.a.test", "a"),
             ("b.a.test", "this connection is to another host\n421"),

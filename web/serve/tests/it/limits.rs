@@ -98,7 +98,8 @@ fn connections_beyond_the_limit_are_closed() {
     assert!(server.is_healthy());
 }
 
-/// Returns the number of polls of the coroutines that serve clients, which have levels above 1.
+/// Returns how often the coroutines that serve clients were polled. These coroutines have levels
+/// above 1.
 fn polls(server: &TestServer) -> u64 {
     let metrics = server.handle.metrics();
     let levels = metrics.levels.iter();
@@ -174,8 +175,8 @@ fn bodies_beyond_the_limit_are_refused() {
     );
 }
 
-/// A further request that computes is refused, since it would make its level wait longer. A file or
-/// a text in memory is sent almost without computation.
+/// A further request that computes must be refused, since it would make its level wait longer. A
+/// file or a text in memory must be sent, since this costs almost no computation.
 #[test]
 fn files_are_served_however_long_their_level_waits() {
     let folder = Folder::new();
@@ -237,7 +238,7 @@ fn a_client_that_sends_many_requests_and_reads_nothing_is_closed() {
     let many = b"GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n".repeat(1000);
     while stream.write_all(&many).is_ok() {}
     server.wait_until_idle();
-    // The server's end is closed: bytes sent to it are reset.
+    // The server's end is closed, so the kernel resets the connection when bytes arrive.
     let began = Instant::now();
     loop {
         match stream.write(b"x") {

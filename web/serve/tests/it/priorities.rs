@@ -1,5 +1,5 @@
-//! Tests of the levels of requests: their choice, their changes, and the refusal of the least
-//! urgent requests under overload.
+//! Tests of request levels: their choice, their changes, and the refusal of the least urgent
+//! requests under overload.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! Tests of the budget for receiving: whatever bytes a client sends, the server answers urgent
-//! requests of other clients meanwhile, and the polls of the client's connection are short.
+//! Tests of the budget for receiving. Whatever bytes a client sends, the server must answer urgent
+//! requests of other clients meanwhile, and the polls of the client's connection must be short.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -151,7 +151,8 @@ fn floods_of_frames_leave_the_cpu_to_urgent_requests() {
     }
 }
 
-/// Covers health checks, and requests that are refused.
+/// The floods consist of health checks, and of requests that are refused. Urgent requests of
+/// another client must be answered meanwhile.
 #[test]
 fn floods_of_requests_leave_the_cpu_to_urgent_requests() {
     for (case, head) in [
@@ -176,7 +177,7 @@ fn many_floods_at_once_leave_the_cpu_to_urgent_requests() {
     );
 }
 
-/// The server receives from such a client again when the client's budget has been refilled,
+/// The server must receive from such a client again when the client's budget has been refilled,
 /// although more urgent work keeps the CPU busy.
 #[test]
 fn a_client_that_exhausted_its_budget_is_received_again_beside_a_request_that_computes() {

@@ -1,5 +1,5 @@
-//! Tests that a client which reads or sends slowly, but continuously, is served to the end, over
-//! each protocol and each kind of socket.
+//! Tests of clients that read or send slowly, but continuously. The server must serve them to the
+//! end, over each protocol and each kind of socket.
 //!
 //! A client that gets no CPU time pauses, and the server may cut it off for the pause. So every
 //! client measures its own pauses, and an attempt with a long pause does not count.
@@ -32,7 +32,7 @@ const RATE: u32 = 100_000;
 const FAST_BYTES: u64 = 8 << 20;
 /// Number of bytes that exceeds the buffers of both sockets.
 const FILE_BYTES: u64 = 30 << 20;
-/// Attempts before the machine counts as too busy for the test.
+/// Number of attempts after which the machine counts as too busy for the test.
 const ATTEMPTS: u32 = 5;
 
 /// Largest window that HTTP/2 permits, in bytes.

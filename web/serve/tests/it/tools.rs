@@ -1,5 +1,5 @@
-//! Tests with other projects' load generators and clients: they report no errors, and receive the
-//! expected bytes and numbers of responses.
+//! Tests with other projects' load generators and clients. These tools must report no errors, and
+//! receive the expected bytes and numbers of responses.
 
 use crate::harness::{Folder, TestServer, output_text, tool};
 
@@ -10,7 +10,8 @@ fn site() -> (Folder, TestServer) {
     (folder, server)
 }
 
-/// Number of requests of a load generator: small enough for a debug build on a loaded machine.
+/// Number of requests of a load generator, which is small enough for a debug build on a loaded
+/// machine.
 const REQUESTS: &str = "2000";
 
 #[test]
@@ -114,8 +115,8 @@ const ERRORS_AFTER_A_RESPONSE: &[&str] = &[
     "closed: Sends a HEADERS frame after sending RST_STREAM frame",
 ];
 
-/// Returns whether the observation shows that the response preceded the error: the last frame of
-/// the response, or NO_ERROR after it.
+/// Returns whether the observation shows that the response preceded the error, that is, contains
+/// the last frame of the response, or NO_ERROR after it.
 fn is_early_response(name: &str, observed: &str) -> bool {
     let mut frames = ["DATA Frame (", "RST_STREAM Frame ("].iter();
     ERRORS_AFTER_A_RESPONSE.contains(&name)
@@ -137,7 +138,8 @@ fn h2spec_finds_no_error_in_a_file_server() {
     }
 }
 
-/// The service reads the whole body before it responds, so every error precedes the response.
+/// The service reads the whole body before it responds, so every error precedes the response. No
+/// case may fail, except for those that are explained below.
 #[test]
 fn h2spec_finds_no_error_in_a_service_that_reads_bodies() {
     use axum::http::StatusCode;

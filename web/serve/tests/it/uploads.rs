@@ -1,4 +1,4 @@
-//! Tests of refused uploads: the client gets the response although it is still sending.
+//! Tests of refused uploads. The client must get the response although it is still sending.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -107,8 +107,7 @@ fn a_client_that_sends_the_whole_body_before_it_reads_gets_the_refusal() {
             let sent = stream.write_all(&vec![b'x'; length]);
             sent.is_ok() && Answer::parse(read_to_end(&mut stream)).status == status
         };
-        // The server closes the connection after a second: a stalled client then misses the
-        // response.
+        // The server closes the connection after a second, so a stalled client misses the response.
         wait_until("a whole upload with its refusal", upload_gets_refusal);
     }
 }
@@ -137,7 +136,7 @@ fn curl_reports_the_status_of_a_refused_upload_over_both_versions() {
     }
 }
 
-/// The service answers without reading the body.
+/// The service answers without reading the body. The client must still get the response.
 #[test]
 fn a_service_may_ignore_the_rest_of_an_upload() {
     let folder = Folder::new();

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A thread is recorded when it is first moved. Before that, and for threads that had another
-//! policy than SCHED_OTHER (SCHED_BATCH, SCHED_RR), `Fair` means `Own`: a demoted thread returns to
-//! its own policy.
+//! policy than SCHED_OTHER (SCHED_BATCH, SCHED_RR), `Fair` means `Own`, so a demoted thread returns
+//! to its own policy.
 //!
 //! A thread may end without a report, and its TID may be reused. So the elevator records the thread
 //! by its start time *before* the thread's clock proves that the TID still means the registered

@@ -15,7 +15,7 @@ use crate::cpu::monitor::CHECK_INTERVAL;
 /// CPU time of dispatchers since the last check, by user.
 pub(super) type UsageByUser = HashMap<u32, Duration>;
 
-/// The budget of the dispatchers of all users on one CPU.
+/// The budget that the dispatchers of all users share on one CPU.
 #[derive(Debug)]
 pub(super) struct Dispatchers {
     /// Share of the CPU, in percent.

@@ -8,9 +8,9 @@
 //!   read claims ─▶ rank ─▶ publish standings ─▶ move threads ─▶ publish the CPU's line
 //! ```
 //!
-//! The scheduler is pinned to its CPU and runs above all threads that it decides about: a ring
-//! causes two switches on one CPU, and a thread does not run while it is demoted. All state of the
-//! CPU belongs to the scheduler; other threads put commands into its mailbox.
+//! The scheduler is pinned to its CPU and runs above all threads that it schedules. So a ring
+//! causes two switches on one CPU, and a thread does not run while the scheduler demotes it. All
+//! state of the CPU belongs to the scheduler; other threads put commands into its mailbox.
 //!
 //! System calls: the wait, and one for each thread whose band changes. While vCPUs compete, the
 //! scheduler wakes every 36 ms (and each quantum if vCPUs of equal level share an elevated band) to

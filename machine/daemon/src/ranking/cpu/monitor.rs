@@ -1,23 +1,24 @@
 //! Periodic checks of the elevated threads of one CPU, which limit the threads to their share.
 //!
 //! While vCPUs compete, a check every 36 ms reads the CPU time of the elevated threads (2 µs a
-//! thread) and enforces these rules:
+//! thread) and enforces these rules. To *eject* a thread is to restore it, and not to elevate it
+//! for an hour unless it is registered again.
 //!
 //! * **Pauses.** Elevated threads owe ordinary programs a share (`share.rs`). A large enough debt
-//!   causes a *pause* of 2 to 9 ms: the threads that used the CPU, and the vCPUs that are not
-//!   elevated, run in SCHED_IDLE, that is, only while no other program wants the CPU. (SCHED_IDLE
-//!   is relative to a cgroup or session; the kernel divides the CPU equally between groups.)
+//!   causes a *pause* of 2 to 9 ms. During a pause, the threads that used the CPU, and the vCPUs
+//!   that are not elevated, run in SCHED_IDLE, that is, only while no other program wants the CPU.
+//!   (SCHED_IDLE is relative to a cgroup or session; the kernel divides the CPU equally between
+//!   groups.)
 //! * **Dispatchers** of all users have a common budget (`dispatchers.rs`).
 //! * **Quotas.** Threads of a cgroup with a CPU quota are not elevated beyond it (`quota.rs`).
-//! * **Users.** A process whose user has changed is ejected: it has executed a program with the
-//!   set-user-id bit.
-//! * **CPUs.** A thread that has left its CPU is ejected: restored, and not elevated for an hour,
-//!   unless it is registered again.
+//! * **Users.** A process whose user has changed is ejected, because it has executed a program with
+//!   the set-user-id bit.
+//! * **CPUs.** A thread that has left its CPU is ejected.
 //! * **Ends.** A thread that has ended without a report is removed before its TID can be reused.
 //!
-//! **Threads that leave between two checks** are charged, too: otherwise, a process could evade its
-//! share by registering and leaving in turn. Their CPU time is read when they leave. A thread that
-//! has already ended is charged for the whole time since the last check.
+//! **Threads that leave between two checks** are charged, too, because a process could otherwise
+//! evade its share by registering and leaving in turn. Their CPU time is read when they leave. A
+//! thread that has already ended is charged for the whole time since the last check.
 //!
 //! The first check takes place when the first worker is elevated, and starts the period of the
 //! checks. The checks do not use the claims on the page. A cooperative daemon elevates no threads.
@@ -47,7 +48,7 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(36);
 /// Time for which an ejected thread is not moved.
 const EJECTION_TIME: Duration = Duration::from_secs(3600);
 
-/// State of the checks of one CPU.
+/// State of the periodic checks on one CPU.
 #[derive(Debug)]
 pub(super) struct LoadMonitor {
     /// Time of the last check.
@@ -91,7 +92,8 @@ impl Departed {
         }
     }
 
-    /// Returns an upper bound of the CPU time: `elapsed`, if it is unknown for a thread.
+    /// Returns an upper bound of the CPU time, which is `elapsed` if the CPU time of a thread is
+    /// unknown.
     fn upper_bound(&self, elapsed: Duration) -> Duration {
         if self.has_ended { elapsed } else { self.used }
     }
@@ -338,8 +340,8 @@ impl Scheduler {
         }
     }
 
-    /// Ejects threads that have left this CPU: elevated, they would delay the threads of another
-    /// CPU. One system call for each elevated thread.
+    /// Ejects threads that have left this CPU, because an elevated thread would delay the threads
+    /// of the other CPU. One system call for each elevated thread.
     fn eject_migrated(&mut self, now: Instant) {
         let own_cpu = CpuSet::only(self.cpu);
         for entry in &mut self.entries {
@@ -361,8 +363,8 @@ impl Scheduler {
     }
 }
 
-/// Ejects the process if its user has changed since its registration: it has executed a program
-/// with the set-user-id bit.
+/// Ejects the process if its user has changed since its registration, because the process has then
+/// executed a program with the set-user-id bit.
 fn eject_changed_user(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     let machine = shared.machine.as_ref();
     if !entry.threads.iter().any(ClientThread::is_elevated) {

@@ -1,8 +1,9 @@
 //! The loop of one CPU's scheduler.
 //!
-//! One iteration reads every claim, ranks the vCPUs, publishes the standings, reads the claims
-//! again (a process that changed its claim in between has seen either its old standing, and rings,
-//! or the new one), moves the threads whose band has changed, and publishes the CPU's line.
+//! One iteration reads every claim, ranks the vCPUs, publishes the standings, and reads the claims
+//! again. (A change of a claim in between is not missed, because the process sees the new standing,
+//! or the second reading sees the change.) Then the scheduler moves the threads whose band has
+//! changed, and publishes the CPU's line.
 //!
 //! The cost is O(n) memory accesses for the n vCPUs of this CPU, of which one user has at most
 //! `limits.per_user`, and a system call for each change. Iterations use at most a fifth of the CPU.
@@ -33,14 +34,14 @@ use crate::shared::{DAEMON, DISPATCHER, Shared, WorkBudget};
 /// Key of the mailbox's eventfd in the epoll instance; the key of a doorbell is its slot.
 const MAILBOX: u64 = u64::MAX;
 
-/// Maximum number of readings of the claims in an iteration, if the standings keep changing.
+/// Maximum number of times that an iteration reads the claims, if the standings keep changing.
 const MAX_READS: usize = 3;
 
 /// Time without competition after which every thread is restored.
 const RESTORE_AFTER: Duration = Duration::from_secs(1);
 
-/// Maximum number of rings per second that the scheduler answers, from all doorbells together:
-/// about 6 % of the CPU.
+/// Maximum number of rings per second that the scheduler answers, from all doorbells together.
+/// Answering them takes about 6 % of the CPU.
 const RINGS_PER_SECOND: u64 = 20_000;
 
 /// Maximum number of events that one wait returns.
@@ -59,7 +60,7 @@ pub(super) struct Scheduler {
     standings: Vec<Standing>,
     /// Index from which the winner is searched, so that vCPUs of equal level alternate.
     search_start: usize,
-    /// Time at which a change of the start of the search was last considered.
+    /// Time at which the scheduler last considered moving the start of the search.
     last_rotation: Instant,
     /// Slot of the winner.
     winner: Option<usize>,
@@ -154,7 +155,7 @@ impl Scheduler {
         }
     }
 
-    /// Pins the thread to its CPU, and elevates it above all threads that it decides about.
+    /// Pins the thread to its CPU, and elevates it above all threads that it schedules.
     fn elevate(&self) -> Option<Elevated> {
         let cpus = upshift_elevate::sys::CpuSet::only(self.cpu);
         let pinned = cpus.map(|cpus| self.shared.sys.sched_setaffinity(0, &cpus));

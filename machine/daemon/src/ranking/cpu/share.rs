@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use crate::cpu::monitor::CHECK_INTERVAL;
 
-/// Multiple of the share at which nothing is owed: if elevated threads leave this much time unused,
+/// Multiple of the share at which nothing is owed. If elevated threads leave this much time unused,
 /// ordinary programs have had their share, even if the host of a virtual machine or other real-time
 /// programs took a part of it.
 const UNUSED_SHARES: u32 = 4;
 
-/// Maximum length of a pause, in pieces: enough for an ordinary program that shares the pause with
-/// three other scheduling groups.
+/// Maximum length of a pause, in pieces. It is enough for an ordinary program that shares the pause
+/// with three other scheduling groups.
 const MAX_PIECES: u32 = 4;
 
 /// CPU time that is owed to ordinary programs.
@@ -63,7 +63,7 @@ impl Debt {
         self.owed
     }
 
-    /// Returns a piece: the share of ordinary programs in the time between two checks.
+    /// Returns a piece, which is the share of ordinary programs in the time between two checks.
     fn piece(&self) -> Duration {
         CHECK_INTERVAL * self.share / (100 - self.share)
     }
@@ -81,7 +81,7 @@ impl Debt {
     }
 
     /// Ends a pause of `length`. Returns whether threads that stayed elevated used a quarter of the
-    /// pause: all threads then have to pause the next time.
+    /// pause. If so, all threads have to pause the next time.
     pub(super) fn end_pause(&mut self, length: Duration, used_in_pause: &PauseUsage) -> bool {
         let ordinary = length.saturating_sub(
             used_in_pause.elevated + used_in_pause.idle + used_in_pause.scheduler_time,

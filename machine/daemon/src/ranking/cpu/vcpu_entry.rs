@@ -29,7 +29,7 @@ pub(crate) struct VcpuEntry {
     pub(crate) trusted: bool,
     /// Directory of the process in `/proc`; its owner is the current user of the process.
     pub(crate) process: Arc<OwnedFd>,
-    /// Usage of the quotas of the process's cgroups.
+    /// Usage of the CPU quotas that limit the process.
     pub(crate) quota_usage: QuotaUsage,
     /// Index of the vCPU's line in the process's local page.
     pub(crate) index: usize,
@@ -67,7 +67,7 @@ pub(crate) struct VcpuCounters {
 
 impl VcpuEntry {
     /// Reads the claim of the vCPU, limited by its ceiling. If the daemon elevates (`forced`), a
-    /// vCPU without threads counts as absent: it has no thread that could run.
+    /// vCPU without threads counts as absent, because it cannot run.
     pub(crate) fn read_claim(&self, forced: bool) -> (Contender, Claim) {
         let line = self.page.vcpu(self.index);
         let claim = line.map_or_else(Claim::default, |line| line.claim().within(self.ceiling));
@@ -82,8 +82,8 @@ impl VcpuEntry {
         (contender, claim)
     }
 
-    /// Counts a ring. Returns `false` if the ring exceeds the limit of this doorbell or of `all`:
-    /// the caller must then ignore the doorbell for `pause`.
+    /// Counts a ring. Returns `false` if the ring exceeds the limit of this doorbell or of `all`.
+    /// The caller must then ignore the doorbell for `pause`.
     pub(crate) fn count_ring(
         &mut self,
         now: Instant,

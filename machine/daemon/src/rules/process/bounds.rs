@@ -68,8 +68,8 @@ impl Process {
         }
         let overdrawn = self.quota_usage.is_overdrawn();
         let class = match self.class_state.class {
-            // A paused process stays paused even if its budget is exhausted: in SCHED_OTHER it
-            // would use most of the time that the pause leaves to other programs.
+            // A paused process stays paused even if its budget is exhausted, because in SCHED_OTHER
+            // it would use most of the time that the pause leaves to other programs.
             paused @ ProcessClass::Paused { until } if now < until => paused,
             _ if throttled || overdrawn => ProcessClass::Fair,
             _ => ProcessClass::Urgent,

@@ -1,7 +1,7 @@
 //! [`Period`]: accounts for the CPU time that a process has used in the current period.
 //!
-//! A process that exceeds its budget is *throttled*: it is ordinary until its usage matches its
-//! share of the time. Pure: the caller passes the time.
+//! A process that exceeds its budget is *throttled*, that is, ordinary until its usage matches its
+//! share of the time. Pure, because the caller passes the time.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ impl Period {
         }
     }
 
-    /// Returns the period of a child that is forked now: the usage of the parent is carried over.
+    /// Returns the period of a child that is forked now, which takes over the usage of the parent.
     pub(super) fn for_child(&self, total: Duration) -> Period {
         Period {
             parent_usage: self.usage(total),

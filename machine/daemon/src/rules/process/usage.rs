@@ -1,5 +1,5 @@
-//! Accounting of CPU time: of the whole process for its domain and its quotas, and of each thread
-//! for the rotation (`rotation.rs`).
+//! Accounting of CPU time. The CPU time of the whole process counts for its domain and its quotas,
+//! the CPU time of each thread for the rotation (`rotation.rs`).
 //!
 //! Reading the total of a process is one system call, which takes longer the more threads the
 //! process has.
@@ -12,8 +12,8 @@ use super::{Process, ProcessClass, Thread};
 use crate::rules::domain::{DOMAIN_PERIOD, Domains, RECENT_PERIODS};
 use crate::shared::Shared;
 
-/// CPU time in the last [`RECENT_PERIODS`] periods of its domain at which a thread counts as
-/// computing: a fiftieth of that time.
+/// CPU time from which a thread counts as computing, which is a fiftieth of the last
+/// [`RECENT_PERIODS`] periods of its domain.
 pub(super) const MIN_COMPUTING: Duration = Duration::from_millis(2);
 const _: () =
     assert!(MIN_COMPUTING.as_millis() * 50 == DOMAIN_PERIOD.as_millis() * RECENT_PERIODS as u128);
@@ -107,8 +107,8 @@ impl Process {
         self.quota_usage.charge(used, now);
     }
 
-    /// Counts the CPUs that the process occupies: the number of its threads that compute, up to
-    /// the number of CPUs that it may use. One system call for each thread.
+    /// Counts the CPUs that the process occupies. This is the number of its threads that compute,
+    /// up to the number of CPUs that the process may use. One system call for each thread.
     pub(super) fn count_cpus(&mut self, shared: &Shared) {
         let computes = |thread: &&Thread| {
             // A thread that has ended occupies no CPU.

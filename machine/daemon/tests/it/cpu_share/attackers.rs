@@ -1,4 +1,4 @@
-//! Registered child processes that try to evade the limits on their CPU time: they register again,
+//! Registered child processes that try to evade the limits on their CPU time. They register again,
 //! alternate, or change their threads, programs or priorities.
 
 use std::path::PathBuf;
@@ -217,8 +217,8 @@ pub(crate) fn dispatchers() {
     });
 }
 
-/// Registers, and spins until the deadline in every other period of 37 ms: in periods with an even
-/// number if `PHASE` is 0, and with an odd number if it is 1.
+/// Registers, and spins until the deadline in every other period of 37 ms. `PHASE` is 0 for periods
+/// with an even number, and 1 for periods with an odd number.
 pub(crate) fn alternating_spinner() {
     const PERIOD: u64 = 37_000_000;
     pin(number("CPU") as usize);

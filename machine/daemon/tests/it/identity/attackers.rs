@@ -13,9 +13,9 @@ use crate::child::{number, pin, setting, wait_for_parent};
 use crate::client::{Registration, connect, register, registration_outcome};
 use crate::process::{elevated_threads, monotonic};
 
-/// Executes `PROGRAM`, whose set-user-id bit may change the user: after connecting and before
-/// registering (`WHEN` is `before`), or after registering. Prints its pid, and the outcome of the
-/// registration.
+/// Executes `PROGRAM`, whose set-user-id bit may change the user. If `WHEN` is `before`, this
+/// happens after connecting and before registering, otherwise after registering. Prints the pid of
+/// the process that registers, and the outcome of the registration.
 pub(crate) fn user_changer() {
     let path = PathBuf::from(setting("SOCKET"));
     let connects_first = setting("WHEN") == "before";

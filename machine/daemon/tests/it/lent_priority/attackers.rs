@@ -1,4 +1,4 @@
-//! Children that lend their priority by a lock.
+//! Child processes that lend their priority to the holder of a lock.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};

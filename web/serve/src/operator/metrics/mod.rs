@@ -11,7 +11,7 @@ mod text;
 
 pub(crate) use text::render;
 
-/// Upper bounds of the buckets of request durations, in µs.
+/// Upper bounds of the buckets for request durations, in µs.
 const BOUNDS: [u64; 14] = [
     100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     5_000_000,
@@ -88,13 +88,13 @@ impl Metrics {
             .sum()
     }
 
-    /// Returns the number of requests of a level by bucket of their duration.
+    /// Returns the number of requests at a level, by bucket of their duration.
     fn buckets(&self, level: Level) -> [u64; BOUNDS.len() + 1] {
         let level = usize::from(level.get());
         std::array::from_fn(|bucket| self.sum(|vcpu| &vcpu.levels[level].buckets[bucket]))
     }
 
-    /// Returns the sum of the durations of a level, in µs.
+    /// Returns the sum of the durations of all requests at a level, in µs.
     fn micros(&self, level: Level) -> u64 {
         self.sum(|vcpu| &vcpu.levels[usize::from(level.get())].micros)
     }
