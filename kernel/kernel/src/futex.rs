@@ -6,14 +6,14 @@
 //!  wake: (the program has changed the word) lock of the bucket ─ dequeue, wake
 //! ```
 //!
-//! No wake is lost: the word is compared under the lock under which a waker looks for waiters, and
-//! the program changes the word before it calls the waker; so either the waiter sees the change, or
-//! the waker sees the waiter.
+//! No wake is lost. A waiter compares the word under the lock under which a waker looks for
+//! waiters, and the program changes the word before it calls the waker. So either the waiter sees
+//! the change, or the waker sees the waiter.
 //!
 //! An address is local to its process. Waiters are in one of [`BUCKETS`] lists by process and
 //! address, in the order of arrival, so a wake costs O(waiters of the bucket), which is O(1) while
-//! there are fewer waiters than buckets. Each waiter is the kernel coroutine of a call: calls in
-//! flight bound their number, and a call that is dropped removes its entry.
+//! there are fewer waiters than buckets. Each waiter is the kernel coroutine of a call, so the
+//! limit of calls in flight bounds the number of waiters; a call that is dropped removes its entry.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;

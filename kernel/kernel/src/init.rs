@@ -101,8 +101,8 @@ async fn run(program: &str, argument: &str) -> Result<isize, Error> {
     Ok(process::wait_for_end(&init).await)
 }
 
-/// Waits until the resources in use equal `before`, for at most ten seconds: the host may stop a
-/// hart for seconds. Returns false after a leak.
+/// Waits until the resources in use equal `before`, for at most ten seconds, because the host may
+/// stop a hart for seconds. Returns false after a leak.
 async fn wait_for_release(before: &InUse) -> bool {
     let mut now = InUse::now();
     for _ in 0..1000 {

@@ -9,9 +9,9 @@
 //! scheduler (`Host::changed`), those of threads from `switching.rs` and `run_queue.rs`, those of
 //! user coroutines from the page that the vDSO writes to.
 //!
-//! Costs a load while off. While on, a record takes the lock of its hart's ring, which other harts
-//! take only for changes of user coroutines; no memory is allocated. May be called anywhere,
-//! including in interrupt handlers.
+//! While tracing is off, a change costs a load. While it is on, a record takes the lock of its
+//! hart's ring, which other harts take only for changes of user coroutines; no memory is allocated.
+//! May be called anywhere, including in interrupt handlers.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;

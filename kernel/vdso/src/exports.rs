@@ -213,7 +213,7 @@ extern "C" fn upshift_need_preempt() -> u64 {
     u64::from(local && chaos::honours_preemption() || host::is_overtaken())
 }
 
-/// Polls the most urgent ready coroutine once, if there is one. Returns a [`Turn`].
+/// Polls the most urgent ready coroutine once, if there is one. Returns a [`PollOutcome`].
 #[unsafe(no_mangle)]
 extern "C" fn upshift_turn() -> u64 {
     let Some(server) = server() else {

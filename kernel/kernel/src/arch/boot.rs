@@ -180,7 +180,8 @@ fn prepare() {
 pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
     START_IDS[index].store(hart_id, SeqCst);
     let entry = PhysAddr::of_image(_start as *const () as usize);
-    // SAFETY: `_start` is the entry point for a new hart.
+    // SAFETY: `entry` is the physical address of `_start`, which expects the state in which the
+    // firmware starts a hart.
     unsafe { sbi::start_hart(hart_id, entry.get(), 0) }
 }
 

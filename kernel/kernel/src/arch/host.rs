@@ -1,7 +1,8 @@
 //! The kernel as a host of the scheduler.
 //!
-//! A hart serves one vCPU, whose index is the number of the hart. An interrupt handler serves none:
-//! its wakes use the inbox, because the interrupted code may hold the vCPU's lock.
+//! A hart serves one vCPU, whose index is the number of the hart. While a hart runs an interrupt
+//! handler, it serves none. The wakes of the handler therefore use the inbox, which needs no lock;
+//! the interrupted code may hold the vCPU's lock.
 
 use core::future::Future;
 use core::ptr::NonNull;

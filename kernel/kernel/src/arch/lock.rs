@@ -1,9 +1,9 @@
 //! [`IrqLock`], the only lock of the kernel, and [`Once`].
 //!
-//! Every lock masks interrupts while it is held. So a handler never meets a lock that the
-//! interrupted code holds, and there is only one kind of lock. Critical sections are short: they
-//! contain no system call, no `await`, and no fault on user memory. `main.rs` defines the order in
-//! which locks are taken.
+//! Every lock masks interrupts while it is held. So a handler never waits for a lock that the
+//! interrupted code holds, and one kind of lock suffices. Critical sections are short: they contain
+//! no system call, no `await`, and no fault on user memory. `main.rs` defines the order in which
+//! locks are taken.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -21,7 +21,7 @@ pub(crate) struct IrqLock<T> {
 }
 
 // SAFETY: the lock gives one hart at a time access to the data, and no handler of that hart
-// meanwhile; the data may therefore pass from hart to hart: `T: Send`.
+// meanwhile; the data may pass from hart to hart, because `T: Send`.
 unsafe impl<T: Send> Sync for IrqLock<T> {}
 
 impl<T> IrqLock<T> {

@@ -194,9 +194,9 @@ impl Disk {
             request,
             is_wanted: true,
         });
-        // The device is notified even if it requests no notification: between the write of the
-        // index and the read of that request the queue has no fence, so a device that has just gone
-        // to sleep would not be woken.
+        // The device is notified even if it requests no notification. The reason is that the queue
+        // has no fence between its write of the index and its read of the device's request, so a
+        // device that has just gone to sleep would not be woken.
         self.transport.notify(0);
         Ok(number)
     }
@@ -207,7 +207,7 @@ impl Disk {
         while let Some(token) = self.queue.peek_used() {
             let at = usize::from(token) % QUEUE;
             let Some(submitted) = self.submitted[at].take() else {
-                // The device reports a request as done that it does not have.
+                // The device reports a request as done although it has no such request.
                 break;
             };
             // SAFETY: the device has put the token into its used ring, so it no longer uses the

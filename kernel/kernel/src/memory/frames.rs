@@ -44,9 +44,9 @@ static BUDDY: IrqLock<Buddy> = IrqLock::new(Buddy {
 
 impl Buddy {
     fn links(&mut self, block: usize) -> &mut Links {
-        // SAFETY: called only for blocks that are in a list or about to be: page-aligned free
-        // memory in the direct map that only the allocator uses; the borrow of `self` excludes a
-        // second reference.
+        // SAFETY: called only for blocks that are in a list or about to be in one. Such a block is
+        // page-aligned free memory in the direct map that only the allocator uses; the borrow of
+        // `self` excludes a second reference.
         unsafe { &mut *(PhysAddr::new(block).direct() as *mut Links) }
     }
 

@@ -141,7 +141,7 @@ async fn check_connection(port: u16) -> Outcome {
     Ok(())
 }
 
-/// Sockets of several levels have frames to send, which leave in the order of the levels.
+/// If sockets of several levels have frames to send, the frames leave in the order of the levels.
 pub(crate) async fn more_urgent_socket_sends_first() -> Outcome {
     // Resolves the machine's own address.
     check_connection(PORT).await?;
@@ -331,7 +331,8 @@ fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The last segment arrives first, and some segments arrive twice.
+/// The reader gets the bytes in order, although the last segment arrives first and segments arrive
+/// twice.
 pub(crate) async fn segments_out_of_order_are_put_in_order() -> Outcome {
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;

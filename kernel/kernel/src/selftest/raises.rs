@@ -1,5 +1,5 @@
-//! Tests of raises: an event for a program makes one of its threads as urgent, whatever the state
-//! of the thread.
+//! Tests of raises: an event for a program makes one of the program's threads as urgent as the
+//! event, whatever the state of the thread.
 
 use alloc::format;
 use alloc::string::String;
@@ -117,8 +117,8 @@ pub(super) async fn completion_reaches_a_thread_that_drains() -> Outcome {
     .await
 }
 
-/// A completion raises a thread that is neither in the queue nor on a hart, but between the two: it
-/// enters the queue at this level.
+/// A completion raises a thread that is neither in the queue nor on a hart, but between the two:
+/// the thread enters the queue at the level of the completion.
 pub(super) async fn raise_reaches_a_thread_on_its_way_to_the_queue() -> Outcome {
     with_other_harts_busy(async {
         let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);

@@ -106,7 +106,7 @@ fn took_about(start: u64, limit: Duration) -> bool {
     (limit - 100_000..limit + 2_000_000).contains(&micros)
 }
 
-/// A slow peer that makes progress is not considered gone.
+/// A connection whose peer is slow, but makes progress, stays open.
 pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());
