@@ -16,7 +16,7 @@
 //!    same source runs in the kernel and under tests.
 //! 3. *Memory is bounded.* A volume keeps 8 bytes for each block of the disk that belongs to a
 //!    file, [`CACHE`] blocks, of which [`DIRTY`] may wait to be written, and a record for each of
-//!    [`FILES`] files. A step copies and sums at most one block.
+//!    [`FILES`] files. A step copies and checksums at most one block.
 //! 4. *The disk is not trusted.* The pointer to each block except the heads contains the block's
 //!    checksum, and every pointer is checked when the disk is mounted: a damaged disk is an error,
 //!    never a panic.

@@ -144,7 +144,7 @@ impl<T> JoinHandle<T> {
         self.cid
     }
 
-    /// Ends the coroutine: it is dropped instead of polled again.
+    /// Ends the coroutine, which is dropped instead of polled again.
     pub fn cancel(&self) {
         vdso::upshift_cancel(self.cid);
     }
@@ -176,7 +176,7 @@ pub fn current() -> Cid {
     vdso::upshift_current()
 }
 
-/// Wakes a coroutine: it will be polled once more. Returns false if the coroutine has ended.
+/// Wakes a coroutine, which will be polled once more. Returns false if the coroutine has ended.
 pub fn wake(cid: Cid) -> bool {
     vdso::upshift_wake(cid) != 0
 }
@@ -193,7 +193,7 @@ pub fn need_preempt() -> bool {
     vdso::upshift_need_preempt() != 0
 }
 
-/// Yields: the coroutine moves to the tail of its level.
+/// Yields to ready coroutines: the running coroutine moves to the tail of its level.
 pub fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |cx| {

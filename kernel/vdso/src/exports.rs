@@ -154,7 +154,7 @@ extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u
     })
 }
 
-/// Spawns a coroutine that stays on the calling thread. Returns 0 also if that thread serves no
+/// Spawns a coroutine that stays on the calling thread. Also returns 0 if that thread serves no
 /// vCPU.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_spawn_local(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
@@ -239,8 +239,9 @@ extern "C" fn upshift_turn() -> u64 {
     }
 }
 
-/// Announces that the calling thread is about to wait in the kernel. Returns 1 if it may: from then
-/// on each wake ends the wait, and `upshift_unpark` must follow. Returns 0 if there is work.
+/// Announces that the calling thread is about to wait in the kernel. Returns 1 if the thread may
+/// wait. From then on each wake ends the wait, and `upshift_unpark` must follow. Returns 0 if there
+/// is work.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_prepare_park() -> u64 {
     let ready = server().is_none_or(|server| server.executor.prepare_park());
@@ -279,7 +280,7 @@ extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
         return before;
     };
     let id = CoroutineId::from_u64(id);
-    // An existing loan can only become more urgent: to lend a less urgent level, begin a new one.
+    // An existing loan can only become more urgent. To lend a less urgent level, begin a new loan.
     if level > before || before == NO_LEVEL {
         if before != NO_LEVEL {
             end_loan(domain, id);

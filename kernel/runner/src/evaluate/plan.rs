@@ -30,9 +30,9 @@ const PLAIN: Load = Load {
 
 /// Duration of the measurement at saturation, in milliseconds of the machine.
 pub(crate) const SATURATED: u32 = 1_000;
-/// Orders of the published matrices, each with the clock for a period of 100 ms: with it a hart can
-/// answer the requests of about 50 to 80 connections. With half the period an instruction takes
-/// half the time.
+/// Orders of the published matrices, each with the clock for a period of 100 ms. With this clock a
+/// hart can answer the requests of about 50 to 80 connections. With half the period an instruction
+/// takes half the time.
 pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
 pub(crate) const PERIODS: [u32; 2] = [100, 50];
 const SATURATING: [u32; 10] = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128];

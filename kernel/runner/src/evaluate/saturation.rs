@@ -291,7 +291,8 @@ fn scaling(points: &[Point], spinning: &str) -> String {
     }
 }
 
-/// Share of answered requests that counts as all: a few are in progress when the time ends.
+/// Share of answered requests that counts as all, because a few requests are in progress when the
+/// time ends.
 const ANSWERED_SHARE: f64 = 0.95;
 
 /// Returns a table with the knee, the maximum and the end of the throughput over connections, on

@@ -1,7 +1,7 @@
-//! A peer of the machine: a client of its echo server, through a forwarded TCP or UDP port of
-//! 127.0.0.1. A few of its connections violate the protocol on purpose. `frames` is a peer on a
-//! network that connects only the machine and this process, `matrix` is a client of the matrix
-//! server.
+//! A peer of the machine, which is the other end of its connections: a client of its echo server,
+//! through a forwarded TCP or UDP port of 127.0.0.1. A few of its connections violate the protocol
+//! on purpose. `frames` is a peer on a network that connects only the machine and this process,
+//! `matrix` is a client of the matrix server.
 
 mod frames;
 mod matrix;

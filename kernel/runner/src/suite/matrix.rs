@@ -349,7 +349,7 @@ fn answers_all(outcome: &Outcome) -> Result<(), String> {
 /// Returns runs of the evaluation's server, with clients on the host that compare every reply.
 fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
     const MODELS: [(&str, u32); 3] = [("coroutines", 1), ("threads", 2), ("coroutines", 2)];
-    // All ports come from one range: separate ranges could overlap.
+    // All ports come from one range, because separate ranges could overlap.
     let first = peer::free_ports(CONNECTIONS * MODELS.len() as u16)?;
     let mut next = first;
     let runs = MODELS.map(|(model, smp)| {
@@ -402,8 +402,8 @@ fn latency_matches_cost(outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// Returns a run of four rings on 4 harts, in instructions of all harts: a surplus vCPU must cost
-/// little.
+/// Returns a run of four rings on 4 harts, measured in instructions of all harts. A surplus vCPU
+/// must cost little.
 fn rings_of_pipes() -> Run {
     let mut run = run_of("icount smp 4 rings".to_owned(), 4, "init=rings with=exact");
     run.machine.icount = true;

@@ -111,7 +111,8 @@ async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     Ok(())
 }
 
-/// Programs claim endless critical sections, at their own level and at all levels.
+/// Programs claim endless critical sections, at their own level and at all levels. Other programs
+/// must get the hart nevertheless.
 async fn endless_critical_section_does_not_keep_the_hart() -> Outcome {
     let mut children = Vec::new();
     for _ in 0..8 {
@@ -170,8 +171,8 @@ async fn results_of_threads_are_never_errors() -> Outcome {
     Ok(())
 }
 
-/// Two threads wait for a child. A third forks, so the child's slot is reserved for another process
-/// when the second waiter frees the slot; a process that starts then does not get the slot.
+/// Two threads wait for a child. A third forks, so the child's slot is already reserved for another
+/// process when the second waiter frees the slot. A process that starts then must not get the slot.
 async fn second_waiter_leaves_a_reserved_slot() -> Outcome {
     static FORKS: AtomicBool = AtomicBool::new(false);
     static STARTED: AtomicUsize = AtomicUsize::new(0);
@@ -221,8 +222,8 @@ async fn second_waiter_leaves_a_reserved_slot() -> Outcome {
     Ok(())
 }
 
-/// The calls of a killed process end at the level of the caller of `kill`: the process's own level
-/// might never run.
+/// The calls of a killed process end at the level of the caller of `kill`, because work at the
+/// process's own level might never run.
 async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
     static IS_KILLED: AtomicBool = AtomicBool::new(false);
     let pipe = pipe().map_err(message)?;

@@ -87,10 +87,11 @@ pub(crate) async fn card_interrupts_only_when_needed() -> Outcome {
     Ok(())
 }
 
-/// A polled card interrupts no more often than a card that may always interrupt, or than the limit
-/// of the test allows. With the event index, the card that may always interrupt does so hardly more
-/// often, because the index names the next frame. The host decides how many replies an interrupt
-/// reports, 16 or more, so either flood may have the maximum number of interrupts.
+/// A polled card interrupts at most once for [`FRAMES_PER_INTERRUPT`] frames, or at most as often
+/// as a card that may always interrupt. With the event index, the card that may always interrupt
+/// does so hardly more often, because the index names the next frame. The host decides how many
+/// replies an interrupt reports, 16 or more, so either flood may have the maximum number of
+/// interrupts.
 pub(crate) async fn polled_card_interrupts_less() -> Outcome {
     NET.get().lock().link.is_never_polled = true;
     let without = ask(2_000, 16).await;

@@ -52,7 +52,7 @@ pub(crate) async fn datagrams_have_their_source_address() -> Outcome {
     Ok(())
 }
 
-/// The sender exceeds the buffer of the receiver: a part of the datagrams arrive, in order and
+/// If a sender exceeds the buffer of the receiver, a part of the datagrams arrive, in order and
 /// whole.
 pub(crate) async fn datagrams_are_whole_or_lost() -> Outcome {
     let (receiver, sender) = (datagrams(3001), datagrams(0));
