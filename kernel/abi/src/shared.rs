@@ -55,7 +55,7 @@ pub enum PollOutcome {
     /// A coroutine was polled.
     Polled = 1,
     /// A coroutine was polled, and work that is more urgent than all work of this thread waits for
-    /// a hart: the thread should yield its hart.
+    /// a hart, so the thread should yield its hart.
     Overtaken = 2,
 }
 

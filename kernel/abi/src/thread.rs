@@ -2,7 +2,7 @@
 //! the page [`THREADS`](crate::layout::THREADS).
 //!
 //! The kernel starts a thread with the address of its line in `tp`, by which the thread knows its
-//! index. The kernel does not trust the words: a wrong word harms only the process. Only the
+//! index. The kernel does not trust the words, so a wrong word harms only the process. Only the
 //! program uses [`SERVER`] and [`IN_INTERRUPT`].
 //!
 //! *Grace:* while [`CRITICAL`] is not 0 the thread holds a lock for which other threads of its

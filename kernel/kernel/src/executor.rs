@@ -1,7 +1,7 @@
 //! The kernel's domain of coroutines, and the loop of each hart.
 //!
 //! Each hart serves one vCPU of `upshift-core`; there are no kernel threads. The loop never finds
-//! its queues empty, because the *switching coroutine* of the hart is always ready: its poll runs
+//! its queues empty, because the *switching coroutine* of the hart is always ready. Its poll runs
 //! user programs, or waits for an interrupt.
 //!
 //! Levels 0 to 62 are for work. A switching coroutine without a program to run has level 63.
@@ -62,7 +62,7 @@ pub(crate) fn init(harts: usize) {
     DOMAIN.set(domain);
 }
 
-/// Removes the vCPU of hart `index`, which will never serve it: other vCPUs take its coroutines.
+/// Removes the vCPU of hart `index`, which will never serve it. Other vCPUs take its coroutines.
 pub(crate) fn remove_vcpu(index: usize) {
     let executor = EXECUTORS[index].lock().take();
     drop(executor);
@@ -185,8 +185,8 @@ pub(crate) fn interrupt_overtaken() {
     let waiting = domain().bitmap();
     let mut least = (waiting.trailing_zeros(), None);
     for index in (0..MAX_HARTS).filter(|index| in_user >> index & 1 != 0) {
-        // Use the level of the thread: the switching coroutine stays raised for threads that other
-        // harts have taken meanwhile.
+        // Use the level of the thread, because the switching coroutine stays raised for threads
+        // that other harts have taken meanwhile.
         if let Some(level) = run_queue::running_level(index)
             && u32::from(level.get()) > least.0
         {

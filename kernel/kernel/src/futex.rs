@@ -47,7 +47,7 @@ static WAITING: [IrqLock<VecDeque<Waiter>>; BUCKETS] =
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 fn bucket(process: usize, address: usize) -> &'static IrqLock<VecDeque<Waiter>> {
-    // Fibonacci hashing: neighbouring words go to different buckets.
+    // Fibonacci hashing puts neighbouring words into different buckets.
     let key = (process as u64) << 40 ^ (address as u64 >> 2);
     let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
     &WAITING[hash as usize]

@@ -126,7 +126,7 @@ pub(crate) fn in_user() -> u64 {
     IN_USER.load(SeqCst)
 }
 
-/// Sends an IPI: the hart wakes from `wfi`, or enters the kernel.
+/// Sends an IPI, which makes the hart wake from `wfi` or enter the kernel.
 pub(crate) fn interrupt(index: usize) {
     sbi::send_ipi(HARTS[index].id.load(Relaxed));
 }

@@ -283,7 +283,7 @@ pub(crate) fn remove(process: &Process, slot: u16) -> Option<Box<Thread>> {
 pub(crate) enum Next {
     /// Run this thread, and then call [`clear_running`].
     Run(Box<Thread>),
-    /// The switching coroutine has become less urgent: yield to other kernel coroutines.
+    /// The switching coroutine has become less urgent, so yield to other kernel coroutines.
     Yield,
     /// Wait for an interrupt, with interrupts masked until then.
     Idle,

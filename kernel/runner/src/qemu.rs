@@ -181,8 +181,8 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
     }
     if takes_turns || machine.icount && disk.is_some() {
         // Without a timer QEMU would not serve the disk while the hart waits for it. The timer of
-        // this object fires periodically and has no effect: its network has no packets and no
-        // device.
+        // this object fires periodically and has no effect, because its network has no packets and
+        // no device.
         let micros = (MAX_TURN << machine.shift).div_ceil(1_000);
         let filter = format!("filter-buffer,id=turns,netdev=none,interval={micros}");
         command.args(["-netdev", "hubport,id=none,hubid=0", "-object", &filter]);

@@ -1,8 +1,8 @@
 //! Coroutines of a program: the API of the SharedScheduler papers, on the scheduler in the vDSO.
 //!
 //! A coroutine is a box with its future; the scheduler knows its address and the functions that
-//! poll and drop it. A waker is the id of its coroutine: cloning and dropping a waker cost nothing,
-//! and a wake of a dead coroutine has no effect.
+//! poll and drop it. A waker is the id of its coroutine. So cloning and dropping a waker cost
+//! nothing, and a wake of a dead coroutine has no effect.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -83,7 +83,7 @@ where
 /// `Send`.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`]; also if the thread serves no vCPU.
+/// [`Error::OutOfMemory`], which is also the error if the thread serves no vCPU.
 pub fn spawn_local<F>(future: F, level: Option<u8>) -> Result<JoinHandle<F::Output>, Error>
 where
     F: Future + 'static,

@@ -80,8 +80,8 @@ extern "C" fn upshift_release() -> u64 {
     server.executor.retire();
     let server = core::ptr::from_ref(server).cast_mut();
     host::stop_serving();
-    // SAFETY: `serve` has boxed the server, and no reference is left: the line of the thread no
-    // longer contains the address of the server, and other threads know only the vCPU.
+    // SAFETY: `serve` has boxed the server, and no reference is left, because the line of the
+    // thread no longer contains the address of the server, and other threads know only the vCPU.
     drop(unsafe { Box::from_raw(server) });
     1
 }
@@ -191,7 +191,7 @@ extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
     u64::from(is_set)
 }
 
-/// Cancels a coroutine: its task is discarded instead of polled. Returns 1 if it was alive.
+/// Cancels a coroutine, whose task is discarded instead of polled. Returns 1 if it was alive.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_cancel(id: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
@@ -257,9 +257,9 @@ extern "C" fn upshift_unpark() -> u64 {
     0
 }
 
-/// Announces that the running coroutine waits for work that must have its level: while it is
-/// blocked, it is polled whenever its level changes. Returns the level, or `NO_LEVEL` if no
-/// coroutine runs.
+/// Announces that the running coroutine waits for work that must have the coroutine's level. While
+/// the coroutine is blocked, it is polled whenever its level changes. Returns the level, or
+/// `NO_LEVEL` if no coroutine runs.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_waits() -> u64 {
     record_wait()

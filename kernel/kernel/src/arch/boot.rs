@@ -11,9 +11,9 @@
 //!             own stack, tp = number of the hart, main.rs
 //! ```
 //!
-//! All harts enter at `_start`, and ignore their argument: OpenSBI 1.1 marks a hart as startable
-//! before it stores the address and the argument, so a hart that looks in between starts with the
-//! values of the boot hart.
+//! All harts enter at `_start` and ignore their argument. The reason is that OpenSBI 1.1 marks a
+//! hart as startable before it stores the address and the argument, so a hart that reads them in
+//! between starts with the values of the boot hart.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};

@@ -98,7 +98,7 @@ pub(crate) fn enable_sources() {
     unsafe { asm!("csrs sie, {}", in(reg) sources, options(nostack)) };
 }
 
-/// Switches floating point off in the kernel: a floating-point instruction traps instead of
+/// Switches floating point off in the kernel, so that a floating-point instruction traps instead of
 /// changing the registers of a user program.
 pub(crate) fn floating_point_off() {
     // SAFETY: the kernel has no floating-point state that could be lost.

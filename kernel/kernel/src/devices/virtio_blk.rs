@@ -174,8 +174,8 @@ impl Disk {
         memory.header[HEADER] = !OK;
         let (header, status) = memory.header.split_at_mut(HEADER);
         let status = &mut status[..1];
-        // SAFETY: the memory belongs to the device until `reap` finds its token in the used ring:
-        // it is lent below, and freed only if `add` fails.
+        // SAFETY: the memory belongs to the device until `reap` finds its token in the used ring,
+        // because the memory is lent below, and freed only if `add` fails.
         let token = unsafe {
             match request {
                 Request::Read(_) => self.queue.add(&[header], &mut [&mut memory.block, status]),
@@ -252,7 +252,7 @@ impl Disk {
         self.done.get_mut(number)?.take()
     }
 
-    /// Abandons a request: its memory is freed once the device has finished it.
+    /// Abandons a request, whose memory is freed once the device has finished the request.
     pub(crate) fn abandon(&mut self, number: usize) {
         if let Some((memory, _)) = self.take_finished(number) {
             return self.give_back(memory);

@@ -40,7 +40,7 @@ impl Stack {
                 let is_half_open = socket.state() == tcp::State::SynReceived;
                 if socket.state() == tcp::State::Closed {
                     // The connection was reset, or dropped in favour of another. The call cannot
-                    // fail: the port is not 0.
+                    // fail, because the port is not 0.
                     let _ = socket.listen(port);
                 }
                 socket.set_timeout(is_half_open.then_some(SILENCE_TIMEOUT));

@@ -78,8 +78,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const ACK_DELAY: Duration = Duration::from_millis(40);
 /// Time after which a peer that acknowledges nothing is considered gone, even if it sends frames.
 const STALL_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time after which a connection without an owner is reset, even if its peer sends frames: a peer
-/// whose window stays 0 would keep the connection for ever.
+/// Time after which a connection without an owner is reset, even if its peer sends frames, because
+/// a peer whose window stays 0 would keep the connection for ever.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which a failed send is repeated although there was space.
 const RETRY_DELAY: Duration = Duration::from_millis(1);

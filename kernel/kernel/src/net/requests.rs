@@ -74,7 +74,8 @@ impl Requests {
         self.coroutine.wake();
     }
 
-    /// Adds the level of a call that waits for a socket: frames of the socket get this level.
+    /// Adds the level of a call that waits for a socket, so that frames of the socket get this
+    /// level.
     pub(super) fn add_level(&mut self, index: Index, level: Level) {
         self.add(index, level);
     }

@@ -64,9 +64,9 @@ async fn wait(micros: u64) {
     sleep_until(clock::now() + clock::from_micros(micros)).await;
 }
 
-/// Interval at which closed connections are polled, at most [`MAX_POLLS`] times: a silent
-/// connection is reset after [`SILENCE_TIMEOUT`]. Polls are counted instead of timed, because a
-/// host may stop the machine for longer.
+/// Interval at which closed connections are polled, at most [`MAX_POLLS`] times, because a silent
+/// connection is reset only after [`SILENCE_TIMEOUT`]. Polls are counted instead of timed, because
+/// a host may stop the machine for longer.
 const POLL_MICROS: u64 = 20_000;
 const MAX_POLLS: u64 = 6 * SILENCE_TIMEOUT.total_micros() / POLL_MICROS;
 

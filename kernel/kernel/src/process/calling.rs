@@ -159,7 +159,8 @@ impl Process {
     }
 
     /// Raises a thread of the process for an event of level `level`, while none of its threads runs
-    /// in user mode or is parked: a ready thread, or the next that becomes ready, gets this level.
+    /// in user mode or is parked. A ready thread, or the next thread that becomes ready, gets this
+    /// level.
     pub(crate) fn raise(&self, level: Level) {
         let threads = self.threads.lock();
         run_queue::raise(self, threads.queue_slots(), level);

@@ -89,8 +89,9 @@ impl Thread {
         }
     }
 
-    /// Returns whether the program has handled the reason of the raise: no interrupt is pending,
-    /// none is in its handler, and the program is not draining its ring.
+    /// Returns whether the program has handled the event for which the thread was raised, which is
+    /// so if no interrupt is pending, the thread is in no handler, and the program is not draining
+    /// its ring.
     fn has_handled_raise(&self, space: &AddressSpace) -> bool {
         self.interrupted.is_none()
             && !self.process.has_interrupt()

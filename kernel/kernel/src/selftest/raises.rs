@@ -64,8 +64,8 @@ fn ready() -> u32 {
     run_queue::ready().trailing_zeros()
 }
 
-/// A thread that is about to leave its hart for more urgent work counts as running: a completion at
-/// this moment raises the thread in the queue.
+/// A thread that is about to leave its hart for more urgent work counts as running, so a completion
+/// at this moment raises the thread in the queue.
 pub(super) async fn completion_reaches_a_thread_that_leaves_its_hart() -> Outcome {
     with_other_harts_busy(async {
         let process = program_that_waits()?;
@@ -117,8 +117,8 @@ pub(super) async fn completion_reaches_a_thread_that_drains() -> Outcome {
     .await
 }
 
-/// A completion raises a thread that is neither in the queue nor on a hart, but between the two:
-/// the thread enters the queue at the level of the completion.
+/// A completion raises a thread that is neither in the queue nor on a hart, but between the two.
+/// The thread must enter the queue at the level of the completion.
 pub(super) async fn raise_reaches_a_thread_on_its_way_to_the_queue() -> Outcome {
     with_other_harts_busy(async {
         let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);

@@ -59,8 +59,8 @@ pub fn has_completions() -> bool {
     word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst)
 }
 
-/// Calls `f` while the kernel treats this program as draining: no completion interrupts it.
-/// Completions that arrive meanwhile are taken out afterwards. `f` should be short.
+/// Calls `f` while the kernel treats this program as draining, so that no completion interrupts the
+/// program. Completions that arrive meanwhile are taken out afterwards. `f` should be short.
 pub fn without_interrupts<R>(f: impl FnOnce() -> R) -> R {
     while word(DRAINING)
         .compare_exchange(0, 1, SeqCst, SeqCst)

@@ -117,7 +117,7 @@ fn float(seed: u64) -> isize {
             steps += 1;
         }
     }
-    // Exact: both are integers below 2⁵³.
+    // The comparison is exact, because both are integers below 2⁵³.
     isize::from(sum != step * steps as f64)
 }
 
@@ -261,7 +261,7 @@ fn forge_ring(head: usize) -> isize {
             Err(error) => break error,
         }
     };
-    // The forged indices must not raise the limit of calls in flight: the last call is refused.
+    // The forged indices must not raise the limit of calls in flight, so the last call is refused.
     isize::from(error != Error::TooMany || accepted > 5_000)
 }
 

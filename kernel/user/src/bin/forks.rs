@@ -92,7 +92,8 @@ async fn child_continues_in_the_same_coroutine() -> Outcome {
     let cid = current();
     match fork().map_err(message)? {
         Fork::Child => {
-            // The scheduler works: another coroutine runs, and this coroutine resumes.
+            // The scheduler works in the child if another coroutine runs and this coroutine
+            // resumes.
             let other = spawn_local(async { 40 }, None);
             yield_now().await;
             let sum = match other {

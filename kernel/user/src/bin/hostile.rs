@@ -95,8 +95,8 @@ async fn wrong_handler_address_ends_its_process() -> Outcome {
     Ok(())
 }
 
-/// A forged number of read completions affects no other process: calls in flight are limited, and
-/// the program can be killed.
+/// A forged number of read completions affects no other process. Calls in flight are still limited,
+/// and the program can be killed.
 async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     for head in [
         "0",

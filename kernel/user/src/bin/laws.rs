@@ -94,7 +94,7 @@ struct Turn {
 
 impl Turn {
     /// Returns the spans in which the thread did not run, although it was ready. Where harts take
-    /// turns, the other harts run in between for that long: such gaps count as running.
+    /// turns, the other harts run in between for that long, so such gaps count as running.
     fn waited(&self) -> Vec<Span> {
         let ends = core::iter::once(self.ready).chain(self.ran.iter().map(|ran| ran.1));
         let begins = self.ran.iter().map(|ran| ran.0);

@@ -157,7 +157,7 @@ pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
 pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     let pipe = new_pipe()?;
     let child = os_user::spawn("child", b"endless", &[], 62).map_err(message)?;
-    // The pipe is full: the next write waits.
+    // The pipe is full, so the next write waits.
     write!(pipe.writer, &[0; 512]).map_err(message)?;
     let never = now() + 1_000 * ticks_per_second();
     let start = now();

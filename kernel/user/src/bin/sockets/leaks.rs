@@ -60,7 +60,8 @@ pub(crate) fn count_sockets() -> Result<usize, String> {
     Ok(count)
 }
 
-/// Waits until as many sockets are available as before: closed connections linger for a moment.
+/// Waits until as many sockets are available as before, because closed connections linger for a
+/// moment.
 pub(crate) async fn sockets_come_back(before: usize) -> Outcome {
     for _ in 0..70 {
         if count_sockets()? == before {
