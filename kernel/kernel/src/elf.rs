@@ -1,6 +1,6 @@
 //! Parser for ELF files: the segments to load, and the entry point.
 //!
-//! The parser accepts any bytes: the result is either an error, or segments whose file part is
+//! The parser is safe for any bytes: the result is either an error, or segments whose file part is
 //! within the file and whose memory part does not wrap.
 
 use os_abi::Error;

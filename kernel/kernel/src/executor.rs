@@ -174,8 +174,8 @@ pub(crate) fn has_more_urgent(level: Level) -> bool {
 ///
 /// No wake is missed. A hart sets its bit before it checks the queues for the last time
 /// (`switching.rs`), and the waking hart fills the queue before it reads the bits. These accesses
-/// are sequentially consistent, so the hart finds the coroutine or the waking hart sees the bit.
-/// Costs a load if no hart is in user mode, else O(harts).
+/// are sequentially consistent, so either the hart finds the coroutine, or the waking hart sees the
+/// bit. Costs a load if no hart is in user mode, else O(harts).
 pub(crate) fn interrupt_overtaken() {
     fence(SeqCst);
     let in_user = hart::in_user();

@@ -79,10 +79,10 @@ fn poll_switching() {
 
 /// Waits until an interrupt is pending, unless there is work.
 ///
-/// No wake is lost. With interrupts masked, the hart marks itself as idle in the run queue and
-/// announces to the scheduler that it is parked; the scheduler then checks its queues once more.
-/// From then on each wake sends an IPI, and `wfi` ends at once if an interrupt is pending, even if
-/// the interrupt is masked.
+/// No wake is lost. With interrupts masked, the hart has marked itself as idle in the run queue,
+/// and announces to the scheduler that it is parked; the scheduler then checks its queues once
+/// more. From then on each wake sends an IPI, and `wfi` ends at once if an interrupt is pending,
+/// even if the interrupt is masked.
 fn idle(vcpu: &Vcpu<KernelHost>) {
     // Unloads the space, so that ended processes can be freed.
     space::unload();
@@ -199,7 +199,7 @@ impl ThreadRunner<'_> {
             run_queue::push_front
         } else {
             if thread.grace != 0 {
-                // The more urgent coroutine is no longer ready.
+                // The work for which the thread should have left is no longer ready.
                 thread.end_grace(space);
                 self.set_quantum_end(thread.quantum_end);
             }

@@ -6,8 +6,8 @@
 //! So that the copy is consistent, the other threads are *held* meanwhile, which means that none
 //! runs in user mode and none is inside a critical section (`os_abi::thread`). So no operation on
 //! the scheduler's data or on the heap is incomplete. A thread inside a critical section continues
-//! until it has left it; if it does not leave in time, `fork` fails. Any other unfinished work of a
-//! thread, such as a poll, is never finished in the child.
+//! until it has left the section; if it does not leave in time, `fork` fails. Any other unfinished
+//! work of a thread, such as a poll, is never finished in the child.
 //!
 //! *Exec* creates another process with the same [`Identity`](super::Identity) and the files of the
 //! old process, which ends without a status.

@@ -11,9 +11,9 @@
 //! The effective level of a thread is its own, set by its program, or the most urgent level that is
 //! lent to it. Loans are recomputed from the waiting calls whenever a call begins or stops waiting,
 //! or changes its level. So a loan ends with its wait, for whatever reason the wait ends, and no
-//! thread stays raised. A *line* is the index of a thread in its process (`threads.rs`). A loan is
-//! passed on immediately along chains of waiting threads, and in a cycle until no level changes any
-//! more.
+//! thread stays raised. A loan is passed on immediately along chains of waiting threads, and in a
+//! cycle until no level changes any more. A *line* is the index of a thread in its process
+//! (`threads.rs`).
 //!
 //! *Locks.* The word of a lock is 0 or the number of the thread that holds it, and [`CONTENDED`] if
 //! other threads wait. The holder passes the lock to the most urgent waiter, and among equally

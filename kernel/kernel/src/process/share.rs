@@ -35,8 +35,7 @@ use crate::memory::{self, PAGE, heap};
 use crate::waiters::{Awaited, Waiters, wait_until};
 use crate::{executor, net, settings};
 
-/// Maximum depth of nested shares, because after this number of halvings the limit of processes is
-/// 0.
+/// Maximum depth of nested shares. After this number of halvings the limit of processes is 0.
 const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
 
 /// A limited resource.

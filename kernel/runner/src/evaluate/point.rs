@@ -37,8 +37,8 @@ impl Load {
         self.model >= 2
     }
 
-    /// Returns the milliseconds of the simulated clock per millisecond of this machine, because the
-    /// clock counts the instructions of all harts, which take turns.
+    /// Returns the milliseconds of the simulated clock per millisecond of this machine. They differ
+    /// because the clock counts the instructions of all harts, which take turns.
     pub(crate) fn stretch(&self) -> u32 {
         self.harts
     }

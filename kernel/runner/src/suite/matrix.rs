@@ -8,7 +8,7 @@ use crate::qemu::{Network, Outcome};
 use crate::trace::{self, Kind};
 use crate::{build, elf_patch, peer, record, sequence};
 
-/// Returns a run of the programs that make arbitrary calls, with these seeds.
+/// Returns a run of the programs that make arbitrary calls, with the seeds from `first` on.
 pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
     let last = first + FUZZ_SEEDS_PER_MACHINE - 1;
     let icounted = if icount { " icount" } else { "" };
@@ -99,7 +99,8 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
 /// Name of the machine without bit manipulation.
 pub(super) const RV64GC: &str = "rv64gc, smp 2";
 
-/// Returns a run of kernel and programs for RV64GC, on a processor without extensions.
+/// Returns a run of the tests of programs, built for RV64GC, on a processor without bit
+/// manipulation.
 pub(super) fn rv64gc() -> Result<Run, String> {
     let mut run = run_of(RV64GC.to_owned(), 2, "init=tests");
     run.image = Some(build::image_for(Isa::Rv64gc)?);
@@ -183,7 +184,7 @@ fn wire(smp: u32) -> Result<Run, String> {
     Ok(run)
 }
 
-/// Checks that no segment was retransmitted that cannot have been lost.
+/// Checks that no segment that cannot have been lost was retransmitted.
 fn has_no_retransmission(outcome: &Outcome) -> Result<(), String> {
     let record = outcome.record.as_deref().unwrap_or_default();
     match record::check(record)? {

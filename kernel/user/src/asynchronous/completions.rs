@@ -109,8 +109,8 @@ pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     }
 }
 
-/// Ends the calls in flight in a child, after `fork`, with an error, because they belong to the
-/// parent.
+/// Ends the calls that were in flight at a `fork` with an error in the child, because they belong
+/// to the parent.
 pub(crate) fn fail_inherited_calls() {
     operations::complete_all(Error::NotInherited.code(), |cid| {
         vdso::upshift_wake(cid);
