@@ -94,7 +94,7 @@ pub fn line(word: usize) -> &'static AtomicU64 {
     unsafe { &*line_start().add(word) }
 }
 
-/// Returns a word of the line of a thread of the process.
+/// Returns a word of the line that thread `index` of the process has.
 #[inline]
 #[must_use]
 pub fn line_of(index: usize, word_of_line: usize) -> &'static AtomicU64 {

@@ -87,7 +87,7 @@ impl<T> Deref for SpinGuard<'_, T> {
 
 impl<T> DerefMut for SpinGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard holds the lock, and is borrowed mutably.
+        // SAFETY: the guard holds the lock and is borrowed mutably, so this is the only reference.
         unsafe { &mut *self.lock.data.get() }
     }
 }

@@ -124,7 +124,7 @@ impl<T> Deref for MutexGuard<'_, T> {
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard holds the lock, and is borrowed mutably.
+        // SAFETY: the guard holds the lock and is borrowed mutably, so this is the only reference.
         unsafe { &mut *self.mutex.data.get() }
     }
 }

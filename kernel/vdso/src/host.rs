@@ -25,8 +25,9 @@ const SLEEP_AFTER: u32 = 100;
 /// Duration of a sleep, in ticks.
 const SLEEP: u64 = 1_000;
 
-// SAFETY: the server in a thread's line owns the thread's executor until the thread retires it. In
-// the handler of a user interrupt, which may have stopped the thread anywhere, `current` returns
+// SAFETY: `current` returns only the vCPU that the calling thread serves, and only while it exists,
+// because the server in the thread's line owns the thread's executor until the thread retires it.
+// In the handler of a user interrupt, which may have stopped the thread anywhere, `current` returns
 // `None`.
 unsafe impl Host for VdsoHost {
     #[inline]

@@ -19,9 +19,9 @@ use crate::{hart, trace};
 /// The host: a unit type, because the state is in statics.
 pub(crate) struct KernelHost;
 
-// SAFETY: `current` names the vCPU whose executor the hart's loop holds (it is set when the hart
-// takes the executor, and the loop never ends), and only to that hart. In a handler, which may
-// interrupt the loop at any point, `current` returns `None`.
+// SAFETY: `current` returns only the vCPU that the calling hart serves. This vCPU exists, because
+// the hart's loop holds its executor (it is set when the hart takes the executor, and the loop
+// never ends). In a handler, which may interrupt the loop at any point, `current` returns `None`.
 unsafe impl Host for KernelHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {

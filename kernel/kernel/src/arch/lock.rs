@@ -68,7 +68,7 @@ impl<T> Deref for IrqGuard<'_, T> {
 
 impl<T> DerefMut for IrqGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard holds the lock, and is borrowed mutably.
+        // SAFETY: the guard holds the lock and is borrowed mutably, so this is the only reference.
         unsafe { &mut *self.lock.data.get() }
     }
 }
@@ -91,8 +91,8 @@ pub(crate) struct Once<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: only the hart that changed `EMPTY` to `BUSY` writes the value, and it is read only after
-// `FULL`.
+// SAFETY: only the hart that changed `EMPTY` to `BUSY` writes the value, and the value is read only
+// after the state has become `FULL`.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
 
 impl<T> Drop for Once<T> {

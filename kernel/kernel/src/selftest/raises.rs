@@ -71,7 +71,7 @@ pub(super) async fn completion_reaches_a_thread_that_leaves_its_hart() -> Outcom
         let process = program_that_waits()?;
         let interrupts = csr::interrupts_off();
         let index = hart_index();
-        // An earlier test may have raised the hart, which then yields once.
+        // An earlier test may have raised the hart's switching coroutine, which then yields once.
         let thread = [(); 2]
             .into_iter()
             .find_map(|()| match run_queue::take(index) {

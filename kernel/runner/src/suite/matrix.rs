@@ -308,9 +308,9 @@ fn on_kernel_threads(image: &Image, run: Run) -> Run {
     }
 }
 
-/// Number of connections of the open loop, and of the clients on the host.
+/// Number of connections in the open loop, and of clients on the host.
 const CONNECTIONS: u16 = 8;
-/// Number of requests of each connection of the open loop.
+/// Number of requests on each connection in the open loop.
 const TURNS: u16 = 2;
 
 /// Returns a run of the evaluation's server, with a request every 20 ms on each connection.

@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// several harts. It is long because QEMU then has one thread, and the host may be busy.
 const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
 
-/// Longest time of five vCPUs on 4 harts, in thousandths of the time of four.
+/// Longest time that five vCPUs may take on 4 harts, in thousandths of the time of four vCPUs.
 const MAX_RATIO_OF_FIVE: u32 = 1_200;
 
 /// Default number of seeds of chaos; a soak begins with the next seed.

@@ -266,8 +266,8 @@ async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
 }
 
 /// Three fuzzers of different levels run at a time, until they end or are killed. Each has an
-/// eighth of the share of this process, which uses the whole share again when it has waited for all
-/// of them.
+/// eighth of this process's share. After this process has waited for all fuzzers, it can use its
+/// whole share again.
 async fn arbitrary_calls_harm_no_other_process() -> Outcome {
     for seed in seeds() {
         let mut fuzzers = Vec::new();

@@ -392,7 +392,7 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     write(second.writer, &[1]).map_err(message)?;
     until(|| received.load(SeqCst) != 0).await;
     sleep(20_000).await;
-    // Read the count before the coroutines are awaited, which would lend.
+    // Read the count before the coroutines are awaited, because awaiting them would lend.
     let count = received.load(SeqCst);
     hogs.end().store(true, SeqCst);
     hogs.join().await?;
@@ -471,7 +471,7 @@ async fn joined_coroutine_lends_to_its_call() -> Outcome {
 }
 
 /// A program whose ready coroutines are less urgent than other programs receives a more urgent
-/// completion.
+/// completion, and must run although the other programs compute.
 async fn completion_raises_a_program_beside_others() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let busy = {

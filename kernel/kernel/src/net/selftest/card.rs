@@ -1,4 +1,4 @@
-//! Tests of the number of interrupts of the card.
+//! Tests that the card interrupts only as often as necessary.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -31,7 +31,7 @@ fn ask_gateway(most: usize) -> Option<usize> {
     Some(asked)
 }
 
-/// Returns the numbers of interrupts of the card, and of frames that it has received.
+/// Returns how often the card has interrupted, and how many frames it has received.
 fn card_counts() -> (usize, usize) {
     (INTERRUPTS.load(Relaxed), CARD_FRAMES.load(Relaxed))
 }

@@ -45,7 +45,7 @@ const HEADER: usize = 4;
 /// Capacity of a queue, in matrices.
 const QUEUE_LEN: usize = 16;
 
-/// Level of the most urgent class of connections, and the distance of two classes.
+/// Level of the most urgent connections, and the distance between the levels of two classes.
 const FIRST_LEVEL: u8 = 10;
 const STEP: u8 = 4;
 
