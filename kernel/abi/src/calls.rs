@@ -132,10 +132,10 @@ macro_rules! system_calls {
             /// of the file plus 1, and the length of the name times 2³²; 0 if there is no such
             /// file.
             53 later list(from, start, len);
-            /// Sets the position of the next read or write of a file; returns the length of the
-            /// file in bytes.
+            /// Sets the position at which a file is read or written next; returns the file's length
+            /// in bytes.
             54 now seek(file, position);
-            /// Returns the length of the name of program number `index` of the archive; the range
+            /// Returns the length of the name of program number `index` in the archive; the range
             /// receives as much of the name as fits. Returns 0 if the archive has no such program.
             55 now program(index, start, len);
             /// Returns the state of the first process whose table slot is not below `from`: the

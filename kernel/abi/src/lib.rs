@@ -1,5 +1,5 @@
-//! The interface of the kernel and user programs: system calls, errors, addresses, and the layout
-//! of shared memory.
+//! The interface between the kernel and user programs: system calls, errors, addresses, and the
+//! layout of shared memory.
 //!
 //! The table of system calls is [`system_calls!`]. It generates the numbers (here), the dispatch
 //! (in the kernel) and the functions that programs call (in the user library), so the three cannot

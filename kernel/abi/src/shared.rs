@@ -1,12 +1,12 @@
 //! Pages that kernel and program share, word by word.
 //!
 //! [`SHARED`](crate::layout::SHARED) is private to a process, which can write to it. The kernel
-//! does not trust its contents, not even the words that it wrote itself, which the program may have
-//! overwritten: a wrong word harms only the process.
+//! does not trust its contents, not even the words that it wrote itself, because the program may
+//! have overwritten them. A wrong word harms only the process.
 //!
 //! [`GLOBAL`](crate::layout::GLOBAL) is the same page in every process, and read-only: its first
-//! word is the *global bitmap*, bit L set if work of level L waits for a hart, in the kernel or in
-//! any process.
+//! word is the *global bitmap*, of which bit L is set if work of level L waits for a hart, in the
+//! kernel or in any process.
 
 /// Number of completions that the program has read (program → kernel).
 pub const RING_HEAD: usize = 1;
@@ -55,7 +55,7 @@ pub enum PollOutcome {
     /// A coroutine was polled.
     Polled = 1,
     /// A coroutine was polled, and work that is more urgent than all work of this thread waits for
-    /// a hart: the thread should yield its hart.
+    /// a hart, so the thread should yield its hart.
     Overtaken = 2,
 }
 

@@ -2,13 +2,13 @@
 //! the page [`THREADS`](crate::layout::THREADS).
 //!
 //! The kernel starts a thread with the address of its line in `tp`, by which the thread knows its
-//! index. The kernel does not trust the words: a wrong word harms only the process. Only the
+//! index. The kernel does not trust the words, so a wrong word harms only the process. Only the
 //! program uses [`SERVER`] and [`IN_INTERRUPT`].
 //!
 //! *Grace:* while [`CRITICAL`] is not 0 the thread holds a lock for which other threads of its
 //! process may spin. If the kernel is about to preempt such a thread, it lets the thread continue
-//! for a little longer, once, and sets [`YIELD_REQUESTED`]: the thread must yield when it leaves
-//! the critical section.
+//! for a little longer, once, and sets [`YIELD_REQUESTED`]. The thread must then yield when it
+//! leaves the critical section.
 //!
 //! *Locks:* the word of a lending lock is 0 while the lock is free, otherwise the low-order bits of
 //! the number of its holder ([`HOLDER`]), and [`CONTENDED`] while others wait for it. A program
@@ -21,7 +21,7 @@ pub const MAX_THREADS: usize = 64;
 pub const LINE_WORDS: usize = 8;
 
 /// Bit L is set if a coroutine of level L is ready or running on the vCPU that the thread serves
-/// (program → kernel). If it is 0, the thread keeps its level.
+/// (program → kernel). If the word is 0, the thread keeps its level.
 pub const LOCAL_BITMAP: usize = 0;
 /// Number of nested critical sections that the thread is in (program → kernel).
 pub const CRITICAL: usize = 1;

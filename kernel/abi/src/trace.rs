@@ -21,7 +21,7 @@ pub const ENTRY_WORDS: usize = 3;
 pub const ENTRIES: usize = (512 - FIRST) / ENTRY_WORDS;
 
 /// A change of state: the coroutine has entered `state`, a number of `upshift_core::State`, with a
-/// level, in a poll by a thread on a hart.
+/// level, during a poll by this thread on this hart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// State that was entered.

@@ -1,7 +1,8 @@
 //! Commits changes from memory to the disk, one block per step.
 //!
 //! ```text
-//!  a file's data ─► its map blocks, bottom up ─► all files ─► directory ─► flush ─► head ─► flush
+//!  for each file: data ─► map blocks, bottom up
+//!  then: directory ─► flush ─► head ─► flush
 //! ```
 //!
 //! The volume does not change during a commit, so the commit contains the state of one moment.
@@ -44,7 +45,9 @@ pub(crate) enum Stage {
         from: u32,
         written: Vec<u32>,
     },
-    /// Writes map blocks of a level: the parents of `indices`, from position `at` on.
+    /// Writes the map blocks of a level, which `indices` lists, from position `at` on. While `at`
+    /// is 0, `indices` still lists the blocks of the level below, which are first replaced by their
+    /// parents.
     Map {
         owner: TreeOwner,
         level: usize,
@@ -58,8 +61,8 @@ pub(crate) enum Stage {
 }
 
 impl Volume {
-    /// Begins to write the changes. Returns false if there are none, the disk has failed, or a
-    /// commit is in progress.
+    /// Begins to write the changes. Returns false if there are no changes, the disk has failed, or
+    /// a commit is in progress.
     pub fn begin_commit(&mut self) -> bool {
         if !self.is_changed() || self.has_failed || self.stage.is_some() {
             return false;

@@ -7,7 +7,7 @@
 //! | 16..24 | number of blocks of the disk |
 //! | 24..32 | length of the directory |
 //! | 32..40 | pointer to its root |
-//! | 40..44 | sum of the preceding bytes |
+//! | 40..44 | checksum of the preceding bytes |
 //!
 //! | bytes of an entry of the directory | |
 //! |---|---|
@@ -37,7 +37,7 @@ pub(crate) const FIRST: u32 = 2;
 const MAGIC: [u8; 8] = *b"upfiles1";
 const SUMMED: usize = 40;
 
-/// Number of a block, and the sum of its bytes.
+/// Number of a block, and the checksum of its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pointer {
     /// Number of the block, or 0 if there is none.

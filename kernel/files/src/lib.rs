@@ -16,7 +16,7 @@
 //!    same source runs in the kernel and under tests.
 //! 3. *Memory is bounded.* A volume keeps 8 bytes for each block of the disk that belongs to a
 //!    file, [`CACHE`] blocks, of which [`DIRTY`] may wait to be written, and a record for each of
-//!    [`FILES`] files. A step copies and sums at most one block.
+//!    [`FILES`] files. A step copies and checksums at most one block.
 //! 4. *The disk is not trusted.* The pointer to each block except the heads contains the block's
 //!    checksum, and every pointer is checked when the disk is mounted: a damaged disk is an error,
 //!    never a panic.
@@ -24,8 +24,8 @@
 //! *Directories* are the paths of files: `bin/hello` is in `bin`, which exists as long as it
 //! contains a file, and occupies no space. No path is both a file and a directory.
 //!
-//! The set of free blocks is not stored: mounting visits all map blocks. Changes wait while a
-//! commit is in progress ([`Write::Wait`]); reads do not wait.
+//! The set of free blocks is not stored. Mounting finds it, because it visits all map blocks.
+//! Changes wait while a commit is in progress ([`Write::Wait`]); reads do not wait.
 //!
 //! | module | concern |
 //! |---|---|
@@ -81,9 +81,9 @@ pub enum Error {
     OutOfMemory,
     /// The disk does not contain the bytes that were written.
     Damaged,
-    /// The disk was never written: it must be formatted.
+    /// The disk was never written, so it must be formatted.
     Blank,
-    /// A write to the disk has failed: the volume writes no more.
+    /// A write to the disk has failed, after which the volume writes no more.
     Failed,
 }
 

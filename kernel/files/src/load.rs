@@ -19,7 +19,7 @@ const MAX_BLOCKS: u64 = 24;
 pub enum Change {
     /// Creates the file, unless it exists.
     Create,
-    /// Writes these bytes within a block. If the file does not exist, it is created first: the two
+    /// Writes these bytes within a block. If the file does not exist, it is created first. The two
     /// steps are separate changes, between which the power may fail.
     Write {
         /// Offset, in thousandths of the length.

@@ -228,8 +228,8 @@ mod tests {
     use super::*;
     use crate::layout::{FAN, Name, write_pointers};
 
-    /// Random contents with valid sums: heads, directories and map blocks of random pointers and
-    /// sizes. Mounting ends, with an error or with a volume whose files can be listed.
+    /// Random contents with valid checksums: heads, directories and map blocks of random pointers
+    /// and sizes. Mounting ends, with an error or with a volume whose files can be listed.
     #[test]
     fn mounting_random_blocks_with_valid_sums_ends() {
         const BLOCKS: u64 = 1_200;

@@ -268,8 +268,8 @@ impl Volume {
         self.sweep(slot);
     }
 
-    /// Removes an unlinked file that is not open. While a commit is in progress this does nothing;
-    /// the end of the commit removes such files.
+    /// Removes an unlinked file that is not open. Does nothing while a commit is in progress,
+    /// because the end of the commit removes such files.
     pub(crate) fn sweep(&mut self, slot: u32) {
         let is_unused = |file: &mut FileRecord| file.is_unlinked && file.open_count == 0;
         if self.stage.is_none() && self.stored(slot).is_some_and(is_unused) {
@@ -311,8 +311,8 @@ impl Volume {
         Ok(true)
     }
 
-    /// Returns whether a change that frees space must wait for a commit, like
-    /// [`Volume::must_wait`]; such a change is possible on a full disk.
+    /// Returns whether a change that frees space must wait for a commit. It differs from
+    /// [`Volume::must_wait`] in that such a change is possible on a full disk.
     fn must_wait_to_free(&self) -> Result<bool, Error> {
         match self.must_wait(0) {
             Err(Error::NoSpace) => Ok(false),
@@ -415,7 +415,7 @@ impl Volume {
     }
 
     /// Writes to a file, at most up to the end of a block. `put` fills a slice with the bytes to be
-    /// written, and is called at most once: if it fails, no bytes are written.
+    /// written, and is called at most once; if it fails, no bytes are written.
     ///
     /// # Errors
     /// [`Error::BadOffset`], [`Error::NoSpace`], [`Error::OutOfMemory`], [`Error::Failed`], and
@@ -510,7 +510,7 @@ impl Volume {
     }
 
     /// Returns the current version. All changes until now are on the disk when
-    /// [`Volume::is_durable`] returns true for it.
+    /// [`Volume::is_durable`] returns true for this version.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.changes

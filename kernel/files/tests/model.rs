@@ -1,5 +1,5 @@
-//! Compares a volume with a map of names to bytes, by random sequences of changes, with syncs and
-//! mounts in between.
+//! Applies random sequences of changes, with syncs and mounts in between, to a volume and to a map
+//! from names to bytes, and compares the two.
 
 use std::collections::BTreeMap;
 

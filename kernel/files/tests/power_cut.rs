@@ -51,8 +51,8 @@ impl Disk for FailingDisk {
     }
 }
 
-/// Returns the contents of the disk after the power has failed: each sector that was not flushed is
-/// old or new.
+/// Returns the contents of the disk after the power has failed. Each sector that was not flushed
+/// has its old or its new contents.
 fn after_power_cut(disk: &FailingDisk, random: &mut impl FnMut() -> u64) -> Vec<u8> {
     let mut stable = disk.stable.clone();
     for (block, bytes) in &disk.cached {

@@ -4,7 +4,8 @@
 //! at any time: it ends a quantum early, preempts a thread on the way to user mode, delays,
 //! interrupts a hart without a reason, wakes a hart that is not the nearest, creates a coroutine
 //! for a call that need not wait, or fails an allocation whose failure the caller handles. The
-//! scheduler of programs does the like (`vdso/src/chaos.rs`). Results must stay correct.
+//! scheduler of programs causes similar disturbances (`vdso/src/chaos.rs`). Results must stay
+//! correct.
 //!
 //! When chaos is off, each use costs a load. When it is on, each hart has its own sequence, so a
 //! seed repeats a run exactly where the machine is deterministic (`-icount`), and approximately
@@ -100,7 +101,7 @@ pub(crate) fn quantum(ticks: u64) -> u64 {
     }
 }
 
-/// Returns true about once in `times` calls, for an allocation that must fail then.
+/// Returns true about once in `times` calls; the allocation of the caller must then fail.
 #[inline]
 pub(crate) fn is_out_of_memory(times: u64) -> bool {
     #[cfg(feature = "selftest")]

@@ -1,7 +1,7 @@
 //! The kernel's command line: words `NAME=VALUE` or `NAME`, separated by spaces.
 //!
-//! An unknown word or an invalid value stops the machine with status 2 while it boots: otherwise a
-//! misspelt setting would look like a setting without effect.
+//! An unknown word or an invalid value stops the machine with status 2 while it boots, because
+//! otherwise a misspelt setting would look like a setting without effect.
 
 use core::fmt::Display;
 

@@ -167,7 +167,8 @@ pub(crate) fn print(line: fmt::Arguments<'_>) {
     let _ = writeln!(CONSOLE.lock(), "{line}");
 }
 
-/// Prints a last line in any state of the console: the code that panicked may hold its lock.
+/// Prints a last line in any state of the console, because the code that panicked may hold the
+/// console's lock.
 pub(crate) fn print_last(line: fmt::Arguments<'_>) {
     use fmt::Write;
     let mut console = Console::new();

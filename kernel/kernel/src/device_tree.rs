@@ -1,7 +1,7 @@
 //! Parser for flattened device trees (Devicetree Specification 0.4, chapter 5).
 //!
 //! The parser is safe for any bytes: offsets are checked, and a malformed tree ends early. Nodes
-//! are visited in the order of the tree: a child follows its parent.
+//! are visited in the order of the tree, so a child follows its parent.
 
 /// A device tree in memory.
 #[derive(Clone, Copy)]

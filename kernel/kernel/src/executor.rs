@@ -1,7 +1,7 @@
 //! The kernel's domain of coroutines, and the loop of each hart.
 //!
 //! Each hart serves one vCPU of `upshift-core`; there are no kernel threads. The loop never finds
-//! its queues empty, because the *switching coroutine* of the hart is always ready: its poll runs
+//! its queues empty, because the *switching coroutine* of the hart is always ready. Its poll runs
 //! user programs, or waits for an interrupt.
 //!
 //! Levels 0 to 62 are for work. A switching coroutine without a program to run has level 63.
@@ -30,7 +30,7 @@ pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 const COROUTINES: usize = 8192;
 
 /// While polls are shorter than this, in microseconds, the scheduler reads the clock only at every
-/// fourth poll: the kernel does not use the scheduler's CPU times.
+/// fourth poll, because the kernel does not use the scheduler's CPU times.
 const COARSE_BELOW_MICROS: u64 = 20;
 
 static DOMAIN: Once<Domain<KernelHost>> = Once::new();
@@ -62,7 +62,7 @@ pub(crate) fn init(harts: usize) {
     DOMAIN.set(domain);
 }
 
-/// Removes the vCPU of hart `index`, which will never serve it: other vCPUs take its coroutines.
+/// Removes the vCPU of hart `index`, which will never serve it. Other vCPUs take its coroutines.
 pub(crate) fn remove_vcpu(index: usize) {
     let executor = EXECUTORS[index].lock().take();
     drop(executor);
@@ -159,7 +159,7 @@ pub(crate) fn has_as_urgent(vcpu: &Vcpu<KernelHost>) -> bool {
 }
 
 /// Returns whether any hart has a ready kernel coroutine that is more urgent than `level`. Includes
-/// coroutines in inboxes, which `Vcpu::need_preempt` may not.
+/// coroutines in inboxes, which `Vcpu::need_preempt` may not include.
 pub(crate) fn has_more_urgent(level: Level) -> bool {
     domain().bitmap() & level.more_urgent_bits() != 0
 }
@@ -168,14 +168,14 @@ pub(crate) fn has_more_urgent(level: Level) -> bool {
 /// urgent than that program is ready on any hart.
 ///
 /// The scheduler notifies the host of a wake only if the vCPU is parked. A hart in user mode is not
-/// parked: it is inside a poll that may never end. Therefore the waking hart checks the harts in
-/// user mode, after its poll or before it enters user mode itself; the interrupted hart takes the
-/// coroutine from any queue.
+/// parked, because it is inside a poll that may never end. Therefore the waking hart checks the
+/// harts in user mode, after its poll or before it enters user mode itself; the interrupted hart
+/// takes the coroutine from any queue.
 ///
-/// No wake is missed: a hart sets its bit before it checks the queues for the last time
-/// (`switching.rs`), and the waker fills the queue before it reads the bits, both sequentially
-/// consistent. So one of the two sees the other. Costs a load if no hart is in user mode, else
-/// O(harts).
+/// No wake is missed. A hart sets its bit before it checks the queues for the last time
+/// (`switching.rs`), and the waking hart fills the queue before it reads the bits. These accesses
+/// are sequentially consistent, so either the hart finds the coroutine, or the waking hart sees the
+/// bit. Costs a load if no hart is in user mode, else O(harts).
 pub(crate) fn interrupt_overtaken() {
     fence(SeqCst);
     let in_user = hart::in_user();
@@ -185,8 +185,8 @@ pub(crate) fn interrupt_overtaken() {
     let waiting = domain().bitmap();
     let mut least = (waiting.trailing_zeros(), None);
     for index in (0..MAX_HARTS).filter(|index| in_user >> index & 1 != 0) {
-        // Use the level of the thread: the switching coroutine stays raised for threads that other
-        // harts have taken meanwhile.
+        // Use the level of the thread, because the switching coroutine stays raised for threads
+        // that other harts have taken meanwhile.
         if let Some(level) = run_queue::running_level(index)
             && u32::from(level.get()) > least.0
         {
@@ -200,8 +200,9 @@ pub(crate) fn interrupt_overtaken() {
     }
 }
 
-/// Shares waiting coroutines before the calling hart, `index`, enters user mode, perhaps for ever:
-/// a sleeping hart takes coroutines that wait here, or behind the programs of other harts.
+/// Offers waiting coroutines to sleeping harts before the calling hart, `index`, enters user mode,
+/// perhaps for ever. A sleeping hart takes coroutines that wait on the calling hart, or behind the
+/// programs of other harts.
 ///
 /// A hart that has become idle checks all queues before it sleeps. A hart that is woken by this
 /// call takes only coroutines that are more urgent than its own, and calls this function itself

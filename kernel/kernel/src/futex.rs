@@ -6,14 +6,14 @@
 //!  wake: (the program has changed the word) lock of the bucket ─ dequeue, wake
 //! ```
 //!
-//! No wake is lost: the word is compared under the lock under which a waker looks for waiters, and
-//! the program changes the word before it calls the waker; so either the waiter sees the change, or
-//! the waker sees the waiter.
+//! No wake is lost. A waiter compares the word under the lock under which a waker looks for
+//! waiters, and the program changes the word before it calls the waker. So either the waiter sees
+//! the change, or the waker sees the waiter.
 //!
 //! An address is local to its process. Waiters are in one of [`BUCKETS`] lists by process and
 //! address, in the order of arrival, so a wake costs O(waiters of the bucket), which is O(1) while
-//! there are fewer waiters than buckets. Each waiter is the kernel coroutine of a call: calls in
-//! flight bound their number, and a call that is dropped removes its entry.
+//! there are fewer waiters than buckets. Each waiter is the kernel coroutine of a call, so the
+//! limit of calls in flight bounds the number of waiters; a call that is dropped removes its entry.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -47,7 +47,7 @@ static WAITING: [IrqLock<VecDeque<Waiter>>; BUCKETS] =
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 fn bucket(process: usize, address: usize) -> &'static IrqLock<VecDeque<Waiter>> {
-    // Fibonacci hashing: neighbouring words go to different buckets.
+    // Fibonacci hashing puts neighbouring words into different buckets.
     let key = (process as u64) << 40 ^ (address as u64 >> 2);
     let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
     &WAITING[hash as usize]

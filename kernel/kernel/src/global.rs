@@ -9,8 +9,8 @@
 use crate::memory::shared;
 use crate::{executor, run_queue};
 
-/// Rebuilds the bitmap. Checks again after each write: another hart may have made work ready, and
-/// have written its bit, after this hart read the bits.
+/// Rebuilds the bitmap. Checks again after each write, because another hart may have made work
+/// ready, and have written its bit, after this hart read the bits.
 pub(crate) fn publish() {
     let levels = || run_queue::ready() | executor::domain().bitmap();
     let mut bits = levels();

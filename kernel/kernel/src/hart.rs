@@ -91,8 +91,8 @@ pub(crate) fn set_online(index: usize) {
     ONLINE.fetch_max(index + 1, SeqCst);
 }
 
-/// Waits until hart `index` is online, for at most a second. Returns false if it is not; it may
-/// start later. Called while booting, with interrupts masked.
+/// Waits until hart `index` is online, for at most a second. Returns false if the hart is not
+/// online by then; it may start later. Called while booting, with interrupts masked.
 ///
 /// The caller sleeps for short times meanwhile, because an emulator that has one thread for all
 /// harts runs the other harts only then.
@@ -108,15 +108,15 @@ pub(crate) fn wait_online(index: usize) -> bool {
     true
 }
 
-/// Records that hart `index` is in user mode from now on, or about to enter it: a hart that makes
-/// more urgent work ready clears the bit ([`clear_in_user`]) and sends an IPI. All accesses to the
-/// bits are sequentially consistent.
+/// Records that hart `index` is in user mode from now on, or about to enter it. From then on a hart
+/// that makes more urgent work ready clears the bit ([`clear_in_user`]) and sends an IPI. All
+/// accesses to the bits are sequentially consistent.
 pub(crate) fn set_in_user(index: usize) {
     IN_USER.fetch_or(1 << index, SeqCst);
 }
 
 /// Records that hart `index` leaves user mode, or is about to be interrupted there. Returns true if
-/// its bit was set: a caller on another hart must then interrupt it.
+/// the bit of the hart was set; a caller on another hart must then interrupt the hart.
 pub(crate) fn clear_in_user(index: usize) -> bool {
     IN_USER.fetch_and(!(1 << index), SeqCst) & 1 << index != 0
 }
@@ -126,7 +126,7 @@ pub(crate) fn in_user() -> u64 {
     IN_USER.load(SeqCst)
 }
 
-/// Sends an IPI: the hart wakes from `wfi`, or enters the kernel.
+/// Sends an IPI, which makes the hart wake from `wfi` or enter the kernel.
 pub(crate) fn interrupt(index: usize) {
     sbi::send_ipi(HARTS[index].id.load(Relaxed));
 }

@@ -1,4 +1,4 @@
-//! The first program: the machine ends with it, and with its status.
+//! The first program. When it ends, the machine ends with the program's status.
 //!
 //! Afterwards the numbers of processes, free pages and bytes of the heap must be the same as
 //! before. A difference is a leak, and a failure.
@@ -101,8 +101,8 @@ async fn run(program: &str, argument: &str) -> Result<isize, Error> {
     Ok(process::wait_for_end(&init).await)
 }
 
-/// Waits until the resources in use equal `before`, for at most ten seconds: the host may stop a
-/// hart for seconds. Returns false after a leak.
+/// Waits until the resources in use equal `before`, for at most ten seconds, because the host may
+/// stop a hart for seconds. Returns false after a leak.
 async fn wait_for_release(before: &InUse) -> bool {
     let mut now = InUse::now();
     for _ in 0..1000 {

@@ -19,7 +19,7 @@ pub(crate) fn handle(code: usize) {
     in_interrupt.store(false, Relaxed);
 }
 
-/// Serves an interrupt. Also called for an interrupt that was taken in user mode: the hart is then
+/// Serves an interrupt. Also called for an interrupt that was taken in user mode. The hart is then
 /// in the poll of its switching coroutine, with interrupts masked, and holds no lock.
 pub(crate) fn serve(code: usize) {
     match code {

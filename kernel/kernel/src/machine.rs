@@ -36,8 +36,8 @@ impl Kind {
     }
 }
 
-/// A device with registers and an interrupt. Only this module creates values, from the device tree:
-/// drivers rely on the existence of the device at its address.
+/// A device with registers and an interrupt. Only this module creates values, from the device tree,
+/// so drivers can rely on the existence of the device at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     kind: Kind,

@@ -39,7 +39,8 @@ impl Awaited for Ring {
 }
 
 impl Ring {
-    /// Takes the available bytes, or returns 0 at the end of the stream; `None` if it must wait.
+    /// Takes the available bytes and returns their number, 0 at the end of the stream; `None` if
+    /// the caller must wait.
     fn take(&mut self, to: &mut [u8]) -> Option<usize> {
         let count = to.len().min(self.written - self.read);
         for byte in &mut to[..count] {
@@ -49,8 +50,8 @@ impl Ring {
         (count > 0 || to.is_empty() || self.writers == 0).then_some(count)
     }
 
-    /// Stores as many bytes as fit, or returns an error if there is no reader; `None` if it must
-    /// wait.
+    /// Stores as many bytes as fit, or returns an error if there is no reader; `None` if the caller
+    /// must wait.
     fn put(&mut self, from: &[u8]) -> Option<Result<usize, Error>> {
         if self.readers == 0 {
             return Some(Err(Error::BrokenPipe));
@@ -117,7 +118,8 @@ impl End {
         wait_until(&self.ring, condition).await;
     }
 
-    /// Takes the available bytes; 0 at the end. Returns `None` if it must wait.
+    /// Takes the available bytes and returns their number, 0 at the end. Returns `None` if the
+    /// caller must wait.
     pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
         if self.is_writer {
             return Some(Err(Error::BadFile));

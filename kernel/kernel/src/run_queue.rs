@@ -1,17 +1,18 @@
 //! The run queue of user threads: ready threads by level, and the state of each hart.
 //!
-//! There is one queue for all harts, because the rule holds across harts: the most urgent ready
-//! threads run. It consists of 64 FIFO lists and a bitmap; a thread has its own [`QueueSlot`] from
-//! its creation to its end, so each operation is O(1) and allocates nothing. The [settings]
-//! determine the number of slots.
+//! There is one queue for all harts, because the rule that the most urgent ready threads run holds
+//! across harts. The queue consists of 64 FIFO lists and a bitmap; a thread has its own
+//! [`QueueSlot`] from its creation to its end, so each operation is O(1) and allocates nothing. The
+//! [settings] determine the number of slots.
 //!
 //! [settings]: crate::settings
 //!
 //! The level of a hart's *switching coroutine* follows the threads: it is the level of the thread
 //! that runs there, or of the most urgent ready thread, whichever is more urgent. A hart that makes
-//! a thread ready raises it here. The hart itself lowers it when it finds no more work at its level
-//! ([`take`]); so the coroutine may be too urgent for one empty poll, but never less urgent than
-//! needed. Both happen under the lock of the queue, so an older lowering cannot overwrite a raise.
+//! a thread ready raises the level here. The hart of the coroutine lowers the level when it finds
+//! no more work at that level ([`take`]); so the coroutine may be too urgent for one poll that
+//! finds no thread, but is never less urgent than needed. Raising and lowering happen under the
+//! lock of the queue, so an older lowering cannot overwrite a raise.
 
 mod lists;
 mod queue_slot;
@@ -100,8 +101,9 @@ static RUN_QUEUE: IrqLock<RunQueue> = IrqLock::new(RunQueue {
 /// readers without the lock. Written under the lock.
 static RUNNING: [AtomicU8; MAX_HARTS] = [const { AtomicU8::new(NO_LEVEL) }; MAX_HARTS];
 
-/// Returns the level of the thread that runs on a hart. Costs a load; exact while the hart is in
-/// user mode (`hart::in_user`), because the level is written before.
+/// Returns the level of the thread that runs on a hart. The level is exact while the hart is in
+/// user mode (`hart::in_user`), because it is written before the hart enters user mode. Costs a
+/// load.
 pub(crate) fn running_level(index: usize) -> Option<Level> {
     Level::new(RUNNING[index].load(Acquire)).ok()
 }
@@ -123,7 +125,7 @@ fn push(mut thread: Box<Thread>, front: bool) {
     if let Some(level) = thread.process.pending_level.take() {
         thread.raised = thread.raised.min(level);
     }
-    // The lock is held: a later loan finds the thread in the queue.
+    // The lock is held until the thread is in the queue, so a later loan finds the thread there.
     thread.update_level();
     trace::thread(&thread, TraceState::Ready);
     if thread.process.is_ended() {
@@ -150,8 +152,8 @@ pub(crate) fn push_front(thread: Box<Thread>) {
 }
 
 /// Interrupts the hart that runs the least urgent thread of a process, for an event of level
-/// `level`. Returns false if no hart runs such a thread in user mode. The thread may be about to
-/// leave its hart for a more urgent one: it then enters the queue with the event's level.
+/// `level`. Returns false if no hart runs such a thread in user mode. If the thread is about to
+/// leave its hart for a more urgent thread, it enters the queue with the event's level.
 pub(crate) fn interrupt(process: &Process, level: Level) -> bool {
     let least = raise_running_hart(process, level);
     wake_hart(least);
@@ -164,8 +166,8 @@ pub(crate) fn raise_running(process: &Process, level: Level) -> bool {
     raise_running_hart(process, level).is_some()
 }
 
-/// Returns the hart that runs the least urgent thread of a process in user mode, if any, and makes
-/// the level pending until it is [taken](PendingLevel::take).
+/// Returns the hart that runs the least urgent thread of a process in user mode. If there is one,
+/// the level is pending until it is [taken](PendingLevel::take).
 fn raise_running_hart(process: &Process, level: Level) -> Option<usize> {
     let in_user = hart::in_user();
     if in_user == 0 {
@@ -215,9 +217,9 @@ pub(crate) fn runs(process: &Process) -> bool {
     harts.any(|hart| hart.process == process.number())
 }
 
-/// Raises the most urgent ready thread in one of these slots to `level` until it has handled the
-/// event, for a process without a running or parked thread. If no thread is ready, the next that
-/// becomes ready is raised. O(slots).
+/// Raises the most urgent ready thread in these slots to `level` until the thread has handled the
+/// event; for a process without a running or parked thread. If no thread is ready, the next thread
+/// that becomes ready is raised. O(slots).
 pub(crate) fn raise(process: &Process, slots: impl Iterator<Item = u16>, level: Level) {
     let mut queue = RUN_QUEUE.lock();
     let level = level.max(process.ceiling);
@@ -251,7 +253,7 @@ pub(crate) fn raise(process: &Process, slots: impl Iterator<Item = u16>, level: 
 fn wake_hart(index: Option<usize>) {
     if let Some(index) = index {
         if index == hart_index() && !hart::this().in_interrupt.load(Relaxed) {
-            // This hart is in the kernel, and checks the queue before it leaves it.
+            // This hart is in the kernel, and checks the queue before it returns to user mode.
             return;
         }
         hart::clear_in_user(index);
@@ -281,7 +283,7 @@ pub(crate) fn remove(process: &Process, slot: u16) -> Option<Box<Thread>> {
 pub(crate) enum Next {
     /// Run this thread, and then call [`clear_running`].
     Run(Box<Thread>),
-    /// The switching coroutine has become less urgent: yield to other kernel coroutines.
+    /// The switching coroutine has become less urgent, so yield to other kernel coroutines.
     Yield,
     /// Wait for an interrupt, with interrupts masked until then.
     Idle,
@@ -329,7 +331,7 @@ pub(crate) fn clear_running(index: usize) {
 /// Applies a change of level of the thread that runs on hart `index`.
 pub(crate) fn update_running_level(index: usize, thread: &mut Thread) {
     let mut queue = RUN_QUEUE.lock();
-    // The lock is held: a later loan finds the thread on this hart.
+    // The lock is held, so a later loan finds the thread on this hart.
     thread.update_level();
     let level = thread.level.get();
     queue.set_running(index, level);
@@ -338,10 +340,10 @@ pub(crate) fn update_running_level(index: usize, thread: &mut Thread) {
     queue.set_level(index, level);
 }
 
-/// Applies a change of level of the thread that has this slot, on behalf of `update_loan`
-/// (`process/lending.rs`): moves the thread in the queue, or raises it on its hart to `level`; a
-/// hart whose thread may have become less urgent is interrupted. A thread that is neither in the
-/// queue nor on a hart is about to enter the queue, where its level is updated.
+/// Applies a change of level to the thread that has this slot (`process/lending.rs`). A ready
+/// thread moves to the list of its new level. A running thread is raised to `level` on its hart; if
+/// it may have become less urgent, its hart is interrupted instead. A thread that is neither ready
+/// nor running is about to enter the queue, where its level is updated.
 pub(crate) fn requeue(
     process: &Process,
     slot: u16,

@@ -51,7 +51,7 @@ impl Future for Sleep {
             }
             csr::interrupts_restore(interrupts);
             if added.is_err() {
-                // There is no memory for a timer: the clock is checked again at the next poll.
+                // There is no memory for a timer, so the clock is checked again at the next poll.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -68,7 +68,7 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some((index, key)) = self.armed {
             let waker = hart::at(index).timers.lock().cancel(key);
-            // The lock has been released: dropping a waker may free memory.
+            // Drop the waker after the lock is released, because dropping it may free memory.
             drop(waker);
         }
     }

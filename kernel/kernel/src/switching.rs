@@ -5,9 +5,9 @@
 //! so the scheduler runs more urgent kernel coroutines before it and less urgent ones after it.
 //! Without a thread it has the least urgent level, and its poll waits for an interrupt.
 //!
-//! A thread runs until it parks itself or ends; until more urgent work is ready, kernel or user; or
-//! until its quantum has passed and other work of its level is ready. In the last case it goes to
-//! the tail of its level.
+//! A thread runs until it parks itself or ends; until more urgent work is ready, in the kernel or
+//! in a program; or until its quantum has passed and other work of its level is ready. In the last
+//! case it goes to the tail of its level.
 
 use alloc::boxed::Box;
 use core::future::{Future, poll_fn};
@@ -79,9 +79,10 @@ fn poll_switching() {
 
 /// Waits until an interrupt is pending, unless there is work.
 ///
-/// No wake is lost: with interrupts masked, the hart is marked as idle in the run queue and
-/// announced as parked to the scheduler, which then checks its queues once more. From then on each
-/// wake sends an IPI, and `wfi` ends at once if an interrupt is pending, masked or not.
+/// No wake is lost. With interrupts masked, the hart has marked itself as idle in the run queue,
+/// and announces to the scheduler that it is parked; the scheduler then checks its queues once
+/// more. From then on each wake sends an IPI, and `wfi` ends at once if an interrupt is pending,
+/// even if the interrupt is masked.
 fn idle(vcpu: &Vcpu<KernelHost>) {
     // Unloads the space, so that ended processes can be freed.
     space::unload();
@@ -198,7 +199,7 @@ impl ThreadRunner<'_> {
             run_queue::push_front
         } else {
             if thread.grace != 0 {
-                // The more urgent coroutine is no longer ready.
+                // The work for which the thread should have left is no longer ready.
                 thread.end_grace(space);
                 self.set_quantum_end(thread.quantum_end);
             }

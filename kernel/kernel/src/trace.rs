@@ -9,9 +9,9 @@
 //! scheduler (`Host::changed`), those of threads from `switching.rs` and `run_queue.rs`, those of
 //! user coroutines from the page that the vDSO writes to.
 //!
-//! Costs a load while off. While on, a record takes the lock of its hart's ring, which other harts
-//! take only for changes of user coroutines; no memory is allocated. May be called anywhere,
-//! including in interrupt handlers.
+//! While tracing is off, a change costs a load. While it is on, a record takes the lock of its
+//! hart's ring, which other harts take only for changes of user coroutines; no memory is allocated.
+//! May be called anywhere, including in interrupt handlers.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -198,7 +198,7 @@ pub(crate) fn leave_user(thread: &Thread, space: &AddressSpace, state: TraceStat
 }
 
 /// Takes the events of user coroutines from the page of their process. The page's contents are not
-/// trusted: a time in the future or a nonexistent hart is replaced by the current time or hart.
+/// trusted, so a time in the future or a nonexistent hart is replaced by the current time or hart.
 #[cold]
 fn collect(thread: &Thread, space: &AddressSpace) {
     let Some(TracePage { page, read }) = space.trace() else {
@@ -300,7 +300,7 @@ pub(crate) fn print() {
         let ring = ring.lock();
         let len = ring.records.len();
         lost = lost.saturating_add(ring.count - len);
-        // The ring is full: the next record to be overwritten is the oldest.
+        // The ring is full, so the next record to be overwritten is the oldest.
         let first = if ring.count > len { ring.count } else { 0 };
         for n in 0..len {
             let record = ring.records[(first + n) % len];

@@ -53,7 +53,7 @@ static VDSO: Once<Vdso> = Once::new();
 pub(crate) enum VdsoError {
     /// The image is not a shared object that this kernel can load.
     Malformed(&'static str),
-    /// The image lacks this function: kernel and image were built from different sources.
+    /// The image lacks this function, because kernel and image were built from different sources.
     Missing(&'static str),
     /// There is no memory.
     OutOfMemory,

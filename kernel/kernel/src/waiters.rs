@@ -1,9 +1,9 @@
 //! Waits for a change of state that a lock protects.
 //!
 //! All waiters are woken and check their conditions again; the scheduler runs the most urgent
-//! waiter first. No wake is lost: a waiter checks and enters the list under the lock under which
-//! the state changes. The list has an entry per waiting coroutine; dropping a waiter removes its
-//! entry, in O(waiters).
+//! waiter first. No wake is lost, because a waiter checks its condition and enters the list under
+//! the lock under which the state changes. The list has an entry per waiting coroutine; dropping a
+//! waiter removes its entry, in O(waiters).
 
 use alloc::vec::Vec;
 use core::future::Future;

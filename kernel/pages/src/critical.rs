@@ -2,8 +2,8 @@
 //!
 //! Between [`enter`] and [`leave`] the kernel delays the preemption of the thread for a short time
 //! (`os_abi::thread`). Sections nest. After a surplus `leave` the thread seems to be in a critical
-//! section for ever. Any program may make such a false claim: the kernel lets the thread continue
-//! for at most 100 µs.
+//! section for ever. Any program may make such a false claim, but the kernel lets the thread
+//! continue for at most 100 µs.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -19,8 +19,8 @@ pub fn enter() {
     critical.store(critical.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
-/// Ends the section. If the kernel has requested the hart, it gets the hart now: `call` makes any
-/// system call, after which the kernel chooses the next thread.
+/// Ends the section. If the kernel has requested that the thread yields, calls `call`, which makes
+/// any system call; the kernel then chooses the next thread.
 #[inline]
 pub fn leave(call: impl FnOnce()) {
     let critical = line(CRITICAL);

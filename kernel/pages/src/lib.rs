@@ -1,11 +1,12 @@
 //! The pages that the kernel and a program share, as words, for the library and the vDSO.
 //!
-//! The pages are mapped in every process before it starts. `TRACE` is mapped only if the word
-//! `TRACING` of the shared page is set, and a page of the completion ring after the first call that
-//! may complete in it. Both sides access the words atomically, so a reference to a word is sound
-//! while the program runs. An access is a load or a store.
+//! The pages are mapped in every process before the process starts. `TRACE` is mapped only if the
+//! word `TRACING` of the shared page is set, and a page of the completion ring after the first call
+//! that may complete in it. Both sides access the words atomically, so a reference to a word is
+//! sound while the program runs. An access is a load or a store.
 //!
-//! Only programs link this crate: in the kernel these addresses belong to the loaded process.
+//! Only programs link this crate, because in the kernel these addresses belong to the loaded
+//! process.
 
 #![no_std]
 
@@ -72,7 +73,7 @@ pub fn time() -> u64 {
 fn line_start() -> *const AtomicU64 {
     let first;
     // SAFETY: the instruction reads a register that the kernel has set and no other code uses.
-    // `pure`: during a call the thread does not change.
+    // `pure` is right because the thread does not change during a call.
     unsafe { asm!("mv {}, tp", out(reg) first, options(pure, nomem, nostack, preserves_flags)) };
     first
 }
@@ -93,7 +94,7 @@ pub fn line(word: usize) -> &'static AtomicU64 {
     unsafe { &*line_start().add(word) }
 }
 
-/// Returns a word of the line of a thread of the process.
+/// Returns a word of the line that thread `index` of the process has.
 #[inline]
 #[must_use]
 pub fn line_of(index: usize, word_of_line: usize) -> &'static AtomicU64 {

@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::build::{self, Image};
 use crate::qemu::{self, Machine};
 
-/// Published time of a round of the ring of pipes on QEMU, in milliseconds.
+/// Published time for a round through the ring of pipes on QEMU, in milliseconds.
 const PUBLISHED_RING: f64 = 1097.0;
 /// Connections, and orders of the matrices, of the servers whose requests are counted.
 const REQUESTS: [(u32, u32); 2] = [(1, 1), (16, 8)];
-/// Duration of a count of requests, in milliseconds of a million instructions each.
+/// Time for which requests are counted, in milliseconds of a million instructions each.
 const MILLIS: u32 = 100;
 /// Index of the word that holds the time of a request in nanoseconds; an instruction takes one
 /// nanosecond.

@@ -59,7 +59,7 @@ pub(crate) struct Image {
 }
 
 /// Builds the kernel and the programs. The kernel includes its own tests, which run only when the
-/// command line asks for them.
+/// command line requests them.
 pub(crate) fn image() -> Result<Image, String> {
     image_for(Isa::Default)
 }

@@ -19,7 +19,7 @@ const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
 const EXECUTE: u32 = 1;
 const WRITE: u32 = 2;
-/// Tag of the entry of the dynamic section that contains the address of the relocations.
+/// Tag of the entry in the dynamic section that contains the address of the relocations.
 const RELOCATIONS: u64 = 7;
 
 fn word(file: &[u8], at: usize) -> u32 {

@@ -1,11 +1,12 @@
 //! Builds the kernel and its programs, boots them in QEMU, and checks their output.
 //!
 //! `build` calls cargo, `archive` writes the archive of the programs, `qemu` starts the machine and
-//! enforces its time limit. `suite` is the test matrix, `session` drives the console, `peer` acts
-//! as a peer on the network, and `elf_patch` produces the invalid images. `trace`, `timeline` and
-//! `svg` show the states of threads and coroutines; `sequence` is the expected trace of a program.
-//! `state` shows where each hart of a hung machine is, `disk` creates disks, `record` checks the
-//! frames of the network card. `bench` counts instructions, and `evaluate` measures a server.
+//! enforces its time limit. `suite` is the test matrix, `session` drives the console, `peer` is the
+//! other end of the machine's network connections, and `elf_patch` produces the invalid images.
+//! `trace`, `timeline` and `svg` show the states of threads and coroutines; `sequence` is the
+//! expected trace of a program. `state` shows where each hart of a hung machine is, `disk` creates
+//! disks, `record` checks the frames of the network card. `bench` counts instructions, and
+//! `evaluate` measures a server.
 
 #![forbid(unsafe_code)]
 

@@ -11,9 +11,9 @@ use crate::build::Image;
 use crate::disk::{Content, Disk};
 use crate::state;
 
-/// Longest turn of a hart in instructions, where time counts instructions. A hart whose turn ends
-/// inside a lock makes the other harts spin through their turns: shorter turns cost time of the
-/// host, longer turns cost instructions of the machine.
+/// Longest turn of a hart in instructions, where time counts instructions. Shorter turns cost more
+/// time of the host. Longer turns cost more instructions, because a hart whose turn ends inside a
+/// lock makes the other harts spin through their turns.
 const MAX_TURN: u64 = 10_000;
 
 /// Maximum interval that counts between two checks of the machine. After a longer gap, the host and
@@ -75,8 +75,8 @@ pub(crate) enum Network {
     /// that return through a restricted network.
     ForwardedDatagrams(u16),
     /// `Forwarded` for consecutive ports, of which each `of_server` lead to one port of the
-    /// machine, from 7000 on. QEMU's backlog at a forwarded port is one connection: of several
-    /// simultaneous connections most would be lost on the host and retried after 1, 3, 7 and 15
+    /// machine, from 7000 on. QEMU's backlog at a forwarded port is one connection, so most of
+    /// several simultaneous connections would be lost on the host and retried after 1, 3, 7 and 15
     /// seconds.
     Served {
         first: u16,
@@ -181,8 +181,8 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
     }
     if takes_turns || machine.icount && disk.is_some() {
         // Without a timer QEMU would not serve the disk while the hart waits for it. The timer of
-        // this object fires periodically and has no effect: its network has no packets and no
-        // device.
+        // this object fires periodically and has no effect, because its network has no packets and
+        // no device.
         let micros = (MAX_TURN << machine.shift).div_ceil(1_000);
         let filter = format!("filter-buffer,id=turns,netdev=none,interval={micros}");
         command.args(["-netdev", "hubport,id=none,hubid=0", "-object", &filter]);

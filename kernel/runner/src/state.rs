@@ -2,7 +2,7 @@
 //! monitor, so that progress is visible.
 //!
 //! The state is saved beside the images, with the complete console output. For each hart it names
-//! the function in the kernel, as far as the kernel's symbols tell.
+//! the function in the kernel, if the kernel's symbols contain the function.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -79,7 +79,7 @@ fn harts(state: &str, symbols: &[(u64, String)]) -> String {
 fn function_at(symbols: &[(u64, String)], address: u64) -> &str {
     let after = symbols.partition_point(|(start, _)| *start <= address);
     match after.checked_sub(1).map(|at| &symbols[at]) {
-        // No function is that long: the address is not one of the kernel.
+        // No function is that long, so the address is not one of the kernel.
         Some((start, name)) if address - start < 0x1_0000 => name,
         _ => "not in the kernel",
     }

@@ -15,8 +15,8 @@
 //!
 //! The synchronous form borrows its buffer. The asynchronous form owns it as a `Vec<u8>`, which is
 //! returned with the result, `(Result<usize, Error>, Vec<u8>)`, and stays in place if the future is
-//! dropped. Names, arguments and lists of descriptors need not be owned: the kernel has read them
-//! when the call returns.
+//! dropped. Names, arguments and lists of descriptors need not be owned, because the kernel has
+//! read them when the call returns.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;

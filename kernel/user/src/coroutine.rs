@@ -1,8 +1,8 @@
 //! Coroutines of a program: the API of the SharedScheduler papers, on the scheduler in the vDSO.
 //!
 //! A coroutine is a box with its future; the scheduler knows its address and the functions that
-//! poll and drop it. A waker is the id of its coroutine: cloning and dropping a waker cost nothing,
-//! and a wake of a dead coroutine has no effect.
+//! poll and drop it. A waker is the id of its coroutine. So cloning and dropping a waker cost
+//! nothing, and a wake of a dead coroutine has no effect.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -83,7 +83,7 @@ where
 /// `Send`.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`]; also if the thread serves no vCPU.
+/// [`Error::OutOfMemory`], which is also the error if the thread serves no vCPU.
 pub fn spawn_local<F>(future: F, level: Option<u8>) -> Result<JoinHandle<F::Output>, Error>
 where
     F: Future + 'static,
@@ -144,7 +144,7 @@ impl<T> JoinHandle<T> {
         self.cid
     }
 
-    /// Ends the coroutine: it is dropped instead of polled again.
+    /// Ends the coroutine, which is dropped instead of polled again.
     pub fn cancel(&self) {
         vdso::upshift_cancel(self.cid);
     }
@@ -176,7 +176,7 @@ pub fn current() -> Cid {
     vdso::upshift_current()
 }
 
-/// Wakes a coroutine: it will be polled once more. Returns false if the coroutine has ended.
+/// Wakes a coroutine, which will be polled once more. Returns false if the coroutine has ended.
 pub fn wake(cid: Cid) -> bool {
     vdso::upshift_wake(cid) != 0
 }
@@ -193,7 +193,7 @@ pub fn need_preempt() -> bool {
     vdso::upshift_need_preempt() != 0
 }
 
-/// Yields: the coroutine moves to the tail of its level.
+/// Yields to ready coroutines: the running coroutine moves to the tail of its level.
 pub fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |cx| {

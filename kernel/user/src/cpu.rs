@@ -1,7 +1,7 @@
 //! Additional vCPUs for the coroutines of a program: `alloc_cpu` of the SharedScheduler papers.
 //!
-//! A separate thread serves each vCPU. An idle vCPU takes coroutines from the others, the most
-//! urgent first, if they were started with [`coroutine::spawn`](crate::coroutine::spawn).
+//! A separate thread serves each vCPU. An idle vCPU takes coroutines that were started with
+//! [`coroutine::spawn`](crate::coroutine::spawn) from other vCPUs, the most urgent first.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicBool;
@@ -52,8 +52,8 @@ pub fn alloc_cpu() -> Result<Cpu, Error> {
 
 impl Cpu {
     /// Takes the vCPU out of service (`release_cpu`), and waits until its thread has ended, which
-    /// is after its current poll. Other vCPUs take its coroutines; coroutines that were started on
-    /// it with `spawn_local` are discarded.
+    /// happens after the current poll. Other vCPUs take its coroutines; coroutines that were
+    /// started on it with `spawn_local` are discarded.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if there was no memory for the vCPU, which has then run nothing.

@@ -19,7 +19,7 @@ const MIN_CELL: usize = 16;
 /// The first free cell of each class; a free cell starts with a pointer to the next.
 struct Lists([*mut u8; CLASSES]);
 
-// SAFETY: the pointers lead to free cells, which no thread uses.
+// SAFETY: the pointers lead to free cells, which no thread uses, so any thread may take them over.
 unsafe impl Send for Lists {}
 
 struct Heap(SpinLock<Lists>);

@@ -162,8 +162,9 @@ pub fn fork() -> Result<Fork, Error> {
     }
 }
 
-/// Replaces the program of this process by a program of the archive or else of the disk, with an
-/// argument; descriptors, level and children are kept. Returns only on failure, with the error.
+/// Replaces the program of this process by a program in the archive, or else on the disk, with an
+/// argument. The process keeps its descriptors, level and children. Returns only on failure, with
+/// the error.
 #[must_use]
 pub fn exec(program: &str, argument: &[u8]) -> Error {
     let [name, argument] =

@@ -27,8 +27,8 @@ pub fn leave() {
 /// Waits for the holder of a lock, after `spins` previous waits: spins, then yields to threads of
 /// the same level, and then sleeps, so that a less urgent holder can run.
 ///
-/// The sleep doubles from 100 µs to 12.8 ms: several urgent waiters that checked every 100 µs could
-/// use up a slow hart, and the holder would never run.
+/// The sleep doubles from 100 µs to 12.8 ms, because several urgent waiters that checked every 100
+/// µs could use up a slow hart, and the holder would never run.
 pub(crate) fn relax(spins: u32) {
     match spins {
         0..50 => core::hint::spin_loop(),
@@ -45,8 +45,8 @@ pub struct SpinLock<T> {
     data: UnsafeCell<T>,
 }
 
-// SAFETY: the lock gives one thread at a time access to the data, which may therefore pass from
-// thread to thread: `T: Send`.
+// SAFETY: the lock gives one thread at a time access to the data, which may pass from thread to
+// thread because `T: Send`.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -87,7 +87,7 @@ impl<T> Deref for SpinGuard<'_, T> {
 
 impl<T> DerefMut for SpinGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard holds the lock, and is borrowed mutably.
+        // SAFETY: the guard holds the lock and is borrowed mutably, so this is the only reference.
         unsafe { &mut *self.lock.data.get() }
     }
 }

@@ -32,7 +32,7 @@ macro_rules! coroutine_entry {
 }
 
 /// Runs `main` as a coroutine, and the coroutines that it spawns, until `main` ends; its result is
-/// the status. `main` gets the initial level of the process.
+/// the exit status of the process. `main` gets the initial level of the process.
 #[doc(hidden)]
 pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
     let (allocate, release) = (heap::allocate as *const (), heap::release as *const ());
@@ -62,7 +62,7 @@ pub fn run(main: fn() -> isize) -> ! {
 /// Ends the process.
 pub fn exit(status: isize) -> ! {
     loop {
-        // The call does not return.
+        // The call does not return; the loop gives this function the type `!`.
         let _ = sys::exit(status as usize);
     }
 }

@@ -6,8 +6,8 @@
 //! variable without waiters costs two atomic operations per notification. A wait blocks the thread
 //! and its vCPU, so coroutines should not hold a mutex for long.
 //!
-//! No wake is lost: the kernel compares the word while it holds the lock under which wakers look
-//! for waiters.
+//! No wake is lost, because the kernel compares the word while it holds the lock under which wakers
+//! look for waiters.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -47,8 +47,8 @@ pub struct Mutex<T> {
     data: UnsafeCell<T>,
 }
 
-// SAFETY: the mutex gives one thread at a time access to the data, which may therefore pass from
-// thread to thread: `T: Send`.
+// SAFETY: the mutex gives one thread at a time access to the data, which may pass from thread to
+// thread because `T: Send`.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
@@ -60,7 +60,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Acquires the lock, and waits until it is free.
+    /// Waits until the lock is free, and acquires it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         if self.try_take().is_err() {
             self.lock_slow();
@@ -124,7 +124,7 @@ impl<T> Deref for MutexGuard<'_, T> {
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard holds the lock, and is borrowed mutably.
+        // SAFETY: the guard holds the lock and is borrowed mutably, so this is the only reference.
         unsafe { &mut *self.mutex.data.get() }
     }
 }
@@ -167,7 +167,7 @@ impl Condvar {
     ) -> (MutexGuard<'a, T>, bool) {
         let mutex = guard.mutex;
         self.waiters.fetch_add(1, SeqCst);
-        // Read while the lock is held: any later notification changes the number.
+        // The number is read while the lock is held, so any later notification changes it.
         let sequence = self.sequence.load(SeqCst);
         drop(guard);
         let notified = wait(&self.sequence, sequence, deadline);

@@ -1,10 +1,10 @@
 //! System calls on words, one function each, generated from the table in `os_abi`.
 //!
 //! Arguments and results are words; the functions in the root of the crate give them types. Invalid
-//! words are safe: the kernel validates them, and the memory that it writes to must belong to the
-//! program and be writable. However, a `read` into memory that Rust uses otherwise breaks the
-//! program, so programs use [`calls`](crate::calls) and the root of the crate; tests of the kernel
-//! use these functions.
+//! words are safe, because the kernel validates them, and the memory that it writes to must belong
+//! to the program and be writable. However, a `read` into memory that Rust uses otherwise breaks
+//! the program, so programs use [`calls`](crate::calls) and the root of the crate; tests of the
+//! kernel use these functions.
 
 use core::arch::asm;
 use core::sync::atomic::Ordering::Relaxed;

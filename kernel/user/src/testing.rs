@@ -48,7 +48,7 @@ struct TestResources {
 
 static RESOURCES: SpinLock<Option<TestResources>> = SpinLock::new(None);
 
-/// Begins the tests: the descriptors that are open now stay open.
+/// Begins the tests. The descriptors that are open now stay open.
 pub fn begin() {
     let Ok(pipe) = crate::pipe() else { return };
     for file in [pipe.reader, pipe.writer] {
@@ -72,7 +72,7 @@ pub(crate) fn record_child(child: usize) {
     }
 }
 
-/// Forgets the children that a test has started: after a fork they belong to the parent.
+/// Forgets the children that a test has started, because after a fork they belong to the parent.
 pub(crate) fn forget_children() {
     if let Some(resources) = &mut *RESOURCES.lock() {
         resources.children.clear();

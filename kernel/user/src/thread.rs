@@ -2,8 +2,8 @@
 //!
 //! Coroutines are cheaper; threads are for code that waits synchronously, and for additional vCPUs
 //! ([`crate::cpu`]). A thread begins with the level of its creator. Starting and joining a thread
-//! are two system calls. Its stack, above an unmapped page, is reused for later threads; its size
-//! is 64 KiB, or [as set](set_stack_pages) by the program.
+//! are two system calls. The thread's stack, above an unmapped page, is reused for later threads;
+//! the size of a stack is 64 KiB, or [as set](set_stack_pages) by the program.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -26,7 +26,7 @@ macro_rules! bindings {
                 // SAFETY: the kernel has put the function of this name at this place of the table,
                 // and the declaration that both sides are generated from gives its type. Without a
                 // vDSO the address is 0 and the call would end the process; `start` has checked
-                // this.
+                // that there is one.
                 let function = unsafe {
                     transmute::<u64, extern "C" fn($(word!($argument)),*) -> u64>(address)
                 };

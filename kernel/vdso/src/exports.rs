@@ -80,8 +80,8 @@ extern "C" fn upshift_release() -> u64 {
     server.executor.retire();
     let server = core::ptr::from_ref(server).cast_mut();
     host::stop_serving();
-    // SAFETY: `serve` has boxed the server, and no reference is left: the line of the thread no
-    // longer contains the address of the server, and other threads know only the vCPU.
+    // SAFETY: `serve` has boxed the server, and no reference is left, because the line of the
+    // thread no longer contains the address of the server, and other threads know only the vCPU.
     drop(unsafe { Box::from_raw(server) });
     1
 }
@@ -154,7 +154,7 @@ extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u
     })
 }
 
-/// Spawns a coroutine that stays on the calling thread. Returns 0 also if that thread serves no
+/// Spawns a coroutine that stays on the calling thread. Also returns 0 if that thread serves no
 /// vCPU.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_spawn_local(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
@@ -191,7 +191,7 @@ extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
     u64::from(is_set)
 }
 
-/// Cancels a coroutine: its task is discarded instead of polled. Returns 1 if it was alive.
+/// Cancels a coroutine, whose task is discarded instead of polled. Returns 1 if it was alive.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_cancel(id: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
@@ -213,7 +213,7 @@ extern "C" fn upshift_need_preempt() -> u64 {
     u64::from(local && chaos::honours_preemption() || host::is_overtaken())
 }
 
-/// Polls the most urgent ready coroutine once, if there is one. Returns a [`Turn`].
+/// Polls the most urgent ready coroutine once, if there is one. Returns a [`PollOutcome`].
 #[unsafe(no_mangle)]
 extern "C" fn upshift_turn() -> u64 {
     let Some(server) = server() else {
@@ -239,8 +239,9 @@ extern "C" fn upshift_turn() -> u64 {
     }
 }
 
-/// Announces that the calling thread is about to wait in the kernel. Returns 1 if it may: from then
-/// on each wake ends the wait, and `upshift_unpark` must follow. Returns 0 if there is work.
+/// Announces that the calling thread is about to wait in the kernel. Returns 1 if the thread may
+/// wait. From then on each wake ends the wait, and `upshift_unpark` must follow. Returns 0 if there
+/// is work.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_prepare_park() -> u64 {
     let ready = server().is_none_or(|server| server.executor.prepare_park());
@@ -256,9 +257,9 @@ extern "C" fn upshift_unpark() -> u64 {
     0
 }
 
-/// Announces that the running coroutine waits for work that must have its level: while it is
-/// blocked, it is polled whenever its level changes. Returns the level, or `NO_LEVEL` if no
-/// coroutine runs.
+/// Announces that the running coroutine waits for work that must have the coroutine's level. While
+/// the coroutine is blocked, it is polled whenever its level changes. Returns the level, or
+/// `NO_LEVEL` if no coroutine runs.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_waits() -> u64 {
     record_wait()
@@ -279,7 +280,7 @@ extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
         return before;
     };
     let id = CoroutineId::from_u64(id);
-    // An existing loan can only become more urgent: to lend a less urgent level, begin a new one.
+    // An existing loan can only become more urgent. To lend a less urgent level, begin a new loan.
     if level > before || before == NO_LEVEL {
         if before != NO_LEVEL {
             end_loan(domain, id);

@@ -25,8 +25,9 @@ const SLEEP_AFTER: u32 = 100;
 /// Duration of a sleep, in ticks.
 const SLEEP: u64 = 1_000;
 
-// SAFETY: the server in a thread's line owns the thread's executor until the thread retires it. In
-// the handler of a user interrupt, which may have stopped the thread anywhere, `current` returns
+// SAFETY: `current` returns only the vCPU that the calling thread serves, and only while it exists,
+// because the server in the thread's line owns the thread's executor until the thread retires it.
+// In the handler of a user interrupt, which may have stopped the thread anywhere, `current` returns
 // `None`.
 unsafe impl Host for VdsoHost {
     #[inline]
@@ -171,7 +172,7 @@ pub(crate) fn publish(server: &Server, running: impl Fn() -> Option<Level>) {
         if bits == known {
             return;
         }
-        // Checked again afterwards: a wake may have set its bit after the bits were read.
+        // Checked again afterwards, because a wake may have set its bit after the bits were read.
         word.store(bits, Release);
         known = bits;
     }
@@ -218,7 +219,7 @@ fn publish_other(index: usize, vcpu: &Vcpu<VdsoHost>) {
     let word = os_pages::line_of(line as usize, LOCAL_BITMAP);
     let known = word.load(Relaxed);
     let bits = || vcpu.bitmap() | vcpu.running_level().map_or(0, Level::bit);
-    // A thread without work waits in the kernel, or is about to wait: a wake unparks it.
+    // A thread without work waits in the kernel, or is about to wait. A wake unparks it.
     if known == 0 || bits().trailing_zeros() >= known.trailing_zeros() {
         return;
     }

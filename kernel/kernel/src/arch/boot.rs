@@ -11,9 +11,9 @@
 //!             own stack, tp = number of the hart, main.rs
 //! ```
 //!
-//! All harts enter at `_start`, and ignore their argument: OpenSBI 1.1 marks a hart as startable
-//! before it stores the address and the argument, so a hart that looks in between starts with the
-//! values of the boot hart.
+//! All harts enter at `_start` and ignore their argument. The reason is that OpenSBI 1.1 marks a
+//! hart as startable before it stores the address and the argument, so a hart that reads them in
+//! between starts with the values of the boot hart.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -180,7 +180,8 @@ fn prepare() {
 pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
     START_IDS[index].store(hart_id, SeqCst);
     let entry = PhysAddr::of_image(_start as *const () as usize);
-    // SAFETY: `_start` is the entry point for a new hart.
+    // SAFETY: `entry` is the physical address of `_start`, which expects the state in which the
+    // firmware starts a hart.
     unsafe { sbi::start_hart(hart_id, entry.get(), 0) }
 }
 

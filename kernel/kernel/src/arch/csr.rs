@@ -67,8 +67,8 @@ pub(crate) fn clear_software_interrupt() {
 #[inline]
 pub(crate) fn interrupts_off() -> bool {
     let before: usize;
-    // SAFETY: masking interrupts delays handlers, nothing else. No `nomem`: the accesses that
-    // follow must not move before the instruction.
+    // SAFETY: masking interrupts delays handlers, nothing else. `nomem` is absent because the
+    // accesses that follow must not move before the instruction.
     unsafe { asm!("csrrc {}, sstatus, {}", out(reg) before, in(reg) SIE, options(nostack)) };
     before & SIE != 0
 }
@@ -98,7 +98,7 @@ pub(crate) fn enable_sources() {
     unsafe { asm!("csrs sie, {}", in(reg) sources, options(nostack)) };
 }
 
-/// Switches floating point off in the kernel: a floating-point instruction traps instead of
+/// Switches floating point off in the kernel, so that a floating-point instruction traps instead of
 /// changing the registers of a user program.
 pub(crate) fn floating_point_off() {
     // SAFETY: the kernel has no floating-point state that could be lost.
@@ -126,22 +126,24 @@ pub(crate) unsafe fn set_stvec(handler: usize) {
 /// # Safety
 /// The table maps the kernel as the current table does, and lives until another table is installed.
 pub(crate) unsafe fn set_satp(satp: usize) {
-    // SAFETY: the caller guarantees that the table maps the kernel and stays alive. No `nomem`:
-    // later accesses use the new table.
+    // SAFETY: the caller guarantees that the table maps the kernel and stays alive. `nomem` is
+    // absent because later accesses use the new table.
     unsafe { asm!("csrw satp, {}", "sfence.vma", in(reg) satp, options(nostack)) };
 }
 
 /// Flushes all translations of this hart.
 #[inline]
 pub(crate) fn flush_translations() {
-    // SAFETY: a flush costs only time: translations are read again from the table.
+    // SAFETY: a flush changes no memory and no register; translations are read again from the
+    // table.
     unsafe { asm!("sfence.vma", options(nostack)) };
 }
 
 /// Flushes the translations of one ASID on this hart.
 #[cfg(feature = "isolated")]
 pub(crate) fn flush_translations_of(asid: usize) {
-    // SAFETY: a flush costs only time: translations are read again from the table.
+    // SAFETY: a flush changes no memory and no register; translations are read again from the
+    // table.
     unsafe { asm!("sfence.vma x0, {}", in(reg) asid, options(nostack)) };
 }
 
@@ -172,6 +174,7 @@ pub(crate) fn last_asid() -> usize {
 /// Synchronizes instruction fetches of this hart with earlier writes.
 #[inline]
 pub(crate) fn flush_instructions() {
-    // SAFETY: a flush costs only time: instructions are fetched again from memory.
+    // SAFETY: a flush changes no memory and no register; instructions are fetched again from
+    // memory.
     unsafe { asm!("fence.i", options(nostack)) };
 }

@@ -1,7 +1,8 @@
 //! The kernel as a host of the scheduler.
 //!
-//! A hart serves one vCPU, whose index is the number of the hart. An interrupt handler serves none:
-//! its wakes use the inbox, because the interrupted code may hold the vCPU's lock.
+//! A hart serves one vCPU, whose index is the number of the hart. While a hart runs an interrupt
+//! handler, it serves none. The wakes of the handler therefore use the inbox, which needs no lock;
+//! the interrupted code may hold the vCPU's lock.
 
 use core::future::Future;
 use core::ptr::NonNull;
@@ -18,9 +19,9 @@ use crate::{hart, trace};
 /// The host: a unit type, because the state is in statics.
 pub(crate) struct KernelHost;
 
-// SAFETY: `current` names the vCPU whose executor the hart's loop holds (it is set when the hart
-// takes the executor, and the loop never ends), and only to that hart. In a handler, which may
-// interrupt the loop at any point, `current` returns `None`.
+// SAFETY: `current` returns only the vCPU that the calling hart serves. This vCPU exists, because
+// the hart's loop holds its executor (it is set when the hart takes the executor, and the loop
+// never ends). In a handler, which may interrupt the loop at any point, `current` returns `None`.
 unsafe impl Host for KernelHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {

@@ -1,9 +1,9 @@
 //! [`IrqLock`], the only lock of the kernel, and [`Once`].
 //!
-//! Every lock masks interrupts while it is held. So a handler never meets a lock that the
-//! interrupted code holds, and there is only one kind of lock. Critical sections are short: they
-//! contain no system call, no `await`, and no fault on user memory. `main.rs` defines the order in
-//! which locks are taken.
+//! Every lock masks interrupts while it is held. So a handler never waits for a lock that the
+//! interrupted code holds, and one kind of lock suffices. Critical sections are short: they contain
+//! no system call, no `await`, and no fault on user memory. `main.rs` defines the order in which
+//! locks are taken.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -21,7 +21,7 @@ pub(crate) struct IrqLock<T> {
 }
 
 // SAFETY: the lock gives one hart at a time access to the data, and no handler of that hart
-// meanwhile; the data may therefore pass from hart to hart: `T: Send`.
+// meanwhile; the data may pass from hart to hart, because `T: Send`.
 unsafe impl<T: Send> Sync for IrqLock<T> {}
 
 impl<T> IrqLock<T> {
@@ -68,7 +68,7 @@ impl<T> Deref for IrqGuard<'_, T> {
 
 impl<T> DerefMut for IrqGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard holds the lock, and is borrowed mutably.
+        // SAFETY: the guard holds the lock and is borrowed mutably, so this is the only reference.
         unsafe { &mut *self.lock.data.get() }
     }
 }
@@ -91,8 +91,8 @@ pub(crate) struct Once<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: only the hart that changed `EMPTY` to `BUSY` writes the value, and it is read only after
-// `FULL`.
+// SAFETY: only the hart that changed `EMPTY` to `BUSY` writes the value, and the value is read only
+// after the state has become `FULL`.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
 
 impl<T> Drop for Once<T> {

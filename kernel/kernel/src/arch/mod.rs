@@ -1,6 +1,6 @@
 //! RISC-V: registers, traps, firmware, and the devices of every machine.
 //!
-//! This module, `memory` and the virtio drivers are the only places of `unsafe`, and each block
+//! This module, `memory` and the virtio drivers are the only places with `unsafe`, and each block
 //! states its reason. The module contains no policy.
 
 pub(crate) mod boot;

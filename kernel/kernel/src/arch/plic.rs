@@ -22,12 +22,12 @@ impl Plic {
         unsafe { Register::new(address) }
     }
 
-    /// Opens the threshold of a context: sources of any priority interrupt it.
+    /// Opens the threshold of a context, so that sources of any priority interrupt the context.
     pub(crate) fn open(&self, context: usize) {
         self.set_threshold(context, 0);
     }
 
-    /// Closes the threshold of a context: no source interrupts it.
+    /// Closes the threshold of a context, so that no source interrupts the context.
     #[cfg(feature = "selftest")]
     pub(crate) fn close(&self, context: usize) {
         self.set_threshold(context, 7);

@@ -1,6 +1,6 @@
 //! Calls to the firmware (SBI 1.0): timer, IPIs, starting harts.
 //!
-//! Each call costs several microseconds: a trap to M-mode and back.
+//! Each call costs several microseconds, because it traps to M-mode and back.
 
 use core::arch::asm;
 

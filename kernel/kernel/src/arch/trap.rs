@@ -15,8 +15,9 @@
 //! at which the fewest registers are in use.
 //!
 //! Floating point is off in the kernel, and at the start of a program. The first floating-point
-//! instruction of a program traps; from then on its registers are saved if they were changed, and
-//! loaded on the way back. Programs that never use floating point pay two instructions.
+//! instruction of a program traps; from then on the program's floating-point registers are saved if
+//! they were changed, and loaded on the way back. Programs that never use floating point pay two
+//! instructions.
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
@@ -146,7 +147,7 @@ impl UserContext {
         if let Some(float) = &interrupted.float {
             (self.float, self.fcsr) = **float;
         } else if self.status & csr::FS != 0 {
-            // The handler has used the registers: the next handler must find zeros.
+            // The handler has used the registers, and the next handler must find zeros.
             (self.float, self.fcsr) = ([0; 32], 0);
         }
         self.status = interrupted.status;
@@ -154,7 +155,7 @@ impl UserContext {
 
     /// Runs the program on this hart until it traps, with the installed page table. Interrupts are
     /// masked when the function is called and when it returns; a caller that first decides whether
-    /// to run the program masks them before the decision.
+    /// to run the program masks interrupts before the decision.
     pub(crate) fn run(&mut self) -> Trap {
         csr::interrupts_off();
         // SAFETY: interrupts are masked, so no handler runs between kernel and program. The context

@@ -103,7 +103,7 @@ pub(crate) fn attach(device: Device, function: fn(usize), argument: usize) {
 
 /// Routes a source only to hart `index`; a hart that has already claimed an interrupt still serves
 /// it. Returns false if the hart cannot be interrupted. The firmware leaves a context closed, so
-/// the function opens it, also for a hart that starts late.
+/// the function opens the context, even for a hart that starts late.
 pub(crate) fn route(source: u32, index: usize) -> bool {
     let Some((plic, lock)) = PLIC.try_get() else {
         return false;

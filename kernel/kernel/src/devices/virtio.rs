@@ -90,7 +90,7 @@ impl InterruptAck {
 }
 
 /// Returns the slot of a device if the device has this type. The slot of a device of another type
-/// is not opened: dropping its transport would reset it.
+/// is not opened, because dropping the transport would reset that device.
 pub(super) fn transport(device: Device, kind: DeviceType) -> Option<MmioTransport<'static>> {
     if device.kind() != Kind::Virtio {
         return None;

@@ -174,8 +174,8 @@ impl Disk {
         memory.header[HEADER] = !OK;
         let (header, status) = memory.header.split_at_mut(HEADER);
         let status = &mut status[..1];
-        // SAFETY: the memory belongs to the device until `reap` finds its token in the used ring:
-        // it is lent below, and freed only if `add` fails.
+        // SAFETY: the memory belongs to the device until `reap` finds its token in the used ring,
+        // because the memory is lent below, and freed only if `add` fails.
         let token = unsafe {
             match request {
                 Request::Read(_) => self.queue.add(&[header], &mut [&mut memory.block, status]),
@@ -194,9 +194,9 @@ impl Disk {
             request,
             is_wanted: true,
         });
-        // The device is notified even if it requests no notification: between the write of the
-        // index and the read of that request the queue has no fence, so a device that has just gone
-        // to sleep would not be woken.
+        // The device is notified even if it requests no notification. The reason is that the queue
+        // has no fence between its write of the index and its read of the device's request, so a
+        // device that has just gone to sleep would not be woken.
         self.transport.notify(0);
         Ok(number)
     }
@@ -207,7 +207,7 @@ impl Disk {
         while let Some(token) = self.queue.peek_used() {
             let at = usize::from(token) % QUEUE;
             let Some(submitted) = self.submitted[at].take() else {
-                // The device reports a request as done that it does not have.
+                // The device reports a request as done although it has no such request.
                 break;
             };
             // SAFETY: the device has put the token into its used ring, so it no longer uses the
@@ -252,7 +252,7 @@ impl Disk {
         self.done.get_mut(number)?.take()
     }
 
-    /// Abandons a request: its memory is freed once the device has finished it.
+    /// Abandons a request, whose memory is freed once the device has finished the request.
     pub(crate) fn abandon(&mut self, number: usize) {
         if let Some((memory, _)) = self.take_finished(number) {
             return self.give_back(memory);

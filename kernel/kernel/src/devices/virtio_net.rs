@@ -82,8 +82,8 @@ impl Card {
 
     /// Passes a buffer to the device, which receives a frame into it.
     fn post(&mut self, mut buffer: Dma) {
-        // SAFETY: the buffer belongs to the device until `receive` finds its token in the used
-        // ring: it is lent below.
+        // SAFETY: the buffer is lent below, so it belongs to the device until `receive` finds its
+        // token in the used ring.
         let token = unsafe { self.raw.receive_begin(&mut buffer) };
         let submitted = buffer.lend();
         match token {
@@ -174,8 +174,8 @@ impl Card {
         };
         let end = (start + len).min(buffer.len());
         let result = fill(&mut buffer[start..end]);
-        // SAFETY: the buffer belongs to the device until `reap_sent` finds its token in the used
-        // ring: it is lent below.
+        // SAFETY: the buffer is lent below, so it belongs to the device until `reap_sent` finds its
+        // token in the used ring.
         let token = unsafe { self.raw.transmit_begin(&buffer[..end]) };
         let submitted = buffer.lend();
         match token {

@@ -8,10 +8,10 @@
 //!                                   never used again
 //! ```
 //!
-//! While a device may access the memory, the kernel has no reference to it: [`InDevice`] provides
-//! none. Dropping an [`InDevice`] leaks the memory, because the device may still write to it. A
-//! function that passes the address to a device is `unsafe`, and must hold the [`InDevice`] until
-//! the device has finished.
+//! While a device may access the memory, the kernel has no reference to it, because [`InDevice`]
+//! provides none. Dropping an [`InDevice`] leaks the memory, because the device may still write to
+//! it. A function that passes the address to a device is `unsafe`, and must hold the [`InDevice`]
+//! until the device has finished.
 
 use core::ops::{Deref, DerefMut};
 

@@ -44,9 +44,9 @@ static BUDDY: IrqLock<Buddy> = IrqLock::new(Buddy {
 
 impl Buddy {
     fn links(&mut self, block: usize) -> &mut Links {
-        // SAFETY: called only for blocks that are in a list or about to be: page-aligned free
-        // memory in the direct map that only the allocator uses; the borrow of `self` excludes a
-        // second reference.
+        // SAFETY: called only for blocks that are in a list or about to be in one. Such a block is
+        // page-aligned free memory in the direct map that only the allocator uses; the borrow of
+        // `self` excludes a second reference.
         unsafe { &mut *(PhysAddr::new(block).direct() as *mut Links) }
     }
 
@@ -118,7 +118,7 @@ pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usi
         .find(|gap| gap.end - gap.start >= frames)
         .expect("no space for one byte per frame");
     let state = PhysAddr::new(home.start).direct() as *mut u8;
-    // SAFETY: the range is free and mapped, and never allocated: it is excluded below.
+    // SAFETY: the range is free and mapped, and is never allocated, because it is excluded below.
     let state = unsafe {
         state.write_bytes(NONE, frames);
         core::slice::from_raw_parts_mut(state, frames)

@@ -176,9 +176,9 @@ impl Heap {
     }
 }
 
-// SAFETY: a cell is either in a free list or with one caller. Its size and alignment are the power
-// of two at or above those of the layout, because cells of a page (the header occupies whole cells)
-// and blocks of frames are aligned to their size.
+// SAFETY: a cell or a block of frames is either free or with one caller. Its size is a power of
+// two, at least the size and the alignment of the layout. It is aligned to its size; for cells this
+// holds because the header of a page occupies whole cells.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let memory = match source(layout) {

@@ -5,7 +5,7 @@ use super::pagetable::PageTable;
 use super::{KERNEL_TABLE, OutOfMemory};
 use crate::arch::csr;
 
-/// Placeholder for the ASID of a space: without ASIDs a change of the table flushes all
+/// Placeholder for the ASID of a space. Without ASIDs, a change of the table flushes all
 /// translations.
 pub(super) struct Asid;
 

@@ -20,7 +20,7 @@
 //! isolated kernel empty except for a gate (`isolated.rs`). The kernel is mapped once, so no memory
 //! is writable under one address and executable under another.
 //!
-//! This module, `arch` and the virtio drivers are the only places of `unsafe`. User memory is not
+//! This module, `arch` and the virtio drivers are the only places with `unsafe`. User memory is not
 //! trusted: see [`user`].
 
 pub(crate) mod dma;

@@ -23,7 +23,7 @@ use crate::process::Share;
 use crate::process::share::{Charge, PAGE_KIB, Resource};
 use crate::{chaos, trace};
 
-/// Maximum number of frames of user memory of a process: 16 MiB.
+/// Maximum number of frames of user memory that a process may have: 16 MiB.
 const MAX_FRAMES: usize = 4096;
 /// Number of frames that a space needs for itself: shared pages, tables, the kernel's records of
 /// the process.
@@ -45,7 +45,7 @@ pub(crate) struct AddressSpace {
     trace: Option<TracePage>,
     /// Pages of the completion ring, allocated on demand.
     completions: [Once<SharedPage>; RING_PAGES],
-    /// Lines of words of the threads of the process.
+    /// A line of words for each thread of the process.
     threads: SharedPage,
     /// Memory charged to the share of the process. The last field, so that it is dropped last.
     charge: Charge,

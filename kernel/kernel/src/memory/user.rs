@@ -1,9 +1,9 @@
 //! The only access to user memory.
 //!
-//! A [`UserSlice`] is only a claim: a program states that the range belongs to it. At the moment of
-//! use, and under the lock of the page table, each page is checked for the intended access and
-//! copied through the kernel's mapping. The kernel never dereferences a user's address, so no
-//! address makes it fault.
+//! A [`UserSlice`] is only the claim of a program that the range belongs to the program. At the
+//! moment of use, and under the lock of the page table, each page is checked for the intended
+//! access and copied through the kernel's mapping. The kernel never dereferences a user's address,
+//! so no address makes it fault.
 
 use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::AtomicU32;
@@ -61,8 +61,8 @@ impl UserSlice {
 }
 
 impl AddressSpace {
-    /// Checks that the program has this access to the whole range. It cannot lose the access: pages
-    /// are never unmapped, only whole spaces are dropped.
+    /// Checks that the program has this access to the whole range. The program cannot lose the
+    /// access later, because pages are never unmapped; only whole spaces are dropped.
     ///
     /// # Errors
     /// [`Error::BadAddress`].
@@ -196,7 +196,7 @@ const WORD: usize = 8;
 
 /// Copies between kernel memory and a frame of a program.
 ///
-/// Other harts may run the program meanwhile and write the same bytes: the result is then any
+/// Other harts may run the program meanwhile and write the same bytes; the result is then any
 /// mixture. Such a frame contains no Rust object and no reference to it exists, so the accesses are
 /// volatile, like accesses to a device.
 ///

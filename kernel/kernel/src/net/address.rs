@@ -94,7 +94,7 @@ impl Stack {
             ethernet.set_dst_addr(hardware);
             ethernet.set_ethertype(EthernetProtocol::Arp);
             answer.emit(&mut ArpPacket::new_unchecked(ethernet.payload_mut()));
-            // A reply is not answered.
+            // The reply itself is not answered.
             let mut port = self.link.port(Some(&frame), LEAST_URGENT_WORK);
             let unmatched = &mut self.unmatched;
             self.interface

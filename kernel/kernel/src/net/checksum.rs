@@ -1,7 +1,7 @@
 //! Checksums of IPv4, TCP, UDP and ICMP for frames that the card sends or receives.
 //!
-//! `smoltcp` neither computes nor verifies checksums: loopback frames do not leave memory, so they
-//! need none, and this module processes eight bytes at a time.
+//! `smoltcp` neither computes nor verifies checksums. Loopback frames need none, because they do
+//! not leave memory; for other frames, this module processes eight bytes at a time.
 
 use super::table::{TCP, UDP};
 

@@ -40,7 +40,7 @@ impl Stack {
                 let is_half_open = socket.state() == tcp::State::SynReceived;
                 if socket.state() == tcp::State::Closed {
                     // The connection was reset, or dropped in favour of another. The call cannot
-                    // fail: the port is not 0.
+                    // fail, because the port is not 0.
                     let _ = socket.listen(port);
                 }
                 socket.set_timeout(is_half_open.then_some(SILENCE_TIMEOUT));
@@ -63,7 +63,7 @@ impl Stack {
             }
             let socket = endpoint.tcp();
             if socket.recv_queue() > 0 {
-                // The request will not be read.
+                // No owner will read the received bytes.
                 socket.abort();
             }
         }
@@ -137,8 +137,8 @@ impl Stack {
 
     /// Ends the writing side of a socket.
     ///
-    /// If the peer has ended its side, too, the end is sent once all bytes are acknowledged: in
-    /// LAST-ACK `smoltcp` ignores a window that the peer opens again.
+    /// If the peer has ended its side, too, the end is sent once all bytes are acknowledged,
+    /// because in LAST-ACK `smoltcp` ignores a window that the peer opens again.
     pub(super) fn close_write(&self, index: Index) {
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
@@ -170,8 +170,8 @@ impl Stack {
             self.silent.retain(|silent| *silent != index);
         }
         self.table.remove(index);
-        // Without deadlines the coroutine keeps no timer: a hart frees the memory of its timers
-        // when it has none.
+        // Without deadlines the coroutine keeps no timer, because a hart frees the memory of its
+        // timers only when none is left.
         if self.alarm.is_some() && self.table.deadlines.first().is_none() {
             requests().wake();
         }

@@ -24,7 +24,7 @@ static ENDPOINTS: [IrqLock<Option<Endpoint>>; SOCKETS] = [const { IrqLock::new(N
 pub(super) struct Endpoint {
     /// A set of one socket: `smoltcp` would process all sockets of a set.
     pub(super) set: SocketSet<'static>,
-    /// Set when the socket is closed: the connection ends once all written bytes have been
+    /// Set when the socket is closed. The connection then ends once all written bytes have been
     /// acknowledged.
     pub(super) is_ending: bool,
     /// Set when the receive buffer is at least half full, until all of it has been read.

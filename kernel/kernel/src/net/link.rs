@@ -181,8 +181,8 @@ impl Link {
         }
     }
 
-    /// Enables the interrupts of the card again. Returns true if it has more frames, for which it
-    /// would not interrupt.
+    /// Enables the interrupts of the card again. Returns true if the card has more frames, for
+    /// which it would not interrupt.
     pub(super) fn stop_polling(&mut self) -> bool {
         let Some(card) = &mut self.card else {
             return false;
@@ -235,8 +235,8 @@ impl Link {
         matches!(frame, Frame::Card(_)) && !checksum::is_valid(frame.bytes())
     }
 
-    /// Returns whether a frame is longer than the medium permits, and counts such a frame. The
-    /// caller drops it: a buffer of the card holds 4,084 bytes, and the device drops still longer
+    /// Returns whether a frame is longer than the medium permits, and counts such a frame, which
+    /// the caller drops. A buffer of the card holds 4,084 bytes; the device itself drops longer
     /// frames.
     pub(super) fn is_too_long(&mut self, frame: &Frame) -> bool {
         let is_too_long = frame.bytes().len() > FRAME;

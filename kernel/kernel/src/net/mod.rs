@@ -11,11 +11,11 @@
 //!
 //! A call that reads, writes or waits takes only the lock of its socket and leaves a request in
 //! [`requests`]; only calls that create or close sockets take the lock of the stack. The coroutine
-//! handles the most urgent frame first, incoming or outgoing, and is as urgent as that frame. The
-//! owner of a frame from the card is unknown until the frame is parsed: it may be the most urgent
-//! waiting call. The card's interrupt and the clock wake the coroutine, which handles one frame at
-//! a time under the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood does
-//! not occupy a hart. While the coroutine has frames to handle, the card does not interrupt.
+//! handles the most urgent frame first, incoming or outgoing, and is as urgent as that frame. Until
+//! a frame from the card is parsed, its owner is unknown and may be the most urgent waiting call.
+//! The card's interrupt and the clock wake the coroutine, which handles one frame at a time under
+//! the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood does not occupy a
+//! hart. While the coroutine has frames to handle, the card does not interrupt.
 //!
 //! A frame costs O(log sockets), for the deadline of its socket; it does not touch other sockets.
 //! There are at most [`SOCKETS`].
@@ -78,8 +78,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const ACK_DELAY: Duration = Duration::from_millis(40);
 /// Time after which a peer that acknowledges nothing is considered gone, even if it sends frames.
 const STALL_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time after which a connection without an owner is reset, even if its peer sends frames: a peer
-/// whose window stays 0 would keep the connection for ever.
+/// Time after which a connection without an owner is reset, even if its peer sends frames, because
+/// a peer whose window stays 0 would keep the connection for ever.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which a failed send is repeated although there was space.
 const RETRY_DELAY: Duration = Duration::from_millis(1);

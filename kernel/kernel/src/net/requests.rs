@@ -5,7 +5,7 @@
 //!   └───── kick ──► Requests: queue of sockets, levels ── next ─► the coroutine, before each frame
 //! ```
 //!
-//! A call that transfers bytes does not take the lock of the stack: it leaves a request here, under
+//! A call that transfers bytes does not take the lock of the stack. It leaves a request here, under
 //! a lock that is held for a few dozen instructions. O(1), and no memory is allocated after boot,
 //! because a socket is in the queue at most once.
 
@@ -74,7 +74,8 @@ impl Requests {
         self.coroutine.wake();
     }
 
-    /// Adds the level of a call that waits for a socket: frames of the socket get this level.
+    /// Adds the level of a call that waits for a socket, so that frames of the socket get this
+    /// level.
     pub(super) fn add_level(&mut self, index: Index, level: Level) {
         self.add(index, level);
     }
@@ -129,7 +130,8 @@ impl Requests {
     }
 
     /// Makes the coroutine as urgent as its work. The level of a frame of the card is unknown
-    /// before the frame is parsed, and so is that of a deadline: each may concern any waiting call.
+    /// before the frame is parsed, and so is the level of a deadline, because each may concern any
+    /// waiting call.
     fn update_level(&mut self) {
         let mut levels = self.new_levels | self.known_levels;
         if levels == 0 || self.has_card {

@@ -64,9 +64,9 @@ async fn wait(micros: u64) {
     sleep_until(clock::now() + clock::from_micros(micros)).await;
 }
 
-/// Interval at which closed connections are polled, at most [`MAX_POLLS`] times: a silent
-/// connection is reset after [`SILENCE_TIMEOUT`]. Polls are counted instead of timed, because a
-/// host may stop the machine for longer.
+/// Interval at which closed connections are polled, at most [`MAX_POLLS`] times, because a silent
+/// connection is reset only after [`SILENCE_TIMEOUT`]. Polls are counted instead of timed, because
+/// a host may stop the machine for longer.
 const POLL_MICROS: u64 = 20_000;
 const MAX_POLLS: u64 = 6 * SILENCE_TIMEOUT.total_micros() / POLL_MICROS;
 
@@ -141,7 +141,7 @@ async fn check_connection(port: u16) -> Outcome {
     Ok(())
 }
 
-/// Sockets of several levels have frames to send, which leave in the order of the levels.
+/// If sockets of several levels have frames to send, the frames leave in the order of the levels.
 pub(crate) async fn more_urgent_socket_sends_first() -> Outcome {
     // Resolves the machine's own address.
     check_connection(PORT).await?;
@@ -331,7 +331,8 @@ fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The last segment arrives first, and some segments arrive twice.
+/// The reader gets the bytes in order, although the last segment arrives first and segments arrive
+/// twice.
 pub(crate) async fn segments_out_of_order_are_put_in_order() -> Outcome {
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;

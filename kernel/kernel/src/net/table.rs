@@ -121,8 +121,8 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     key: Option<Key>,
     pub(super) owner: Owner,
-    /// Set after a turn in which the socket could not send: it may wait for the hardware address of
-    /// its next hop.
+    /// Set after a turn in which the socket could not send. The socket may wait for the hardware
+    /// address of its next hop.
     pub(super) is_silent: bool,
     /// Set while `smoltcp` may keep the socket silent for a peer whose hardware address is unknown.
     pub(super) lacks_neighbour: bool,

@@ -13,8 +13,8 @@ use super::{Process, Thread};
 use crate::{executor, memory, run_queue};
 
 impl Process {
-    /// Makes the thread wait for a call, whose coroutine has the level of the thread, until
-    /// [`Process::resume`], or for ever if the process has ended.
+    /// Makes the thread wait for a call until [`Process::resume`]; meanwhile the call's coroutine
+    /// has the level of the thread. If the process has ended, the thread is dropped.
     pub(crate) fn wait_in_call(&self, thread: Box<Thread>, call: CoroutineId) {
         self.with_thread(thread, |threads, mut thread| {
             // The thread may have been lent a level meanwhile.
@@ -51,7 +51,7 @@ impl Process {
     /// [`Error::NoProcess`] if the process has ended.
     pub(crate) fn begin_call(&self, number: usize, call: CoroutineId) -> Result<(), Error> {
         let mut calls = self.calls.lock();
-        // If the process ends later, it finds the call.
+        // If the process ends after this check, its end finds the call.
         if self.is_ended() || !calls.set(number, call) {
             return Err(Error::NoProcess);
         }
@@ -112,15 +112,16 @@ impl Process {
 
     /// Passes the result of an asynchronous call of level `level` to the program.
     ///
-    /// A parked thread resumes at that level; it holds the word `DRAINING`, so further completions
-    /// interrupt no thread until it has drained the ring. If no thread is parked and no thread
-    /// drains, a running thread is interrupted. A draining thread is as urgent as the completions.
+    /// If a thread is parked, it resumes at that level and holds the word `DRAINING`, so further
+    /// completions interrupt no thread until this thread has drained the ring. If no thread is
+    /// parked and no thread drains, a running thread is interrupted. A thread that drains is at
+    /// least as urgent as the completions.
     pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
         let Ok(space) = self.space() else {
             return;
         };
         let page = space.shared();
-        // The lock of the ring is held, because threads park under it.
+        // Threads park under the lock of the ring. It is held so that no thread parks meanwhile.
         let mut ring = self.ring.lock();
         ring.complete(&space, entry);
         let is_most_urgent = ring.is_more_urgent(page, level);
@@ -158,7 +159,8 @@ impl Process {
     }
 
     /// Raises a thread of the process for an event of level `level`, while none of its threads runs
-    /// in user mode or is parked: a ready thread, or the next that becomes ready, gets this level.
+    /// in user mode or is parked. A ready thread, or the next thread that becomes ready, gets this
+    /// level.
     pub(crate) fn raise(&self, level: Level) {
         let threads = self.threads.lock();
         run_queue::raise(self, threads.queue_slots(), level);
@@ -173,8 +175,8 @@ impl Process {
             .find_map(|queue_slot| run_queue::remove(self, queue_slot))
     }
 
-    /// Parks the thread until a completion arrives or it is unparked. Returns the thread if this
-    /// has already happened.
+    /// Parks the thread until a completion arrives or it is unparked. Returns the thread if one of
+    /// the two has already happened.
     ///
     /// # Errors
     /// [`Error::NoProcess`] if the process has ended.

@@ -1,8 +1,8 @@
 //! Numbers of the calls in flight of a process, and their coroutines.
 //!
-//! A number is allocated before the coroutine is created, so that the coroutine knows it, and freed
-//! when the call ends. The number of an asynchronous call is paired with a token, which
-//! distinguishes calls that had the same number. All operations are O(1).
+//! A number is allocated before the coroutine is created, so that the coroutine knows its number;
+//! the number is freed when the call ends. The number of an asynchronous call is paired with a
+//! token, which distinguishes calls that had the same number. All operations are O(1).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -61,7 +61,8 @@ impl File {
         Ok(())
     }
 
-    /// Takes the available bytes; 0 at the end. Returns `None` if it must wait.
+    /// Takes the available bytes and returns their number, 0 at the end. Returns `None` if the
+    /// caller must wait.
     pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => console::try_read(to).map(Ok),
@@ -170,8 +171,8 @@ impl Files {
         file.cloned().ok_or(Error::BadFile)
     }
 
-    /// Assigns the lowest free descriptors to files, to all or none. O(1) unless descriptors were
-    /// freed.
+    /// Assigns the lowest free descriptors to all of the files, or to none. O(1) unless descriptors
+    /// were freed.
     ///
     /// # Errors
     /// [`Error::TooMany`], [`Error::OutOfMemory`]; the files are dropped.

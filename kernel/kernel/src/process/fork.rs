@@ -3,11 +3,11 @@
 //! *Fork* copies the memory and the descriptors of a process; the child has only a copy of the
 //! calling thread. Calls in flight, and completions that were not read, stay with the parent.
 //!
-//! So that the copy is consistent, the other threads are held meanwhile: none runs in user mode,
-//! and none is inside a critical section (`os_abi::thread`), so no operation on the scheduler's
-//! data or on the heap is incomplete. A thread inside a critical section continues until it has
-//! left it; if it does not leave in time, `fork` fails. Any other unfinished work of a thread, such
-//! as a poll, is never finished in the child.
+//! So that the copy is consistent, the other threads are *held* meanwhile, which means that none
+//! runs in user mode and none is inside a critical section (`os_abi::thread`). So no operation on
+//! the scheduler's data or on the heap is incomplete. A thread inside a critical section continues
+//! until it has left the section; if it does not leave in time, `fork` fails. Any other unfinished
+//! work of a thread, such as a poll, is never finished in the child.
 //!
 //! *Exec* creates another process with the same [`Identity`](super::Identity) and the files of the
 //! old process, which ends without a status.

@@ -10,14 +10,15 @@
 //!
 //! The effective level of a thread is its own, set by its program, or the most urgent level that is
 //! lent to it. Loans are recomputed from the waiting calls whenever a call begins or stops waiting,
-//! or changes its level. So a loan ends with its wait, whatever the reason, and no thread stays
-//! raised. A loan is passed on immediately along chains of waiting threads, and in a cycle until no
-//! level changes any more.
+//! or changes its level. So a loan ends with its wait, for whatever reason the wait ends, and no
+//! thread stays raised. A loan is passed on immediately along chains of waiting threads, and in a
+//! cycle until no level changes any more. A *line* is the index of a thread in its process
+//! (`threads.rs`).
 //!
 //! *Locks.* The word of a lock is 0 or the number of the thread that holds it, and [`CONTENDED`] if
 //! other threads wait. The holder passes the lock to the most urgent waiter, and among equally
-//! urgent waiters to the oldest; so the kernel knows the thread to which the others lend. A program
-//! may store any value in the word: a loan never leaves the process.
+//! urgent waiters to the oldest. So the kernel knows to which thread the other waiters lend. A
+//! program may store any value in the word, but a loan never leaves the process.
 //!
 //! All steps hold the lock of the threads. A step is O(waiting calls), which are at most as many as
 //! the other threads of the process, plus its asynchronous `thread_join`s.
@@ -134,8 +135,9 @@ impl WaitList {
 }
 
 impl Process {
-    /// Returns the most urgent level that is lent to the thread of a line. Costs a load. Exact
-    /// under the lock of the run queue, under which a change of the level searches for the thread.
+    /// Returns the most urgent level that is lent to the thread of a line. The level is exact under
+    /// the lock of the run queue, because a change of the level searches for the thread under this
+    /// lock. Costs a load.
     #[inline]
     pub(crate) fn lent(&self, line: usize) -> u8 {
         self.lent[line % MAX_THREADS].load(Relaxed)
@@ -191,8 +193,8 @@ impl Process {
         Ok(())
     }
 
-    /// Sets the level of a call's coroutine. Returns the line to which the call now lends another
-    /// level; the caller updates the loan of this line.
+    /// Sets the level of a call's coroutine. Returns the line to which the call now lends a
+    /// different level; the caller updates the loan of this line.
     fn set_call_level(
         &self,
         threads: &mut Threads,
@@ -211,8 +213,8 @@ impl Process {
         }
     }
 
-    /// Lends the level of the running kernel coroutine, which waits for the end of a thread, until
-    /// the loan is dropped.
+    /// Lends the level of the running kernel coroutine to thread `number`, for whose end the
+    /// coroutine waits, until the loan is dropped.
     pub(super) fn lend_to(&self, number: usize) -> Option<Loan<'_>> {
         let call = executor::domain().current_id()?;
         let mut threads = self.threads.lock();
@@ -310,8 +312,8 @@ impl Process {
     }
 }
 
-/// Returns the level of the running kernel coroutine. Called under the lock of the threads, under
-/// which that level changes.
+/// Returns the level of the running kernel coroutine. Called under the lock of the threads, because
+/// that level changes under this lock.
 fn current_level() -> Level {
     let level = executor::domain().current_level();
     level.unwrap_or(executor::LEAST_URGENT_WORK)
@@ -329,7 +331,8 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Waits for the lock at an address on behalf of the thread of a line, which then holds it.
+/// Waits for the lock at an address on behalf of the thread of a line; this thread then holds the
+/// lock.
 ///
 /// # Errors
 /// [`Error::BadAddress`], [`Error::NoProcess`], [`Error::OutOfMemory`].

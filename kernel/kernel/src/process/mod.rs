@@ -12,12 +12,12 @@
 //!
 //! A [`Thread`] has one owner, which alone may access it: the queue of ready threads, the hart that
 //! runs it, or its process while it is parked (`threads.rs`). A thread is moved, never shared, so
-//! it cannot run twice.
+//! it cannot run on two harts at once.
 //!
-//! [`Process::end`] may be called at any time, on any hart. It removes everything from the process:
-//! its space, its files, its parked threads, and it cancels the calls in flight. Their coroutines
-//! are dropped and write to no memory, because an unfinished call finds no space. A thread that
-//! runs on another hart is dropped when that hart next checks it, after an IPI.
+//! [`Process::end`] may be called at any time, on any hart. It removes the process's space, its
+//! files and its parked threads, and cancels its calls in flight. The coroutines of these calls are
+//! dropped and write to no memory, because an unfinished call finds no space. A thread that runs on
+//! another hart is dropped when that hart next checks it, after an IPI.
 //!
 //! The part of a process that other processes access, its [`Identity`], outlives the program:
 //! `exec` ends the process without a status and passes the identity to another process. The limits
@@ -159,8 +159,8 @@ impl Process {
         self.identity.number
     }
 
-    /// Adds a thread with the given number or any, and a level within the ceiling; returns its
-    /// number and the thread, which the caller makes ready.
+    /// Adds a thread with a level within the ceiling, and with the given number if there is one.
+    /// Returns the thread's number and the thread, which the caller makes ready.
     ///
     /// # Errors
     /// [`Error::TooMany`] threads, of the process or of the machine; [`Error::OutOfMemory`].
@@ -231,7 +231,8 @@ impl Process {
     pub(crate) fn add_files<const N: usize>(&self, files: [File; N]) -> Result<[usize; N], Error> {
         let mut table = self.files.lock();
         let added = table.add(self.share(), files);
-        // If the process ends later, it finds these files; otherwise they are dropped here.
+        // If the process ends later, its end finds these files; if it has ended, they are dropped
+        // here.
         drop(table);
         if self.is_ended() {
             self.drop_files();
@@ -261,7 +262,7 @@ impl Process {
         f: impl FnOnce(&mut Threads, Box<Thread>) -> R,
     ) -> Option<R> {
         let mut threads = self.threads.lock();
-        // If the process ends later, it finds the thread that `f` stores.
+        // If the process ends later, its end finds the thread that `f` stores.
         if self.is_ended() {
             drop(threads);
             drop(thread);
@@ -284,8 +285,8 @@ impl Process {
         }
     }
 
-    /// Waits until a thread has ended, and lends it the level of the caller meanwhile. Its number
-    /// is invalid afterwards.
+    /// Waits until a thread has ended, and lends it the level of the caller meanwhile. The number
+    /// of the thread is invalid afterwards.
     ///
     /// # Errors
     /// [`Error::NoThread`].
@@ -336,8 +337,8 @@ impl Process {
 
     /// Removes everything from a process that has ended.
     ///
-    /// The coroutines of its calls end at a level of at least `level`: a caller that ends a process
-    /// does not wait for less urgent coroutines.
+    /// The coroutines of its calls end at a level of at least `level`, so a caller that ends a
+    /// process does not wait for less urgent coroutines.
     fn clear(&self, level: Level) {
         let calls = core::mem::replace(&mut *self.calls.lock(), Calls::new());
         // The list is cleared, so that a dropped call does not search it.

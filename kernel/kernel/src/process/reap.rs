@@ -1,10 +1,10 @@
-//! The reaper: a kernel coroutine that ends the remaining processes of shares that are over. It
-//! ends one process per poll, so that the end of many processes delays threads no longer than the
-//! end of one.
+//! The reaper: a kernel coroutine that ends the remaining processes of shares that are *over*
+//! (`share.rs`). It ends one process per poll, so that the end of many processes delays threads no
+//! longer than the end of one.
 //!
 //! The reaper is as urgent as the most urgent caller that has ended a share, or waits for its end.
-//! No process is missed: a share is marked as over before its members are searched, and a process
-//! enters the table before it checks whether its share is over.
+//! No process is missed, because a share is marked as over before its members are searched, and a
+//! process enters the table before it checks whether its share is over.
 
 use core::future::poll_fn;
 use core::task::Poll;

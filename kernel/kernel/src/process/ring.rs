@@ -7,8 +7,8 @@
 //!                                    └─ else: a user interrupt
 //! ```
 //!
-//! A call reserves an entry: calls in flight and completions that were not read are at most
-//! [`RING_ENTRIES`], so a completion always has an entry. The program reports the number of
+//! Each call reserves an entry, so a completion always has one: calls in flight and completions
+//! that were not read are together at most [`RING_ENTRIES`]. The program reports the number of
 //! completions that it has read; a wrong number makes the kernel overwrite only completions of this
 //! program.
 

@@ -9,16 +9,16 @@
 //! One rule: **a resource is charged to the share of the process that takes it and to every
 //! enclosing share; each share has a limit.** `spawn` creates a share within that of the caller,
 //! smaller by a power of two; `fork` and `exec` stay in the same share. So the rest of the parent's
-//! share always remains for others. Limits are no guarantees: the sum of neighbouring shares may
-//! exceed the machine.
+//! share always remains for others. Limits are not guarantees, because neighbouring shares may
+//! together exceed the resources of the machine.
 //!
-//! A share is *over* when the process that was spawned with it has ended, for any reason: all
-//! processes that are still in it, including orphans, are killed (`reap.rs`), and a wait for that
-//! process lasts until none is left. So a parent can always limit, and end, the processes that a
-//! program starts.
+//! A share is *over* when the process that was spawned with it has ended, for any reason. All
+//! processes that are still in the share, including orphans, are then killed (`reap.rs`), and a
+//! wait for the process that was spawned with it lasts until none is left. So a parent can always
+//! limit, and end, the processes that a program starts.
 //!
-//! A resource stays charged to its share until it is freed, whoever owns it: a pipe that was passed
-//! on, a closed socket that lingers.
+//! A resource stays charged to its share until it is freed, even if the resource has another owner
+//! by then, such as a pipe that was passed on, or none, such as a closed socket that lingers.
 //!
 //! A charge and its release cost a step per enclosing share, at most [`DEPTH`]; neither waits.
 
@@ -35,7 +35,7 @@ use crate::memory::{self, PAGE, heap};
 use crate::waiters::{Awaited, Waiters, wait_until};
 use crate::{executor, net, settings};
 
-/// Maximum depth of nested shares: after this number of halvings the limit of processes is 0.
+/// Maximum depth of nested shares. After this number of halvings the limit of processes is 0.
 const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
 
 /// A limited resource.

@@ -151,7 +151,7 @@ impl Reserved {
 fn check_inserted(process: &Process) {
     let identity = &process.identity;
     let parent = identity.parent.load(SeqCst);
-    // If the parent ends later, it finds the process in the table.
+    // If the parent ends later, its end finds the process in the table.
     if parent != 0 && find(parent).is_none_or(|parent| parent.is_ended()) {
         orphan(identity);
     }
@@ -170,8 +170,8 @@ fn orphan(identity: &Identity) {
     }
 }
 
-/// Simulates a process whose parent has ended, and which ends, for example by the reaper, before
-/// this is noticed.
+/// Simulates a process whose parent has ended, and which itself ends, for example by the reaper,
+/// before the end of its parent is noticed.
 #[cfg(feature = "selftest")]
 pub(crate) fn spawn_and_end(spawn: Spawn<'_>) -> Result<(), Error> {
     let share = spawn.share.child(spawn.halvings);
@@ -208,7 +208,8 @@ pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
 pub(super) fn remove(number: usize) {
     let mut table = TABLE.lock();
     let slot = &mut table[number % MAX_PROCESSES];
-    // Several callers may remove the same process: the slot may already belong to another process.
+    // Several callers may remove the same process, so the slot may already belong to another
+    // process.
     if slot.number != number {
         return;
     }

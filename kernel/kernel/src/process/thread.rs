@@ -76,8 +76,9 @@ impl Thread {
         thread
     }
 
-    /// Adopts the level that the program has set, within its ceiling, or the lent level. If the
-    /// program sets none, the thread's own level stays. Returns true if the level has changed.
+    /// Adopts the level that the program has set, within the ceiling of the process, as the
+    /// thread's own level. If the program sets none, the own level stays. Returns true if the
+    /// effective level has changed.
     pub(crate) fn follow_bitmap(&mut self, space: &AddressSpace) -> bool {
         if self.raised != Level::LEAST_URGENT && self.has_handled_raise(space) {
             self.raised = Level::LEAST_URGENT;
@@ -88,8 +89,9 @@ impl Thread {
         }
     }
 
-    /// Returns whether the program has handled the reason of the raise: no interrupt is pending,
-    /// none is in its handler, and the program is not draining its ring.
+    /// Returns whether the program has handled the event for which the thread was raised, which is
+    /// so if no interrupt is pending, the thread is in no handler, and the program is not draining
+    /// its ring.
     fn has_handled_raise(&self, space: &AddressSpace) -> bool {
         self.interrupted.is_none()
             && !self.process.has_interrupt()
@@ -122,7 +124,8 @@ impl Thread {
 
     /// Returns whether a thread that should leave the hart may continue for a little longer,
     /// because it is in a critical section for which other threads may spin. Granted once per
-    /// critical section; the word `YIELD_REQUESTED` makes the program enter the kernel at its end.
+    /// critical section; the word `YIELD_REQUESTED` makes the program enter the kernel at the end
+    /// of the section.
     pub(crate) fn is_in_grace(&mut self, space: &AddressSpace) -> bool {
         if space.line(self.line, CRITICAL) == 0 {
             self.grace = 0;
@@ -158,8 +161,8 @@ impl Thread {
         self.grace = 1;
     }
 
-    /// Returns whether a fault is spurious: another thread of the process has mapped the page, and
-    /// this hart had cached the missing translation.
+    /// Returns whether a fault is spurious, because another thread of the process has mapped the
+    /// page, and this hart had cached the absence of a translation.
     pub(crate) fn is_spurious_fault(&self, fault: Fault, space: &AddressSpace) -> bool {
         let access = match fault.cause {
             LOAD_PAGE_FAULT => Access::Read,
@@ -176,15 +179,15 @@ impl Thread {
 
     /// Delivers a pending user interrupt: the thread continues in the handler that its program has
     /// set, and its interrupted state is saved for [`Thread::return_from_interrupt`]. No interrupt
-    /// is delivered while the program drains its ring, nor in the handler: the program then polls
-    /// by itself.
+    /// is delivered in the handler, or while the program drains its ring, because the program then
+    /// polls for completions itself.
     pub(crate) fn deliver_interrupt(&mut self, space: &AddressSpace) {
         // During the handler the interrupt stays pending until the handler has ended, or another
         // thread takes the interrupt.
         if self.interrupted.is_some() || !self.process.take_interrupt() {
             return;
         }
-        // The thread may have to leave its hart during the handler.
+        // Raise the thread, because it may have to leave its hart during the handler.
         if let Some(level) = self.process.pending_level.take() {
             self.raised = self.raised.min(level);
         }

@@ -116,8 +116,8 @@ impl Threads {
         }
     }
 
-    /// Returns a line for a new thread, and its number; if a number is given, the line of that
-    /// number.
+    /// Returns a line for a new thread, and the thread's number; if a number is given, the line is
+    /// the one of that number.
     ///
     /// # Errors
     /// [`Error::TooMany`].
@@ -213,7 +213,7 @@ impl Threads {
         self.take(line, |state| matches!(state, State::InCall(..)))
     }
 
-    /// Parks a thread until it is unparked. Returns the thread if this has already happened.
+    /// Parks a thread until it is unparked. Returns the thread if `unpark` has already been called.
     pub(super) fn park(&mut self, mut thread: Box<Thread>) -> Option<Box<Thread>> {
         let line = thread.line;
         if let Some(level) = self.slots[line].token.take() {
@@ -335,7 +335,8 @@ impl Threads {
         }
     }
 
-    /// Takes the result of a thread, once it has ended. Its number is invalid afterwards.
+    /// Takes the result of a thread, once the thread has ended. The number of the thread is invalid
+    /// afterwards.
     pub(super) fn join(&mut self, number: usize) -> Option<Result<isize, Error>> {
         let slot = &mut self.slots[number % MAX_THREADS];
         if slot.number != number {

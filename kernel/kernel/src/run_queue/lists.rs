@@ -82,9 +82,10 @@ impl RunQueue {
         }
     }
 
-    /// Announces that a thread of level `level` has become ready: raises the harts, and returns the
-    /// hart to interrupt, if any. This is an idle hart, or else the hart that runs the least urgent
-    /// thread, if that thread is less urgent.
+    /// Announces that a thread of level `level` has become ready: raises the switching coroutines
+    /// of all harts to this level, and returns the hart to interrupt, if any. The caller interrupts
+    /// an idle hart, or else the hart that runs the least urgent thread, if that thread is less
+    /// urgent than `level`.
     pub(super) fn announce(&mut self, level: u8) -> Option<usize> {
         let online = hart::online().len();
         for index in 0..online {
@@ -92,7 +93,7 @@ impl RunQueue {
                 self.set_level(index, level);
             }
         }
-        // The search begins at the first hart, or at a hart that chaos chooses.
+        // The search begins at the first hart, or under chaos (`chaos.rs`) at a random hart.
         let first = chaos::below(online);
         let mut idle = (0..online).map(|n| (n + first) % online);
         if let Some(index) = idle.find(|index| self.harts[*index].idle) {

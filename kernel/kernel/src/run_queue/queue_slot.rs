@@ -1,5 +1,4 @@
-//! Slot of a thread in the run queue, and the level that waits for the next ready thread of a
-//! process.
+//! Slot of a thread in the run queue, and the level that the next ready thread of a process gets.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU8;
@@ -22,7 +21,7 @@ impl QueueSlot {
     /// Reserves a slot for a new thread.
     ///
     /// # Errors
-    /// [`Error::TooMany`] if a limit is reached, of the machine or of the share.
+    /// [`Error::TooMany`] if the limit of the machine or of the share is reached.
     pub(crate) fn reserve(share: &Arc<Share>) -> Result<QueueSlot, Error> {
         let charge = share.charge(Resource::Threads, 1)?;
         let mut queue = RUN_QUEUE.lock();
@@ -58,7 +57,8 @@ impl Drop for QueueSlot {
 }
 
 /// Level to which the next thread of a process that becomes ready is raised, because an event found
-/// no thread in the queue. Set and applied under the lock of the queue; the most urgent level wins.
+/// none of its threads in the queue. Set and applied under the lock of the queue; the most urgent
+/// level wins.
 pub(crate) struct PendingLevel(AtomicU8);
 
 impl PendingLevel {

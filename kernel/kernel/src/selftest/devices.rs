@@ -59,7 +59,7 @@ pub(super) async fn memory_of_devices_comes_back() -> Outcome {
             "{bytes} bytes at {address:#x}"
         );
     }
-    // Memory that a device may still write to is not reused: it is leaked.
+    // Memory that a device may still write to is leaked, so that it is not reused.
     let lost = before - free_frames();
     ensure!(lost == 1 + 8, "{lost} frames are lost");
     Ok(())
@@ -113,7 +113,7 @@ async fn ask_gateway(card: &mut Card, gateway: [u8; 4], ours: [u8; 4]) -> Outcom
             }
         }
     }
-    // The replies were polled: the interrupted hart may not have run.
+    // The replies were polled, so the interrupted hart may not have run.
     let limit = clock::now() + 20 * clock::ticks_per_second();
     while net::INTERRUPTS.load(Relaxed) == before {
         ensure!(clock::now() < limit, "no interrupt");

@@ -62,7 +62,7 @@ async fn order_of(levels: &[u8]) -> Result<Vec<usize>, alloc::string::String> {
     }
     for handle in &handles {
         while !handle.is_finished() {
-            // Go to the tail of this level: all more urgent coroutines run first.
+            // Go to the tail of this level, so that all more urgent coroutines run first.
             yield_now().await;
             sleep_until(clock::now() + 100).await;
         }

@@ -1,5 +1,5 @@
-//! Tests of raises: an event for a program makes one of its threads as urgent, whatever the state
-//! of the thread.
+//! Tests of raises: an event for a program makes one of the program's threads as urgent as the
+//! event, whatever the state of the thread.
 
 use alloc::format;
 use alloc::string::String;
@@ -64,14 +64,14 @@ fn ready() -> u32 {
     run_queue::ready().trailing_zeros()
 }
 
-/// A thread that is about to leave its hart for more urgent work counts as running: a completion at
-/// this moment raises the thread in the queue.
+/// A thread that is about to leave its hart for more urgent work counts as running, so a completion
+/// at this moment raises the thread in the queue.
 pub(super) async fn completion_reaches_a_thread_that_leaves_its_hart() -> Outcome {
     with_other_harts_busy(async {
         let process = program_that_waits()?;
         let interrupts = csr::interrupts_off();
         let index = hart_index();
-        // An earlier test may have raised the hart, which then yields once.
+        // An earlier test may have raised the hart's switching coroutine, which then yields once.
         let thread = [(); 2]
             .into_iter()
             .find_map(|()| match run_queue::take(index) {
@@ -117,8 +117,8 @@ pub(super) async fn completion_reaches_a_thread_that_drains() -> Outcome {
     .await
 }
 
-/// A completion raises a thread that is neither in the queue nor on a hart, but between the two: it
-/// enters the queue at this level.
+/// A completion raises a thread that is neither in the queue nor on a hart, but between the two.
+/// The thread must enter the queue at the level of the completion.
 pub(super) async fn raise_reaches_a_thread_on_its_way_to_the_queue() -> Outcome {
     with_other_harts_busy(async {
         let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);

@@ -69,7 +69,7 @@ pub(super) async fn dropped_sleep_leaves_nothing_behind() -> Outcome {
     Ok(())
 }
 
-/// Measures the path from the deadline to the poll: interrupt, wake, pick.
+/// Measures the path from the deadline to the poll: interrupt, wake, choice of the coroutine.
 pub(super) async fn timer_is_exact_under_icount() -> Outcome {
     let mut worst = 0;
     for n in 0..50 {

@@ -1,4 +1,5 @@
-//! The committer: a coroutine that writes changed blocks when a call waits for this.
+//! The committer: a coroutine that writes changed blocks when a call waits until they are on the
+//! disk.
 
 use core::future::poll_fn;
 use core::task::Poll;

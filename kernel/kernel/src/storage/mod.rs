@@ -7,12 +7,12 @@
 //! ```
 //!
 //! All files share one lock, which is never held while the disk works. The *committer* writes
-//! changed blocks when a call waits for this, and is as urgent as the most urgent waiter. A commit
-//! contains the changes up to one version: after a power cut the disk is in the state of a version
-//! at or after the last `fsync`, with all changes until then and no others.
+//! changed blocks when a call waits until they are on the disk, and is as urgent as the most urgent
+//! waiter. A commit contains the changes up to one version, so after a power cut the disk is in the
+//! state of a version at or after the last `fsync`, with all changes until then and no others.
 //!
-//! The disk is mounted when the first program starts, and unmounted when it has ended: then all
-//! changes are on the disk, and the memory of the volume is freed.
+//! The disk is mounted when the first program starts, and unmounted when this program has ended.
+//! All changes are then on the disk, and the memory of the volume is freed.
 
 mod commit;
 mod file;
@@ -120,7 +120,7 @@ async fn fetch(fetch: os_files::Fetch) -> Result<(), Error> {
     let mut buffer = disk::Buffer::take().await;
     let read = buffer.read(fetch.block()).await;
     let mut storage = STORAGE.lock();
-    // If the file has changed meanwhile, the block may belong to another file: the volume checks
+    // If the file has changed meanwhile, the block may belong to another file; the volume checks
     // this.
     read?;
     storage

@@ -1,8 +1,8 @@
 //! Calls that may take time: kernel coroutines, each a future of its result.
 //!
-//! A call first tries to finish without waiting, if `inline` is set. Calls hold no lock across an
-//! `await`, and access user memory only at the end, through the space that the process has *then*:
-//! an ended process has none.
+//! If `inline` is set, a call first tries to finish without waiting, so that it needs no coroutine.
+//! Calls hold no lock across an `await`, and access user memory only at the end, through the space
+//! that the process has *then*; an ended process has none.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -111,8 +111,8 @@ pub(super) fn write(
     CallStart::Pending(write_file(process, file, slice))
 }
 
-/// Returns the maximum number of bytes of a transfer: sockets and files of the disk are written in
-/// place.
+/// Returns the maximum number of bytes of a transfer. It is larger for sockets and files of the
+/// disk, because they are written in place.
 fn max_chunk(file: &File) -> usize {
     match file {
         File::Socket(_) | File::Stored(_) => PAGE,

@@ -1,12 +1,12 @@
 //! System calls: dispatches from the table to the kernel's functions.
 //!
 //! A `now` call is answered before the thread continues. A `later` call becomes a kernel coroutine
-//! with the level of the caller. A synchronous call parks the thread, and its end resumes the
-//! thread. An asynchronous call reserves an entry in the completion ring, the thread continues at
-//! once, and the end of the call fills the entry. A call that need not wait is answered at once in
-//! both forms, without a coroutine, unless it would overtake work that is as urgent. The dispatch
-//! is generated from the table in `os_abi`; a call that is in the table but not implemented does
-//! not compile.
+//! with the level of the caller. A synchronous call parks the thread until the call ends. An
+//! asynchronous call reserves an entry in the completion ring, the thread continues at once, and
+//! the end of the call fills the entry. A call that need not wait is answered at once in both
+//! forms, without a coroutine, unless kernel coroutines that are at least as urgent are ready. A
+//! `thread` call takes the calling thread, and may park or end it. The dispatch is generated from
+//! the table in `os_abi`; a call that is in the table but not implemented does not compile.
 
 mod in_flight;
 mod later;
@@ -33,6 +33,7 @@ type Answer = Result<isize, Error>;
 /// The calling thread and its answer; `None` if the thread is parked, or has ended.
 type SyscallReturn = Option<(Box<Thread>, Answer)>;
 
+/// Returns the register value of an answer.
 fn word(answer: Answer) -> isize {
     answer.unwrap_or_else(Error::code)
 }
@@ -95,9 +96,9 @@ macro_rules! routes {
 
 system_calls!(routes);
 
-/// Returns whether a call of this level may run inline, before the ready kernel coroutines. If one
-/// of these coroutines is as urgent, the call may not: the coroutine may wait for the same event,
-/// and has waited for longer.
+/// Returns whether a call of this level may run inline, before the ready kernel coroutines. It may
+/// not if one of these coroutines is at least as urgent, because that coroutine may wait for the
+/// same event, and has waited for longer.
 fn may_run_inline(level: Level) -> bool {
     let first = level.more_urgent_bits() | level.bit();
     executor::domain().bitmap() & first == 0

@@ -148,7 +148,7 @@ pub(super) fn kill(thread: &mut Thread, [process, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// Copies as many bytes to a program as fit; returns the number of all bytes.
+/// Copies as many bytes to a program as fit; returns the full length.
 fn copy_out(thread: &Thread, (start, len): (usize, usize), bytes: &[u8]) -> Answer {
     let to = UserSlice::new(start, len)?;
     let fitting = bytes.len().min(to.len());

@@ -61,7 +61,8 @@ pub(super) fn read(process: &Process, socket: &Socket, to: UserSlice) -> Option<
     Some(count.map(|count| count as isize))
 }
 
-/// With `all`, writes all bytes or none, else as many as fit. Returns `None` if it must wait.
+/// With `all`, writes all bytes or none, else as many as fit. Returns `None` if the caller must
+/// wait.
 pub(super) fn write(
     process: &Process,
     socket: &Socket,

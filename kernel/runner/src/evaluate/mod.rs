@@ -33,8 +33,8 @@ use point::{Load, MODELS, Point};
 
 /// Time limit of a machine whose time counts instructions, on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Number of threads of all programs: enough for three per connection at 500 connections, although
-/// the server's share is only a fraction of the machine's.
+/// Maximum number of threads of all programs: enough for three per connection at 500 connections,
+/// although the server's share is only a fraction of the machine's.
 const THREADS: u32 = 4096;
 /// Names of the files of profiles and of spin loops.
 const PROFILE: &str = "profile.csv";

@@ -4,11 +4,11 @@ use super::point::{Load, MODELS};
 
 const CONNECTIONS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 128];
 
-/// Duration of the measurement of a closed loop, in milliseconds of the machine.
+/// Time for which a closed loop is measured, in milliseconds of the machine.
 pub(crate) const CLOSED: u32 = 200;
-/// Duration of the measurement of points that only show the memory, in milliseconds of the machine.
+/// Time for which points that only show the memory are measured, in milliseconds of the machine.
 pub(crate) const MEMORY: u32 = 20;
-/// Numbers of connections; the difference of their memory gives the memory of a connection.
+/// Numbers of connections; from the difference in memory follows the memory of a connection.
 pub(crate) const FEW_CONNECTIONS: u32 = 16;
 pub(crate) const MANY_CONNECTIONS: u32 = 64;
 
@@ -30,13 +30,13 @@ const PLAIN: Load = Load {
 
 /// Duration of the measurement at saturation, in milliseconds of the machine.
 pub(crate) const SATURATED: u32 = 1_000;
-/// Orders of the published matrices, each with the clock for a period of 100 ms: with it a hart can
-/// answer the requests of about 50 to 80 connections. With half the period an instruction takes
-/// half the time.
+/// Orders of the published matrices, each with the clock for a period of 100 ms. With this clock a
+/// hart can answer the requests of about 50 to 80 connections. With half the period an instruction
+/// takes half the time.
 pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
 pub(crate) const PERIODS: [u32; 2] = [100, 50];
 const SATURATING: [u32; 10] = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128];
-/// The order of all matrices of the published raw data, and the period of its figures over
+/// The order of all matrices in the published raw data, and the period for its figures over
 /// connections.
 pub(crate) const RAW_ORDER: u32 = 15;
 pub(crate) const RAW_PERIOD: u32 = 100;

@@ -37,8 +37,8 @@ impl Load {
         self.model >= 2
     }
 
-    /// Returns the milliseconds of the simulated clock per millisecond of this machine: the clock
-    /// counts the instructions of all harts, which take turns.
+    /// Returns the milliseconds of the simulated clock per millisecond of this machine. They differ
+    /// because the clock counts the instructions of all harts, which take turns.
     pub(crate) fn stretch(&self) -> u32 {
         self.harts
     }
@@ -146,10 +146,10 @@ impl Point {
     }
 
     /// Returns the instructions of all harts per request of a closed loop. They are computed from
-    /// the time between the replies of each connection; if the file lacks this time, or if a
-    /// connection was answered in a part of the time only, from the number of replies in the
-    /// measured time. In the latter case the time between replies is too small: it would mean more
-    /// replies than there are, plus one on each connection.
+    /// the time between the replies of each connection. If the file lacks this time, or if a
+    /// connection was answered in a part of the measured time only, they are computed from the
+    /// number of replies. In the latter case the time between replies is too small, because it
+    /// would mean more replies than there are, plus one on each connection.
     pub(crate) fn instructions(&self) -> Option<u64> {
         let all = self.figures.first().filter(|all| all.count > 0)?;
         let spent = u64::from(self.load.millis) * u64::from(self.load.stretch()) * 1_000_000;

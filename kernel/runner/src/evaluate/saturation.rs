@@ -247,8 +247,8 @@ fn or_none(cell: Option<String>) -> String {
     cell.unwrap_or("–".to_owned())
 }
 
-/// Returns the share of counted instructions that are in spin loops, of a model on a number of
-/// harts.
+/// Returns the share of counted instructions that a model on a number of harts spends in spin
+/// loops.
 fn spinning_of(file: &str, model: usize, harts: u32) -> Option<String> {
     let start = format!("{},{harts},", MODELS[model]);
     let line = file.lines().find_map(|line| line.strip_prefix(&start))?;
@@ -291,7 +291,8 @@ fn scaling(points: &[Point], spinning: &str) -> String {
     }
 }
 
-/// Share of answered requests that counts as all: a few are in progress when the time ends.
+/// Share of answered requests that counts as all, because a few requests are in progress when the
+/// time ends.
 const ANSWERED_SHARE: f64 = 0.95;
 
 /// Returns a table with the knee, the maximum and the end of the throughput over connections, on
@@ -427,7 +428,7 @@ fn raw_connections(points: &[Point]) -> String {
     table.markdown()
 }
 
-/// Returns a table of the raw data of levels, beside measured points of the same shape.
+/// Returns a table of the raw data on levels, beside measured points of the same shape.
 fn raw_levels(points: &[Point]) -> String {
     let plan::Levels {
         connections,

@@ -1,7 +1,7 @@
-//! A peer of the machine: a client of its echo server, through a forwarded TCP or UDP port of
-//! 127.0.0.1. A few of its connections violate the protocol on purpose. `frames` is a peer on a
-//! network that connects only the machine and this process, `matrix` is a client of the matrix
-//! server.
+//! A peer of the machine, which is the other end of its connections: a client of its echo server,
+//! through a forwarded TCP or UDP port of 127.0.0.1. A few of its connections violate the protocol
+//! on purpose. `frames` is a peer on a network that connects only the machine and this process,
+//! `matrix` is a client of the matrix server.
 
 mod frames;
 mod matrix;
@@ -58,7 +58,7 @@ pub(crate) fn check_echo(port: u16) -> Result<(), String> {
     // One connection is not read until all others have finished; other connections are reset.
     let slow = open_unread(port)?;
     for _ in 0..RESETS {
-        // Closed with unread bytes: the connection is reset.
+        // The connection is closed with unread bytes, so it is reset.
         drop(open_unread(port)?);
     }
     let clients: Vec<_> = (0..CONNECTIONS)
@@ -80,7 +80,7 @@ pub(crate) fn check_echo(port: u16) -> Result<(), String> {
 }
 
 /// Sends bytes through a program of the host and checks the echo, if the program is installed.
-/// `ping` cannot reach the machine: QEMU's network only forwards ports.
+/// `ping` cannot reach the machine, because QEMU's network only forwards ports.
 fn check_echo_by(program: &str, port: u16) -> Result<(), String> {
     let mut command = Command::new(program);
     match program {

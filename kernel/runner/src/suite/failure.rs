@@ -1,7 +1,7 @@
 //! Reports the machines that failed, and runs them a second time.
 //!
 //! Under emulation the host decides when a hart runs, so a test that waits for a time can fail
-//! without an error. A machine that fails in the suite and passes alone is *unstable*: it is named
+//! without an error. A machine that fails in the suite and passes alone is *unstable*. It is named
 //! and counted, but is not a failure. Several unstable machines at once are a failure. A soak
 //! repeats no machine.
 

@@ -8,7 +8,7 @@ use crate::qemu::{Network, Outcome};
 use crate::trace::{self, Kind};
 use crate::{build, elf_patch, peer, record, sequence};
 
-/// Returns a run of the programs that make arbitrary calls, with these seeds.
+/// Returns a run of the programs that make arbitrary calls, with the seeds from `first` on.
 pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
     let last = first + FUZZ_SEEDS_PER_MACHINE - 1;
     let icounted = if icount { " icount" } else { "" };
@@ -99,7 +99,8 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
 /// Name of the machine without bit manipulation.
 pub(super) const RV64GC: &str = "rv64gc, smp 2";
 
-/// Returns a run of kernel and programs for RV64GC, on a processor without extensions.
+/// Returns a run of the tests of programs, built for RV64GC, on a processor without bit
+/// manipulation.
 pub(super) fn rv64gc() -> Result<Run, String> {
     let mut run = run_of(RV64GC.to_owned(), 2, "init=tests");
     run.image = Some(build::image_for(Isa::Rv64gc)?);
@@ -183,7 +184,7 @@ fn wire(smp: u32) -> Result<Run, String> {
     Ok(run)
 }
 
-/// Checks that no segment was retransmitted that cannot have been lost.
+/// Checks that no segment that cannot have been lost was retransmitted.
 fn has_no_retransmission(outcome: &Outcome) -> Result<(), String> {
     let record = outcome.record.as_deref().unwrap_or_default();
     match record::check(record)? {
@@ -307,9 +308,9 @@ fn on_kernel_threads(image: &Image, run: Run) -> Run {
     }
 }
 
-/// Number of connections of the open loop, and of the clients on the host.
+/// Number of connections in the open loop, and of clients on the host.
 const CONNECTIONS: u16 = 8;
-/// Number of requests of each connection of the open loop.
+/// Number of requests on each connection in the open loop.
 const TURNS: u16 = 2;
 
 /// Returns a run of the evaluation's server, with a request every 20 ms on each connection.
@@ -349,7 +350,7 @@ fn answers_all(outcome: &Outcome) -> Result<(), String> {
 /// Returns runs of the evaluation's server, with clients on the host that compare every reply.
 fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
     const MODELS: [(&str, u32); 3] = [("coroutines", 1), ("threads", 2), ("coroutines", 2)];
-    // All ports come from one range: separate ranges could overlap.
+    // All ports come from one range, because separate ranges could overlap.
     let first = peer::free_ports(CONNECTIONS * MODELS.len() as u16)?;
     let mut next = first;
     let runs = MODELS.map(|(model, smp)| {
@@ -402,8 +403,8 @@ fn latency_matches_cost(outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// Returns a run of four rings on 4 harts, in instructions of all harts: a surplus vCPU must cost
-/// little.
+/// Returns a run of four rings on 4 harts, measured in instructions of all harts. A surplus vCPU
+/// must cost little.
 fn rings_of_pipes() -> Run {
     let mut run = run_of("icount smp 4 rings".to_owned(), 4, "init=rings with=exact");
     run.machine.icount = true;

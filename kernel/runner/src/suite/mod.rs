@@ -25,13 +25,13 @@ use crate::state;
 use failure::Failure;
 use matrix::{ISOLATED, RV64GC, chaos, fuzz, isolated, matrix, rv64gc, tests_under_icount};
 
-/// Time limit of a machine. It is generous: the host may be slow, and a hang is rare.
+/// Time limit of a machine. It is generous, because the host may be slow and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Time limit of all tests of the programs where time counts instructions, under chaos or on
-/// several harts: QEMU then has one thread, and the host may be busy.
+/// several harts. It is long because QEMU then has one thread, and the host may be busy.
 const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
 
-/// Longest time of five vCPUs on 4 harts, in thousandths of the time of four.
+/// Longest time that five vCPUs may take on 4 harts, in thousandths of the time of four vCPUs.
 const MAX_RATIO_OF_FIVE: u32 = 1_200;
 
 /// Default number of seeds of chaos; a soak begins with the next seed.

@@ -18,7 +18,7 @@ use crate::qemu::{self, Machine};
 /// Name of this part of the suite.
 pub(super) const NAME: &str = "power cut";
 
-/// Limits of the moment of the cut: number of syncs, and microseconds after a sync.
+/// Limits for the moment at which the power is cut: number of syncs, and microseconds after a sync.
 const MAX_SYNCS: u64 = 40;
 const MAX_MICROS: u64 = 12_000;
 /// Maximum number of changes on the disk beyond the last reported sync: the changes up to the next

@@ -1,9 +1,10 @@
 //! Takes completions out of the ring, and waits for them.
 //!
 //! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a user
-//! interrupt, which may stop a thread anywhere: it allocates nothing and only sets atomics. One
-//! thread at a time drains: the thread that changes the word `DRAINING` to 1. After it has changed
-//! the word back to 0 it looks once more, so other threads need not wait.
+//! interrupt. The handler may stop a thread anywhere, so [`drain`] allocates nothing and only sets
+//! atomics. One thread at a time drains, namely the thread that changes the word `DRAINING` to 1.
+//! After this thread has changed the word back to 0, it checks the ring once more, so other threads
+//! need not wait.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -21,8 +22,8 @@ fn completion_words(n: u64) -> [u64; 3] {
     [0, 1, 2].map(|n| os_pages::completion(page, first + n).load(Relaxed))
 }
 
-/// Takes completions out like [`drain`]. A completion that arrives during the check may wait until
-/// the next check; the kernel then causes an interrupt. Costs two loads if the ring is empty.
+/// Takes completions out like [`drain`]. If the check misses a completion that arrives at the same
+/// time, the kernel causes an interrupt. Costs two loads if the ring is empty.
 #[inline]
 pub(crate) fn drain_if_any() {
     if word(RING_HEAD).load(Relaxed) != word(RING_TAIL).load(Relaxed) {
@@ -34,8 +35,8 @@ pub(crate) fn drain_if_any() {
 /// wakes coroutines.
 #[cold]
 fn drain() {
-    // Completions that arrived after the last check but before `DRAINING` was cleared have caused
-    // no interrupt.
+    // Check again, because completions that arrived after the last check but before `DRAINING` was
+    // cleared have caused no interrupt.
     while has_completions() {
         lock::enter();
         let claimed = word(DRAINING)
@@ -58,8 +59,8 @@ pub fn has_completions() -> bool {
     word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst)
 }
 
-/// Calls `f` while the kernel treats this program as draining: no completion interrupts it.
-/// Completions that arrive meanwhile are taken out afterwards. `f` should be short.
+/// Calls `f` while the kernel treats this program as draining, so that no completion interrupts the
+/// program. Completions that arrive meanwhile are taken out afterwards. `f` should be short.
 pub fn without_interrupts<R>(f: impl FnOnce() -> R) -> R {
     while word(DRAINING)
         .compare_exchange(0, 1, SeqCst, SeqCst)
@@ -89,9 +90,9 @@ fn take_completions() {
 
 /// Waits until there is a completion or a wake, unless a coroutine is ready or `stop` returns true.
 ///
-/// No wake is lost: from `upshift_prepare_park` on, each wake ends the wait that follows, and the
-/// kernel does not let the thread wait while the ring has a completion that no thread takes out. A
-/// thread that resumes for a completion owns the word `DRAINING`.
+/// No wake is lost, because from `upshift_prepare_park` on each wake ends the wait that follows,
+/// and the kernel does not let the thread wait while the ring has a completion that no thread takes
+/// out. A thread that resumes for a completion owns the word `DRAINING`.
 pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     if vdso::upshift_prepare_park() != 0 && !stop() {
         let is_draining = sys::park() == Ok(1);
@@ -108,7 +109,8 @@ pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     }
 }
 
-/// Ends the calls in flight in a child, after `fork`, with an error: they belong to the parent.
+/// Ends the calls that were in flight at a `fork` with an error in the child, because they belong
+/// to the parent.
 pub(crate) fn fail_inherited_calls() {
     operations::complete_all(Error::NotInherited.code(), |cid| {
         vdso::upshift_wake(cid);

@@ -150,11 +150,11 @@ impl<T, B> AsyncCall<T, B> {
         }
     }
 
-    /// Asks the kernel to end the call early. The future becomes ready soon, with
+    /// Requests that the kernel ends the call early. The future becomes ready soon, with
     /// [`Error::Cancelled`] unless the call has a result; a cancelled call has consumed nothing.
     pub fn cancel(&self) {
         if let State::InFlight(operation, Some(known)) = &self.state {
-            // The call may have ended: then the kernel returns an error.
+            // The kernel returns an error if the call has already ended.
             let _ = sys::cancel(known.number, operation.token());
         }
     }
@@ -186,7 +186,8 @@ impl<T: FromWord> Future for AsyncCall<T> {
     type Output = Result<T, Error>;
 
     /// Waits for the completion, which wakes the coroutine whose id was passed to the call. The
-    /// call takes the level of its poller: a coroutine whose level changes is polled for this.
+    /// call takes the level of the coroutine that polls it, which is therefore polled when its
+    /// level changes.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = self.state.poll();
         answer.map(|(result, _)| result.map(T::from_word))
@@ -210,7 +211,7 @@ impl CallState {
         if level == self.level || level == NO_LEVEL {
             return;
         }
-        // The call may have ended: then the kernel returns an error.
+        // The kernel returns an error if the call has already ended.
         let _ = sys::reprio_call(self.number, token, level as usize);
         self.level = level;
     }

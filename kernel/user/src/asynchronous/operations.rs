@@ -189,7 +189,7 @@ impl InFlight {
     /// Returns the result and the buffer.
     ///
     /// # Panics
-    /// If the result has not arrived: the kernel still owns the buffer.
+    /// If the result has not arrived, because the kernel then still owns the buffer.
     pub(super) fn finish(self) -> (isize, Option<Vec<u8>>) {
         assert!(self.is_done());
         let result = self.operation.result.load(Relaxed);

@@ -104,8 +104,8 @@ fn hog() -> isize {
     }
 }
 
-/// Adds floating-point numbers for 50 ms, long enough to be interrupted, and checks the sum: the
-/// kernel must preserve the floating-point registers.
+/// Adds floating-point numbers for 50 ms, long enough to be interrupted, and checks the sum,
+/// because the kernel must preserve the floating-point registers.
 fn float(seed: u64) -> isize {
     let step = seed as f64;
     let mut sum = 0.0;
@@ -117,7 +117,7 @@ fn float(seed: u64) -> isize {
             steps += 1;
         }
     }
-    // Exact: both are integers below 2⁵³.
+    // The comparison is exact, because both are integers below 2⁵³.
     isize::from(sum != step * steps as f64)
 }
 
@@ -220,7 +220,7 @@ fn set_invalid_handler(address: usize) -> isize {
     loop {
         let soon = now() + ticks_per_second() / 1000;
         match start_call(os_user::number::sleep_until, [soon as usize, 0, 0]) {
-            // On a slow machine the deadline may have passed before the call: then the call
+            // On a slow machine the deadline may have passed before the call. Then the call
             // completes at once and causes no interrupt.
             Ok(os_user::number::COMPLETED) => {}
             Ok(_) => break,
@@ -261,7 +261,7 @@ fn forge_ring(head: usize) -> isize {
             Err(error) => break error,
         }
     };
-    // The forged indices must not raise the limit of calls in flight: the last call is refused.
+    // The forged indices must not raise the limit of calls in flight, so the last call is refused.
     isize::from(error != Error::TooMany || accepted > 5_000)
 }
 

@@ -1,5 +1,5 @@
 //! Costs of operations, in instructions, on a machine whose clock counts instructions:
-//! `os-runner bench` boots it so. On other machines the figures have no meaning.
+//! `os-runner bench` boots such a machine. On other machines the figures have no meaning.
 //!
 //! Each operation is measured several times. A figure is the mean of many runs, including the loop,
 //! and is computed from ticks of 100 instructions.
@@ -74,12 +74,13 @@ fn yielding(level: Option<u8>) -> Result<JoinHandle<()>, Error> {
     spawn(yields, level)
 }
 
-/// Measures a decision: a switch with a ready coroutine at each of many less urgent levels.
+/// Measures a scheduling decision: a switch between two coroutines while no other coroutine is
+/// ready, and while many less urgent coroutines are ready.
 async fn decisions() -> Result<(), Error> {
-    for levels in [1, 64] {
+    for coroutines in [1, 64] {
         let mut idle = Vec::new();
         // 63 coroutines beside the pair that switches; several of them share a level.
-        for n in 1..levels {
+        for n in 1..coroutines {
             idle.push(spawn(async {}, Some(33 + n % 30))?);
         }
         let other = yielding(None)?;
@@ -87,7 +88,7 @@ async fn decisions() -> Result<(), Error> {
         for _ in 0..ROUNDS {
             yield_now().await;
         }
-        match levels {
+        match coroutines {
             1 => report(
                 "decision in a program, nothing else ready",
                 start,
@@ -127,7 +128,7 @@ async fn calls() -> Result<(), Error> {
     }
     report("asynchronous read or write, ready", start, 2 * ROUNDS);
 
-    // A reader that waits: call, kernel coroutine, completion, wake.
+    // The reader waits, so the cost includes the call, a kernel coroutine, a completion and a wake.
     let start = now();
     for _ in 0..ROUNDS {
         let reading = read!(pipe.reader, bytes, current());
@@ -167,7 +168,8 @@ async fn interrupts() {
             return;
         };
         yield_now().await;
-        // The kernel's half of the call may become ready first.
+        // `need_preempt` can return true before the deadline, when the kernel's half of
+        // `sleep_until` becomes ready.
         while now() < deadline || !need_preempt() {}
         delay += now() - deadline;
         sleeper.await;
@@ -190,7 +192,8 @@ fn processes() -> Result<(), Error> {
     report("thread to thread, same process", start, 2 * ROUNDS);
     let _ = other.join();
 
-    // With no, one or many other ready processes: the cost is the same with one and with many.
+    // Measured with no, one and many other ready processes; the cost is the same with one and with
+    // many.
     for many in [0, 1, MANY - 2] {
         let mut others = Vec::new();
         for _ in 0..many {

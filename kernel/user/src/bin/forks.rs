@@ -92,7 +92,8 @@ async fn child_continues_in_the_same_coroutine() -> Outcome {
     let cid = current();
     match fork().map_err(message)? {
         Fork::Child => {
-            // The scheduler works: another coroutine runs, and this coroutine resumes.
+            // The scheduler works in the child if another coroutine runs and this coroutine
+            // resumes.
             let other = spawn_local(async { 40 }, None);
             yield_now().await;
             let sum = match other {
@@ -147,8 +148,8 @@ async fn calls_in_flight_stay_with_the_parent() -> Outcome {
     Ok(())
 }
 
-/// Threads allocate and free memory without end. A copy of memory in the middle of an allocation
-/// would contain a locked or inconsistent heap.
+/// A child can allocate although threads of the parent allocate and free memory without end. A copy
+/// of memory in the middle of an allocation would contain a locked or inconsistent heap.
 async fn fork_while_threads_allocate() -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
@@ -266,7 +267,8 @@ async fn fork_storm_ends_at_the_limit() -> Outcome {
     Ok(())
 }
 
-/// Each child forks children until the kernel refuses.
+/// All children fork further children for a while. The kernel refuses forks beyond the limit, and
+/// the first child can still end with status 0.
 async fn fork_bomb_stays_within_the_limit() -> Outcome {
     let end = now() + ticks_per_second() / 5;
     let status = in_child(|| {
@@ -293,8 +295,8 @@ async fn fork_bomb_stays_within_the_limit() -> Outcome {
     Ok(())
 }
 
-/// The parent uses most of a process's memory limit; the machine has too little memory for many
-/// such children.
+/// The parent uses most of a process's memory limit, and the machine has too little memory for many
+/// such children, so a fork must fail for lack of memory after a few children.
 async fn fork_of_much_memory_is_an_error() -> Outcome {
     let status = in_child(|| {
         while sys::map(64).is_ok() {}

@@ -1,9 +1,10 @@
-//! Tests of conservation and order across harts: a sleeping hart runs the work that waits behind a
-//! computing program, and a program yields to more urgent work on any hart.
+//! Tests across harts that no hart sleeps while work waits behind a computing program, and that a
+//! program yields to more urgent work on any hart.
 //!
 //! The tests assert times, so they need a machine whose clock counts instructions, with the number
-//! of harts in the argument (`os-runner`: `icount smp 4`). A hart's turn takes 10 microseconds
-//! there, far less than the limits; a quantum is 5 milliseconds.
+//! of harts in the argument (the machine `icount smp 4` of `os-runner test`). The emulator runs the
+//! harts of this machine in turn, for at most 10 microseconds each, far less than `max_delay`; a
+//! quantum is 5 milliseconds.
 
 #![no_std]
 #![no_main]
@@ -34,7 +35,7 @@ const MICROS: u64 = 10;
 /// Number of harts.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
-/// Maximum delay, in ticks: many turns of all harts, far less than a quantum.
+/// Maximum delay of urgent work, in ticks: many turns of all harts, far less than a quantum.
 fn max_delay() -> u64 {
     250 * MICROS * HARTS.load(Relaxed)
 }
@@ -95,7 +96,8 @@ fn report_sleep(micros: u64) -> Outcome {
 fn write_now_and_then(times: u64) -> Outcome {
     for _ in 0..times {
         sleep_micros(1_000);
-        // The hart of this program has one quantum after another, not in step with the others.
+        // Compute first, so that the quanta of this hart do not begin at the same times as those of
+        // the other harts.
         compute(1_700);
         write(0, &now().to_le_bytes()).map_err(message)?;
         compute(4_000);
@@ -120,10 +122,10 @@ fn close(pipes: &[Pipe]) -> Outcome {
     Ok(())
 }
 
-/// Starts a reader for each pair in `files` on the hart of the calling program, so that its reads
-/// wait there. A reader has level 40, reads from descriptor 0 and reports to descriptor 1. The
-/// other harts sleep again afterwards. Returns the children, which include the programs that kept
-/// the other harts busy.
+/// Starts a reader for each pair in `files` on the hart of the calling program, so that the
+/// reader's calls wait there. A reader has level 40, reads from descriptor 0 and reports to
+/// descriptor 1. The other harts sleep again afterwards. Returns the children, which include the
+/// programs that kept the other harts busy.
 fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
     let mut children = Vec::new();
     for _ in 1..HARTS.load(Relaxed) {
@@ -139,7 +141,7 @@ fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
 }
 
 /// While other harts sleep, a program that writes to a pipe and keeps computing does not delay the
-/// reader, whether it is more or less urgent.
+/// reader, whether the program is more or less urgent than the reader.
 async fn read_is_served_beside_a_computing_writer() -> Outcome {
     for level in [10, 32, 39, 40, 41] {
         let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
@@ -175,7 +177,8 @@ async fn sleeper_wakes_beside_a_computing_program() -> Outcome {
     Ok(())
 }
 
-/// Another hart begins an asynchronous call of a program that keeps computing.
+/// The asynchronous call of a program that keeps computing begins on another hart, so it completes
+/// in time.
 async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
     for round in 0..4 {
         let deadline = now() + 2_000 * MICROS;
@@ -194,8 +197,8 @@ async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
     Ok(())
 }
 
-/// Two readers and a program that keeps a hart become ready at once: the hart that is notified of a
-/// reader notifies the others.
+/// Two readers and a program that computes for a long time become ready at once. The hart that is
+/// woken for one reader must wake further harts, so that neither reader is delayed.
 async fn several_wait_behind_computing_programs() -> Outcome {
     let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
     let (more, others) = (pipe().map_err(message)?, pipe().map_err(message)?);
@@ -222,8 +225,9 @@ async fn several_wait_behind_computing_programs() -> Outcome {
     Ok(())
 }
 
-/// The most urgent threads occupy all harts but two, and a program of level 50, which an urgent
-/// thread has overtaken, occupies a third; level 10 writes to level 20.
+/// Programs of level 5 occupy all harts but two. One of the two runs a program of level 50, the
+/// other a writer of level 10. The reader, of level 20, must take the hart of the program of level
+/// 50 without delay.
 async fn least_urgent_program_gives_way_to_work_of_another_hart() -> Outcome {
     let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
     let reader = spawn("harts", b"reader", &[bytes.reader, answers.writer], 20).map_err(message)?;

@@ -95,8 +95,8 @@ async fn wrong_handler_address_ends_its_process() -> Outcome {
     Ok(())
 }
 
-/// A forged number of read completions affects no other process: calls in flight are limited, and
-/// the program can be killed.
+/// A forged number of read completions affects no other process. Calls in flight are still limited,
+/// and the program can be killed.
 async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     for head in [
         "0",
@@ -111,7 +111,8 @@ async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     Ok(())
 }
 
-/// Programs claim endless critical sections, at their own level and at all levels.
+/// Programs claim endless critical sections, at their own level and at all levels. Other programs
+/// must get the hart nevertheless.
 async fn endless_critical_section_does_not_keep_the_hart() -> Outcome {
     let mut children = Vec::new();
     for _ in 0..8 {
@@ -170,8 +171,8 @@ async fn results_of_threads_are_never_errors() -> Outcome {
     Ok(())
 }
 
-/// Two threads wait for a child. A third forks, so the child's slot is reserved for another process
-/// when the second waiter frees the slot; a process that starts then does not get the slot.
+/// Two threads wait for a child. A third forks, so the child's slot is already reserved for another
+/// process when the second waiter frees the slot. A process that starts then must not get the slot.
 async fn second_waiter_leaves_a_reserved_slot() -> Outcome {
     static FORKS: AtomicBool = AtomicBool::new(false);
     static STARTED: AtomicUsize = AtomicUsize::new(0);
@@ -221,8 +222,8 @@ async fn second_waiter_leaves_a_reserved_slot() -> Outcome {
     Ok(())
 }
 
-/// The calls of a killed process end at the level of the caller of `kill`: the process's own level
-/// might never run.
+/// The calls of a killed process end at the level of the caller of `kill`, because work at the
+/// process's own level might never run.
 async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
     static IS_KILLED: AtomicBool = AtomicBool::new(false);
     let pipe = pipe().map_err(message)?;
@@ -265,8 +266,8 @@ async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
 }
 
 /// Three fuzzers of different levels run at a time, until they end or are killed. Each has an
-/// eighth of the share of this process, which uses the whole share again when it has waited for all
-/// of them.
+/// eighth of this process's share. After this process has waited for all fuzzers, it can use its
+/// whole share again.
 async fn arbitrary_calls_harm_no_other_process() -> Outcome {
     for seed in seeds() {
         let mut fuzzers = Vec::new();

@@ -3,8 +3,8 @@
 //! when they ran and which levels they saw as ready; the laws are checked against the records.
 //!
 //! The tests assert times, so they need a machine whose clock counts instructions, with the number
-//! of harts in the argument (`os-runner`: `icount smp 4 laws`). A hart's turn takes 10 microseconds
-//! there.
+//! of harts in the argument (the machine `icount smp 4 laws` of `os-runner test`). The emulator
+//! runs the harts of this machine in turn, for at most 10 microseconds each.
 
 #![no_std]
 #![no_main]
@@ -59,7 +59,8 @@ async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// Bound of the laws, in ticks: many turns of all harts, and less than a quantum of 5 milliseconds.
+/// Longest delay that the laws allow, in ticks: many turns of all harts, and less than a quantum of
+/// 5 milliseconds.
 fn bound() -> u64 {
     500 * MICROS * HARTS.load(SeqCst)
 }
@@ -93,7 +94,7 @@ struct Turn {
 
 impl Turn {
     /// Returns the spans in which the thread did not run, although it was ready. Where harts take
-    /// turns, the other harts run in between for that long: such gaps count as running.
+    /// turns, the other harts run in between for that long, so such gaps count as running.
     fn waited(&self) -> Vec<Span> {
         let ends = core::iter::once(self.ready).chain(self.ran.iter().map(|ran| ran.1));
         let begins = self.ran.iter().map(|ran| ran.0);
@@ -151,7 +152,7 @@ async fn record(seed: u64) -> Result<Vec<Turn>, String> {
         };
         threads.push(thread::spawn(body).map_err(message)?);
     }
-    // A join lends its level, so it must not start earlier.
+    // A join lends the level of its caller, so it must not start earlier.
     while finished.load(SeqCst) < THREADS {
         sleep(5_000).await;
     }
@@ -286,8 +287,8 @@ async fn truth_across_harts() -> Outcome {
     check_law("truth", bound(), inconsistent).await
 }
 
-/// Programs of level 25 compute on all harts. A thread of level 40 has a lock that level 10 waits
-/// for; the thread finishes its work, of a known length, as if it had level 10.
+/// Programs of level 25 compute on all harts. A thread of level 40 has a lock that a thread of
+/// level 10 waits for; the holder finishes its work, of a known length, as if it had level 10.
 async fn progress_of_lock_waiters() -> Outcome {
     const WORK: u64 = 2_000;
     for round in 0..4u64 {
@@ -343,7 +344,7 @@ async fn progress_of_lock_waiters() -> Outcome {
     Ok(())
 }
 
-/// The checks must fail with levels other than those of the threads.
+/// The checks must fail if the records name levels other than those of the threads.
 async fn a_forged_record_breaks_the_laws() -> Outcome {
     let mut turns = record(SEEDS + 1).await?;
     ensure!(

@@ -3,7 +3,7 @@
 //!
 //! [`Hogs`] keep all harts at level 25, so less urgent threads, and the kernel's work for them, do
 //! not run until a waiter stops the hogs. Without a loan no waiter stops them, and they reach their
-//! time limit: that is the failure, on a machine of any number of harts and any speed.
+//! time limit, which is the failure on a machine of any number of harts and any speed.
 
 #![no_std]
 #![no_main]
@@ -154,7 +154,7 @@ async fn mutex_is_given_to_the_most_urgent() -> Outcome {
         sleep_micros(10_000);
     }
     drop(guard);
-    // A join lends its level, so it must not start earlier.
+    // A join lends the level of its caller, so it must not start earlier.
     until(|| over.load(SeqCst) == 4).await;
     for thread in threads {
         thread.join().map_err(message)?;
@@ -185,7 +185,8 @@ async fn joining_lends_to_a_thread() -> Outcome {
     waiter.join().map_err(message)
 }
 
-/// A thread joins a second, which waits for a lock whose holder waits for a lock of a third.
+/// A thread joins `joined`, which waits for a lock of `middle`, which waits for a lock of `last`.
+/// The loan must reach `last`.
 async fn loans_go_along_a_chain() -> Outcome {
     let (first, second) = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
     let (held, begun) = (Gate::new(), Gate::new());
@@ -227,8 +228,8 @@ async fn loans_go_along_a_chain() -> Outcome {
     Ok(())
 }
 
-/// The holder of a lock waits for a byte: the kernel's part of that call becomes as urgent as the
-/// waiter, too.
+/// The holder of a lock waits for a byte. The kernel's part of the holder's call must become as
+/// urgent as the waiter, too.
 async fn loan_reaches_a_holder_in_a_call() -> Outcome {
     let pipe = pipe().map_err(message)?;
     let lock = Arc::new(Mutex::new(()));
@@ -299,7 +300,8 @@ async fn loan_ends_with_the_lock() -> Outcome {
     Ok(())
 }
 
-/// Cancels an asynchronous wait for a thread.
+/// An asynchronous wait lends its level to the thread that it waits for. When the wait is
+/// cancelled, the thread must stop running at that level.
 async fn loan_ends_with_the_waiter() -> Outcome {
     static STEPS: AtomicU32 = AtomicU32::new(0);
     let begun = Gate::new();
@@ -318,7 +320,7 @@ async fn loan_ends_with_the_waiter() -> Outcome {
     let lent = until(|| STEPS.load(SeqCst) != before).await;
     joining.cancel();
     let answer = joining.await;
-    // A hart that the host has stopped learns of the level when it resumes.
+    // A hart that the host has stopped learns of the lower level only when the hart resumes.
     let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS / 2);
     let steps = loop {
         let before = STEPS.load(SeqCst);
@@ -390,7 +392,7 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     write(second.writer, &[1]).map_err(message)?;
     until(|| received.load(SeqCst) != 0).await;
     sleep(20_000).await;
-    // Read the count before the coroutines are awaited, which would lend.
+    // Read the count before the coroutines are awaited, because awaiting them would lend.
     let count = received.load(SeqCst);
     hogs.end().store(true, SeqCst);
     hogs.join().await?;
@@ -469,7 +471,7 @@ async fn joined_coroutine_lends_to_its_call() -> Outcome {
 }
 
 /// A program whose ready coroutines are less urgent than other programs receives a more urgent
-/// completion.
+/// completion, and must run although the other programs compute.
 async fn completion_raises_a_program_beside_others() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let busy = {

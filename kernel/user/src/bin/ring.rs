@@ -44,7 +44,7 @@ async fn pass(source: Pipe, sink: Pipe) -> bool {
 
 async fn round(count: usize) -> Result<bool, Error> {
     let start = now();
-    // There is one pipe more than coroutines: the byte comes out of the last pipe.
+    // There is one pipe more than coroutines, because the byte comes out of the last pipe.
     let pipes: Vec<Pipe> = (0..=count).map(|_| pipe()).collect::<Result<_, _>>()?;
     let mut handles = Vec::with_capacity(count);
     for pair in pipes.windows(2) {

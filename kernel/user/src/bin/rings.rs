@@ -6,7 +6,8 @@
 //! because one of the pollers is always stopped while others wait for it. `rings` prints the median
 //! time for each number of vCPUs, of several interleaved runs, and the ratio of five to four in
 //! thousandths: with one message in each ring, where the fifth vCPU has no work, and with 16, where
-//! all have work. `os-runner rings` boots it. If a message is lost, the program does not end.
+//! all have work. `os-runner rings` boots this program. If a message is lost, the program does not
+//! end.
 
 #![no_std]
 #![no_main]

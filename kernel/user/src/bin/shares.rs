@@ -1,6 +1,7 @@
-//! Tests of the limits of a program, and of the end of the processes that it has started: bombs of
-//! every kind beside a bystander that keeps its own share, and the end of whole families. Other
-//! arguments select the bomb, the bystander or the family.
+//! Tests of the limits of a program, and of the end of the processes that it has started. A *bomb*
+//! takes a resource until the kernel refuses; a *bystander* beside the bomb must still have its own
+//! share. A *family* is a program with children, grandchildren and orphans, all of which must end
+//! with the program. Other arguments select the bomb, the bystander or the family.
 
 #![no_std]
 #![no_main]

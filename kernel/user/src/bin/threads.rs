@@ -97,7 +97,8 @@ fn last_thread_ends_the_process() -> isize {
     2
 }
 
-/// Overflows the stack of a thread: the page below it is not mapped.
+/// Overflows the stack of a thread. The page below the stack is not mapped, so the process must end
+/// with a fault.
 fn overflow_in_a_thread() -> isize {
     #[allow(unconditional_recursion, reason = "the stack is to overflow")]
     fn deep(n: isize) -> isize {
@@ -193,8 +194,8 @@ async fn futex_wait_ends_in_time() -> Outcome {
 }
 
 async fn futex_wakes_in_order() -> Outcome {
-    // No event reports that a thread waits, and on a busy host a thread may be late: the next
-    // attempt allows more time.
+    // No event reports that a thread waits, and on a busy host a thread may be late. Therefore the
+    // next attempt allows more time.
     let mut micros = 10_000;
     loop {
         let order = woken_in_order(micros)?;
@@ -297,7 +298,7 @@ async fn mutex_excludes() -> Outcome {
     Ok(())
 }
 
-/// Two threads alternate, each waiting for the other: after a lost wake both would wait for ever.
+/// Two threads alternate, each waiting for the other. After a lost wake both would wait for ever.
 async fn condvar_loses_no_wakes() -> Outcome {
     const TURNS: u32 = 1_000;
     let shared = Arc::new((Mutex::new(0u32), Condvar::new()));

@@ -150,7 +150,7 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
     Ok(())
 }
 
-/// Threads without a vCPU wake a coroutine on a vCPU.
+/// Threads without a vCPU wake a coroutine on a vCPU, and no wake is lost.
 async fn wakes_across_vcpus_are_not_lost() -> Outcome {
     const EACH: u32 = 2_000;
     let sent = Arc::new(AtomicU32::new(0));
@@ -187,7 +187,7 @@ async fn wakes_across_vcpus_are_not_lost() -> Outcome {
     Ok(())
 }
 
-/// Reads and writes are in flight on several vCPUs: each completion wakes its coroutine.
+/// While reads and writes are in flight on several vCPUs, each completion wakes its coroutine.
 async fn completions_reach_several_vcpus() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu()];
     let mut pairs = Vec::new();
@@ -233,14 +233,15 @@ async fn completions_reach_several_vcpus() -> Outcome {
     Ok(())
 }
 
-/// A thread of the same process wakes a vCPU that waits in the kernel.
+/// A thread wakes a vCPU of the same process that waits in the kernel; the vCPU then runs the
+/// coroutine.
 async fn parked_vcpu_takes_work_that_is_woken_elsewhere() -> Outcome {
     let cpu = alloc_cpu().map_err(message)?;
     // Wait until the vCPU has parked.
     sleep_micros(20_000);
     let mine = thread::index();
-    // The coroutine is more urgent: less urgent work would be offered to other vCPUs only after
-    // this poll.
+    // The coroutine is more urgent, because less urgent work would be offered to other vCPUs only
+    // after this poll.
     let elsewhere = spawn(async { thread::index() }, Some(20)).map_err(message)?;
     // Meanwhile this thread serves no other coroutine.
     let limit = now() + 10 * ticks_per_second();

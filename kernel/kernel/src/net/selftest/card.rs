@@ -1,4 +1,4 @@
-//! Tests of the number of interrupts of the card.
+//! Tests that the card interrupts only as often as necessary.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -31,7 +31,7 @@ fn ask_gateway(most: usize) -> Option<usize> {
     Some(asked)
 }
 
-/// Returns the numbers of interrupts of the card, and of frames that it has received.
+/// Returns how often the card has interrupted, and how many frames it has received.
 fn card_counts() -> (usize, usize) {
     (INTERRUPTS.load(Relaxed), CARD_FRAMES.load(Relaxed))
 }
@@ -87,9 +87,11 @@ pub(crate) async fn card_interrupts_only_when_needed() -> Outcome {
     Ok(())
 }
 
-/// Compares with a card that may always interrupt. With the event index that card interrupts hardly
-/// more often, because the index names the next frame. The host decides how many replies an
-/// interrupt reports, 16 or more, so either flood may have the maximum number of interrupts.
+/// A polled card interrupts at most once for [`FRAMES_PER_INTERRUPT`] frames, or at most as often
+/// as a card that may always interrupt. With the event index, the card that may always interrupt
+/// does so hardly more often, because the index names the next frame. The host decides how many
+/// replies an interrupt reports, 16 or more, so either flood may have the maximum number of
+/// interrupts.
 pub(crate) async fn polled_card_interrupts_less() -> Outcome {
     NET.get().lock().link.is_never_polled = true;
     let without = ask(2_000, 16).await;

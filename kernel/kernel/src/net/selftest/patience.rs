@@ -38,7 +38,7 @@ async fn stuck() -> Result<(Socket, Socket), alloc::string::String> {
     Ok((client, server))
 }
 
-/// The window stays 0, although the peer sends frames: the writer learns that the peer is gone.
+/// If the window stays 0, the writer learns that the peer is gone, even if the peer sends frames.
 pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());
@@ -94,7 +94,7 @@ pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
 }
 
 /// Returns whether a wait of minutes costs no real time. True only where time counts instructions,
-/// and without devices: QEMU serves devices 10,000 times a second.
+/// and without devices, because QEMU serves devices 10,000 times a second.
 fn minutes_take_no_time() -> bool {
     is_icount() && NET.get().lock().link.card.is_none()
 }
@@ -106,7 +106,7 @@ fn took_about(start: u64, limit: Duration) -> bool {
     (limit - 100_000..limit + 2_000_000).contains(&micros)
 }
 
-/// A slow peer that makes progress is not considered gone.
+/// A connection whose peer is slow, but makes progress, stays open.
 pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());

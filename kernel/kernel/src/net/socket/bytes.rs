@@ -42,8 +42,8 @@ impl Socket {
                 Err(error) => failed = Some(error),
             }
         }
-        // The peer may wait for space. A window update is sent once the space has doubled: not
-        // before the buffer was half full, and at the latest when all bytes have been read.
+        // The peer may wait for space. A window update is sent once the space has doubled; not
+        // before the buffer was half full, but at the latest when all bytes have been read.
         let has_more_room = waiting >= BUFFER / 2 || endpoint.was_half_full;
         endpoint.was_half_full = has_more_room && done < waiting;
         drop(endpoint);

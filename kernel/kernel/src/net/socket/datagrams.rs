@@ -49,7 +49,7 @@ impl Stack {
         let metadata = || vec![udp::PacketMetadata::EMPTY; DATAGRAMS];
         let buffer = || Ok(udp::PacketBuffer::new(metadata(), buffer()?));
         let mut socket = udp::Socket::new(buffer()?, buffer()?);
-        // The call cannot fail: the port is not 0, and the socket is new.
+        // The call cannot fail, because the port is not 0 and the socket is new.
         let _ = socket.bind(port);
         let index = self
             .table

@@ -6,11 +6,12 @@
 //!    └─ (of datagrams) bind, or the first sent ──────────────► Datagrams
 //! ```
 //!
-//! A socket has a buffer of [`BUFFER`](slots::BUFFER) bytes for each direction. A full buffer makes
-//! the peer wait, by the window, or the writer; datagrams that do not fit are lost, which UDP
-//! permits. A listener has as many sockets as its backlog, each for one connection; further
-//! connections are refused. Each waiter is in the list of the socket, which the stack wakes when
-//! the socket changes. Bytes are copied once, between the socket's buffer and the program.
+//! A socket has a buffer of [`BUFFER`](slots::BUFFER) bytes for each direction. While the receive
+//! buffer is full, the window makes the peer wait; while the send buffer is full, the writer waits.
+//! Datagrams that do not fit are lost, which UDP permits. A listener has as many sockets as its
+//! backlog, each for one connection; further connections are refused. Each waiter is in the list of
+//! the socket, which the stack wakes when the socket changes. Bytes are copied once, between the
+//! socket's buffer and the program.
 
 mod bytes;
 mod connecting;

@@ -102,8 +102,8 @@ pub(crate) async fn calls_in_flight_are_limited() -> Outcome {
         "{} calls, then {error:?}",
         reads.len()
     );
-    // These reads end before bytes are written: otherwise a read that another hart is working on
-    // would take a byte.
+    // These reads end before bytes are written, because otherwise a read that another hart is
+    // working on would take a byte.
     end(reads.split_off(4)).await?;
     write!(pipe.writer, &[1; 4]).map_err(message)?;
     for reading in reads {
@@ -157,7 +157,7 @@ pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
 pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     let pipe = new_pipe()?;
     let child = os_user::spawn("child", b"endless", &[], 62).map_err(message)?;
-    // The pipe is full: the next write waits.
+    // The pipe is full, so the next write waits.
     write!(pipe.writer, &[0; 512]).map_err(message)?;
     let never = now() + 1_000 * ticks_per_second();
     let start = now();
@@ -191,7 +191,8 @@ pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     close(pipe)
 }
 
-/// Cancels calls that have ended, and calls that were never made.
+/// Cancels calls that have ended, and calls that were never made. Each attempt must return an
+/// error.
 pub(crate) async fn cancelling_an_unknown_call_is_an_error() -> Outcome {
     for (call, token) in [(0, 12_345), (usize::MAX, 0), (5_000, 1)] {
         let result = sys::cancel(call, token);
@@ -217,7 +218,8 @@ pub(crate) async fn cancelling_an_unknown_call_is_an_error() -> Outcome {
     }
 }
 
-/// Dropping a future does not block other calls: its slot in the completion ring becomes free.
+/// When a future is dropped, its slot in the completion ring becomes free, so other calls can be
+/// made.
 pub(crate) async fn dropped_calls_free_their_slots() -> Outcome {
     let pipe = new_pipe()?;
     for _ in 0..40 {
@@ -251,14 +253,14 @@ pub(crate) async fn dropped_calls_free_their_slots() -> Outcome {
     close(pipe)
 }
 
-/// A program forges coroutine ids and completions.
+/// A program forges coroutine ids and completions, which must not affect other processes.
 pub(crate) async fn forged_ids_and_words_harm_no_other_process() -> Outcome {
     let pipe = new_pipe()?;
     write!(pipe.writer, b"abc").map_err(message)?;
     let number = os_user::number::read | os_user::number::ASYNCHRONOUS;
     let mut buffer = vec![0u8; 3];
     for cid in [u64::MAX, 0, 1 << 40, 7 << 32] {
-        // No operation has this token: the completion finds none.
+        // No operation has this token, so the completion finds none.
         let arguments = [77, buffer.as_mut_ptr() as usize, 3, 0, 0, usize::MAX];
         let result = sys::raw_with(number, arguments, cid as usize);
         ensure!(result.is_ok(), "{result:?}");

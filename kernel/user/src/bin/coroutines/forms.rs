@@ -46,8 +46,8 @@ pub(crate) async fn both_forms_of_sleep_until() -> Outcome {
     Ok(())
 }
 
-/// Makes an asynchronous call, and repeats it while chaos makes it fail for lack of memory. `sys`
-/// repeats the blocking calls.
+/// Makes an asynchronous call, and repeats it while fault injection (`kernel/src/chaos.rs`) makes
+/// it fail for lack of memory. `sys` repeats the blocking calls.
 async fn repeat_without_memory<F>(call: impl Fn() -> F) -> F::Output
 where
     F: Future<Output = Result<usize, Error>>,

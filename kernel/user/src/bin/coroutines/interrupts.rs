@@ -12,7 +12,7 @@ use os_user::{asynchronous, ensure, now, read, sleep, ticks_per_second};
 use crate::{close, new_pipe};
 
 /// A coroutine that never yields its hart must observe that a more urgent coroutine has become
-/// ready: only an interrupt can have notified the scheduler.
+/// ready. Only an interrupt can have notified the scheduler.
 pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
     // On a slow machine the sleep may end before this poll begins.
     for micros in [3_000, 30_000, 300_000] {
@@ -52,7 +52,7 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
 }
 
 /// A coroutine that makes no system call learns that its read has finished when another process, on
-/// any hart, has written: an interrupt of its own hart reports the completion.
+/// any hart, has written. An interrupt of the hart of the coroutine reports the completion.
 pub(crate) async fn user_interrupt_is_caused_by_another_process() -> Outcome {
     for micros in [5_000, 50_000, 500_000] {
         let pipe = new_pipe()?;
@@ -96,8 +96,8 @@ pub(crate) async fn user_interrupt_is_caused_by_another_process() -> Outcome {
     Err("every byte came too soon".into())
 }
 
-/// A completion does not interrupt a program that is draining the ring: the program looks at the
-/// ring again when it has drained it.
+/// A completion does not interrupt a program that is draining the ring, because the program checks
+/// the ring again when it has drained it.
 pub(crate) async fn draining_thread_is_not_interrupted() -> Outcome {
     let pipe = new_pipe()?;
     let reading = async move { read!(pipe.reader, vec![0; 1], current()).await.0 };

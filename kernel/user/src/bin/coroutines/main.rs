@@ -102,7 +102,7 @@ fn exit_with_calls_pending() -> isize {
     0
 }
 
-/// Keeps a hart busy for 250 ms with a coroutine that yields when `need_preempt` asks for it.
+/// Keeps a hart busy for 250 ms with a coroutine that yields when `need_preempt` returns true.
 async fn spin() -> isize {
     let end = now() + ticks_per_second() / 4;
     while now() < end {
@@ -119,8 +119,8 @@ fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 
     async move { order.borrow_mut().push(number) }
 }
 
-/// Waits until `order` has `count` entries. It does not await the coroutines: that would lend them
-/// the level of the test.
+/// Waits until `order` has `count` entries. It does not await the coroutines, because that would
+/// lend them the level of the test.
 async fn until_noted(order: &RefCell<Vec<u8>>, count: usize) {
     while order.borrow().len() < count {
         sleep(1_000).await;

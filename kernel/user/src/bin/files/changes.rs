@@ -1,4 +1,4 @@
-//! Applies the changes of a seed, for tests with power cuts: see [`os_files::load`].
+//! Applies the changes that a seed determines (see [`os_files::load`]), for tests with power cuts.
 
 use os_files::load::{self, Change};
 use os_user::files::{CREATE, fsync, list, open, read_to_end, seek, size, unlink};

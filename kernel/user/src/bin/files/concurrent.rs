@@ -70,7 +70,7 @@ pub(crate) async fn both_forms_give_the_same_result() -> Outcome {
     Ok(())
 }
 
-/// Each coroutine writes a file and syncs it, all at the same time.
+/// Coroutines of many levels write and sync a file each, all at the same time, and all finish.
 pub(crate) async fn writers_of_all_levels_make_progress() -> Outcome {
     const WRITERS: usize = 12;
     let writer = |number: usize| async move {
@@ -163,7 +163,8 @@ pub(crate) async fn an_urgent_read_overtakes_others() -> Outcome {
     unlink("slow").map_err(message)
 }
 
-/// Drops reads in flight, many times more than there are buffers.
+/// Drops reads in flight, many times more than there are buffers. The file can still be read
+/// afterwards, with the right contents.
 pub(crate) async fn a_dropped_read_leaves_nothing_behind() -> Outcome {
     create_uncached("dropped", 48)?;
     for round in 0..3 {
@@ -175,7 +176,7 @@ pub(crate) async fn a_dropped_read_leaves_nothing_behind() -> Outcome {
             reads.push(read!(file, vec![0; 64], current()));
             files.push(file);
         }
-        // Poll each read once: a part of them begin.
+        // Poll each read once, so that a part of them begin.
         poll_fn(|cx| {
             for read in &mut reads {
                 let _ = Pin::new(read).poll(cx);
@@ -198,7 +199,7 @@ pub(crate) async fn a_dropped_read_leaves_nothing_behind() -> Outcome {
     unlink("dropped").map_err(message)
 }
 
-/// Many coroutines sync at the same time.
+/// Many coroutines sync at the same time, and all syncs succeed.
 pub(crate) async fn syncs_share_a_commit() -> Outcome {
     let file = fresh("synced")?;
     write(file, b"x").map_err(message)?;

@@ -322,7 +322,7 @@ pub(crate) async fn exec_takes_a_program_of_the_disk() -> Outcome {
     Ok(())
 }
 
-/// The kill arrives before, during or after the reading of the program.
+/// The kill arrives before the program is read, while it is read, or afterwards.
 pub(crate) async fn exec_of_a_program_of_the_disk_ends_when_it_is_killed() -> Outcome {
     for n in 0..24 {
         let status = child_becomes("bin/child", "endless", Some(n * 300)).map_err(message)?;

@@ -168,8 +168,8 @@ fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; SHARES.len()]) {
 
 /// Returns the nanoseconds per request, from the first reply of each connection to its last, or 0
 /// if a connection has fewer than two replies. In a closed loop connections are served in turn, and
-/// several replies may arrive at the end of a turn: the number of replies in a fixed time is off by
-/// up to a turn.
+/// several replies may arrive at the end of a turn, so the number of replies in a fixed time is off
+/// by up to a turn.
 fn nanos_per_request(results: &[&ConnectionResult]) -> u64 {
     // Scale of `rate`, which counts requests per tick.
     const SCALE: u64 = 1_000_000_000_000;

@@ -45,7 +45,7 @@ const HEADER: usize = 4;
 /// Capacity of a queue, in matrices.
 const QUEUE_LEN: usize = 16;
 
-/// Level of the most urgent class of connections, and the distance of two classes.
+/// Level of the most urgent connections, and the distance between the levels of two classes.
 const FIRST_LEVEL: u8 = 10;
 const STEP: u8 = 4;
 
@@ -105,8 +105,8 @@ fn connections_per_server(model: &str, connections: usize) -> usize {
 /// Maximum backlog of a server, in connections.
 const BACKLOG: usize = 128;
 
-/// Returns the backlog of a server: clients outside of the machine all connect at once, and a
-/// connection beyond the backlog is refused.
+/// Returns the backlog of a server. Clients outside of the machine need a long one, because they
+/// all connect at once, and a connection beyond the backlog is refused.
 fn backlog(level: Option<u8>, count: usize) -> usize {
     if level.is_some() {
         count.min(BACKLOG)
@@ -146,7 +146,7 @@ async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Err
     let servers = start(model, load.connections, 0, &format!("{cpus}"))?;
     let connections = client::connect(&load, connections_per_server).await?;
     let used = before - sys::free_pages()?;
-    // Use as many vCPUs as a server has: clients on one vCPU would delay it.
+    // Use as many vCPUs as a server has, because clients on one vCPU would delay the server.
     let extra_cpus: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
     let start = now();
     let results = client::run(&load, connections).await?;

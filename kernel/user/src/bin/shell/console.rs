@@ -138,7 +138,7 @@ impl Console {
         }
     }
 
-    /// Returns unread bytes: they are read before all others.
+    /// Returns unread bytes, which are then read before all others.
     pub(crate) fn give_back(&mut self, bytes: &[u8]) {
         for byte in bytes.iter().rev() {
             self.bytes.push_front(*byte);

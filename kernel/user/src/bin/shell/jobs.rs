@@ -110,7 +110,7 @@ struct Input {
 }
 
 impl Input {
-    /// Writes lines as far as the pipe has space.
+    /// Writes as many of the lines as the pipe has space for.
     fn poll(&mut self, cx: &mut Context<'_>) {
         while let Some(writer) = self.writer {
             if self.writing.is_none() && self.lines.is_empty() {

@@ -33,8 +33,8 @@ pub(crate) async fn sockets_are_limited_and_come_back() -> Outcome {
     Ok(())
 }
 
-/// Runs this program with the argument `task` to its end, in the same share, so that leaked
-/// resources are charged to this process.
+/// Runs this program with the argument `task` to its end, in the same resource share, so that
+/// leaked resources are charged to this process.
 pub(crate) async fn run_task(task: &[u8], files: &[usize]) -> Outcome {
     let bounds = Bounds {
         level: 20,
@@ -60,7 +60,8 @@ pub(crate) fn count_sockets() -> Result<usize, String> {
     Ok(count)
 }
 
-/// Waits until as many sockets are available as before: closed connections linger for a moment.
+/// Waits until as many sockets are available as before, because closed connections linger for a
+/// moment.
 pub(crate) async fn sockets_come_back(before: usize) -> Outcome {
     for _ in 0..70 {
         if count_sockets()? == before {
@@ -97,7 +98,7 @@ pub(crate) fn leak() -> Outcome {
     Ok(())
 }
 
-/// A connection that a program has left open ends as if the program had closed it: the peer reads
+/// A connection that a program has left open ends as if the program had closed it. The peer reads
 /// the written bytes, then the end; ports and slots are free again.
 pub(crate) async fn leaked_sockets_are_closed() -> Outcome {
     let before = count_sockets()?;
@@ -118,7 +119,7 @@ pub(crate) async fn leaked_sockets_are_closed() -> Outcome {
     sockets_come_back(before).await
 }
 
-/// Ends the process while calls of every kind wait.
+/// Leaves calls of every kind pending, so that the process exits with them in flight.
 pub(crate) async fn leave_calls_in_flight() -> Outcome {
     let listener = listen(1023, 2).map_err(message)?;
     let client = connect(SELF, 1023).map_err(message)?;
@@ -147,7 +148,8 @@ pub(crate) async fn exit_with_calls_in_flight_leaves_nothing_behind() -> Outcome
     sockets_come_back(before).await
 }
 
-/// Closes all descriptors: only the two given descriptors are open.
+/// Tries to close descriptors 0 to 99, and checks that only 0 and 1, which the process was given,
+/// were open.
 pub(crate) fn close_all() -> Outcome {
     write(0, b"mine").map_err(message)?;
     for file in 0..100 {
@@ -164,8 +166,8 @@ pub(crate) fn close_all() -> Outcome {
     Ok(())
 }
 
-/// A descriptor belongs to its process: after another process has closed its copies, the parent and
-/// the peer still have theirs.
+/// A descriptor belongs to its process. After a child has closed its copies, the descriptors of the
+/// parent and the peer still work.
 pub(crate) async fn sockets_of_others_cannot_be_closed() -> Outcome {
     let listener = listen(1024, 1).map_err(message)?;
     let client = connect(SELF, 1024).map_err(message)?;

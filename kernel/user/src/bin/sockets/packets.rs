@@ -13,7 +13,7 @@ pub(crate) async fn datagrams_have_their_source_address() -> Outcome {
     let (receiver, sender) = (datagrams(3000), datagrams(0));
     let (receiver, sender) = (receiver.map_err(message)?, sender.map_err(message)?);
     let mut buffer = [0; 40];
-    // No datagram has been sent: the call waits.
+    // No datagram has been sent, so the call waits.
     let waiting = receive_from_async(receiver, Vec::from([0; 40]), current());
     let sent = send_to(sender, b"there", (SELF, 3000)).map_err(message)?;
     ensure!(sent == 5, "{sent} sent");
@@ -52,7 +52,7 @@ pub(crate) async fn datagrams_have_their_source_address() -> Outcome {
     Ok(())
 }
 
-/// The sender exceeds the buffer of the receiver: a part of the datagrams arrive, in order and
+/// If a sender exceeds the buffer of the receiver, a part of the datagrams arrive, in order and
 /// whole.
 pub(crate) async fn datagrams_are_whole_or_lost() -> Outcome {
     let (receiver, sender) = (datagrams(3001), datagrams(0));

@@ -19,8 +19,8 @@ pub(crate) async fn network_is_as_urgent_as_its_most_urgent_waiter() -> Outcome 
     .await
 }
 
-/// The answer of a listener without a waiting thread is as urgent as the connecting call: it does
-/// not arrive only after a retransmission, a second later.
+/// The answer of a listener without a waiting thread is as urgent as the connecting call. It
+/// arrives at once, not after a retransmission, a second later.
 pub(crate) async fn answer_of_a_listener_is_as_urgent_as_the_call() -> Outcome {
     beside_hogs(async {
         let listener = listen(1008, 1).map_err(message)?;

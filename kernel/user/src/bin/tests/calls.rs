@@ -31,7 +31,8 @@ pub(crate) fn pipe_carries_bytes() -> Outcome {
     Ok(())
 }
 
-/// Copies begin and end at any offset in a word, in the source and in the target.
+/// The bytes are right although copies begin and end at any offset in a word, in the source and in
+/// the target.
 pub(crate) fn bytes_are_copied_at_any_offset() -> Outcome {
     const MAX_LEN: usize = 48;
     let pipe = pipe().map_err(message)?;
@@ -113,7 +114,8 @@ pub(crate) fn ring_of_processes_passes_a_token() -> Outcome {
     close(input)
 }
 
-/// The ring has the published number of coroutines, unless chaos disturbs the machine.
+/// The byte arrives. The ring has the published number of coroutines, unless chaos
+/// (`kernel/src/chaos.rs`) disturbs the machine.
 pub(crate) fn ring_of_coroutines_passes_a_byte() -> Outcome {
     let count: &[u8] = if sys::has_chaos() { b"300" } else { b"3600" };
     let child = spawn("ring", count, &[1, 1], LATER).map_err(message)?;

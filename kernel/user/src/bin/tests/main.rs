@@ -67,7 +67,7 @@ tests! {
     processes::share_tests_pass,
     processes::hostile_programs_harm_no_other_process,
     processes::last_thread_ends_the_process,
-    processes::stack_of_a_thread_ends,
+    processes::stack_overflow_in_a_thread_ends_the_process,
     processes::process_with_many_threads_can_be_killed,
 }
 
@@ -83,7 +83,8 @@ fn main() -> isize {
         let before = free_pages();
         let mut outcome = test();
         let released = pages_are_freed(before);
-        // After a failed test, the next test also starts with all of the memory.
+        // Wait for the memory even if the test has failed, so that the next test starts with all of
+        // it.
         if outcome.is_ok() {
             outcome = released;
         }
@@ -108,8 +109,8 @@ fn free_pages() -> isize {
     sys::free_pages().unwrap_or(0) + os_user::heap_pages() as isize
 }
 
-/// Waits until as many pages are free as before. The kernel drops a process that has ended only
-/// when the hart that ran it has left it, and the host may stop the hart's thread for seconds.
+/// Waits until as many pages are free as before. The kernel frees an ended process only after its
+/// hart has switched away from it, and the host may stop the hart's thread for seconds.
 fn pages_are_freed(before: isize) -> Outcome {
     for _ in 0..1000 {
         if free_pages() == before {

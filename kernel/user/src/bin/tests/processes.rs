@@ -182,8 +182,8 @@ pub(crate) fn failed_test_leaves_nothing_behind() -> Outcome {
     Ok(())
 }
 
-/// Runs a failing test, then checks that its child and its descriptors are gone. Returns 0 in this
-/// case.
+/// Runs a failing test, then checks that its child and its descriptors are gone. Returns 0 if they
+/// are.
 pub(crate) fn failing_tests() -> isize {
     begin();
     let first = pipe();
@@ -219,14 +219,15 @@ pub(crate) fn last_thread_ends_the_process() -> Outcome {
     Ok(())
 }
 
-pub(crate) fn stack_of_a_thread_ends() -> Outcome {
+pub(crate) fn stack_overflow_in_a_thread_ends_the_process() -> Outcome {
     let child = spawn("threads", b"deep", &[1, 1], LATER).map_err(message)?;
     let status = wait(child).map_err(message)?;
     ensure!(status == FAULTED, "status {status}");
     Ok(())
 }
 
-/// The kill arrives while threads run, wait in calls, wait for each other, or park.
+/// The kill arrives while threads run, wait in calls, wait for each other, or park. It must end the
+/// process in each case.
 pub(crate) fn process_with_many_threads_can_be_killed() -> Outcome {
     for micros in [500, 2_000, 5_000, 9_000, 20_000] {
         let child = spawn("threads", b"kill", &[1, 1], LATER).map_err(message)?;

@@ -148,7 +148,7 @@ pub(crate) fn sleep_is_never_short() -> Outcome {
 }
 
 /// Measures the time from the deadline until the sleeping program runs, while an endless loop
-/// occupies the hart: the time covers the interrupt, the kernel coroutine, the preemption of the
+/// occupies the hart. The time covers the interrupt, the kernel coroutine, the preemption of the
 /// loop and the switch to the sleeper.
 pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     let hog = spawn("child", b"endless", &[], LATER).map_err(message)?;
@@ -165,7 +165,7 @@ pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     Ok(())
 }
 
-/// While a program makes a long call, a more urgent thread does not wait for its end.
+/// While a program makes a long call, a more urgent thread does not wait for the end of the call.
 pub(crate) fn long_calls_do_not_keep_the_hart() -> Outcome {
     if !is_exact() {
         return Ok(());
