@@ -59,8 +59,8 @@ pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
     }
 }
 
-/// Gives this affinity to a thread that was just started. The thread itself need not run for that,
-/// which could take long on the CPU that it has inherited.
+/// Gives this affinity to a thread that was just started. The calling thread makes the system call,
+/// because the new thread might have to wait long for the CPU that it has inherited.
 pub(crate) fn restore_thread<T>(thread: &JoinHandle<T>, mask: &Mask) {
     // SAFETY: the thread has been neither joined nor detached, so its id is valid. The pointer is
     // that of the set in `mask`, with its size.

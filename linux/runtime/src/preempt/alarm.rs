@@ -1,5 +1,5 @@
-//! The timer of a vCPU's watcher, for looks without an event, and the watcher's rests, in which it
-//! does not listen.
+//! The timer of a vCPU's watcher, for looks that no event causes, and the watcher's rests, in which
+//! arrivals do not wake the watcher.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -18,7 +18,7 @@ pub(super) struct Alarm {
     timer: OwnedFd,
     /// Time at which the timer goes off in ns, or NEVER.
     armed: AtomicU64,
-    /// The same in ticks, or a time that is past. A hint: `armed` decides.
+    /// The same time in ticks, or a time in the past. This is only a hint; `armed` decides.
     armed_ticks: AtomicU64,
     /// End of the watcher's rest in ticks, or 0.
     rests_until: AtomicU64,
@@ -80,12 +80,13 @@ impl Alarm {
         }
     }
 
-    /// Sets the timer, and sets it again if another thread wants an earlier time meanwhile.
+    /// Sets the timer, and sets it again if another thread requests an earlier time meanwhile.
     fn set_and_check(&self, mut at: u64) {
         loop {
             let left = Duration::from_nanos(at.saturating_sub(clock::now()));
             let ticks = clock::ticks() + clock::to_ticks(left);
-            // Before the timer is set: when the timer has gone off, `take` resets this word.
+            // Stored before the timer is set, because `take` resets this word when the timer has
+            // gone off.
             self.armed_ticks.store(ticks, SeqCst);
             self.set(at);
             let armed = self.armed.load(SeqCst);
@@ -119,8 +120,8 @@ impl Alarm {
         };
     }
 
-    /// Reads the timer, which has gone off. The look that follows sees a poll that began assuming
-    /// that the timer is still to go off.
+    /// Reads the timer, which has gone off. A poll that began before this call may rely on the
+    /// timer; the look that follows sees that poll.
     pub(super) fn take(&self) {
         let mut count = 0u64;
         // SAFETY: a pointer to a local of the size given; the descriptor does not block.
@@ -145,10 +146,11 @@ impl Alarm {
         }
     }
 
-    /// Returns whether the watcher rests at this tick, at which a poll begins.
+    /// Returns whether the watcher rests at the tick `begins`, at which a poll begins.
     ///
-    /// If so, polls postpone the timer as they begin: it goes off only during a poll that has
-    /// lasted for `least` ticks, and before the poll has lasted for twice that time.
+    /// During a rest, each poll that begins postpones the timer. So the timer goes off only during
+    /// a poll that has lasted for at least `least` ticks, and before the poll has lasted for twice
+    /// that time.
     #[inline]
     pub(super) fn is_resting(&self, begins: u64, least: u64) -> bool {
         let rests = self.rests_until.load(Relaxed) > begins;
@@ -163,8 +165,8 @@ impl Alarm {
         rests
     }
 
-    /// Sets the timer to go off in `ticks`, even if that is later than before, unless it was set
-    /// for another reason than a rest.
+    /// Makes the timer go off in `ticks`, even if it was set for an earlier time by a previous
+    /// call. A time that was set for another reason is only ever made earlier.
     #[cold]
     fn postpone(&self, ticks: u64) {
         let at = clock::now() + clock::nanos(clock::from_ticks(ticks));

@@ -18,7 +18,8 @@ use crate::worker::Worker;
 /// The worker stays in its place until [`Preemptible::end`] has returned true.
 ///
 /// # Errors
-/// If the kernel lacks a feature, or a thread cannot be started. Nothing is left behind.
+/// If the kernel lacks a feature, or a thread cannot be started. The threads that were started have
+/// ended by then.
 pub(crate) unsafe fn start(
     worker: &Worker,
     cpu: usize,
