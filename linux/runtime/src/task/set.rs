@@ -236,7 +236,7 @@ impl<T: 'static> JoinSet<T> {
         self.insert(crate::spawn(future, priority))
     }
 
-    /// Starts a coroutine in the runtime of `handle`, at the level of the caller.
+    /// Starts a coroutine in the runtime of `handle`.
     ///
     /// # Panics
     /// While that runtime shuts down; if memory is short.

@@ -63,7 +63,8 @@ impl Observation {
             match Watchdog::start(shared, &monitor, self.on_stall, self.warnings, mask) {
                 Ok(watchdog) => runtime.observers.watchdog = Some(watchdog),
                 Err(error) if self.is_wanted => return Err(error),
-                // A process that may start no further thread works without the watchdog.
+                // If the process may start no further thread, the runtime works without the
+                // watchdog.
                 Err(_) => {}
             }
         }
