@@ -46,7 +46,7 @@ pub(crate) fn served_vcpu() -> Option<NonNull<Vcpu<Linux>>> {
 #[inline]
 pub(crate) fn current_id() -> Option<CoroutineId> {
     let _critical = Critical::enter();
-    // SAFETY: a served vCPU exists.
+    // SAFETY: the pointer is valid, because a vCPU exists while a thread serves it.
     served_vcpu().and_then(|vcpu| unsafe { vcpu.as_ref() }.current_id())
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn current_id() -> Option<CoroutineId> {
 #[inline]
 pub(crate) fn current_level() -> Option<Level> {
     let _critical = Critical::enter();
-    // SAFETY: a served vCPU exists.
+    // SAFETY: the pointer is valid, because a vCPU exists while a thread serves it.
     served_vcpu().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
 }
 
@@ -81,7 +81,8 @@ pub(crate) trait PreemptibleVcpu: Send + Sync {
     /// Returns whether a poll is stopped in the middle.
     fn has_stopped_polls(&self) -> bool;
     /// Ends the vCPU's threads; called on the first thread. Returns false if a poll is still
-    /// stopped. The threads are then left alone: stopped polls continue without the watcher.
+    /// stopped. The threads are then left alone, so that stopped polls continue without the
+    /// watcher.
     fn end(&self) -> bool;
     /// Ends the wait of the current thread, if that thread waits on a futex because it cannot enter
     /// the ring.
@@ -93,7 +94,8 @@ pub(crate) trait PreemptibleVcpu: Send + Sync {
 /// A vCPU's preemption, if it is preemptible.
 type MaybePreemptible = Option<Arc<dyn PreemptibleVcpu>>;
 
-/// The scheduler's view of the process: clock, thread identity, wake-ups.
+/// The services of the process that the scheduler uses, such as the clock, the identity of threads,
+/// and wake-ups.
 pub struct Linux {
     /// Handles that end the waits of vCPUs, by index.
     remotes: Box<[Mutex<Option<Remote>>]>,

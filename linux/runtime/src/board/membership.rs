@@ -90,7 +90,7 @@ impl Membership {
                 _ => Ok(None),
             };
         };
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if eventfd < 0 {
             return Err(io::Error::last_os_error());

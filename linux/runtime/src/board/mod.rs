@@ -1,4 +1,4 @@
-//! The board: the connection of this process to the machine's daemon.
+//! The connection of this process to the machine's daemon, through the board.
 //!
 //! With [`Builder::board`](crate::Builder::board) the vCPUs publish their runnable levels to
 //! `upshift daemon`, and learn whether other processes compete for their CPU. The daemon elevates

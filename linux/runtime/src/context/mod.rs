@@ -25,7 +25,8 @@ thread_local! {
     static JOINED: OnceCell<(RuntimeCell, &'static str)> = const { OnceCell::new() };
 }
 
-/// A runtime: set once it has been built, and upgradable while it lives.
+/// A cell for a runtime. It is set once the runtime has been built, and can be upgraded while the
+/// runtime lives.
 pub(crate) type RuntimeCell = Arc<OnceLock<Weak<Shared>>>;
 
 /// Makes the calling thread, which serves no vCPU, belong to `runtime`. The runtime then runs the
@@ -68,7 +69,7 @@ pub(crate) fn enter(worker: &Worker) -> Entered {
     Entered { before }
 }
 
-/// Guard of [`enter`]: gives up the worker when dropped.
+/// Guard of [`enter`]. Its drop gives up the worker.
 pub(crate) struct Entered {
     before: *const Worker,
 }
@@ -110,7 +111,7 @@ pub(crate) fn with_open<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
 pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
     let runtime;
-    // SAFETY: as above.
+    // SAFETY: the pointer is null or valid, as in `with_open`.
     let domain = match unsafe { worker.as_ref() } {
         Some(worker) => worker.executor().domain(),
         None => {
@@ -125,7 +126,7 @@ pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
 /// belongs to.
 pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
-    // SAFETY: as above.
+    // SAFETY: the pointer is null or valid, as in `with_open`.
     match unsafe { worker.as_ref() } {
         Some(worker) => Some(f(worker.shared())),
         None => joined_runtime().map(|shared| f(&shared)),

@@ -18,7 +18,7 @@
 //!
 //! Leaf futures of this crate count their completions and yield when the budget is used up, so a
 //! coroutine whose I/O is always ready does not keep the vCPU. Pieces of long transfers take
-//! microseconds each: [`poll_piece`] reads the clock before each piece, and ends a poll that has
+//! microseconds each, so [`poll_piece`] reads the clock before each piece, and ends a poll that has
 //! used its share.
 
 use std::future::Future;

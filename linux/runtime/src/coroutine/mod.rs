@@ -61,7 +61,7 @@ where
     F::Output: Send + 'static,
 {
     let future = traced(future, location, priority);
-    // A refused spawn drops the future, which may run user code: `with_domain` permits that.
+    // A refused spawn drops the future, which may run user code; `with_domain` permits that.
     context::with_domain(|domain| {
         let spawned = domain.spawn_at(future, priority, location);
         spawned.map(JoinHandle::new)

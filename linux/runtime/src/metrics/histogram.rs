@@ -11,8 +11,8 @@ use crate::time::clock;
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-/// Durations, counted in buckets. The lower bound of a bucket is at most 20% below its upper bound.
-/// All histograms of one process have the same bounds.
+/// Durations, counted in buckets. The lower bound of a bucket is at most 20% below each duration in
+/// it. All histograms of one process have the same bounds.
 ///
 /// A serialised histogram is a list of `[from_ns, to_ns, count]`.
 ///

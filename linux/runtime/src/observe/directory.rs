@@ -30,7 +30,7 @@ pub struct SocketName {
 
 /// Returns the effective user of this process.
 pub(super) fn user() -> u32 {
-    // SAFETY: no pointers; cannot fail.
+    // SAFETY: the call takes no pointers and cannot fail.
     unsafe { libc::geteuid() }
 }
 

@@ -144,7 +144,7 @@ impl Names {
     pub(crate) fn last_work(&self, poll: &upshift_core::Poll) -> Option<(Arc<Work>, Level)> {
         let vcpu = host::served_vcpu()?;
         let current = WORK_CELL.try_with(|cell| cell.get()?.read()).ok().flatten();
-        // SAFETY: a served vCPU exists.
+        // SAFETY: the pointer is valid, because a vCPU exists while a thread serves it.
         let current = current.filter(|current| current.is_of(unsafe { vcpu.as_ref() }, poll))?;
         Some((self.get(current.number)?, current.level))
     }
@@ -277,9 +277,9 @@ fn work_cell() -> Option<Arc<WorkCell>> {
 /// this name, and `upshift top` and [`Metrics::named`](crate::metrics::Metrics::named) count the
 /// work by its name.
 ///
-/// Choose few distinct names: a route with its placeholders (`GET /users/{id}`), not the path of a
-/// request. A runtime distinguishes up to 1,024 names; further names are counted together. If named
-/// work contains named parts, the innermost name is shown.
+/// Choose few distinct names, for example a route with its placeholders (`GET /users/{id}`) instead
+/// of the path of a request. A runtime distinguishes up to 1,024 names; further names are counted
+/// together. If named work contains named parts, the innermost name is shown.
 ///
 /// Axum's routes are named by the layer `upshift::axum::NameRoutes` (feature `axum`).
 ///
@@ -386,7 +386,7 @@ fn trace(vcpu: NonNull<Vcpu<Linux>>, current: &CurrentWork) {
     context::with_domain(|domain| {
         let recorder = domain.host().recorder();
         if recorder.is_on() {
-            // SAFETY: a served vCPU exists.
+            // SAFETY: the pointer is valid, because a vCPU exists while a thread serves it.
             let index = unsafe { vcpu.as_ref() }.index();
             let id = CoroutineId::from_u64(current.id);
             recorder.named(index, id, current.level, current.number);
@@ -400,8 +400,8 @@ impl<F: Future> Future for Named<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         // SAFETY: nothing is moved out of the pinned `self` through this reference.
         let this = unsafe { self.get_unchecked_mut() };
-        // SAFETY: the field is pinned structurally: it is never moved, and it is dropped in place
-        // with `self`.
+        // SAFETY: the field is pinned structurally, because it is never moved, and is dropped in
+        // place with `self`.
         let future = unsafe { Pin::new_unchecked(&mut this.future) };
         if this.begun.is_none() {
             this.begun = context::with_domain(|domain| domain.host().names().intern(&this.name))

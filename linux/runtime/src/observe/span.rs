@@ -73,8 +73,8 @@ mod enabled {
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
             // SAFETY: nothing is moved out of the pinned `self` through this reference.
             let this = unsafe { self.get_unchecked_mut() };
-            // SAFETY: the field is pinned structurally: it is never moved, and it is dropped in
-            // place with `self`.
+            // SAFETY: the field is pinned structurally, because it is never moved, and is dropped
+            // in place with `self`.
             let future = unsafe { Pin::new_unchecked(&mut *this.future) };
             if this.span.is_disabled() {
                 return future.poll(cx);

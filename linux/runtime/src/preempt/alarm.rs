@@ -29,7 +29,7 @@ pub(super) struct Alarm {
 impl Alarm {
     pub(super) fn new() -> io::Result<Alarm> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         if fd < 0 {
             let error = io::Error::last_os_error();
@@ -114,7 +114,7 @@ impl Alarm {
         time.it_value.tv_sec = (at / 1_000_000_000) as i64;
         time.it_value.tv_nsec = (at % 1_000_000_000) as i64;
         let flags = libc::TFD_TIMER_ABSTIME;
-        // SAFETY: a pointer to a local.
+        // SAFETY: one pointer is to a local, and the other is null, which the call allows.
         unsafe {
             libc::timerfd_settime(self.raw_fd(), flags, &raw const time, std::ptr::null_mut())
         };

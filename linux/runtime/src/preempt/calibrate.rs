@@ -93,7 +93,8 @@ fn measure_switch() -> u64 {
 }
 
 /// Measures the time (ns) that a poll loses to a look caused by the timer. This thread takes the
-/// part of the poll: it sets the timer and is interrupted by it. The watcher sets the timer anew.
+/// part of the poll, that is, it sets the timer and is interrupted by it. The watcher sets the
+/// timer anew.
 fn measure_look() -> u64 {
     let Ok(alarm) = Alarm::new() else {
         return DEFAULT_LOOK_COST;

@@ -26,7 +26,7 @@ struct Registration {
     number: usize,
 }
 
-/// Guard: while it lives, its thread is a numbered thread of a preemptible vCPU.
+/// Guard. While it lives, its thread is a numbered thread of a preemptible vCPU.
 pub(super) struct Registered<'a> {
     before: (Registration, permit::Saved),
     thread: &'a Thread,
@@ -169,7 +169,8 @@ pub(crate) fn answer_here() {
             // Fetches the arrivals, so that the next thread need not request that.
             if vcpu.handover.next_up.load(SeqCst) != NONE {
                 // The watcher need not be notified of these arrivals. If this signal came late, the
-                // next thread already runs and listens for its own poll: arrivals stay unmasked.
+                // next thread already runs, and arrivals stay unmasked for the watch over its own
+                // poll.
                 vcpu.watch().mask();
             }
             vcpu.watch().fetch();

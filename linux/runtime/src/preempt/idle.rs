@@ -13,7 +13,7 @@ use super::vcpu::Preemptible;
 use crate::futex::{futex_wait_for, futex_wake};
 use crate::time::clock;
 
-/// A futex: 1 while the current thread waits.
+/// A futex, which is 1 while the current thread waits.
 pub(super) struct Idle(AtomicU32);
 
 impl Idle {
@@ -60,7 +60,7 @@ pub(super) struct FirstThreadProxy(pub(super) *const Preemptible);
 // SAFETY: the pointer leads to a vCPU whose shared state is `Sync`. The vCPU's ring holds the
 // proxy, and only the current thread calls it.
 unsafe impl Send for FirstThreadProxy {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for FirstThreadProxy {}
 
 impl Proxy for FirstThreadProxy {
@@ -83,7 +83,7 @@ impl Proxy for FirstThreadProxy {
     }
 
     fn wait(&self, timeout: Option<Duration>) {
-        // SAFETY: as above.
+        // SAFETY: the vCPU is alive, as in `call`.
         unsafe { &*self.0 }.wait_idle(timeout);
     }
 }

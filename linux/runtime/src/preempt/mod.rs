@@ -27,8 +27,9 @@
 //! any hand-over: enter the ring, reap, poll. At the beginning of a poll, the thread unmasks the
 //! ring's completion eventfd, by one store into memory that the kernel reads. So **the arrival is
 //! the interrupt**, and it wakes the watcher only while a poll is under way. A look is *stale* if
-//! its timer was set for a poll that has ended by then. After a stale look the watcher rests: polls
-//! leave the eventfd masked, and postpone a timer instead, which goes off only during a long poll.
+//! its timer was set for a poll that has ended by then. After a stale look the watcher rests.
+//! During a rest polls leave the eventfd masked, and postpone a timer instead, which goes off only
+//! during a long poll.
 //!
 //! # Stopping a poll
 //!
@@ -69,8 +70,8 @@
 //! resumed.
 //!
 //! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki,
-//! Taura, Balaji, PPoPP 2021); the rule is ski rental. `docs/preemption.md` states the rule for
-//! users, `docs/preemption-proofs.md` its bounds.
+//! Taura, Balaji, PPoPP 2021); the rule for suspension is that of the ski-rental problem.
+//! `docs/preemption.md` states the rule for users, `docs/preemption-proofs.md` its bounds.
 
 mod age;
 mod alarm;

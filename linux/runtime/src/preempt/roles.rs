@@ -1,5 +1,5 @@
-//! The role of each worker thread of a preemptible vCPU. Exactly one of these threads serves the
-//! vCPU: the *current* thread.
+//! The role of each worker thread of a preemptible vCPU. Exactly one of these threads, the
+//! *current* thread, serves the vCPU.
 
 /// The thread that made the ring.
 pub(super) const FIRST: usize = 0;

@@ -1,5 +1,5 @@
-//! Steps that the current thread of a preemptible vCPU adds to the loop of `worker`: it arranges
-//! the watcher's looks at polls, and hands the vCPU over to other threads.
+//! Steps that the current thread of a preemptible vCPU adds to the loop of `worker`. In these steps
+//! the thread arranges the watcher's looks at polls, and hands the vCPU over to other threads.
 //!
 //! The permit of the thread is in use except during polls.
 
@@ -349,8 +349,8 @@ pub(crate) fn notify_local_arrival(waits: WaitingWork) {
 /// Makes a system call of this runtime that does not wait, in the middle of a poll. Arrivals do not
 /// notify the watcher during the call. They are checked for after the call.
 ///
-/// It would not pay to interrupt such a call: a send, for example, takes longer than everything
-/// else in most polls, but ends by itself.
+/// It would not pay to interrupt such a call, which ends by itself, although a send, for example,
+/// takes longer than everything else in most polls.
 #[inline]
 pub(crate) fn without_suspension<R>(call: impl FnOnce() -> R) -> R {
     let mut call = Some(call);

@@ -54,8 +54,9 @@ impl Service {
 
     /// Makes the owner run `job`. Returns false if the owner does not answer; it will then not run
     /// `job`. For the first `grace` ns the owner is sent no signal, because it seems about to
-    /// answer by itself: the kernel has woken it for an arrival. After that it is sent the signal,
-    /// because it may sleep after all. `wake` ends the owner's wait in the ring without a signal.
+    /// answer by itself, since the kernel has woken it for an arrival. After that it is sent the
+    /// signal, because it may sleep after all. `wake` ends the owner's wait in the ring without a
+    /// signal.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
@@ -92,7 +93,7 @@ impl Service {
         {
             return false;
         }
-        // The request has been taken: the call is under way, and does not block.
+        // The owner has taken the request, so the call is under way, and it does not block.
         while self.state.load(Acquire) == TAKEN {
             futex_wait_for(&self.state, TAKEN, MAX_SUSPENSION);
         }
@@ -141,7 +142,7 @@ mod tests {
                 interrupt::claim().unwrap();
                 interrupt::block_own().unwrap();
                 let mask = interrupt::mask_without_own();
-                // SAFETY: no pointers; cannot fail.
+                // SAFETY: the call takes no pointers and cannot fail.
                 owner.id.store(unsafe { libc::gettid() } as u32, SeqCst);
                 while !end.load(SeqCst) {
                     let (none, forever) = (std::ptr::null::<u8>(), std::ptr::null::<u8>());

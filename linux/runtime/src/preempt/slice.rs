@@ -12,7 +12,8 @@
 
 /// The watcher's slice, ns. It is the shortest that the kernel accepts.
 const SLICE: u64 = 100_000;
-/// Flag: threads and processes that the thread starts inherit neither slice nor priority.
+/// Flag with which threads and processes that the thread starts inherit neither its slice nor its
+/// priority.
 const RESET_ON_FORK: u64 = 1;
 
 /// The kernel's `sched_attr`.
@@ -52,8 +53,9 @@ fn is_ordinary(attributes: &Attributes) -> bool {
 /// the lowest real-time priority, so that it runs when it wakes up, however much CPU time it has
 /// used. This starves nobody, because a watcher polls nothing, and its work is bounded. Without the
 /// privilege the thread gets a short slice, if the kernel supports slices. With a `daemon` it gets
-/// a short slice, too: while processes compete, the daemon elevates the watcher above all threads
-/// that compute, but it leaves threads alone that have a real-time priority of their own.
+/// a short slice, too, because the daemon leaves threads alone that have a real-time priority of
+/// their own. Such a daemon elevates the watcher above all threads that compute while processes
+/// compete.
 pub(super) fn schedule_as_watcher(daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
@@ -131,7 +133,7 @@ mod tests {
     /// A thread that runs in the batch policy stays there after a wait.
     #[test]
     fn a_wait_leaves_the_policy_of_the_thread_as_it_was() {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         std::thread::spawn(move || {
             let before = policy();

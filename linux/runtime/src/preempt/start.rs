@@ -1,4 +1,4 @@
-//! Start of a preemptible vCPU: checks of the kernel's features, and the first threads.
+//! Starts a preemptible vCPU. Checks the kernel's features, and starts the first threads.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) unsafe fn start(
             "on io_uring it needs deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`; or `Driver::Readiness`",
         ));
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller promises what `new` requires.
     let vcpu = unsafe { Preemptible::new(worker, cpu, settings)? };
     if vcpu.has_main() {
         vcpu.roles().add_main();

@@ -15,7 +15,8 @@ use crate::preempt::interrupt;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// Identity of a poll: its thread, and the tick at which it began, or 0 between polls.
+/// Identity of a poll: the number of its thread, and the tick at which the poll began (0 between
+/// polls).
 pub(super) type PollId = (usize, u64);
 
 /// State of a poll that was stopped.
@@ -23,7 +24,7 @@ pub(super) type PollId = (usize, u64);
 pub(super) enum Stopped {
     /// The poll is suspended.
     Suspended,
-    /// The poll is blocked: its thread sleeps.
+    /// The poll is blocked, because its thread sleeps.
     Blocked,
 }
 
@@ -32,7 +33,7 @@ pub(super) enum Stopped {
 pub(super) enum NotStopped {
     /// The thread is in the middle of a use of its permit.
     InUse,
-    /// The poll is not under way: it has ended, or has not been resumed yet.
+    /// The poll is not under way, because it has ended, or has not been resumed yet.
     Over,
     /// Every thread holds a poll.
     NoThread,

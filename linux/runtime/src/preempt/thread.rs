@@ -33,7 +33,7 @@ use crate::time::clock;
 pub(super) enum Command {
     /// Serve the vCPU.
     Serve,
-    /// End: the vCPU ends.
+    /// End, because the vCPU ends.
     End,
 }
 
@@ -237,10 +237,10 @@ impl Thread {
     }
 
     /// Returns the time (ns) at which the thread was asked to resume its poll, if it has not
-    /// resumed yet: it still waits for its permit, or it was asked less than [`TURN_LENGTH`] ago
-    /// and has not recorded that it resumed. After that time, a thread that is not waiting is
-    /// assumed to be running. If the signal was blocked or late, the thread never stopped, and so
-    /// never recorded that it resumed.
+    /// resumed yet. This is so if it still waits for its permit, or if it was asked less than
+    /// [`TURN_LENGTH`] ago and has not recorded that it resumed. After that time, a thread that is
+    /// not waiting is assumed to be running. If the signal was blocked or late, the thread never
+    /// stopped, and so never recorded that it resumed.
     pub(super) fn pending_resume(&self, now: u64) -> Option<u64> {
         let requested = self.resume_requested.load(SeqCst);
         let has_yet_to = || now.saturating_sub(requested) < TURN_LENGTH || self.awaits_permit();
@@ -250,8 +250,8 @@ impl Thread {
     /// Returns the CPU time that the thread has used, ns, or `None` before the thread is started
     /// and after its end. Costs a system call.
     pub(super) fn cpu_time(&self) -> Option<u64> {
-        // The kernel's id of a thread's CPU-time clock: see clock_getcpuclockid(3), with the bits
-        // for a thread and for scheduler time. Id 0 would stand for the calling thread.
+        // The kernel's id of a thread's CPU-time clock (see clock_getcpuclockid(3)), with the bits
+        // for a thread and for scheduler time. Thread id 0 would stand for the calling thread.
         match self.id.load(Relaxed) {
             0 => None,
             id => cpu_time(!(id as libc::clockid_t) << 3 | 6),

@@ -154,7 +154,7 @@ pub(super) struct Pinned {
 pub(super) struct Orders {
     /// Set while suspended threads run without their permits.
     pub(super) permits_waived: AtomicBool,
-    /// Set when the vCPU has ended: the watcher ends.
+    /// Set when the vCPU has ended, so that the watcher ends, too.
     pub(super) ended: AtomicBool,
 }
 

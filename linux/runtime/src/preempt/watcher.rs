@@ -1,4 +1,4 @@
-//! The watcher of a vCPU: the thread that stops polls.
+//! The watcher of a vCPU, which is the thread that stops polls.
 //!
 //! The watcher sleeps until its timer goes off or its eventfd is signalled: by an arrival in the
 //! ring, by a coroutine that became ready, or at the end of a use for which the watcher waits. Then
@@ -15,8 +15,8 @@
 //! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`] and
 //! may be spinning, each suspended poll gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
 //! times the number of suspended polls, however urgent other work is. The watcher cannot see every
-//! waiter: it may be a thread outside the vCPU, or a coroutine that retries in short polls. So
-//! turns are given even while no waiter is visible, at intervals of
+//! waiter, because a waiter may be a thread outside the vCPU, or a coroutine that retries in short
+//! polls. So turns are given even while no waiter is visible, at intervals of
 //! [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH). If the current thread makes no progress
 //! outside of a poll, because it waits for the allocator's lock, or is starting and has not used
 //! its permit yet, suspended threads run without their permits.
@@ -83,7 +83,7 @@ enum Next {
     Rest,
     /// The watcher looks again at this time, ns.
     At(u64),
-    /// The state has changed: the watcher looks again now.
+    /// The watcher looks again now, because the state has changed.
     Now,
     /// A poll was stopped, or the current thread was woken.
     Done,
@@ -551,7 +551,7 @@ impl<'a> Watcher<'a> {
         fence(SeqCst);
     }
 
-    /// Handles the outcome that nothing waits: publishes that the watcher listens, and checks once
+    /// Prepares to sleep because nothing waits. Publishes that the watcher listens, and checks once
     /// more.
     fn rest(&self, id: PollId) -> Next {
         let vcpu = self.vcpu;

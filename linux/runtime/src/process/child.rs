@@ -63,7 +63,7 @@ struct Process {
 }
 
 fn open_pidfd(id: u32) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id as libc::pid_t, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());

@@ -67,7 +67,7 @@ fn notify(eventfd: &OwnedFd) {
 /// Starts the thread. The caller holds the lock, so the thread waits until the caller has stored
 /// the eventfd.
 fn start() -> io::Result<Arc<OwnedFd>> {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if eventfd < 0 {
         return Err(io::Error::last_os_error());

@@ -17,7 +17,7 @@ use crate::runtime::shared::Shared;
 use crate::task::JoinHandle;
 use crate::trace::Trace;
 
-/// A handle to a runtime: `Clone`, `Send`, usable from any thread.
+/// A handle to a runtime. It is `Clone` and `Send`, and can be used on any thread.
 ///
 /// ```
 /// use upshift::{Level, Runtime};

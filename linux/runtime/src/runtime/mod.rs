@@ -1,4 +1,4 @@
-//! The runtime: a domain, and a thread for each of its vCPUs.
+//! The runtime consists of a domain, and a thread for each of its vCPUs.
 //!
 //! The thread that builds the runtime serves vCPU 0 while it is in [`Runtime::block_on`]; each
 //! other vCPU has a thread of its own. Dropping the runtime cancels every coroutine while all vCPUs
@@ -41,8 +41,8 @@ use crate::runtime::shared::{Shared, VcpuThread};
 use crate::task::JoinError;
 use crate::worker::{ENDING_WAIT, Until, Worker};
 
-/// A runtime: vCPUs with their threads and rings, and the coroutines that run on them. See the
-/// [crate].
+/// A runtime, which consists of vCPUs with their threads and rings, and of the coroutines that run
+/// on them. See the [crate].
 ///
 /// Dropping the runtime cancels all coroutines and waits until they have exited.
 ///
@@ -89,7 +89,7 @@ pub(crate) enum Engine {
 }
 
 impl Runtime {
-    /// Creates a runtime with the default settings: one vCPU per CPU.
+    /// Creates a runtime with the default settings, among them one vCPU per CPU.
     ///
     /// # Errors
     /// The errors of [`Builder::build`].

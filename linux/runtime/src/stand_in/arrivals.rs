@@ -151,7 +151,7 @@ thread_local! {
     static OWN: Cell<*const Arrivals> = const { Cell::new(null()) };
 }
 
-/// Answers a signal to the calling thread: the thread enters its ring, if that was requested.
+/// Answers a signal to the calling thread. The thread enters its ring, if that was requested.
 pub(crate) fn answer_here() {
     // SAFETY: set while the loop runs, which holds it.
     if let Some(own) = unsafe { OWN.get().as_ref() } {

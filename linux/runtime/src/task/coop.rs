@@ -89,8 +89,8 @@ impl<F: Future> Future for Unconstrained<F> {
             }
         }
         let _restore = RestoreBudget(budget::replace(u32::MAX));
-        // SAFETY: `inner` is pinned structurally: the struct has no `Drop`, and nothing moves the
-        // field out of it.
+        // SAFETY: `inner` is pinned structurally, because the struct has no `Drop`, and nothing
+        // moves the field out of it.
         unsafe { self.map_unchecked_mut(|whole| &mut whole.inner) }.poll(cx)
     }
 }

@@ -57,7 +57,7 @@ pub fn try_id() -> Option<Id> {
 /// if the wait is given up and the handle is kept, as by `timeout(limit, &mut handle)`.
 ///
 /// # Cancellation safety
-/// A wait through `&mut handle` may be dropped: the result stays in the handle.
+/// A wait through `&mut handle` may be dropped, because the result stays in the handle.
 ///
 /// ```
 /// upshift::Runtime::new()?.block_on(async {

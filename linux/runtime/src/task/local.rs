@@ -69,7 +69,7 @@ struct Running {
     waker: RefCell<Option<Waker>>,
 }
 
-/// Guard of a coroutine in the count: its drop removes the coroutine from the count.
+/// Guard of a coroutine that is counted. Its drop removes the coroutine from the count.
 struct RunningGuard(Rc<Running>);
 
 impl Drop for RunningGuard {

@@ -8,9 +8,8 @@
 //!   └──────── one enter: submit and wait ◄─────────────┘ nothing ready
 //! ```
 //!
-//! I/O that coroutines request is gathered, and submitted in one system call: before anything less
-//! urgent is polled, or else when the ring is reaped next. One such visit to the ring is called a
-//! pass.
+//! I/O that coroutines request is gathered. The vCPU submits it before it polls anything less
+//! urgent, or else when it next reaps the ring. Such a visit to the ring is called a pass.
 //!
 //! An urgent completion waits for at most one poll and the reap interval. The vCPU checks for
 //! completions after every poll, at the cost of a few loads. It reaps them when the reap interval
@@ -184,7 +183,7 @@ pub(crate) trait VcpuKind<'a> {
     fn after_wait(&mut self, worker: &'a Worker);
 }
 
-/// An inline vCPU: one thread serves it, and no poll is interrupted.
+/// An inline vCPU, which one thread serves without interrupting polls.
 struct InlineVcpu<'a> {
     /// Held if other vCPUs may stand in while this vCPU polls.
     guard: Option<StandInGuard<'a>>,
@@ -377,10 +376,10 @@ impl Worker {
                 }
                 None => {
                     polls = 0;
-                    // At most one pass per wait, because the ring's flag may be stale: the kernel
+                    // At most one pass per wait, because the ring's flag may be stale. The kernel
                     // sets the flag after it has added work, and this thread may have fetched that
-                    // work before. The flag then stays set until more work arrives, and only a wait
-                    // in the kernel can tell.
+                    // work in between. The flag then stays set until more work arrives, and only a
+                    // wait in the kernel can tell.
                     if !passed && (self.ring_is_due() || self.timer_is_due()) {
                         kind.between_polls();
                         self.run_pass();
@@ -545,8 +544,9 @@ impl Worker {
         preemptible.is_some_and(|preemptible| preemptible.has_stopped_polls())
     }
 
-    /// Takes the vCPU out of service: pinned coroutines are cancelled, the others move to other
-    /// vCPUs, and the ring is cancelled, drained and closed.
+    /// Takes the vCPU out of service. Its pinned coroutines are cancelled, and its other coroutines
+    /// move to other vCPUs. The operations on the ring are cancelled, and the ring is drained and
+    /// closed.
     ///
     /// Returns false, and leaks the vCPU, if a stopped poll has not ended, or if a future is left
     /// that only the thread of `block_on`, which has ended, may drop.

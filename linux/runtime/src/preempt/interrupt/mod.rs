@@ -4,11 +4,11 @@
 //! Only the thread that made a ring may enter it. While that thread is suspended (`preempt`) or in
 //! a long poll (`stand_in`), other threads work on the ring, and have that thread make the calls.
 //!
-//! The sender relies on the delivery, but `tgkill` may fail: a real-time signal takes a place in a
-//! queue, and all processes of a user share a limited number of places (RLIMIT_SIGPENDING). So each
-//! interruptible thread has a timer (`spare.rs`), and the kernel reserves a place for the timer's
-//! signal when the timer is made. Because the timer is slower, it is used only where `tgkill`
-//! fails.
+//! The sender relies on the delivery, but `tgkill` may fail, because a real-time signal takes a
+//! place in a queue, and all processes of a user share a limited number of places
+//! (RLIMIT_SIGPENDING). So each interruptible thread has a timer (`spare.rs`), and the kernel
+//! reserves a place for the timer's signal when the timer is made. Because the timer is slower, it
+//! is used only where `tgkill` fails.
 //!
 //! The handler runs on a stack of its own (`stack.rs`). While the handler runs or waits, its thread
 //! accepts only the signals of faults and of the C library. Signals sent to the process go to other
@@ -158,8 +158,8 @@ fn send(thread: u32) {
     }
 }
 
-/// Returns the signal, with its handler in place: the last real-time signal that nothing uses.
-/// Interrupted system calls of a poll are restarted.
+/// Returns the signal, which is the last real-time signal that nothing else uses. Its handler is in
+/// place. Interrupted system calls of a poll are restarted.
 fn install() -> io::Result<libc::c_int> {
     static SIGNAL: OnceLock<Option<libc::c_int>> = OnceLock::new();
     SIGNAL

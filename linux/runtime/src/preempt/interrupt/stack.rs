@@ -6,8 +6,8 @@
 //! that guard is dropped, which restores the thread's former stack. A thread whose own alternate
 //! stack is large enough keeps that stack.
 //!
-//! Cost: 28 KiB of address space and a guard page on x86-64 with AVX-512. A thread whose polls were
-//! suspended has touched two pages of its stack (8 KiB), so 256 such threads hold 2 MiB.
+//! A stack takes 28 KiB of address space and a guard page on x86-64 with AVX-512. A thread whose
+//! polls were suspended has touched two pages of its stack (8 KiB), so 256 such threads hold 2 MiB.
 
 use std::cell::OnceCell;
 use std::io;
@@ -45,7 +45,7 @@ struct Mapping {
 
 impl Mapping {
     fn new() -> io::Result<Mapping> {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let guard = usize::try_from(page).unwrap_or(4096);
         let length = guard + needed().next_multiple_of(guard);
@@ -127,8 +127,8 @@ pub(super) fn provide() -> io::Result<()> {
     }
 }
 
-/// Guard of a thread that has [claimed](super::claim) its signal: while it lives, the signal is
-/// unblocked and handled on a stack that is large enough.
+/// Guard of a thread that has [claimed](super::claim) its signal. While the guard lives, the signal
+/// is unblocked, and is handled on a stack that is large enough.
 pub(crate) struct OnStack {
     /// The thread's former alternate stack, if it was too small and has been replaced.
     before: Option<libc::stack_t>,
@@ -159,8 +159,8 @@ impl OnStack {
 impl Drop for OnStack {
     fn drop(&mut self) {
         let Some(before) = self.before else { return };
-        // Blocked, so that a signal that is on its way stays pending until the next `begin`:
-        // without this stack, the handler might have to run on a small one.
+        // Blocked, so that a signal that is on its way stays pending until the next `begin`.
+        // Without this stack, the handler might have to run on a small one.
         let _ = block_own();
         let own = OWN.try_with(|own| own.get().map(|own| own.as_stack().ss_sp));
         // The program may have put another stack in place meanwhile.

@@ -114,8 +114,8 @@ impl Builder {
         self
     }
 
-    /// Sets the entries of each ring's submission queue (default 256): the number of operations
-    /// that are handed to the kernel at once.
+    /// Sets the number of entries in each ring's submission queue (default 256), that is, the
+    /// number of operations that are handed to the kernel at once.
     #[must_use]
     pub fn ring_entries(mut self, entries: u32) -> Builder {
         self.ring.entries = entries;

@@ -14,7 +14,7 @@ use crate::runtime::Runtime;
 pub(super) struct Observation {
     monitor: Option<Monitor>,
     on_stall: Option<OnStall>,
-    /// Set if the user asked for the watchdog, or for something that needs it.
+    /// Set if the user requested the watchdog, or something that needs it.
     is_wanted: bool,
     warnings: bool,
     #[cfg(feature = "observe")]
