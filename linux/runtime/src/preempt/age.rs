@@ -1,12 +1,13 @@
 //! Age of a poll, by the CPU time of its thread, so that time in which other programs have the CPU
 //! does not count.
 //!
-//! **The estimate never exceeds the CPU time that the poll has used**, and is exact after the first
-//! look at the poll. Reading a thread's CPU time takes a system call, so the clock is read only at
-//! looks and when a thread begins to serve. If a poll has begun since the last reading, its thread
-//! may have lost the CPU before the poll or during it. All lost time, except sleeps between polls,
-//! is then attributed to the poll. A short poll is therefore not stopped for the time that another
-//! program took, but a long poll beside a busy program may be stopped one look later.
+//! **The estimate never exceeds the CPU time that the poll has used.** From the first look at the
+//! poll on, further CPU time is counted exactly. Reading a thread's CPU time takes a system call,
+//! so the clock is read only at looks and when a thread begins to serve. If a poll has begun since
+//! the last reading, its thread may have lost the CPU before the poll or during it. All lost time,
+//! except sleeps between polls, is then attributed to the poll. A short poll is therefore not
+//! stopped for the time that another program took, but a long poll beside a busy program may be
+//! stopped one look later.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

@@ -58,7 +58,7 @@ impl Alarm {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: `event` is a local array of one entry.
+        // SAFETY: `event` is a local entry, and the call is told of one.
         unsafe { libc::poll(&raw mut event, 1, -1) };
     }
 
@@ -97,8 +97,8 @@ impl Alarm {
         }
     }
 
-    /// Makes the watcher look at a poll that begins at the tick `begins` before the poll has run
-    /// for `wait` ticks.
+    /// Makes the watcher look at a poll before the poll has run for `wait` ticks. The poll begins
+    /// at the tick `begins`.
     #[inline]
     pub(super) fn look_within(&self, begins: u64, wait: u64) {
         let armed = self.armed_ticks.load(Relaxed);
@@ -124,7 +124,7 @@ impl Alarm {
     /// timer; the look that follows sees that poll.
     pub(super) fn take(&self) {
         let mut count = 0u64;
-        // SAFETY: a pointer to a local of the size given; the descriptor does not block.
+        // SAFETY: the pointer is to a local of the size given. The descriptor does not block.
         let read = unsafe { libc::read(self.raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         // A failed read means that the timer has been set anew meanwhile.
         if read > 0 {
@@ -135,7 +135,7 @@ impl Alarm {
     }
 
     /// Sets the end of the watcher's rest, ns. The watcher does not listen during polls that begin
-    /// before it.
+    /// before that time.
     pub(super) fn set_rest(&self, now: u64, until: u64) {
         let ticks = match until.checked_sub(now) {
             Some(left) if left != 0 => clock::ticks() + clock::to_ticks(Duration::from_nanos(left)),

@@ -86,7 +86,8 @@ impl Drop for Registered<'_> {
 /// Calls `f` with the vCPU that the calling thread belongs to, and its number there.
 pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
     let registration = THREAD.get();
-    // SAFETY: the pointer is null, or set by a `Registered`, which borrows the vCPU.
+    // SAFETY: the pointer is null or valid, because only a `Registered` sets it, which borrows the
+    // vCPU and restores the former pointer when dropped.
     if let Some(vcpu) = unsafe { registration.vcpu.as_ref() } {
         f(vcpu, registration.number);
     }

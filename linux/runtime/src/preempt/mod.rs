@@ -152,7 +152,7 @@ pub struct PreemptionStats {
 
 /// Calls `f`, and does not suspend the current poll meanwhile. Use it for a few microseconds in
 /// which other threads would have to wait for the poll, for example because the poll holds a spin
-/// lock. Costs two stores and two loads with preemption, and nothing without.
+/// lock. Costs two stores and two loads; without preemption, only the call.
 ///
 /// The vCPU runs nothing else meanwhile, even if `f` blocks. So keep `f` short, and do not wait in
 /// it for another coroutine.

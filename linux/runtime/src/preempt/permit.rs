@@ -1,7 +1,7 @@
 //! The permit of the calling thread for the state that its vCPU shares with other threads.
 //!
-//! All code of this crate, the ring and the core that touches a vCPU runs between [`enter`] and
-//! [`leave`]. Such a section is a *use* of the permit. Another thread revokes the permit in the
+//! All code in this crate, in the ring and in the core that touches a vCPU runs between [`enter`]
+//! and [`leave`]. Such a section is a *use* of the permit. Another thread revokes the permit in the
 //! middle of a poll to suspend that poll (`preempt`), or to take care of the vCPU's ring
 //! (`stand_in`). The polling thread then waits in `enter` until its permit is granted again.
 //!

@@ -27,7 +27,7 @@ struct Shared<'a> {
     thread: &'a Thread,
     me: usize,
     done: &'a dyn Fn() -> bool,
-    /// Ticks at the end of the last wait.
+    /// Tick at the end of the last wait.
     idle_at: u64,
 }
 

@@ -1,5 +1,5 @@
-//! System calls on a ring while another thread than the ring's *owner*, the thread that created the
-//! ring, serves the vCPU. The serving thread is the *requester*; the owner makes the calls.
+//! System calls on a ring while a thread other than the ring's *owner* serves the vCPU. The owner
+//! is the thread that created the ring; it makes the calls. The serving thread is the *requester*.
 //!
 //! ```text
 //!   Idle ──1 request──► Requested ──2 taken──► Taken ──3 done──► Done ──4──► Idle

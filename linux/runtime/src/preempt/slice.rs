@@ -33,7 +33,7 @@ struct Attributes {
 fn get() -> Option<Attributes> {
     let mut attributes = Attributes::default();
     let size = size_of::<Attributes>();
-    // SAFETY: a pointer to a local of the size given.
+    // SAFETY: the pointer is to a local of the size given.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     (result == 0).then_some(attributes)
 }

@@ -1,10 +1,10 @@
 //! The watcher of a vCPU, which is the thread that stops polls.
 //!
 //! The watcher sleeps until its timer goes off or its eventfd is signalled: by an arrival in the
-//! ring, by a coroutine that became ready, or at the end of a use for which the watcher waits. Then
-//! it looks at the current thread and follows the [policy](upshift_core::preempt). It allocates
-//! nothing and takes no lock that a poll may hold, so that a poll that is suspended in the
-//! allocator does not stop it.
+//! ring, by a coroutine that became ready, or by the end of a use of a permit (`permit.rs`), if the
+//! watcher waits for that end. Then it looks at the current thread and follows the
+//! [policy](upshift_core::preempt). It allocates nothing and takes no lock that a poll may hold, so
+//! that a poll that is suspended in the allocator does not stop it.
 //!
 //! No arrival is missed. Before the watcher sleeps, it publishes that it listens, and then checks
 //! once more. A thread that makes something ready first makes it ready, and then checks whether the
@@ -92,7 +92,8 @@ enum Next {
 /// Largest number of looks in a row while the state changes.
 const LOOKS_AT_ONCE: usize = 4;
 
-/// First observation of a use of a permit, or of an interval between polls.
+/// First observation of a use of a permit, or of an interval between polls, in which the current
+/// thread may be stuck.
 #[derive(Clone, Copy)]
 struct Use {
     /// The poll, or no poll, and the vCPU's clock. While both stay the same, the use is assumed to
@@ -116,7 +117,7 @@ struct Watcher<'a> {
     /// The poll that could not be stopped for lack of a thread, and the time of the first attempt,
     /// or NEVER once that has been reported.
     without_thread: Option<(PollId, u64)>,
-    /// Ticks at the last look.
+    /// Tick of the last look.
     looked_at: u64,
 }
 
@@ -216,8 +217,8 @@ impl<'a> Watcher<'a> {
         let current = self.current();
         let is_asleep = current.is_asleep();
         if current.is_starting() && is_asleep {
-            // A thread that has not begun to serve does not wait for the runtime, so it sleeps
-            // behind something that a suspended poll may hold.
+            // A thread that has not begun to serve does not wait for work of the runtime, so it may
+            // be waiting for a suspended poll.
             return true;
         }
         let used = current.cpu_time().unwrap_or(now);
@@ -392,8 +393,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Returns whether an arrival could, once reaped, be run by an idle vCPU. Its level does not
-    /// matter.
+    /// Returns whether an idle vCPU could run an arrival once it has been reaped. The level of the
+    /// arrival does not matter.
     fn waits_beside_an_idle_vcpu(&self) -> bool {
         let domain = self.vcpu.worker().executor().domain();
         domain.active_vcpus() > 1 && self.vcpu.watch().has_arrivals() && domain.idle_vcpus() != 0

@@ -153,7 +153,8 @@ thread_local! {
 
 /// Answers a signal to the calling thread. The thread enters its ring, if that was requested.
 pub(crate) fn answer_here() {
-    // SAFETY: set while the loop runs, which holds it.
+    // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
+    // the `Arrivals` alive.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
         own.sent.mark_answered();
         if own.enter_requested.swap(false, Ordering::SeqCst) {
@@ -169,7 +170,8 @@ const HOOKS: permit::Hooks = permit::Hooks {
 
 /// Notifies the vCPU that found a use under way. The use has now ended.
 fn notify_stand_in() {
-    // SAFETY: set while the loop runs, which holds it.
+    // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
+    // the `Arrivals` alive.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
         own.watch.notify();
     }

@@ -25,13 +25,13 @@
 //! # Writers and readers
 //!
 //! One thread at a time uses a [`Worker`]: the thread of an inline vCPU, or the current thread of a
-//! preemptible vCPU. In this table, which shows who writes and who reads each part, it is called
-//! "this thread":
+//! preemptible vCPU. The table shows who writes and who reads each part; "this thread" is the
+//! thread that uses the worker:
 //!
 //! | state | written by | read by |
 //! |---|---|---|
-//! | `executor` | this thread; inbox and arriving bits: all | all: bitmap, clock, parked |
-//! | `ring` | this thread, or a thread that stands in; mail: all | the same |
+//! | `executor` | this thread; inbox, and bits of its levels: all | all: bitmap, clock, parked |
+//! | `ring` | this thread, or a thread that stands in; its mailbox: all | the same |
 //! | `timers` | all, under their lock | all; the next deadline without it |
 //! | `shared` | see [`Shared`] | all |
 //! | `meter` | this thread | metrics, the watchdog |

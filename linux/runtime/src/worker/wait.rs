@@ -103,8 +103,8 @@ impl Worker {
         preemptible.is_some_and(|preemptible| preemptible.main_waits() != 0)
     }
 
-    /// Waits once for completions, timers, wakes or the next look around. Returns the tick at which
-    /// that look is due.
+    /// Waits once for completions, timers, wakes or the next look at other vCPUs. Returns the tick
+    /// at which that look is due.
     fn sleep(&self) -> Option<u64> {
         let now = clock::now();
         let look = self.executor.sleep_limit();

@@ -53,7 +53,7 @@ pub(crate) fn claim() -> io::Result<()> {
 
 /// Checks that this process may send signals to its threads, because a sandbox may forbid it.
 pub(crate) fn may_send() -> io::Result<()> {
-    // SAFETY: no pointers; signal 0 is not sent.
+    // SAFETY: the call takes no pointers, and signal 0 is not sent.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0) };
     match sent {
         0 => Ok(()),
@@ -144,7 +144,7 @@ fn installed(signal: libc::c_int) -> Option<libc::sigaction> {
 /// ended is left alone. Async-signal-safe.
 fn send(thread: u32) {
     let Ok(signal) = install() else { return };
-    // SAFETY: no pointers. The call fails with ESRCH if the thread has ended.
+    // SAFETY: the call takes no pointers. It fails with ESRCH if the thread has ended.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_tgkill,
@@ -184,7 +184,8 @@ fn take(signal: libc::c_int) -> bool {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = own_handler();
     action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
-    // SAFETY: pointers to locals; the handler is async-signal-safe.
+    // SAFETY: all pointers are to locals, or null where the call allows it, and the handler is
+    // async-signal-safe.
     unsafe {
         // The C library omits its own signals from the set.
         libc::sigfillset(&raw mut action.sa_mask);
@@ -215,7 +216,7 @@ pub(crate) struct Blocked(libc::sigset_t);
 /// If no signal is free.
 pub(crate) fn block_own() -> io::Result<Blocked> {
     let signal = install()?;
-    // SAFETY: all-zero is a valid value of the sets, which are locals.
+    // SAFETY: all-zero is a valid value of the sets, and the calls write only to these locals.
     let before = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
