@@ -29,8 +29,8 @@ thread_local! {
 /// Records the vCPU that the calling thread serves from now on; `None` for no vCPU.
 ///
 /// # Safety
-/// The calling thread is the only one that uses the vCPU's executor until it calls this function
-/// again.
+/// The calling thread has the vCPU's [`Executor`](upshift_core::Executor) until it calls this
+/// function again.
 pub(crate) unsafe fn serve(vcpu: Option<NonNull<Vcpu<Linux>>>) {
     SERVED.set(vcpu);
 }
@@ -191,8 +191,10 @@ impl fmt::Debug for Linux {
     }
 }
 
-// SAFETY: `current` returns the vCPU that was passed to `serve`, whose contract demands what
-// `Host::current` requires of the vCPU.
+// SAFETY: `current` returns the vCPU that was passed to `serve`, by whose contract the calling
+// thread has the vCPU's executor. `map` maps memory of the requested layout, `catch` calls its
+// closure before it returns, `has_heavy_barrier` returns true only if the barrier has been
+// registered, and `waker_table` returns the table of the macro.
 unsafe impl Host for Linux {
     /// A megabyte, because unused address space costs nothing, and the page's number takes only one
     /// slot of 16,384.

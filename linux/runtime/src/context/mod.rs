@@ -63,8 +63,9 @@ pub(crate) struct Serving<'a> {
 /// Gives the calling thread this worker until the result is dropped, to run code of the runtime.
 pub(crate) fn enter(worker: &Worker) -> Entered {
     let before = WORKER.replace(worker);
-    // SAFETY: this thread alone uses the vCPU's executor, as `serve` requires. The worker owns the
-    // executor and is not `Sync`, and this thread borrows the worker until `Entered` is dropped.
+    // SAFETY: this thread has the vCPU's executor until `Entered` is dropped, as `serve` requires.
+    // The worker owns the executor and is not `Sync`, and this thread borrows the worker until
+    // then.
     unsafe { crate::host::serve(Some(worker.executor().vcpu())) };
     Entered { before }
 }

@@ -110,7 +110,7 @@ fn wait(eventfd: &OwnedFd, children: &[Orphan]) {
         })
         .collect();
     let mut count = 0u64;
-    // SAFETY: `polled` is a vector of the length given.
+    // SAFETY: the pointer and the length are those of the vector `polled`.
     let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
     // SAFETY: `count` is a local of eight bytes, and the eventfd does not block.
     unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };

@@ -417,7 +417,7 @@ impl<T: 'static> JoinSet<T> {
         let Some(entry) = self.entries.get_mut(number).and_then(Option::as_mut) else {
             return Poll::Pending;
         };
-        // Cleared before the poll, so that an exit after the poll sets it again.
+        // Cleared before the poll, so that an exit from here on sets it again.
         entry.waker.is_listed.store(false, Ordering::Release);
         let waker = Waker::from(entry.waker.clone());
         let id = entry.handle.id();

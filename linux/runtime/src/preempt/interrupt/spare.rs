@@ -1,8 +1,8 @@
 //! Signals that need no free place in the user's queue of signals when they are sent. Each thread
 //! has a POSIX timer, for whose signal the kernel has reserved a place.
 //!
-//! A thread writes the slot of its own timer. All threads read the slot, even in signal handlers. A
-//! thread that ends first waits until no thread is setting its timer, and then gives up its slot,
+//! A thread writes the slot of its own timer. All threads read the slot, even in signal handlers.
+//! Before a thread that ends gives up its slot, it waits until no thread is setting its timer,
 //! because the kernel reuses the ids of timers.
 
 use std::cell::OnceCell;

@@ -31,7 +31,7 @@ thread_local! {
 /// Bytes of stack that the handler needs on this machine. The size of a signal frame depends on the
 /// machine's registers.
 fn needed() -> usize {
-    // SAFETY: no pointers; 0 if the kernel does not say.
+    // SAFETY: the call takes no pointers. It returns 0 if the kernel does not say.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
     FRAMES * frame.max(libc::MINSIGSTKSZ) + DEPTH
 }
@@ -51,7 +51,8 @@ impl Mapping {
         let length = guard + needed().next_multiple_of(guard);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping, whose address the kernel chooses.
+        // SAFETY: the mapping is fresh, at an address that the kernel chooses, so it replaces no
+        // other mapping.
         let address = unsafe { libc::mmap(null_mut(), length, access, flags, -1, 0) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
