@@ -14,7 +14,7 @@ impl Mask {
     /// Returns the numbers of the CPUs.
     pub(crate) fn cpus(&self) -> Vec<usize> {
         (0..libc::CPU_SETSIZE as usize)
-            // SAFETY: within the set.
+            // SAFETY: `cpu` is below `CPU_SETSIZE`, so it is within the set.
             .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &self.0) })
             .collect()
     }
@@ -43,7 +43,7 @@ pub(crate) fn cpus() -> Vec<usize> {
 
 /// Returns the number of CPUs that are online.
 pub(crate) fn online_cpus() -> usize {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(cpus).unwrap_or(1)
 }
@@ -59,8 +59,8 @@ pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
     }
 }
 
-/// Gives this affinity to a thread that was just started. The thread itself need not run for that,
-/// which could take long on the CPU that it has inherited.
+/// Gives this affinity to a thread that was just started. The calling thread makes the system call,
+/// because the new thread might have to wait long for the CPU that it has inherited.
 pub(crate) fn restore_thread<T>(thread: &JoinHandle<T>, mask: &Mask) {
     // SAFETY: the thread has been neither joined nor detached, so its id is valid. The pointer is
     // that of the set in `mask`, with its size.
@@ -86,7 +86,7 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     }
     // SAFETY: an all-zero set is a valid, empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the CPU is within the set.
+    // SAFETY: `cpu` is below `CPU_SETSIZE`, so it is within the set.
     unsafe { libc::CPU_SET(cpu, &mut set) };
     restore(&Mask(set))
         .map_err(|_| invalid("this machine or this process's cpuset does not have it"))

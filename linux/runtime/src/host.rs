@@ -29,7 +29,8 @@ thread_local! {
 /// Records the vCPU that the calling thread serves from now on; `None` for no vCPU.
 ///
 /// # Safety
-/// The caller has the vCPU's executor until it calls this function again.
+/// The calling thread has the vCPU's [`Executor`](upshift_core::Executor) until it calls this
+/// function again.
 pub(crate) unsafe fn serve(vcpu: Option<NonNull<Vcpu<Linux>>>) {
     SERVED.set(vcpu);
 }
@@ -45,7 +46,7 @@ pub(crate) fn served_vcpu() -> Option<NonNull<Vcpu<Linux>>> {
 #[inline]
 pub(crate) fn current_id() -> Option<CoroutineId> {
     let _critical = Critical::enter();
-    // SAFETY: a served vCPU exists.
+    // SAFETY: the pointer is valid, because a vCPU exists while a thread serves it.
     served_vcpu().and_then(|vcpu| unsafe { vcpu.as_ref() }.current_id())
 }
 
@@ -53,34 +54,38 @@ pub(crate) fn current_id() -> Option<CoroutineId> {
 #[inline]
 pub(crate) fn current_level() -> Option<Level> {
     let _critical = Critical::enter();
-    // SAFETY: a served vCPU exists.
+    // SAFETY: the pointer is valid, because a vCPU exists while a thread serves it.
     served_vcpu().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
 }
 
-/// Returns whether the waker is a coroutine's. Cloning or dropping it runs no user code then.
+/// Returns whether the waker is a coroutine's. If so, cloning or dropping the waker runs no user
+/// code.
 #[inline]
 pub(crate) fn is_own_waker(waker: &Waker) -> bool {
     Domain::<Linux>::is_own_waker(waker)
 }
 
-/// A preemptible vCPU, as the rest of the runtime uses it. No method is called once per poll.
+/// A preemptible vCPU, as the rest of the runtime uses it. Dynamic calls are cheap enough, because
+/// no method is called in every poll.
 pub(crate) trait PreemptibleVcpu: Send + Sync {
     /// Serves the vCPU on the thread that made it, until `done` returns true, which is checked
     /// after each of its polls and waits.
     fn run(&self, done: &dyn Fn() -> bool);
-    /// Returns the levels of pinned coroutines that have been picked and wait only for the vCPU.
+    /// Returns the levels, as a bitmap, of pinned coroutines that have been picked from their queue
+    /// and wait only for the vCPU.
     fn main_waits(&self) -> u64;
     /// Returns whether there is a thread for pinned coroutines.
     fn has_main(&self) -> bool;
-    /// Returns whether the calling thread is that for pinned coroutines, and serves the vCPU.
+    /// Returns whether the calling thread is the thread for pinned coroutines, and serves the vCPU.
     fn polls_pinned_here(&self) -> bool;
     /// Returns whether a poll is stopped in the middle.
     fn has_stopped_polls(&self) -> bool;
-    /// Ends the threads, on the first one, once no poll is stopped any more. Returns false if a
-    /// stopped poll does not end; the watcher has ended then, and stopped polls continue without
-    /// it.
+    /// Ends the vCPU's threads; called on the first thread. Returns false if a poll is still
+    /// stopped. The threads are then left alone, so that stopped polls continue without the
+    /// watcher.
     fn end(&self) -> bool;
-    /// Ends the wait of a current thread that waits on a futex, because it cannot enter the ring.
+    /// Ends the wait of the current thread, if that thread waits on a futex because it cannot enter
+    /// the ring.
     fn wake_idle(&self);
     /// Adds the vCPU's counters.
     fn add_to(&self, stats: &mut PreemptionStats);
@@ -89,7 +94,8 @@ pub(crate) trait PreemptibleVcpu: Send + Sync {
 /// A vCPU's preemption, if it is preemptible.
 type MaybePreemptible = Option<Arc<dyn PreemptibleVcpu>>;
 
-/// The scheduler's view of the process: clock, thread identity, wake-ups.
+/// The services of the process that the scheduler uses, such as the clock, the identity of threads,
+/// and wake-ups.
 pub struct Linux {
     /// Handles that end the waits of vCPUs, by index.
     remotes: Box<[Mutex<Option<Remote>>]>,
@@ -101,7 +107,7 @@ pub struct Linux {
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
     names: Names,
-    /// Set if panics of detached coroutines are reported.
+    /// Set if the runtime reports panics of detached coroutines.
     reports_panics: OnceLock<()>,
     clock: clock::Ticks,
     has_barrier: bool,
@@ -185,11 +191,13 @@ impl fmt::Debug for Linux {
     }
 }
 
-// SAFETY: `current` returns the vCPU that was passed to `serve`; the contract of `serve` is that of
-// `Host::current`.
+// SAFETY: `current` returns the vCPU that was passed to `serve`, by whose contract the calling
+// thread has the vCPU's executor. `map` maps memory of the requested layout, `catch` calls its
+// closure before it returns, `has_heavy_barrier` returns true only if the barrier has been
+// registered, and `waker_table` returns the table of the macro.
 unsafe impl Host for Linux {
-    /// A megabyte: unused address space costs nothing, and the page's number takes only one slot of
-    /// 16,384.
+    /// A megabyte, because unused address space costs nothing, and the page's number takes only one
+    /// slot of 16,384.
     const TABLE_PAGE: usize = 1 << 20;
 
     #[inline]
@@ -295,7 +303,8 @@ unsafe impl Host for Linux {
     }
 
     unsafe fn unmap(memory: *mut u8, layout: Layout) {
-        // SAFETY: the contract is the same.
+        // SAFETY: the caller meets the contract of `Host::unmap`, which is also that of
+        // `mapping::unmap`.
         unsafe { mapping::unmap(memory, layout) }
     }
 

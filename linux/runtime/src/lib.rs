@@ -1,5 +1,5 @@
-//! One priority scheduler for coroutines: a thread-per-core io_uring runtime in
-//! which every coroutine has a level, and the most urgent ready one runs next.
+//! A priority scheduler for coroutines. It is a thread-per-core io_uring runtime in which every
+//! coroutine has a level, and the most urgent ready coroutine runs next.
 //!
 //! ```
 //! use upshift::{Level, Priority, time};
@@ -29,17 +29,16 @@
 //!
 //! # Guarantees
 //!
-//! * A vCPU starts no poll while something more urgent is ready on it. Within a
-//!   level, coroutines run in FIFO order. Across vCPUs, a more urgent coroutine
-//!   waits for at most one less urgent poll.
+//! * A vCPU starts no poll while a more urgent coroutine is ready on it. Within a level, coroutines
+//!   run in FIFO order. Across vCPUs, a more urgent coroutine waits for at most one less urgent
+//!   poll.
 //! * No wake is lost or counted twice, whichever thread it comes from.
 //! * [`reprio`] moves a queued coroutine to its new level, in constant time.
 //! * A buffer is freed only after the kernel has finished with it; dropping a
 //!   future cancels its operation.
 //!
-//! An inline vCPU is cooperative: nothing interrupts a poll that does not return.
-//! Use [`yield_if_needed`] in loops that compute, and [`spawn_blocking`] for calls
-//! that block.
+//! Without preemption a vCPU is cooperative, so nothing interrupts a poll that does not return. Use
+//! [`yield_if_needed`] in loops that compute, and [`spawn_blocking`] for calls that block.
 //!
 //! # Where things are
 //!
@@ -50,7 +49,7 @@
 //! | `preempt` | suspension of a poll, its watcher, the permit of a thread |
 //! | `stand_in` | service of a busy vCPU's ring and timers by an idle one |
 //! | `board` | the connection to the machine's daemon |
-//! | `context`, `host` | the way from a thread to its vCPU |
+//! | `context`, `host` | access from a thread to its vCPU |
 //! | `coroutine` | spawning, preemption test and budget |
 //! | `blocking` | threads for functions that block |
 //! | `user_code` | calls of the user's wakers, destructors and hooks |

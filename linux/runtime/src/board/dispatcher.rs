@@ -1,10 +1,10 @@
-//! The dispatcher of a vCPU: a thread that sleeps on the vCPU's ring and announces arrivals while
-//! the vCPU's own thread is behind other processes and cannot.
+//! The dispatcher of a vCPU. This thread sleeps on the vCPU's ring, and announces arrivals while
+//! the vCPU's own thread cannot, because other processes run before it.
 //!
-//! The daemon keeps the dispatcher above all threads that compute, so it does as little as an
-//! interrupt handler: a few loads, an atomic or, and a ring of the doorbell if the order may
-//! change. It is woken only while the vCPU listens (`post.rs`): while arrivals more urgent than the
-//! vCPU's poll are possible, and other processes compete.
+//! The daemon keeps the dispatcher above all threads that compute, so the dispatcher does as little
+//! as an interrupt handler: a few loads and an atomic OR, and it rings the doorbell if the order on
+//! the CPU may change. It is woken only while the vCPU listens (`post.rs`), that is, while other
+//! processes compete and arrivals more urgent than the vCPU's poll are possible.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -25,8 +25,8 @@ use crate::host::Linux;
 use crate::time::clock;
 use crate::time::timers::Timers;
 
-/// Interval at which the dispatcher checks whether other processes compete by now: a vCPU that was
-/// alone on its CPU has decided not to listen.
+/// Interval at which the dispatcher checks whether other processes have begun to compete, because a
+/// vCPU that was alone on its CPU has decided not to listen.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Handle to the thread, which ends when the handle is dropped.
@@ -63,7 +63,7 @@ impl Dispatcher {
             .spawn({
                 let ended = ended.clone();
                 move || {
-                    // SAFETY: cannot fail.
+                    // SAFETY: the call takes no pointers and cannot fail.
                     let tid = unsafe { libc::gettid() };
                     let pinned = affinity::pin(announcer.cpu);
                     let failed = pinned.is_err();
@@ -104,8 +104,8 @@ impl Announcer {
         }
     }
 
-    /// Announces arrivals, and listens for more, if other processes compete and arrivals may
-    /// outrank the level that the vCPU has published.
+    /// Announces arrivals, and makes further arrivals wake this thread, if other processes compete
+    /// and arrivals may outrank the level that the vCPU has published.
     pub(crate) fn look(&self) {
         // A sleeping vCPU has published the level of possible arrivals, so they do not outrank it.
         let may_come = self.expected.most_urgent(&self.watch);
@@ -121,7 +121,7 @@ impl Announcer {
         let mut timeout = LOOK_INTERVAL;
         if let Some(deadline) = self.timers.next_deadline() {
             let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
-            // A timer that is due has been announced.
+            // A timer that is already due has been announced, so it need not shorten the sleep.
             timeout = timeout.min(left.max(Duration::from_millis(1)));
         }
         let mut polled = libc::pollfd {
@@ -130,7 +130,8 @@ impl Announcer {
             revents: 0,
         };
         let millis = timeout.as_micros().div_ceil(1000) as libc::c_int;
-        // SAFETY: `polled` is a local array of one entry. After an error the caller looks.
+        // SAFETY: `polled` is a local entry, and the call is told of one. An error is ignored,
+        // because the caller then looks anyway.
         unsafe { libc::poll(&raw mut polled, 1, millis) };
         if polled.revents != 0 {
             self.watch.clear();
@@ -146,7 +147,8 @@ impl Announcer {
         }
         let timer = self.timers.next_deadline();
         if self.watch.has_arrivals() || timer.is_some_and(|deadline| deadline <= clock::now()) {
-            // The coroutines of the arrivals are known only once the vCPU has reaped these.
+            // The level of an arrival is known only once the vCPU has reaped it, so the most urgent
+            // possible level counts.
             level = level.min(self.expected.most_urgent(&self.watch));
         }
         if level < line.claim().runnable() {

@@ -1,5 +1,6 @@
-//! The connection of the process to the machine's daemon: the registered threads, and the keeper, a
-//! thread that joins again when another daemon has started.
+//! The connection of the process to the machine's daemon. It consists of the list of registered
+//! threads, and of the keeper, a thread that joins again when another daemon has started. To join
+//! is to register all vCPUs with the daemon.
 
 use std::fmt;
 use std::io;
@@ -25,20 +26,20 @@ use crate::time::timers::Timers;
 /// Interval at which the keeper looks for a daemon while there is none.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The same interval shortly after the end of a daemon, which may be restarting with another
+/// The interval shortly after a daemon has ended, because it may be restarting with another
 /// configuration or version.
 const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Time after the end of a daemon during which a restart is expected.
 const QUICK_RETRY_TIME: Duration = Duration::from_secs(10);
 
-/// A vCPU that is to get a [`Post`].
+/// A vCPU for which a [`Post`] is created.
 pub(crate) struct Served<'a> {
     pub(crate) domain: &'a Domain<Linux>,
     /// The runtime's name.
     pub(crate) name: &'a str,
     pub(crate) index: usize,
-    /// The CPU that serves it.
+    /// The CPU that the vCPU's threads are pinned to.
     pub(crate) cpu: usize,
 }
 
@@ -50,7 +51,8 @@ pub(crate) struct Membership {
     vcpus: Mutex<Vec<VcpuSpec>>,
     /// Threads of preemptible vCPUs that the keeper has yet to register.
     fresh: Mutex<Vec<(usize, ThreadSpec)>>,
-    /// Held while the daemon is being told of threads.
+    /// Held while threads are reported to the daemon, so that these reports do not overtake each
+    /// other.
     update_lock: Mutex<()>,
     joined: AtomicBool,
     /// Set while the process has joined a daemon that does not elevate.
@@ -65,11 +67,12 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Creates the membership if a daemon is there. It has not joined yet.
+    /// Creates the membership, which has not joined yet, if a daemon is running. Returns `None`
+    /// otherwise.
     ///
     /// # Errors
-    /// `NotFound` with [`Board::Required`] if there is no daemon; the kernel's error in the
-    /// allocation of the board.
+    /// `NotFound` with [`Board::Required`] if there is no daemon; the kernel's error if the board
+    /// cannot be allocated.
     pub(crate) fn find(board: Board) -> io::Result<Option<Arc<Membership>>> {
         if board == Board::Off {
             return Ok(None);
@@ -87,7 +90,7 @@ impl Membership {
                 _ => Ok(None),
             };
         };
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if eventfd < 0 {
             return Err(io::Error::last_os_error());
@@ -110,8 +113,8 @@ impl Membership {
         })))
     }
 
-    /// Creates the post of a vCPU that the calling thread serves, with a dispatcher unless the vCPU
-    /// has a watcher. `None` if the board has no place for the vCPU.
+    /// Creates the post of a vCPU that the calling thread serves. Also starts a dispatcher, unless
+    /// the vCPU has a watcher. Returns `None` if the board has no place for the vCPU.
     pub(crate) fn post(
         self: &Arc<Membership>,
         vcpu: &Served<'_>,
@@ -175,15 +178,16 @@ impl Membership {
     }
 
     /// Registers the calling thread, which is pinned to the CPU of vCPU `index`, as one of that
-    /// vCPU's threads. The keeper tells the daemon; until then the thread is an ordinary one.
+    /// vCPU's threads. The keeper reports the thread to the daemon; until then it is an ordinary
+    /// thread.
     pub(crate) fn enlist(&self, index: usize, role: Role) {
         let tid = own_tid();
         lock(&self.fresh).push((index, ThreadSpec { tid, role }));
         self.wake_keeper();
     }
 
-    /// Adds the threads that were enlisted since the last call to those of their vCPUs. Returns
-    /// them.
+    /// Adds the threads that were enlisted since the last call to the lists of their vCPUs. Returns
+    /// these threads.
     fn take_fresh(&self) -> Vec<(usize, ThreadSpec)> {
         let fresh = std::mem::take(&mut *lock(&self.fresh));
         let mut vcpus = self.vcpus();
@@ -195,12 +199,13 @@ impl Membership {
         fresh
     }
 
-    /// Tells the daemon of the enlisted threads.
+    /// Reports the enlisted threads to the daemon.
     fn register_fresh(&self) {
         let _updating = lock(&self.update_lock);
         let fresh = self.take_fresh();
         if !fresh.is_empty() && self.board.is_joined() {
-            // A refused thread is ordinary until the process joins again.
+            // If the daemon refuses a thread, the thread stays an ordinary one until the process
+            // joins again.
             let _ = self.board.update(&fresh, &[]);
         }
     }
@@ -215,7 +220,7 @@ impl Membership {
         joined.map(|_| ())
     }
 
-    /// Withdraws the threads of a vCPU that leaves.
+    /// Withdraws the threads of a vCPU that leaves service.
     pub(crate) fn withdraw(&self, index: usize) {
         let _updating = lock(&self.update_lock);
         lock(&self.fresh).retain(|(vcpu, _)| *vcpu != index);
@@ -224,7 +229,7 @@ impl Membership {
             None => return,
         };
         let gone: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
-        // If that fails, the daemon notices that the threads end.
+        // A failure is ignored, because the daemon then notices that the threads end.
         let _ = self.board.update(&[], &gone);
     }
 
@@ -262,9 +267,10 @@ impl Membership {
             if closed.is_some() {
                 lost = Some(Instant::now());
                 self.set_joined(None);
-                // A daemon that has replaced this one is joined at once.
+                // If a new daemon has already replaced the old one, the process joins it at once.
             }
-            // A failure (no daemon yet, or a refusal) is retried later.
+            // After a failure, because there is no daemon yet or it refuses, this loop retries
+            // later.
             let _ = self.join();
         }
     }
@@ -281,8 +287,9 @@ impl Membership {
             None => interval.as_millis() as libc::c_int,
         };
         let mut count = 0u64;
-        // SAFETY: `fds` is a local array of two entries, and `count` a local of eight bytes. The
-        // eventfd does not block. After an error the caller looks.
+        // SAFETY: `fds` is a local array of two entries, and `count` a local of eight bytes, as the
+        // calls are told. The eventfd does not block. Errors are ignored, because the caller then
+        // checks anyway.
         unsafe {
             libc::poll(fds.as_mut_ptr(), 2, timeout);
             libc::read(self.eventfd.as_raw_fd(), (&raw mut count).cast(), 8);
@@ -291,11 +298,12 @@ impl Membership {
 
     fn wake_keeper(&self) {
         let one = 1u64;
-        // SAFETY: `one` is a local of eight bytes. A full counter wakes the keeper, too.
+        // SAFETY: `one` is a local of eight bytes. An error is ignored, because a full counter
+        // wakes the keeper, too.
         unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Leaves the daemon. When this returns no thread is elevated.
+    /// Leaves the daemon. When this function returns, no thread is elevated any more.
     pub(crate) fn end(&self) {
         self.ended.store(true, Release);
         self.wake_keeper();
@@ -347,7 +355,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn own_tid() -> i32 {
-    // SAFETY: cannot fail.
+    // SAFETY: the call takes no pointers and cannot fail.
     unsafe { libc::gettid() }
 }
 

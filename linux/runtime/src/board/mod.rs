@@ -1,10 +1,10 @@
-//! The board: the connection of this process to the machine's daemon.
+//! The connection of this process to the machine's daemon, through the board.
 //!
 //! With [`Builder::board`](crate::Builder::board) the vCPUs publish their runnable levels to
 //! `upshift daemon`, and learn whether other processes compete for their CPU. The daemon elevates
-//! the threads of the process with the most urgent work. Where the daemon lacks the right to do so,
-//! a process that is outranked gives way by itself (SharedScheduler, section 3.3: "once they detect
-//! a more urgent coroutine in another process they take the initiative to yield").
+//! the threads of the process with the most urgent work. If the daemon lacks the privilege to do
+//! so, a process that is outranked gives way by itself (SharedScheduler, section 3.3: "once they
+//! detect a more urgent coroutine in another process they take the initiative to yield").
 //!
 //! ```text
 //!   vCPU's thread    publishes the level of its poll; rings the doorbell if the
@@ -17,14 +17,15 @@
 //! The daemon elevates the threads of a preemptible vCPU as a set. The watcher of such a vCPU does
 //! the work of a dispatcher.
 //!
-//! **Cost.** A poll: a few loads and compares, and a store when a published word changes. A change
-//! of the most urgent level: a full barrier. A system call only if another vCPU on the same CPU is
-//! concerned. Alone on its CPU, a vCPU makes none; its dispatcher checks ten times a second whether
-//! that still holds.
+//! **Cost.** A poll costs a few loads and comparisons, and a store when a published word changes. A
+//! change of the most urgent level costs a full barrier, and a system call only if it affects
+//! another vCPU on the same CPU. A vCPU that is alone on its CPU makes no such system calls; its
+//! dispatcher checks ten times a second whether it is still alone.
 //!
 //! **A sleeping vCPU** keeps the rank of the most urgent level that it has run in the last second
-//! or two. So it wakes with the priority of that level, and the daemon has nothing to decide when a
-//! request arrives; if the arrival is less urgent, the vCPU publishes that before the poll.
+//! or two. So the vCPU wakes with the priority of that level, and the daemon has nothing to decide
+//! when a request arrives. If the arrival is less urgent, the vCPU publishes the lower level before
+//! it polls.
 //!
 //! **Nothing depends on the daemon.** Without one, a vCPU runs as if it were alone. The keeper
 //! joins again within a second of the start of a new daemon.
@@ -59,10 +60,11 @@ pub struct BoardStats {
     pub joined: bool,
     /// Set if the daemon elevates; if not, processes give way by themselves.
     pub enforcing: bool,
-    /// Number of doorbell rings because the order on a CPU could have changed: a system call each.
+    /// Number of times that the doorbell was rung, because the order on a CPU could have changed.
+    /// Each costs a system call.
     pub rings: u64,
-    /// Number of announcements of arrivals by a dispatcher, for a vCPU whose thread had to wait
-    /// behind other processes.
+    /// Number of times that a dispatcher (or watcher) announced arrivals for a vCPU whose thread
+    /// had to wait for other processes.
     pub announced: u64,
     /// Number of times that a vCPU gave way to another process by itself, for at most half a
     /// millisecond each.

@@ -1,4 +1,4 @@
-//! Publication of a vCPU's levels on the board, by the thread that serves it.
+//! Publication of a vCPU's levels on the board, by the thread that serves the vCPU.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::membership::Membership;
 use super::yielding::Yielding;
 use crate::time::clock;
 
-/// Period of the record of polled levels: a sleeping vCPU may wake up for levels polled in this
-/// period and the one before.
+/// Period of the record of polled levels. A sleeping vCPU expects to wake up for levels polled in
+/// the present period or the one before.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Levels that a vCPU has recently run, and that may arrive again. The level of a wait without end
-/// (for a signal, say) leaves the set after a second or two; if such a wait does end, the vCPU
-/// notices when it has the CPU.
+/// Levels that a vCPU has recently run, and that may therefore arrive again. The level of an
+/// endless wait, for example for a signal, leaves this set after a second or two. If such a wait
+/// does end, the vCPU notices only when it next has the CPU.
 #[derive(Debug, Default)]
 pub(super) struct Expected(AtomicU64);
 
@@ -85,8 +85,8 @@ impl Post {
         &self.watch
     }
 
-    /// Publishes that the next poll is of `level`, and in `bitmap`, that coroutines of these levels
-    /// are ready behind it. `now` is in ticks.
+    /// Publishes the level of the next poll, and the `bitmap` of the levels of other ready
+    /// coroutines. `now` is in ticks.
     #[inline]
     pub(crate) fn publish_poll(&self, bitmap: u64, level: u8, now: u64) {
         let [recent, before] = self.recent.get();
@@ -123,7 +123,7 @@ impl Post {
         let [recent, before] = self.recent.get();
         let awaited = (recent | before).trailing_zeros() as u8;
         let line = self.vcpu.line();
-        // Arrivals do not outrank the published level, and they wake this thread.
+        // Masked, because arrivals cannot outrank the published level, and wake this thread anyway.
         self.watch.mask();
         line.set_awaited(awaited);
         line.arrived().store(0, Relaxed);
@@ -143,8 +143,9 @@ impl Post {
         if self.vcpu.settle().unwrap_or(false) {
             self.membership.count_ring();
         }
-        // A demoted thread would not notice arrivals; an elevated thread, or the only one on its
-        // CPU, does.
+        // Makes arrivals wake the dispatcher if this thread may be demoted, because a demoted
+        // thread would not notice them. An elevated thread, or the only one on its CPU, notices
+        // them itself.
         let may_come = self.expected.most_urgent(&self.watch);
         if may_come < potential && self.vcpu.standing() != Standing::UNCONTESTED {
             self.watch.unmask();
@@ -157,7 +158,8 @@ impl Post {
         }
     }
 
-    /// Withdraws an announcement: its arrivals have been reaped, or will be.
+    /// Withdraws an announcement, because its arrivals have been reaped. If there are arrivals
+    /// again, the announcement is kept.
     #[cold]
     fn withdraw_announcement(&self) {
         let arrived = self.vcpu.line().arrived();
@@ -179,7 +181,7 @@ impl Post {
     }
 
     /// Returns whether another process goes first on this CPU if the most urgent level here is
-    /// `level`. This process may work nevertheless, see [`gives_way`](Post::gives_way).
+    /// `level`. This process may continue nevertheless; see [`gives_way`](Post::gives_way).
     #[inline]
     pub(crate) fn is_outranked(&self, level: u8) -> bool {
         self.membership.is_cooperative() && level < NO_LEVEL && self.vcpu.is_outranked(level)
@@ -196,7 +198,7 @@ impl Post {
         gives_way
     }
 
-    /// Returns whether no other process competes for the CPU. One load.
+    /// Returns whether no other process competes for the CPU. Costs one load.
     pub(crate) fn is_alone(&self) -> bool {
         self.vcpu.standing() == Standing::UNCONTESTED
     }
@@ -210,7 +212,7 @@ impl Drop for Post {
         line.arrived().store(0, Relaxed);
         line.set_running(NO_LEVEL);
         line.set_awaited(NO_LEVEL);
-        // If the daemon cannot be told, its next tick finds the change.
+        // A failure is ignored, because the daemon finds the change at its next tick.
         let _ = self.vcpu.settle();
     }
 }

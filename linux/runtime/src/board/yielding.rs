@@ -1,4 +1,5 @@
-//! Limit of the time for which a vCPU gives way to other processes by itself. No I/O, no clock.
+//! Limits the time for which a vCPU gives way to other processes by itself. This module makes no
+//! system calls and reads no clock.
 //!
 //! With strict priority a process that claims to be urgent, rightly or not, would keep all other
 //! processes waiting for ever. So a process that has given way for [`LONGEST_YIELD`] in a row works
@@ -25,8 +26,8 @@ pub(super) struct Yielding {
 }
 
 impl Yielding {
-    /// Returns whether a process that is outranked gives way now. If so, the caller gives way for
-    /// much less than [`RESET_AFTER`], and asks again.
+    /// Returns whether a process that is outranked gives way now. If so, the caller must give way
+    /// for much less than [`RESET_AFTER`], and then call this again.
     pub(super) fn gives_way(&mut self, now: u64) -> bool {
         if now < self.works_until {
             self.asked = now;

@@ -1,4 +1,4 @@
-//! Context of the calling thread, through which a leaf future reaches its vCPU.
+//! The context of the calling thread. Leaf futures reach their vCPU through it.
 //!
 //! A thread-local pointer leads to the [`Worker`] whose loop runs on this thread. Outside a runtime
 //! every function returns `None` or an error.
@@ -25,11 +25,12 @@ thread_local! {
     static JOINED: OnceCell<(RuntimeCell, &'static str)> = const { OnceCell::new() };
 }
 
-/// A runtime: set once it has been built, and upgradable while it lives.
+/// A cell for a runtime. It is set once the runtime has been built, and can be upgraded while the
+/// runtime lives.
 pub(crate) type RuntimeCell = Arc<OnceLock<Weak<Shared>>>;
 
-/// Makes the calling thread, which serves no vCPU, belong to this runtime: the runtime runs the
-/// coroutines that the thread spawns, and does work for it that only a vCPU can do.
+/// Makes the calling thread, which serves no vCPU, belong to `runtime`. The runtime then runs the
+/// coroutines that the thread spawns, and does the work for the thread that only a vCPU can do.
 /// `why_outside` is the error text of calls that fail because the thread serves no vCPU.
 pub(crate) fn join_runtime(runtime: &RuntimeCell, why_outside: &'static str) {
     let _ = JOINED.try_with(|cell| cell.set((runtime.clone(), why_outside)));
@@ -43,8 +44,8 @@ pub(crate) fn joined_runtime() -> Option<Arc<Shared>> {
 }
 
 /// Gives the calling thread this worker until the result is dropped, and begins the thread's hooks.
-/// The hooks end only after the thread has given up the worker: they are user code, which could
-/// otherwise start coroutines while another thread changes the queues.
+/// The hooks end only after the thread has given up the worker, because they are user code, which
+/// could otherwise start coroutines while another thread changes the queues.
 pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     Serving {
         _entered: enter(worker),
@@ -52,7 +53,8 @@ pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     }
 }
 
-/// Guard of [`serve`]. The order of the fields is that of their drops.
+/// Guard of [`serve`]. The fields are dropped in their order, so the worker is given up before the
+/// hooks end.
 pub(crate) struct Serving<'a> {
     _entered: Entered,
     _hooks: HooksGuard<'a>,
@@ -61,13 +63,14 @@ pub(crate) struct Serving<'a> {
 /// Gives the calling thread this worker until the result is dropped, to run code of the runtime.
 pub(crate) fn enter(worker: &Worker) -> Entered {
     let before = WORKER.replace(worker);
-    // SAFETY: the worker owns the executor of this vCPU. It is not `Sync`, and this thread borrows
-    // it until `Entered` is dropped.
+    // SAFETY: this thread has the vCPU's executor until `Entered` is dropped, as `serve` requires.
+    // The worker owns the executor and is not `Sync`, and this thread borrows the worker until
+    // then.
     unsafe { crate::host::serve(Some(worker.executor().vcpu())) };
     Entered { before }
 }
 
-/// Guard of [`enter`]: gives up the worker when dropped.
+/// Guard of [`enter`]. Its drop gives up the worker.
 pub(crate) struct Entered {
     before: *const Worker,
 }
@@ -75,7 +78,8 @@ pub(crate) struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         WORKER.set(self.before);
-        // SAFETY: the former worker, if any, is still entered on this thread.
+        // SAFETY: this thread has entered the former worker, if any, and not left it yet, so it
+        // still has that worker's executor.
         unsafe { crate::host::serve(self.before.as_ref().map(|worker| worker.executor().vcpu())) };
     }
 }
@@ -84,19 +88,21 @@ impl Drop for Entered {
 #[inline]
 pub(crate) fn with<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
-    // SAFETY: the pointer is not null only from `enter` to the drop of `Entered`, while the worker
-    // lives.
+    // SAFETY: the pointer is null or valid, because it is set only from `enter` to the drop of
+    // `Entered`, and the worker lives for that time.
     let worker = unsafe { worker.as_ref() }?;
     let _critical = Critical::enter();
     Some(f(worker))
 }
 
-/// Runs `f`, which may run user code, with the worker of the calling thread. A poll may be
-/// suspended meanwhile: `f` enters critical sections itself, as all functions of the core do.
+/// Runs `f`, which may run user code, with the worker of the calling thread. The current poll may
+/// be suspended meanwhile, so `f` must enter critical sections itself, as all functions of the core
+/// do.
 #[inline]
 pub(crate) fn with_open<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
-    // SAFETY: as above; a poll ends on the thread that began it, before the worker's loop does.
+    // SAFETY: as above. The pointer stays valid even if the poll is suspended, because a poll ends
+    // on the thread that began it, before the worker's loop ends.
     unsafe { worker.as_ref() }.map(f)
 }
 
@@ -106,7 +112,7 @@ pub(crate) fn with_open<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
 pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
     let runtime;
-    // SAFETY: as above.
+    // SAFETY: the pointer is null or valid, as in `with_open`.
     let domain = match unsafe { worker.as_ref() } {
         Some(worker) => worker.executor().domain(),
         None => {
@@ -121,7 +127,7 @@ pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
 /// belongs to.
 pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
-    // SAFETY: as above.
+    // SAFETY: the pointer is null or valid, as in `with_open`.
     match unsafe { worker.as_ref() } {
         Some(worker) => Some(f(worker.shared())),
         None => joined_runtime().map(|shared| f(&shared)),
@@ -152,18 +158,19 @@ pub(crate) fn why_outside() -> &'static str {
         .unwrap_or(MESSAGE)
 }
 
-/// Holder of a lock, as [`record_lock`] identifies it.
+/// The holder of a lock that lends, as identified by [`record_lock`]. Such a lock lends the level
+/// of its most urgent waiter to its holder.
 pub(crate) enum LockOwner {
     /// A coroutine of the lock's runtime, by its id. The domain has counted the lock.
     Named(CoroutineId),
-    /// A coroutine of the runtime with this number, which is not the lock's.
+    /// A coroutine of the runtime with this number, which is not the lock's runtime.
     Elsewhere(u64),
-    /// Outside of coroutines, or in a runtime without a number.
+    /// Code outside of coroutines, or a coroutine of a runtime without a number.
     Unnamed,
 }
 
-/// Records that the current coroutine takes a lock that lends, of the runtime with this number; see
-/// [`upshift_core::Domain::record_lock`].
+/// Records that the current coroutine takes a lock that lends. The lock belongs to the runtime with
+/// this number. See [`upshift_core::Domain::record_lock`].
 #[inline]
 pub(crate) fn record_lock(runtime: u64) -> LockOwner {
     with(|worker| {
@@ -219,8 +226,8 @@ pub(crate) fn record_unlock(runtime: u64, id: CoroutineId) {
     with_domain_of(runtime, |domain| domain.record_unlock(id));
 }
 
-/// Runs `f`, which must not run user code, with the domain of the runtime with this number; usually
-/// that is the caller's own runtime.
+/// Runs `f`, which must not run user code, with the domain of the runtime with this number. Fast if
+/// that is the caller's own runtime, as it usually is.
 #[inline]
 fn with_domain_of(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
     let here = with(|worker| {
@@ -251,14 +258,14 @@ pub(crate) fn level_to_lend() -> Option<Level> {
     with(|worker| worker.executor().domain().level_to_lend()).flatten()
 }
 
-/// Lends `level`, which is that of a waiter, to the holder of a lock in the runtime with this
-/// number.
+/// Lends `level`, the level of a waiter, to the holder of a lock. The holder belongs to the runtime
+/// with this number.
 pub(crate) fn lend(runtime: u64, holder: CoroutineId, level: Level) {
     with_domain_of(runtime, |domain| domain.lend(holder, level));
 }
 
-/// Changes the level lent to `holder`, of the runtime with this number, to that of its most urgent
-/// waiter; see [`upshift_core::Domain::set_loan`].
+/// Changes the level that is lent to `holder` to `level`, the level of its most urgent waiter. The
+/// holder belongs to the runtime with this number. See [`upshift_core::Domain::set_loan`].
 pub(crate) fn set_loan(runtime: u64, holder: CoroutineId, level: Option<Level>) {
     with_domain_of(runtime, |domain| domain.set_loan(holder, level));
 }

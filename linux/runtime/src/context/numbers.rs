@@ -1,10 +1,10 @@
 //! The runtimes of this process, by number. A lock identifies the runtime of its holder by that
 //! number.
 //!
-//! A number is never reused, so a stale one refers to no runtime. Its low bits are a slot of a
-//! table. A runtime that finds no free slot is [`UNNUMBERED`], and locks do not lend levels in it.
-//! Checking whether a number is alive is one load; access to the domain, which is rare, takes a
-//! lock.
+//! A number is never reused, so a stale number refers to no runtime. The low bits of a number are
+//! the index of a slot in a table. A runtime that finds no free slot is [`UNNUMBERED`], and locks
+//! do not lend levels in it. Checking whether a runtime is alive costs one load; access to its
+//! domain, which is rare, takes a lock.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -83,14 +83,14 @@ fn place_of(number: u64) -> &'static Slot {
     &TABLE[(number % SLOTS as u64) as usize]
 }
 
-/// Returns whether the runtime with this number lives. If not, none of its coroutines is being
+/// Returns whether the runtime with this number is alive. If not, none of its coroutines is being
 /// polled.
 pub(crate) fn is_alive(number: u64) -> bool {
     place_of(number).number.load(Acquire) == number
 }
 
-/// Runs `f` with the domain of the runtime with this number, if that lives. `f` must not run user
-/// code.
+/// Runs `f` with the domain of the runtime with this number, if that runtime is alive. `f` must not
+/// run user code.
 pub(crate) fn with(number: u64, f: impl FnOnce(&Domain<Linux>)) {
     let _critical = Critical::enter();
     let place = place_of(number);

@@ -1,6 +1,7 @@
-//! Tests that user code never runs within a *use*: a section in which the calling thread works on
-//! state that its vCPU's threads share. User code may take long, be suspended, or call the runtime
-//! again. The tests make the thread hold a permit, which shows whether a use is under way.
+//! Tests that user code never runs within a *use*, which is a section in which the calling thread
+//! works on state that its vCPU's threads share. User code must run outside of uses, because it may
+//! take long, be suspended, or call the runtime again. The tests make the thread hold a permit,
+//! which shows whether a use is under way.
 
 use std::future::pending;
 use std::pin::pin;
@@ -59,8 +60,8 @@ impl Wake for User {
     }
 }
 
-/// Runs `main` on a runtime of one vCPU. It must cause at least `calls` calls of user code, none of
-/// them in the middle of a use.
+/// Runs `main` on a runtime with one vCPU. Asserts that user code is called at least `calls` times,
+/// and never in the middle of a use.
 fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
     let permit: &'static Permit = Box::leak(Box::new(Permit::new()));
     let user = User {
@@ -71,13 +72,14 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
         notify: || (),
         wait: permit::wait_for_grant,
     };
-    // SAFETY: the permit is never freed, and no use is under way on this thread.
+    // SAFETY: the permit is never freed, so it lives until `restore`, and no use of a former permit
+    // is under way on this thread.
     let before = unsafe { permit::hold(permit, hooks) };
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(main(&user));
     drop(runtime);
     assert!(!permit.in_use());
-    // SAFETY: the permit was held when the function began.
+    // SAFETY: `hold` returned this permit, which the thread held under the contract of `hold`.
     unsafe { permit::restore(before) };
     assert!(user.calls.all.load(Relaxed) >= calls);
     assert_eq!(user.calls.within_use.load(Relaxed), 0);
@@ -168,8 +170,8 @@ impl Wake for Note {
     }
 }
 
-/// Timers that are due together run by level, whether they wake a coroutine or call other user
-/// code.
+/// Timers that are due together must take effect in the order of their levels, whether they wake a
+/// coroutine or call a foreign waker.
 #[test]
 fn foreign_wakers_are_called_at_the_level_of_their_sleeper() {
     let notes = Arc::new(Notes(std::sync::Mutex::default()));
@@ -201,7 +203,7 @@ fn foreign_wakers_are_called_at_the_level_of_their_sleeper() {
         );
         crate::yield_now().await;
         crate::yield_now().await;
-        // All of them are overdue at the next look at the timers.
+        // Spins until all of them are due, so that the vCPU finds them together.
         while std::time::Instant::now() < due + Duration::from_millis(1) {
             std::hint::spin_loop();
         }

@@ -1,6 +1,6 @@
-//! The budget of a poll: how many leaf futures may complete in it, how long it may spend on pieces
-//! of a transfer, and how many preemption tests it may make until it reads the clock again.
-//! `coop.rs` spends the budget.
+//! The budget of a poll: how many leaf futures may complete in the poll, how long the poll may
+//! spend on pieces of a transfer (its *share*), and how many preemption tests it may make until it
+//! reads the clock again. `coop.rs` spends the budget.
 
 use std::cell::Cell;
 use std::time::Duration;

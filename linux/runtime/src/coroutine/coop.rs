@@ -1,23 +1,24 @@
-//! Giving way: the preemption test of inline vCPUs, and the budget of leaf futures.
+//! Code by which polls *give way*, that is, end early so that other coroutines can run: the
+//! preemption test of inline vCPUs, and the budget of leaf futures.
 //!
-//! An inline vCPU is cooperative: nothing interrupts a poll. So the test whether something more
-//! urgent waits must be cheap enough for every loop. It has two parts:
+//! On an inline vCPU nothing interrupts a poll. So the test whether something more urgent waits
+//! must be cheap enough for every loop. The test has two parts:
 //!
-//! * [`need_preempt`]: a few loads, of words that a more urgent wake sets. No system call.
-//! * A reading of the clock, now and then. A due timer, or a completion that has waited in the ring
-//!   for the reap interval, makes the poll give way, since it may make something more urgent ready.
-//!   So does another process that is more urgent according to the board. A poll longer than the
-//!   quantum gives way to its equals.
+//! * [`need_preempt`] loads a few words that a more urgent wake sets. It makes no system call.
+//! * Now and then the test reads the clock. A due timer, or a completion that has waited in the
+//!   ring for the reap interval, makes the poll give way, since either may make something more
+//!   urgent ready. So does another process that is more urgent according to the board. A poll
+//!   longer than the quantum gives way to its equals.
 //!
-//! The number of tests between two readings follows from their duration: a poll reads the clock at
-//! its first test, and each reading sets the number so that the next reading comes after about a
-//! quarter of the reap interval (5 µs). The number is at most 32, and at most twice the number
-//! before. A loop that tests every nanosecond reads the clock at every 32nd test; a loop that tests
-//! every 10 µs, at every test.
+//! A poll reads the clock at its first test. At each reading, the number of tests until the next
+//! one is set so that the next reading comes after about a quarter of the reap interval (5 µs by
+//! default). The number is at most 32, and at most twice the previous number. A loop that tests
+//! every nanosecond reads the clock at every 32nd test; a loop that tests every 10 µs reads it at
+//! every test.
 //!
 //! Leaf futures of this crate count their completions and yield when the budget is used up, so a
 //! coroutine whose I/O is always ready does not keep the vCPU. Pieces of long transfers take
-//! microseconds each: [`poll_piece`] reads the clock before each piece, and ends a poll that has
+//! microseconds each, so [`poll_piece`] reads the clock before each piece, and ends a poll that has
 //! used its share.
 
 use std::future::Future;
@@ -36,10 +37,10 @@ const MAX_TESTS: u32 = 32;
 /// Queue position of a coroutine whose poll should give way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GiveWay {
-    /// Position before its equals, until its quantum is used: the poll gives way to something more
-    /// urgent, or to arrivals that may be.
+    /// Before its equals, until its quantum is used up. The poll gives way to something more
+    /// urgent, or to arrivals that may be more urgent.
     InPlace,
-    /// Tail of its level: the poll gives way to its equals.
+    /// At the tail of its level. The poll gives way to its equals.
     ToTail,
 }
 
@@ -64,8 +65,8 @@ pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
-/// Makes the poll, which has just woken its own coroutine, give way in place, unless it has used
-/// its quantum.
+/// Makes the poll, which has just woken its own coroutine, give way in place, unless the coroutine
+/// has used up its quantum.
 #[cold]
 fn keep_place() {
     let now = clock::ticks();
@@ -94,7 +95,7 @@ fn keep_place() {
 #[must_use]
 pub fn need_preempt() -> bool {
     match crate::host::served_vcpu() {
-        // SAFETY: a served vCPU exists.
+        // SAFETY: the pointer is valid, because a vCPU exists while a thread serves it.
         Some(vcpu) => unsafe { vcpu.as_ref() }.need_preempt(),
         None => false,
     }
@@ -114,8 +115,8 @@ fn should_yield() -> Option<GiveWay> {
     })
 }
 
-/// Counts work that a leaf future has done in place, such as a read from the page cache. If the
-/// poll should give way, no other leaf future completes in it.
+/// Counts work that a leaf future has done within the poll, such as a read from the page cache. If
+/// the poll should give way, no other leaf future completes in it.
 #[inline]
 pub(crate) fn charge() {
     if should_yield().is_some() {
@@ -142,9 +143,9 @@ fn look(budget: &Budget) -> Option<GiveWay> {
     .flatten()
 }
 
-/// Returns how the poll should give way for a reason that only the clock reveals, if there is one:
-/// its quantum is used, a timer is due, a completion has waited too long, or another process goes
-/// first.
+/// Returns how the poll should give way, if there is a reason that only the clock reveals: the
+/// coroutine's quantum is used up, a timer is due, a completion has waited too long, or another
+/// process goes first.
 fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
     if is_quantum_used(worker, now) && worker.executor().bitmap() != 0 {
         return Some(GiveWay::ToTail);
@@ -163,10 +164,10 @@ fn is_quantum_used(worker: &Worker, now: u64) -> bool {
 }
 
 /// Returns `Ready` if the next piece of a long transfer, which takes microseconds, may be done in
-/// this poll. Otherwise (something waits, or the poll has used its share of 100 µs) wakes the
-/// coroutine, and returns `Pending` for the rest of the poll.
+/// this poll. If something waits, or the poll has spent 100 µs, wakes the coroutine instead, and
+/// returns `Pending` for the rest of the poll.
 ///
-/// For bodies and writers, which other code polls:
+/// Meant for bodies and writers, which other code polls:
 ///
 /// ```
 /// # use std::task::{Context, Poll, ready};
@@ -185,9 +186,9 @@ pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
-/// Does the same as [`poll_piece`] for transfers whose pieces are so short that the cost of
-/// `poll_piece` matters: the first piece in a poll is always done, without a test. `in_poll` is the
-/// tick at which the poll that did the last piece began.
+/// Does the same as [`poll_piece`], but the first piece in a poll is always done, without a test.
+/// Used for transfers whose pieces are so short that the cost of `poll_piece` matters. `in_poll` is
+/// the tick at which the poll that did the last piece began.
 #[cfg(feature = "hyper")]
 #[inline]
 pub(crate) fn poll_next_piece(cx: &mut Context<'_>, in_poll: &mut u64) -> Poll<()> {
@@ -208,14 +209,14 @@ fn is_piece_too_much() -> bool {
     .unwrap_or(false)
 }
 
-/// Gives way if something at least as urgent waits: to more urgent coroutines at once, to due
-/// timers and completed I/O soon, to equals when the coroutine has used its quantum. Put it into
-/// loops that compute; it costs about a nanosecond.
+/// Gives way to more urgent coroutines at once, to due timers and completed I/O soon, and to equals
+/// when the coroutine has used up its quantum. Put it into loops that compute; it costs about a
+/// nanosecond.
 ///
-/// A coroutine that gives way to something more urgent keeps its place: it continues before its
-/// equals, like a thread of `SCHED_FIFO`, until it has used its quantum; then it goes to the tail
-/// of its level. So requests that compute are finished one after the other, however many arrive
-/// meanwhile, and their data stay in the caches.
+/// A coroutine that gives way to something more urgent keeps its place. Like a thread of
+/// `SCHED_FIFO`, it continues before its equals until it has used up its quantum; then it goes to
+/// the tail of its level. So requests that compute are finished one after the other, however many
+/// arrive meanwhile, and their data stay in the caches.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -1,4 +1,4 @@
-//! Coroutines: spawn, names, wakes, priorities, vCPUs.
+//! Functions that spawn, identify, wake and reprioritize coroutines, and that add or release vCPUs.
 //!
 //! The function names are those of the SharedScheduler papers (`spawn`, `get_cid`, `wake`,
 //! `reprio`, `alloc_cpu`).
@@ -61,7 +61,7 @@ where
     F::Output: Send + 'static,
 {
     let future = traced(future, location, priority);
-    // A refused spawn drops the future, which may run user code: `with_domain` permits that.
+    // A refused spawn drops the future, which may run user code; `with_domain` permits that.
     context::with_domain(|domain| {
         let spawned = domain.spawn_at(future, priority, location);
         spawned.map(JoinHandle::new)
@@ -113,9 +113,9 @@ where
 ///
 /// # Panics
 /// Where [`spawn`] does. With [preemption](crate::Builder::preemption), also if the caller is
-/// neither the main coroutine of `block_on` nor a local one: with preemption, all others move
-/// between threads. A hook of [`on_vcpu_start`](crate::Builder::on_vcpu_start) may call it on the
-/// thread of `block_on`.
+/// neither the main coroutine of `block_on` nor a local one, because all other coroutines then move
+/// between threads. A hook of [`on_vcpu_start`](crate::Builder::on_vcpu_start) may call this
+/// function on the thread of `block_on`.
 #[track_caller]
 pub fn spawn_local<F>(future: F, priority: impl Into<Priority>) -> LocalHandle<F::Output>
 where
@@ -130,9 +130,9 @@ where
             "with preemption, only the main coroutine and local ones may call spawn_local: \
              use spawn"
         );
-        // SAFETY: pinned coroutines of this vCPU are polled by one thread from beginning to end:
-        // the calling one, as the assertion shows; and `LocalHandle` is not `Send`, so the handle
-        // stays on that thread.
+        // SAFETY: the future and its output stay on one thread, as `spawn_pinned_at` requires. The
+        // pinned coroutines of this vCPU are polled only by the calling thread, as the assertion
+        // shows, and the handle stays on that thread, because `LocalHandle` is not `Send`.
         unsafe {
             worker
                 .executor()
@@ -217,16 +217,16 @@ impl<T> Future for LocalHandle<T> {
     }
 }
 
-/// Runs a blocking function on a thread for such functions, more urgent functions first. Returns
-/// the handle to its result.
+/// Runs a blocking function on a thread for such functions. Queued functions run in the order of
+/// urgency. Returns the handle to the function's result.
 ///
 /// The function cannot be cancelled once it runs. If no thread can be started for it, the handle
 /// reports a panic, where [`try_spawn_blocking`] would return an error.
 ///
-/// At most [`Builder::blocking_threads`](crate::Builder::blocking_threads) run at once, and a
+/// At most [`Builder::blocking_threads`](crate::Builder::blocking_threads) functions run at once. A
 /// function that finds all threads taken waits; the first such wait is reported on standard error.
-/// The thread belongs to the runtime: `spawn`, `spawn_blocking` and `Handle::current` work in the
-/// function, and so does tokio's `Handle::current` with `Builder::tokio`. Coroutines that the
+/// The thread belongs to the runtime, so `spawn`, `spawn_blocking` and `Handle::current` work in
+/// the function, and so does tokio's `Handle::current` with `Builder::tokio`. Coroutines that the
 /// function spawns with [`Priority::Inherit`] have the default level.
 ///
 /// ```
@@ -255,13 +255,13 @@ pub fn spawn_blocking<R: Send + 'static>(
     }
 }
 
-/// Runs a blocking function like [`spawn_blocking`], but returns a refusal as an error. The
-/// function is dropped then, and has not run.
+/// Runs a blocking function like [`spawn_blocking`], but returns an error if the function cannot be
+/// run. The function is then dropped without having run.
 ///
 /// # Errors
-/// If there is no thread for the function and none can be started: the kernel's error, with advice
-/// ([`errno_of`](crate::errno_of) usually returns `EAGAIN`). Where [`try_spawn`] fails: its
-/// [`SpawnError`], wrapped by [`io::Error::other`].
+/// The kernel's error, with advice, if there is no thread for the function and none can be started
+/// ([`errno_of`](crate::errno_of) usually returns `EAGAIN`). The [`SpawnError`] of [`try_spawn`],
+/// wrapped by [`io::Error::other`], where that fails.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -277,8 +277,8 @@ pub fn try_spawn_blocking<R: Send + 'static>(
     match spawned.map_err(io::Error::other)? {
         (handle, Ok(())) => Ok(handle),
         (handle, Err(refused)) => {
-            // Cancelled before the function is dropped: the drop wakes the coroutine that waits for
-            // the function, and that coroutine would panic.
+            // Cancelled before the function is dropped, because the drop wakes the coroutine that
+            // waits for the function, and that coroutine would panic.
             handle.cancel();
             Err(refused.why)
         }
@@ -349,9 +349,9 @@ pub fn current_level() -> Option<Level> {
     host::current_level()
 }
 
-/// Returns the number of the vCPU that the calling thread serves, from 0 on; `None` on other
-/// threads. A coroutine may move to another vCPU at each wait: use the number to spread contended
-/// writes, not for ownership.
+/// Returns the number of the vCPU that the calling thread serves, counted from 0; `None` if it
+/// serves none. A coroutine may move to another vCPU at each wait, so use the number to spread
+/// contended writes, not for ownership.
 ///
 /// ```
 /// assert_eq!(upshift::get_vcpu(), None);
@@ -390,7 +390,7 @@ pub fn wake(id: CoroutineId) -> Result<(), Dead> {
     context::with_domain(|domain| domain.wake(id)).unwrap_or(Err(Dead))
 }
 
-/// Gives a coroutine of this runtime another level, in any of its states. O(1).
+/// Gives a coroutine of this runtime another level, whatever its state, in constant time.
 ///
 /// # Errors
 /// [`Dead`] if it has exited, and outside a runtime.
@@ -413,8 +413,8 @@ pub fn reprio(id: CoroutineId, level: Level) -> Result<(), Dead> {
 /// Adds a vCPU to this runtime, with a thread of its own. Returns its index.
 ///
 /// # Errors
-/// The kernel's error in the start of the thread or the set-up of its ring; an error outside a
-/// runtime.
+/// The kernel's error if the thread cannot be started or its ring cannot be set up; an error
+/// outside a runtime.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -429,9 +429,9 @@ pub fn alloc_cpu() -> io::Result<usize> {
     shared.add_vcpu()
 }
 
-/// Releases the vCPU that was added last, but neither vCPU 0 nor the caller's. Its pinned
-/// coroutines are cancelled, the others continue on other vCPUs. Returns the index of the vCPU at
-/// once; its thread ends after the poll that is under way.
+/// Releases the vCPU that was added last, except vCPU 0 and the caller's. The pinned coroutines of
+/// the released vCPU are cancelled, and its other coroutines continue on other vCPUs. Returns the
+/// index of the released vCPU at once; its thread ends after the poll that is under way.
 ///
 /// # Errors
 /// `InvalidInput` if no vCPU can be released; an error outside a runtime.

@@ -1,4 +1,4 @@
-//! Collection of a [`Metrics`] from the counters of all vCPUs.
+//! Collects a [`Metrics`] from the counters of all vCPUs.
 
 use upshift_core::{LEVELS, Level};
 
@@ -13,7 +13,8 @@ type Vcpu = upshift_core::Vcpu<Linux>;
 pub(crate) fn collect(shared: &Shared) -> Metrics {
     let domain = &shared.domain;
     let (mut exited, mut panicked) = (0, 0);
-    // Exits are read before the number of spawned coroutines, so that they do not exceed it.
+    // The numbers of exits are read before the number of spawned coroutines, so that their sum does
+    // not exceed that number.
     for vcpu in domain.vcpus() {
         let exits = vcpu.exits();
         exited += exits.0;
@@ -122,7 +123,7 @@ fn all_levels() -> impl Iterator<Item = Level> {
     (0..LEVELS as u8).filter_map(|level| Level::new(level).ok())
 }
 
-/// Sums per level.
+/// Sums over all vCPUs, for each level.
 struct Levels(Box<[Option<Sum>]>);
 
 struct Sum {

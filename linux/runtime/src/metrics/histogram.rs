@@ -1,5 +1,6 @@
-//! [`Histogram`]: durations in buckets, four for each power of two of the scheduler's ticks. Only
-//! buckets with counts are stored, at most 128. A percentile costs O(buckets).
+//! [`Histogram`] counts durations in buckets, of which there are four for each power of two of the
+//! scheduler's ticks. Only buckets with counts are stored, at most 128. A quantile takes time in
+//! proportion to the number of buckets.
 
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use crate::time::clock;
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-/// Durations, counted in buckets whose bounds are a fifth apart. All histograms of one process have
-/// the same bounds.
+/// Durations, counted in buckets. The lower bound of a bucket is at most 20% below each duration in
+/// it. All histograms of one process have the same bounds.
 ///
 /// A serialised histogram is a list of `[from_ns, to_ns, count]`.
 ///
@@ -32,11 +33,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Histogram {
-    /// Sorted, not empty, not overlapping.
+    /// Sorted by their bounds. The buckets do not overlap, and each has a count.
     buckets: Vec<Bucket>,
 }
 
-/// A bucket: durations from `from` (included) to `to` (excluded), in ns.
+/// A bucket, which counts durations from `from_ns` (included) to `to_ns` (excluded).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -103,8 +104,9 @@ impl Histogram {
         &self.buckets
     }
 
-    /// Returns the duration that a share `q` (0.0 to 1.0) of all durations did not exceed, rounded
-    /// down to its bucket: at most a fifth too short. Zero if the histogram is empty.
+    /// Returns the `q`-quantile (0.0 to 1.0) of the durations, rounded down to the lower bound of
+    /// its bucket, so that it may be up to 20% below the exact value. Zero if the histogram is
+    /// empty.
     ///
     /// ```
     /// use std::time::Duration;
@@ -133,7 +135,8 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// Returns an estimate of the sum of all durations: each counts as the middle of its bucket.
+    /// Returns an estimate of the sum of all durations, for which each duration counts as the
+    /// middle of its bucket.
     #[must_use]
     pub fn estimated_sum(&self) -> Duration {
         let middle = |bucket: &Bucket| {

@@ -1,9 +1,11 @@
-//! [`Meter`]: counters of a vCPU besides the core's. The only writer is the thread that serves the
-//! vCPU. It makes plain loads and stores, which cost a nanosecond per visit to the ring.
+//! [`Meter`] holds the counters of a vCPU that the core does not keep. Only the thread that serves
+//! the vCPU writes them, so plain loads and stores suffice, which cost a nanosecond per visit to
+//! the ring.
 //!
-//! A span of time that may be under way is one word, so that a reader never sees half of it: its
-//! beginning is subtracted, its end added. Tick 0 lies before the start of the process, so the word
-//! is negative exactly while the span lasts.
+//! A sum of spans of time, the last of which may be under way, is kept in one word, so that a
+//! reader never sees an inconsistent state. The beginning of each span is subtracted from the word,
+//! and its end is added. Tick 0 lies before the start of the process, so the word is negative
+//! exactly while a span is under way.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +15,7 @@ use upshift_ring::Ring;
 use super::RingMetrics;
 use crate::time::clock;
 
-/// Sum of spans of time, in ticks.
+/// A sum of spans of time, in ticks; see the module.
 #[derive(Debug, Default)]
 struct Spans(AtomicU64);
 
@@ -118,7 +120,7 @@ impl Meter {
         }
     }
 
-    /// Returns the counters of the ring as published last.
+    /// Returns the counters of the ring as they were last published.
     pub(crate) fn ring(&self) -> RingMetrics {
         let [
             enters,
@@ -146,7 +148,7 @@ impl Meter {
         }
     }
 
-    /// Returns the time in service, and its parts that were spent parked and spinning.
+    /// Returns the time in service, and the parts of it that were spent parked and spinning.
     pub(crate) fn times(&self, now: u64) -> Times {
         let parked = self.parked.sum(now);
         let in_service = self.in_service.sum(now);

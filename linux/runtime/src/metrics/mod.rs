@@ -13,18 +13,19 @@
 //!
 //! [`Metrics`] has [`coroutines`](Metrics::coroutines) by state, one [`LevelMetrics`] per level
 //! that was ever used (most urgent first), one [`VcpuMetrics`] per vCPU with its [`RingMetrics`],
-//! and the counters of [preemption](Metrics::preemption). Counters only grow; `since` makes rates
-//! and the percentiles of an interval out of two snapshots. Times are [`Duration`]s; serialised
-//! they are integers of nanoseconds whose names end in `_ns`.
+//! and the counters of [preemption](Metrics::preemption). Counters only grow;
+//! [`since`](Metrics::since) computes the counts and histograms of an interval from two snapshots.
+//! Times are [`Duration`]s; in serialised form they are integers in nanoseconds, whose names end in
+//! `_ns`.
 //!
 //! # Cost and consistency
 //!
-//! A snapshot reads words that the vCPUs write anyway, and takes no lock of theirs. It costs a few
-//! microseconds on the calling thread, and an allocation per level in use. Each vCPU pays with a
-//! store per queue operation, and a dozen stores per visit to its ring, whether snapshots are taken
-//! or not. The words of one snapshot are not of one instant: sums may be off by events in the
-//! meantime, and by up to four polls for which the clock has not been read. No counter ever runs
-//! backwards.
+//! A snapshot reads words that the vCPUs write anyway, and takes no lock of a vCPU. It costs a few
+//! microseconds on the calling thread, and an allocation per level in use. Each vCPU makes a store
+//! per queue operation, and a dozen stores per visit to its ring, whether snapshots are taken or
+//! not. The words of one snapshot are not read at one instant. So sums may be off by events in the
+//! meantime, and by up to four polls for which the clock has not been read. No counter ever
+//! decreases.
 
 mod collect;
 mod histogram;
@@ -89,7 +90,7 @@ pub struct Metrics {
     pub named: Vec<NamedMetrics>,
 }
 
-/// Counters of the work of one [name](crate::named): the requests of a route, for instance.
+/// Counters of the work of one [name](crate::named), for instance of the requests of a route.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -142,7 +143,7 @@ pub struct CoroutineMetrics {
     /// Spawned and not exited.
     pub live: u64,
     /// Waiting for a vCPU. A coroutine that another thread has woken counts as blocked until its
-    /// vCPU looks at the wake.
+    /// vCPU handles the wake.
     pub ready: u64,
     /// Being polled.
     pub running: u64,
@@ -188,7 +189,8 @@ pub struct LevelMetrics {
     /// Time spent in polls.
     #[cfg_attr(feature = "serde", serde(rename = "run_ns", with = "nanos"))]
     pub run: Duration,
-    /// Time during which a vCPU had ready coroutines of this level and picked none of them.
+    /// Time during which a vCPU had ready coroutines of this level and chose none of them for a
+    /// poll.
     #[cfg_attr(feature = "serde", serde(rename = "starve_ns", with = "nanos"))]
     pub starve: Duration,
     /// Times for which coroutines were ready before they were polled.
@@ -197,8 +199,8 @@ pub struct LevelMetrics {
 
 /// Counters of one vCPU.
 ///
-/// `in_service` = `busy` + `parked` + `spin`, and `busy` = `polling` + the time of scheduling and
-/// the ring.
+/// `in_service` is the sum of `busy`, `parked` and `spin`. `busy` is the sum of `polling` and the
+/// time that scheduling and the ring take.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -239,7 +241,7 @@ pub struct VcpuMetrics {
     /// Time neither parked nor spinning.
     #[cfg_attr(feature = "serde", serde(rename = "busy_ns", with = "nanos"))]
     pub busy: Duration,
-    /// Time spent in polls: the part of `busy` that coroutines had.
+    /// Time spent in polls, which is the part of `busy` that coroutines used.
     #[cfg_attr(feature = "serde", serde(rename = "polling_ns", with = "nanos"))]
     pub polling: Duration,
     /// Time asleep in the kernel.
@@ -261,7 +263,7 @@ pub struct VcpuMetrics {
 }
 
 impl VcpuMetrics {
-    /// Returns the share of its time in service in which the vCPU was busy, 0.0 to 1.0.
+    /// Returns the fraction (0.0 to 1.0) of its time in service for which the vCPU was busy.
     ///
     /// ```
     /// use upshift::metrics::VcpuMetrics;
@@ -281,8 +283,8 @@ impl VcpuMetrics {
     }
 }
 
-/// Counters of a vCPU's ring, as of its last submission or reap. The readiness driver counts its
-/// equivalents.
+/// Counters of a vCPU's ring, as of its last submission or reap. With the readiness driver, they
+/// count the equivalent events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
@@ -293,15 +295,15 @@ pub struct RingMetrics {
     pub submitted: u64,
     /// Completion queue entries read.
     pub completed: u64,
-    /// Times the completion queue had overflowed.
+    /// Number of times that the completion queue had overflowed.
     pub overflows: u64,
     /// Operations and streams in flight now.
     pub in_flight: u64,
-    /// Greatest length of the backlog behind a full submission queue.
+    /// Greatest length of the backlog that has waited for a full submission queue.
     pub backlog_max: u64,
-    /// Times a stream found no receive buffer and had to wait for one.
+    /// Number of times that a stream found no receive buffer and had to wait for one.
     pub out_of_buffers: u64,
-    /// Times a stream was stopped because its consumer was behind.
+    /// Number of times that a stream was stopped because its consumer was behind.
     pub stalled_streams: u64,
     /// Wakes of the sleeping vCPU by other threads.
     pub kicks: u64,
@@ -314,7 +316,7 @@ pub struct RingMetrics {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
 pub struct StallMetrics {
-    /// The limit; zero without a watchdog.
+    /// The limit, [`Builder::stall_limit`](crate::Builder::stall_limit); zero without a watchdog.
     #[cfg_attr(feature = "serde", serde(rename = "limit_ns", with = "nanos"))]
     pub limit: Duration,
     /// Number of polls that took longer than the limit, and have ended.
@@ -342,7 +344,7 @@ pub struct LongPoll {
     /// Duration of the poll.
     #[cfg_attr(feature = "serde", serde(rename = "longest_ns", with = "nanos"))]
     pub longest: Duration,
-    /// Set while a poll of this name and location is under way that has exceeded the limit.
+    /// Set while a poll with this name and location that has exceeded the limit is under way.
     pub is_running: bool,
     /// Number of polls of this name and location that were timed.
     pub watched: u64,
@@ -388,8 +390,8 @@ impl Metrics {
         self.levels.iter().find(|metrics| metrics.level == level)
     }
 
-    /// Returns a bitmap: bit L is set iff level L has a coroutine that is ready, suspended or
-    /// running.
+    /// Returns a bitmap, in which bit L is set if and only if level L has a coroutine that is
+    /// ready, suspended or running.
     ///
     /// ```
     /// use upshift::{Handle, Level};

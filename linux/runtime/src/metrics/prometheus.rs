@@ -1,5 +1,5 @@
-//! The Prometheus text format (version 0.0.4) of a [`Metrics`]. Names and labels are
-//! stable; times are seconds.
+//! A [`Metrics`] in the Prometheus text format (version 0.0.4). Names and labels are stable; times
+//! are in seconds.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -69,11 +69,13 @@ impl Display for Value {
     }
 }
 
-/// A family that has one sample for each `T`: its name without the prefix of the group, its help,
-/// and the sample. A name that ends in `_total` is a counter's, all other names are gauges'.
+/// A family, that is, a metric with one sample for each `T`: its name without the prefix of its
+/// group, its help text, and the function that returns the sample. A family whose name ends in
+/// `_total` is a counter; all others are gauges.
 type Family<T> = (&'static str, &'static str, fn(&T) -> Value);
 
-/// Writes a group of families with one sample per value of a label; nothing if there are no values.
+/// Writes a group of families, each with one sample per value of a label. Writes nothing if there
+/// are no values.
 fn labelled<T, L: Display>(
     text: &mut Text<'_>,
     (group, families): (&str, &[Family<T>]),
@@ -152,7 +154,8 @@ fn coroutines(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     single(to, metrics, BLOCKING)
 }
 
-/// Defines a list of families: kind of the sample, name, help, field.
+/// Defines a list of families, each by the kind of its samples, its name, its help text and the
+/// field that it shows.
 macro_rules! families {
     ($list:ident of $type:ty: $($kind:ident $name:literal $help:literal $($figure:ident).+;)+) => {
         const $list: &[Family<$type>] = &[
@@ -249,7 +252,8 @@ fn latencies(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Yields each of [`BOUNDS`], in seconds, with the number of waits that were not longer than it.
+/// Yields each of [`BOUNDS`], in seconds, with the number of waits in buckets that end at or below
+/// that bound.
 fn at_most(waits: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     let mut rest = waits.buckets().iter().peekable();
     let mut count = 0;
@@ -310,7 +314,8 @@ mod tests {
         metrics
     }
 
-    /// Checks the grammar of the format, as far as these samples use it.
+    /// Checks that `text` follows the grammar of the format. Checks only the parts of the grammar
+    /// that these samples use.
     fn check(text: &str) {
         let mut family = String::new();
         let mut seen = std::collections::HashSet::new();

@@ -5,9 +5,9 @@ use crate::preempt::PreemptionStats;
 use super::{LevelMetrics, Metrics, NamedMetrics, RingMetrics, VcpuMetrics};
 
 impl Metrics {
-    /// Returns the difference between this snapshot and an earlier one of the same runtime:
-    /// counters, times and histograms of the interval. Fields that describe the present are those
-    /// of this snapshot.
+    /// Returns the difference between this snapshot and an earlier one of the same runtime.
+    /// Counters, times and histograms are those of the interval; fields that describe a state are
+    /// those of this snapshot.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -1,13 +1,13 @@
-//! Directory of the live view's sockets. Each user has one, with a socket per runtime, named by
-//! process id.
+//! The directory of the live view's sockets. Each user has a directory, which contains a socket for
+//! each runtime, named by process id.
 //!
-//! It is `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where that variable does not name a
-//! directory of this user (`sudo -E` keeps the caller's). Another user with write access to the
-//! directory could pretend to be a process of this user, so a directory that others may write is
-//! refused. Others may enter it (the directory of `upshift daemon`, say): the credentials of each
-//! peer that connects are checked.
+//! The directory is `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` if that variable does not
+//! name a directory of this user (under `sudo -E` it names the caller's). Another user with write
+//! access to the directory could pretend to be a process of this user, so a directory that others
+//! may write is refused. Others may enter the directory, as they may enter that of `upshift
+//! daemon`, because the credentials of each client that connects are checked.
 //!
-//! Root looks into the directory of the user whose process it asks for.
+//! Root looks into the directory of the user to whom the requested process belongs.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -30,7 +30,7 @@ pub struct SocketName {
 
 /// Returns the effective user of this process.
 pub(super) fn user() -> u32 {
-    // SAFETY: no pointers; cannot fail.
+    // SAFETY: the call takes no pointers and cannot fail.
     unsafe { libc::geteuid() }
 }
 
@@ -58,7 +58,7 @@ pub fn sockets() -> io::Result<Vec<SocketName>> {
     found.retain(|name| {
         let stale = is_stale(name);
         if stale {
-            // Another viewer may have removed it.
+            // An error is ignored, because another viewer may have removed the socket.
             let _ = fs::remove_file(&name.path);
         }
         !stale
@@ -67,8 +67,9 @@ pub fn sockets() -> io::Result<Vec<SocketName>> {
     Ok(found)
 }
 
-/// Returns whether the process has ended and nobody listens. A process in another pid namespace
-/// that shares the directory seems to have ended, but listens.
+/// Returns whether the process has ended and nobody listens at the socket. Both are checked,
+/// because a process in another pid namespace that shares the directory seems to have ended, but
+/// listens.
 fn is_stale(name: &SocketName) -> bool {
     let refused = || {
         UnixStream::connect(&name.path)
@@ -77,9 +78,9 @@ fn is_stale(name: &SocketName) -> bool {
     !Path::new(&format!("/proc/{}", name.pid)).exists() && refused()
 }
 
-/// Returns the sockets of another user's process. Only root gets any.
+/// Returns the sockets of another user's process; empty unless the caller is root.
 ///
-/// A name counts if it is a socket in a directory that only that user may write.
+/// A socket is returned only if its directory is one that only that user may write.
 #[must_use]
 pub fn sockets_of(pid: u32) -> Vec<SocketName> {
     let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
@@ -130,7 +131,8 @@ fn parse(name: &OsStr) -> Option<(u32, u32)> {
     }
 }
 
-/// Returns the path for a runtime of this process, in a directory that it creates if necessary.
+/// Returns the path of the socket for a runtime of this process. Creates the directory if
+/// necessary.
 pub(super) fn socket_path(runtime: u32) -> io::Result<PathBuf> {
     let dir = socket_dir();
     match DirBuilder::new().mode(0o700).create(&dir) {
@@ -181,7 +183,7 @@ mod tests {
             runtime: 1,
             path: path.clone(),
         };
-        // Above the largest process id.
+        // The second id is above the largest process id, so no process has it.
         let (alive, ended) = (of(std::process::id()), of(1 << 30));
         assert!(!is_stale(&alive) && !is_stale(&ended));
         drop(listener);

@@ -1,6 +1,7 @@
-//! [`Longest`]: the longest polls, with an entry per name of work (if any) and spawn location, and
-//! the stalls that wait to be reported. Both lists are bounded. A poll that the watchdog has marked
-//! is *watched*, that is, timed when it ends; recording it costs O(entries).
+//! [`Longest`] holds the longest polls, with an entry for each name of work (if any) and spawn
+//! location, and the stalls that wait to be reported. Both lists are bounded. A poll that the
+//! watchdog has marked is *watched*, that is, timed when it ends; recording it takes time in
+//! proportion to the number of entries.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +16,7 @@ use super::names::Work;
 use crate::metrics::LongPoll;
 use crate::time::clock;
 
-/// Largest number of entries; those with the longest polls stay.
+/// Largest number of entries; those with the longest polls are kept.
 const MAX_SITES: usize = 32;
 /// Number of stalls that may wait to be reported; further stalls are counted.
 const MAX_WAITING: usize = 64;
@@ -131,12 +132,12 @@ pub(crate) fn report_panic(vcpu: usize, poll: &NamedPoll) {
     ));
 }
 
-/// Prints a stall on standard error: for [`Builder::on_stall`](crate::Builder::on_stall).
+/// Prints a stall on standard error. Meant for [`Builder::on_stall`](crate::Builder::on_stall).
 pub fn to_stderr(stall: &Stall) {
     crate::notice::notice(format_args!("stall: {stall}"));
 }
 
-/// Emits a stall as a warning: for [`Builder::on_stall`](crate::Builder::on_stall).
+/// Emits a stall as a `tracing` warning. Meant for [`Builder::on_stall`](crate::Builder::on_stall).
 #[cfg(feature = "tracing")]
 pub fn to_tracing(stall: &Stall) {
     tracing::warn!(
@@ -168,7 +169,7 @@ struct Entry {
     poll: NamedPoll,
     /// Its duration in ticks.
     longest: u64,
-    /// Tick at which the poll began that has exceeded the limit and not ended, if there is one.
+    /// Tick at which a poll began that has exceeded the limit and has not ended, if there is one.
     running: Option<u64>,
     /// Number of watched polls that have ended.
     watched: u64,
@@ -217,7 +218,8 @@ impl Longest {
         }
     }
 
-    /// Records a poll under way that has exceeded the limit. With `report`, it is to be reported.
+    /// Records a poll under way that has exceeded the limit. With `report`, also queues it to be
+    /// reported.
     pub(crate) fn record_look(&self, vcpu: usize, poll: &NamedPoll, now: u64, report: bool) {
         let ticks = now.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
@@ -234,7 +236,7 @@ impl Longest {
         self.inner().waiting.pop_front()
     }
 
-    /// Counts stalls that are not reported, for the text of the next report.
+    /// Counts stalls that are not reported. The next report states their number.
     pub(crate) fn suppress(&self, count: u64) {
         self.inner().suppressed += count;
     }
@@ -261,8 +263,8 @@ impl Longest {
 }
 
 impl Inner {
-    /// Returns the entry of the poll's name and spawn location, with its longest poll brought up to
-    /// date.
+    /// Returns the entry for the poll's name and spawn location, after updating its longest poll.
+    /// Returns `None` if the poll is too short for an entry.
     fn entry(&mut self, poll: &NamedPoll, ticks: u64) -> Option<&mut Entry> {
         let known = self
             .entries

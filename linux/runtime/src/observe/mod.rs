@@ -10,8 +10,8 @@
 //! | `span` | a `tracing` span per coroutine (feature `tracing`) |
 //! | `directory`, `view` | the socket that `upshift top` attaches to (feature `observe`) |
 //!
-//! Of the search for stalls, only one step runs on a vCPU's thread: recording the end of a watched
-//! poll, at most once per vCPU and look of the watchdog. It takes one uncontended lock.
+//! Only one step of the search for stalls runs on a vCPU's thread, which records the end of a
+//! watched poll, at most once per look of the watchdog. This takes one uncontended lock.
 
 #[cfg(feature = "observe")]
 mod directory;

@@ -13,7 +13,7 @@ use crate::time::clock;
 
 /// Limit if the live view needs a limit and the program sets none.
 const DEFAULT_LIMIT: Duration = Duration::from_millis(10);
-/// Limit of the default reports: a person notices a delay of this length.
+/// Limit of the default reports. A person notices a delay of this length.
 const REPORTED_LIMIT: Duration = Duration::from_millis(100);
 /// Longest time between two looks, unless there are only default reports.
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
@@ -28,15 +28,15 @@ pub(crate) struct Monitor {
     /// The time between two looks.
     pub(super) period: Duration,
     pub(crate) longest: Arc<Longest>,
-    /// Set while the watchdog sleeps: a vCPU that wakes up notifies it.
+    /// Set while the watchdog sleeps, so that a vCPU that wakes up notifies it.
     pub(super) asleep: AtomicBool,
     pub(super) stop: AtomicBool,
     pub(super) thread: OnceLock<Thread>,
 }
 
 impl Monitor {
-    /// Creates the state with a stall limit, or the default one. Limits below a millisecond are
-    /// raised to it. With `on_stall`, every stall is reported to the program.
+    /// Creates the state with a stall limit, or the default limit. Limits below a millisecond are
+    /// raised to a millisecond. With `on_stall`, every stall is reported to the program.
     pub(crate) fn new(limit: Option<Duration>, on_stall: bool) -> Monitor {
         let reports_all = limit.is_some() || on_stall;
         let limit = limit.unwrap_or(DEFAULT_LIMIT).max(2 * SHORTEST_PERIOD);
@@ -61,7 +61,8 @@ impl Monitor {
         }
     }
 
-    /// Notifies the watchdog that a vCPU is about to poll again. Called after a full barrier.
+    /// Notifies the watchdog that a vCPU is about to poll again. Must be called after a full
+    /// barrier.
     #[inline]
     pub(crate) fn vcpu_wakes(&self) {
         if self.asleep.load(Relaxed) {

@@ -1,4 +1,4 @@
-//! [`named`]: work with a name, which stalls, panics, timelines and `upshift top` show.
+//! [`named`] gives work a name, which stalls, panics, timelines and `upshift top` show.
 //!
 //! ```text
 //!  named(name, future) ─► number in the table of the runtime: counters, one entry per name
@@ -8,14 +8,14 @@
 //!  watchdog, metrics   ─► the thread whose cell has the vCPU and the coroutine of the poll
 //! ```
 //!
-//! A poll begins and ends on one thread, also if it is suspended in between, so each thread needs
-//! one cell. The cell keeps its content after the named future has returned: the end of the poll is
-//! reported with the name of the last named work in it. Writers never wait; a reader that meets an
-//! odd stamp, or a stamp that changes, gets no name.
+//! A poll begins and ends on one thread, even if it is suspended in between, so each thread needs
+//! one cell. The cell keeps its content after the named future has returned, because the end of the
+//! poll is reported with the name of the last named work in it. Writers never wait; a reader that
+//! sees an odd stamp, or a stamp that changes, gets no name.
 //!
-//! Bound: [`MAX_NAMES`] names per runtime; work with a further name is counted as [`OTHERS`].
-//! Cost: nothing for work without a name. Each poll of named work takes two readings of the clock,
-//! about 20 stores and two atomic additions; the first poll also takes a look-up by hash.
+//! A runtime keeps at most [`MAX_NAMES`] names; work with a further name is counted as [`OTHERS`].
+//! Work without a name costs nothing. Each poll of named work costs two readings of the clock,
+//! about 20 stores and two atomic additions; the first poll also costs a look-up in a hash table.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -38,7 +38,7 @@ use crate::time::clock;
 
 /// Largest number of names that a runtime tells apart, [`OTHERS`] included.
 const MAX_NAMES: usize = 1024;
-/// The common name of all work whose names find no place.
+/// The common name of all work whose names no longer fit.
 const OTHERS: &str = "(other names)";
 
 /// A name, and the counters of the work that has it.
@@ -105,7 +105,7 @@ impl Table {
 
 impl Names {
     fn intern(&self, name: &str) -> Arc<Work> {
-        // A poll that is suspended under the lock would delay others.
+        // A critical section, because a poll that is suspended under the lock would delay others.
         let _critical = Critical::enter();
         if let Some(known) = self.table().get(name) {
             return known.clone();
@@ -124,8 +124,8 @@ impl Names {
         self.table().all.get(number as usize).cloned()
     }
 
-    /// Returns the named work of the poll under way on this vCPU, and its level. Callable from any
-    /// thread.
+    /// Returns the named work of the poll under way on this vCPU, and the level of that work.
+    /// Callable from any thread.
     pub(crate) fn current_work(
         &self,
         vcpu: &Vcpu<Linux>,
@@ -139,12 +139,12 @@ impl Names {
         Some((self.get(current.number)?, current.level))
     }
 
-    /// Returns the last named work of a poll which has just ended on the calling thread, and its
-    /// level.
+    /// Returns the last named work of a poll that has just ended on the calling thread, and the
+    /// level of that work.
     pub(crate) fn last_work(&self, poll: &upshift_core::Poll) -> Option<(Arc<Work>, Level)> {
         let vcpu = host::served_vcpu()?;
         let current = WORK_CELL.try_with(|cell| cell.get()?.read()).ok().flatten();
-        // SAFETY: a served vCPU exists.
+        // SAFETY: the pointer is valid, because a vCPU exists while a thread serves it.
         let current = current.filter(|current| current.is_of(unsafe { vcpu.as_ref() }, poll))?;
         Some((self.get(current.number)?, current.level))
     }
@@ -158,7 +158,7 @@ impl Names {
             let ended = work.ended.load(Relaxed);
             NamedMetrics {
                 name: work.name.to_string(),
-                // `ended` was read before `begun`, so it does not exceed it.
+                // `ended` was read before `begun`, so `ended` does not exceed `begun`.
                 under_way: work.begun.load(Relaxed).saturating_sub(ended),
                 ended,
                 polls: work.polls.load(Relaxed),
@@ -207,7 +207,7 @@ struct WorkCell {
 }
 
 impl WorkCell {
-    /// Writes the cell. Only its own thread may.
+    /// Writes the cell. Only the thread that the cell belongs to may call this.
     fn write(&self, current: CurrentWork) {
         let stamp = self.stamp.load(Relaxed);
         self.stamp.store(stamp + 1, Relaxed);
@@ -244,7 +244,7 @@ impl WorkCell {
     }
 }
 
-/// All threads that have polled named work.
+/// The cells of all threads that have polled named work.
 static WORK_CELLS: Mutex<Vec<Weak<WorkCell>>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -258,7 +258,8 @@ fn work_cells() -> MutexGuard<'static, Vec<Weak<WorkCell>>> {
 /// Returns the [`WorkCell`] of the calling thread.
 fn work_cell() -> Option<Arc<WorkCell>> {
     let make = || {
-        // A poll that is suspended under the lock would delay the watchdog.
+        // A critical section, because a poll that is suspended under the lock would delay the
+        // watchdog.
         let _critical = Critical::enter();
         let cell = Arc::new(WorkCell::default());
         let mut all = work_cells();
@@ -272,13 +273,13 @@ fn work_cell() -> Option<Arc<WorkCell>> {
         .ok()
 }
 
-/// Names the work of a future: a route, a job. Stalls, panics and timelines show the name instead
-/// of the coroutine's spawn location, and `upshift top` and
-/// [`Metrics::named`](crate::metrics::Metrics::named) count the work by its name.
+/// Names the work of a future, for example a route or a job. Stalls, panics and timelines then show
+/// this name, and `upshift top` and [`Metrics::named`](crate::metrics::Metrics::named) count the
+/// work by its name.
 ///
-/// Choose few distinct names: a route with its placeholders (`GET /users/{id}`), not the path of a
-/// request. A runtime tells 1,024 apart; further ones are counted together. Named work may contain
-/// named parts: the innermost name is shown.
+/// Choose few distinct names, for example a route with its placeholders (`GET /users/{id}`) instead
+/// of the path of a request. A runtime distinguishes up to 1,024 names; further names are counted
+/// together. If named work contains named parts, the innermost name is shown.
 ///
 /// Axum's routes are named by the layer `upshift::axum::NameRoutes` (feature `axum`).
 ///
@@ -385,7 +386,7 @@ fn trace(vcpu: NonNull<Vcpu<Linux>>, current: &CurrentWork) {
     context::with_domain(|domain| {
         let recorder = domain.host().recorder();
         if recorder.is_on() {
-            // SAFETY: a served vCPU exists.
+            // SAFETY: the pointer is valid, because a vCPU exists while a thread serves it.
             let index = unsafe { vcpu.as_ref() }.index();
             let id = CoroutineId::from_u64(current.id);
             recorder.named(index, id, current.level, current.number);
@@ -397,9 +398,10 @@ impl<F: Future> Future for Named<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // SAFETY: the future is not moved out of `self`.
+        // SAFETY: nothing is moved out of the pinned `self` through this reference.
         let this = unsafe { self.get_unchecked_mut() };
-        // SAFETY: the field is pinned with `self`: it is never moved, and dropped in place.
+        // SAFETY: the field is pinned structurally, because it is never moved, and is dropped in
+        // place with `self`.
         let future = unsafe { Pin::new_unchecked(&mut this.future) };
         if this.begun.is_none() {
             this.begun = context::with_domain(|domain| domain.host().names().intern(&this.name))

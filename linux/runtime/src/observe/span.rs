@@ -1,9 +1,9 @@
 //! A `tracing` span per coroutine, entered at each poll (feature `tracing`).
 //!
-//! The span is `coroutine`, of target `upshift::coroutine` and level DEBUG, a root with the fields
-//! `id`, `level` (kept up to date) and `location`. Cost: nothing without the feature; with it 40
-//! bytes per coroutine, and, where no subscriber wants the span, one load per spawn and one test
-//! per poll.
+//! The span has the name `coroutine`, the target `upshift::coroutine` and the level DEBUG. It is a
+//! root span, with the fields `id`, `level` (kept up to date) and `location`. Without the feature
+//! it costs nothing. With the feature it costs 40 bytes per coroutine, and, while no subscriber is
+//! interested in the span, one load per spawn and one test per poll.
 
 use std::panic::Location;
 
@@ -71,9 +71,10 @@ mod enabled {
 
         #[inline]
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-            // SAFETY: nothing is moved out of `self`.
+            // SAFETY: nothing is moved out of the pinned `self` through this reference.
             let this = unsafe { self.get_unchecked_mut() };
-            // SAFETY: the field is pinned with `self`: it is never moved, and dropped in place.
+            // SAFETY: the field is pinned structurally, because it is never moved, and is dropped
+            // in place with `self`.
             let future = unsafe { Pin::new_unchecked(&mut *this.future) };
             if this.span.is_disabled() {
                 return future.poll(cx);
@@ -95,12 +96,13 @@ mod enabled {
 
     impl<F> Drop for Traced<F> {
         fn drop(&mut self) {
-            /// Drops the borrowed future, also if a subscriber panics first: pinned memory must not
-            /// be freed before its drop.
+            /// Drops the borrowed future, even if a subscriber panics first, because pinned memory
+            /// must not be freed before the value in it has been dropped.
             struct DropGuard<'a, F>(&'a mut ManuallyDrop<F>);
             impl<F> Drop for DropGuard<'_, F> {
                 fn drop(&mut self) {
-                    // SAFETY: the future is dropped once, by the drop of the whole.
+                    // SAFETY: the future is dropped exactly once, because only the drop of the
+                    // whole `Traced` reaches this.
                     unsafe { ManuallyDrop::drop(self.0) };
                 }
             }

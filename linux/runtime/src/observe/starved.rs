@@ -1,23 +1,26 @@
-//! [`Starved`]: levels with ready coroutines of which a vCPU polls none.
+//! [`Starved`] finds the starved levels of a vCPU, that is, levels with ready coroutines none of
+//! which the vCPU polls.
 //!
-//! No clock and no I/O: the watchdog passes its observations at each look. A level is starved when
-//! none of its coroutines was polled for [`LIMIT`] although one was ready at each of [`MIN_LOOKS`]
-//! looks, so that a process that was stopped meanwhile is not taken for a busy vCPU. A level behind
-//! one long poll is stalled, not starved. A look costs O(levels).
+//! This module reads no clock and makes no system calls; the watchdog passes its observations at
+//! each look. A level is starved when none of its coroutines was polled for [`LIMIT`], although one
+//! was ready at each of [`MIN_LOOKS`] looks. The number of looks matters because a process that was
+//! stopped meanwhile must not be mistaken for a busy vCPU. A level that waits for one long poll is
+//! stalled, not starved. A look takes time in proportion to the number of levels.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use upshift_core::{LEVELS, Level};
 
-/// Time without a poll. Strict priority lets less urgent levels wait, so a short wait is normal.
+/// Time without a poll after which a level is starved. Strict priority makes less urgent levels
+/// wait, so a shorter wait is normal.
 const LIMIT: Duration = Duration::from_secs(1);
-/// Number of looks in a row that must find the level waiting; a second has more looks.
+/// Number of looks in a row that must find the level waiting. A second has more looks than this.
 const MIN_LOOKS: u32 = 5;
 /// Interval between two reports of the same level.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// State of a level of a vCPU at a look.
+/// The state of one level at a look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// Number of ready coroutines.
@@ -48,7 +51,7 @@ pub(super) struct Starvation {
     level: Level,
     ready: usize,
     time: Duration,
-    /// Number of polls of more urgent levels meanwhile.
+    /// Number of polls that more urgent levels had meanwhile.
     others: u64,
 }
 
@@ -72,8 +75,8 @@ impl Starved {
         }
     }
 
-    /// Records the states at a look. Returns the most urgent level that is starved and was not
-    /// reported recently.
+    /// Records the states of all levels at a look. Returns the most urgent level that is starved
+    /// and was not reported recently.
     pub(super) fn look(&mut self, now: Instant, of: impl Fn(Level) -> Seen) -> Option<Starvation> {
         let mut starved = None;
         let mut more_urgent = 0;
@@ -102,7 +105,8 @@ impl Starved {
             wait.looks += 1;
             let time = now.saturating_duration_since(wait.since);
             let others = others_now.saturating_sub(wait.others);
-            // Without polls of other levels the cause is a long poll, or a vCPU that does not run.
+            // If other levels had no polls either, the cause is a long poll, or a vCPU that does
+            // not run.
             let is_starved = time >= LIMIT && wait.looks >= MIN_LOOKS && others > 1;
             let recently = self.reported[index]
                 .is_some_and(|at| now.saturating_duration_since(at) < REPORT_INTERVAL);
@@ -125,7 +129,8 @@ impl Starved {
 mod tests {
     use super::*;
 
-    /// Looks once in each `period`: level 3 has polls each time, and level 40 has ready coroutines.
+    /// Looks `count` times, once in each `period`, and returns the reports. Level 3 has ten polls
+    /// between looks. Level 40 has ready coroutines, and `polls_of_40` polls between looks.
     fn looks(starved: &mut Starved, count: u32, period: Duration, polls_of_40: u64) -> Vec<String> {
         let begin = Instant::now();
         let of = |n: u32, level: Level| match level.get() {

@@ -8,14 +8,14 @@
 //!   client: other text  ─►   server: {"error":"…"}\n, and the connection is closed
 //! ```
 //!
-//! Only processes of the same user, and of root, are answered (SO_PEERCRED). The load from clients
-//! is bounded: at most [`MAX_CLIENTS`] are connected at a time, and each may send requests of at
+//! The thread answers only processes of the same user and of root (SO_PEERCRED). It bounds the load
+//! from clients. At most [`MAX_CLIENTS`] are connected at a time. A client may send requests of at
 //! most [`MAX_REQUEST_BYTES`] bytes, must read an answer before it sends the next request, and gets
 //! at most one answer per [`ANSWER_INTERVAL`]. A client is disconnected if it does not read its
 //! answer within [`WRITE_TIMEOUT`] plus one second for each [`BYTES_PER_SECOND`] bytes, or sends no
 //! request for [`IDLE_TIMEOUT`]. There is at most one recording at a time, of about
-//! [`TRACE_EVENTS`] events; it ends when its client disconnects. The thread sleeps in `poll`, and
-//! takes snapshots without stopping a vCPU; it never serves a vCPU itself.
+//! [`TRACE_EVENTS`] events; the recording ends when its client disconnects. The thread sleeps in
+//! `poll`, and takes snapshots without stopping a vCPU. It never serves a vCPU itself.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -34,7 +34,7 @@ use crate::metrics::{self, Metrics};
 use crate::runtime::shared::Shared;
 use crate::trace::{Timeline, Trace};
 
-/// Version of the answers. It changes when a name or a unit changes.
+/// Version of the answers. The version changes when a name or a unit in them changes.
 pub const PROTOCOL: u32 = 1;
 const MAX_CLIENTS: usize = 8;
 const MAX_REQUEST_BYTES: usize = 64;
@@ -42,14 +42,14 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES_PER_SECOND: u64 = 4 << 20;
-/// Number of records of a recording, over all vCPUs: 10 MiB. Up to twice as many if the number of
-/// rings is no power of two, because each ring rounds its share up.
+/// Number of records in a recording, over all vCPUs, which take 10 MiB. There may be up to twice
+/// that number, because each ring rounds its share up to a power of two.
 const TRACE_EVENTS: usize = 1 << 18;
 
 /// Number of runtimes of this process that have had a socket.
 static RUNTIMES: AtomicU32 = AtomicU32::new(0);
 
-/// Answer to `metrics`: a process and the snapshot of a runtime.
+/// Answer to `metrics`, with the identity of a process and a snapshot of one of its runtimes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct View {
     /// Version of the answer: [`PROTOCOL`].
@@ -64,7 +64,7 @@ pub struct View {
     pub metrics: Metrics,
 }
 
-/// Answer to `timeline`: a recording.
+/// Answer to `timeline`, with a recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recording {
     /// Version of the answer: [`PROTOCOL`].
@@ -85,7 +85,7 @@ impl Server {
     pub(crate) fn start(shared: &Arc<Shared>, mask: Mask) -> io::Result<Server> {
         let number = RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1;
         let path = directory::socket_path(number)?;
-        // The socket may be left from a process that had the same id.
+        // The socket may be left over from an earlier process with the same id.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -97,7 +97,8 @@ impl Server {
         let thread = thread::Builder::new()
             .name(format!("{}-view", shared.settings.name))
             .spawn(move || {
-                // If the CPUs have been taken away meanwhile, the thread stays where it is.
+                // If the process may not use these CPUs any more, the thread keeps its present
+                // CPUs.
                 let _ = affinity::restore(&mask);
                 serve(&weak, &listener, &stopped);
             })?;
@@ -116,7 +117,7 @@ impl Drop for Server {
             // A thread that panicked has reported it already.
             let _ = thread.join();
         }
-        // The socket may have been removed already.
+        // An error is ignored, because the socket may have been removed already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -137,7 +138,7 @@ struct Client {
     recording: Option<Running>,
 }
 
-/// Guard of the recording under way: dropping it ends the recording.
+/// Guard of the recording under way. Dropping the guard ends the recording.
 struct Running(Trace);
 
 impl Drop for Running {
@@ -146,7 +147,8 @@ impl Drop for Running {
     }
 }
 
-/// Answers a request. `Err` holds the reason for a refusal. `None` if the runtime has ended.
+/// Returns the answer to a request, or `Err` with the reason for a refusal, or `None` if the
+/// runtime has ended.
 fn answer(
     request: &[u8],
     recording: &mut Option<Running>,
@@ -289,7 +291,7 @@ fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Returns whether the peer belongs to the user of this process, or to root.
+/// Returns whether the client at the other end runs as the user of this process, or as root.
 fn is_ours(stream: &UnixStream) -> bool {
     let mut peer = libc::ucred {
         pid: 0,
@@ -297,7 +299,8 @@ fn is_ours(stream: &UnixStream) -> bool {
         gid: u32::MAX,
     };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `peer` and `length` are locals, and `length` is the size of `peer`.
+    // SAFETY: `peer` and `length` are locals, and `length` is the size of `peer`, so the call
+    // writes within `peer`.
     let answer = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
@@ -337,7 +340,8 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
             let left = until.saturating_duration_since(now).as_millis();
             i32::try_from(left).unwrap_or(i32::MAX).saturating_add(1)
         });
-        // SAFETY: `fds` is a vector of the length given. After an error the loop tries again.
+        // SAFETY: `fds` is a vector of the length given. An error is ignored, because the loop then
+        // tries again.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
         if fds[0].revents != 0 {
             return;
@@ -355,7 +359,8 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
                 // There are too many clients already.
                 Ok(_) => {}
                 Err(error) if is_temporary(&error) => {}
-                // A lasting error, such as a lack of descriptors.
+                // A lasting error, such as a lack of descriptors, so the loop waits before it tries
+                // again.
                 Err(_) => thread::sleep(ANSWER_INTERVAL),
             }
         }

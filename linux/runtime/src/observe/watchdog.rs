@@ -1,15 +1,15 @@
-//! The watchdog: a thread that looks at the polls of all vCPUs from time to time.
+//! The watchdog is a thread that looks at the polls of all vCPUs from time to time.
 //!
-//! It looks twice in each stall limit, at intervals of 0.5 to 5 ms (50 ms if there are only the
-//! default reports). It marks the poll that is under way, so that its end is timed
-//! (`upshift_core::Poll`), and reports a poll that is older than the limit and has not ended. So
-//! every poll beyond the limit is found. Shorter polls are sampled, each with a probability in
-//! proportion to its length.
+//! The watchdog finds every poll that exceeds the stall limit. It looks twice in each limit, at
+//! intervals of 0.5 to 5 ms (50 ms if there are only the default reports). At each look it marks
+//! the poll that is under way, so that the poll is timed when it ends (`upshift_core::Poll`), and
+//! reports a poll that is older than the limit and has not ended. Shorter polls are sampled, each
+//! with a probability in proportion to its length.
 //!
-//! When nothing has been polled for [`IDLE_LOOKS`] looks it sleeps until a vCPU that wakes up
-//! notifies it (one load per wake of a vCPU): an idle process is not woken for nothing. The
-//! watchdog and the vCPU each have a full barrier between their write and their read, as in
-//! parking.
+//! So that an idle process is not woken for nothing, the watchdog sleeps when nothing has been
+//! polled for [`IDLE_LOOKS`] looks. A vCPU that wakes up notifies the watchdog, at the cost of one
+//! load. No notification is lost, because the watchdog and the vCPU each have a full barrier
+//! between their write and their read, as in parking.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
@@ -44,8 +44,8 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread on the CPUs of `mask`. With `reports` it reports starved levels, and also
-    /// stalls, unless `on_stall` takes them.
+    /// Starts the thread on the CPUs of `mask`. With `reports`, the thread reports starved levels
+    /// on standard error, and also stalls, unless `on_stall` receives them.
     pub(crate) fn start(
         shared: &Arc<Shared>,
         monitor: &Arc<Monitor>,
@@ -58,7 +58,8 @@ impl Watchdog {
         let thread = thread::Builder::new()
             .name(format!("{}-watchdog", shared.settings.name))
             .spawn(move || {
-                // If the CPUs have been taken away meanwhile, the thread stays where it is.
+                // If the process may not use these CPUs any more, the thread keeps its present
+                // CPUs.
                 let _ = affinity::restore(&mask);
                 let _hooks = hooks.begin();
                 run(&weak, &state, on_stall.as_ref(), reports);
@@ -86,10 +87,11 @@ impl Drop for Watchdog {
 #[derive(Clone, Copy, Default, PartialEq)]
 struct Seen {
     clock: u64,
-    /// Beginning of the poll at the last look, and the number of looks in a row that saw it.
+    /// Tick at which the poll that was under way at the last look began. `looks` is the number of
+    /// looks in a row that saw this poll.
     began: u64,
     looks: u32,
-    /// Beginning of the poll that was reported.
+    /// Tick at which the poll that was reported last began.
     reported: u64,
 }
 
@@ -206,9 +208,9 @@ fn sleep(shared: &Weak<Shared>, monitor: &Monitor) {
 struct RecentReports(Vec<(String, Instant)>);
 
 impl RecentReports {
-    /// Reports pending stalls while their polls are under way, and each name or spawn location once
-    /// in [`REPORT_INTERVAL`]. Polls that preemption can suspend delay no others and are not
-    /// reported.
+    /// Reports pending stalls whose polls are still under way, at most once per [`REPORT_INTERVAL`]
+    /// for each name or spawn location. Polls that preemption can suspend are not reported, because
+    /// they do not delay other polls.
     fn report(&mut self, shared: &Weak<Shared>, monitor: &Monitor) {
         while let Some(stall) = monitor.longest.next_report() {
             let now = Instant::now();
@@ -263,7 +265,7 @@ fn report(monitor: &Monitor, on_stall: Option<&OnStall>, rate: &mut RateLimit) {
             monitor.longest.suppress(stall.suppressed + 1);
             continue;
         }
-        // The panic has been printed; later stalls are still reported.
+        // If `tell` panics, the panic has been printed, and later stalls are still reported.
         let _ = catch_panic(|| tell(&stall));
     }
 }

@@ -1,12 +1,13 @@
-//! Age of a poll, by the CPU time of its thread: CPU time that other programs take meanwhile does
-//! not count.
+//! Age of a poll, by the CPU time of its thread, so that time in which other programs have the CPU
+//! does not count.
 //!
-//! Reading a thread's CPU time is a system call, made only at looks and when a thread begins to
-//! serve. If a poll has begun since the last reading, all time since then in which its thread did
-//! not have the CPU, except sleeps between polls, counts as lost in this poll. So **no poll is
-//! thought to have run for longer than its thread**, and after the first look at a poll its age is
-//! known. A long poll beside a busy program may therefore be stopped one look later; a short poll
-//! is not stopped for the time that another program took.
+//! **The estimate never exceeds the CPU time that the poll has used.** From the first look at the
+//! poll on, further CPU time is counted exactly. Reading a thread's CPU time takes a system call,
+//! so the clock is read only at looks and when a thread begins to serve. If a poll has begun since
+//! the last reading, its thread may have lost the CPU before the poll or during it. All lost time,
+//! except sleeps between polls, is then attributed to the poll. A short poll is therefore not
+//! stopped for the time that another program took, but a long poll beside a busy program may be
+//! stopped one look later.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,21 +37,23 @@ impl Clocks {
     }
 }
 
-/// The last reading of a thread's clocks, and the age of its poll then. The thread and its vCPU's
-/// watcher write it; if both do at the same time, one look may mix the two readings.
+/// The last reading of a thread's clocks, and the age of the thread's poll at that time. Both the
+/// thread and its vCPU's watcher write it. If both write at the same time, one look may mix the two
+/// readings.
 #[derive(Debug, Default)]
 pub(super) struct Age {
     now: AtomicU64,
     used: AtomicU64,
     parked: AtomicU64,
-    /// The poll that was under way, by the tick at which it began; 0: none.
+    /// The tick at which the poll that was under way began; 0 for no poll.
     began: AtomicU64,
     /// Time that this poll had run, ticks.
     ran: AtomicU64,
 }
 
 impl Age {
-    /// Records that the poll that began at this tick, 0 for none, has run for `ran` ticks by now.
+    /// Records that the poll that began at the tick `began` (0 for no poll) has run for `ran`
+    /// ticks.
     pub(super) fn record(&self, clocks: Clocks, began: u64, ran: u64) {
         self.now.store(clocks.now, Relaxed);
         self.used.store(clocks.used, Relaxed);
@@ -59,10 +62,10 @@ impl Age {
         self.began.store(began, Relaxed);
     }
 
-    /// Returns the time for which the poll that began at the tick `began` has run, and whether its
-    /// thread may sleep: that is so if the poll has lost more than `least` ticks, or more than half
-    /// of the time since the last reading or since `since`, whichever is later. The poll began or
-    /// was resumed at the tick `since`, and had run for `before` ticks by then.
+    /// Returns the ticks for which the poll that began at the tick `began` has run, and whether its
+    /// thread may be asleep. The poll began or was resumed at the tick `since`, and had run for
+    /// `before` ticks by then. The thread may be asleep if it has lost more than `least` ticks, or
+    /// more than half of the time since `since` or the last reading, whichever is later.
     pub(super) fn estimate(
         &self,
         clocks: Clocks,
@@ -97,7 +100,7 @@ mod tests {
     fn a_poll_that_is_not_disturbed_has_run_since_it_began() {
         let age = Age::default();
         age.record(at(1_000, 300, 50), 0, 0);
-        // 200 of sleep, and 800 of polls and of the loop between them.
+        // The thread slept for 200 ticks, and used the CPU for 800 ticks in polls and between them.
         assert_eq!(
             age.estimate(at(2_000, 1_100, 250), (1_900, 0, 1_900), 200)
                 .0,
@@ -113,7 +116,8 @@ mod tests {
             age.estimate(at(9_000, 330, 50), (1_020, 0, 1_020), 200).0,
             10
         );
-        // The time may have been lost before the poll; then the poll has run for longer.
+        // The time may have been lost before the poll, which has then run for longer than
+        // estimated.
         assert_eq!(
             age.estimate(at(9_000, 330, 50), (8_900, 0, 8_900), 200).0,
             0
@@ -132,7 +136,8 @@ mod tests {
         );
     }
 
-    /// This holds for readings that are close to each other, too.
+    /// A thread that has lost more than half of the time may be asleep, even if the readings are
+    /// close to each other.
     #[test]
     fn a_poll_that_loses_half_of_its_time_may_sleep() {
         let age = Age::default();
@@ -151,7 +156,7 @@ mod tests {
             age.estimate(at(5_500, 420, 50), (900, 80, 5_000), 200).0,
             200
         );
-        // Without a reading: at least as long as at the suspension.
+        // Without a reading, the poll has run for at least as long as when it was suspended.
         let none = Age::default();
         assert_eq!(none.estimate(at(5_500, 0, 0), (900, 80, 5_000), 200).0, 80);
     }

@@ -1,5 +1,5 @@
-//! The timer of a vCPU's watcher, for looks without an event, and the watcher's rests, in which it
-//! does not listen.
+//! The timer of a vCPU's watcher, for looks that no event causes, and the watcher's rests, in which
+//! arrivals do not wake the watcher.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -18,7 +18,7 @@ pub(super) struct Alarm {
     timer: OwnedFd,
     /// Time at which the timer goes off in ns, or NEVER.
     armed: AtomicU64,
-    /// The same in ticks, or a time that is past. A hint: `armed` decides.
+    /// The same time in ticks, or a time in the past. This is only a hint; `armed` decides.
     armed_ticks: AtomicU64,
     /// End of the watcher's rest in ticks, or 0.
     rests_until: AtomicU64,
@@ -29,7 +29,7 @@ pub(super) struct Alarm {
 impl Alarm {
     pub(super) fn new() -> io::Result<Alarm> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         if fd < 0 {
             let error = io::Error::last_os_error();
@@ -58,7 +58,7 @@ impl Alarm {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: `event` is a local array of one entry.
+        // SAFETY: `event` is a local entry, and the call is told of one.
         unsafe { libc::poll(&raw mut event, 1, -1) };
     }
 
@@ -80,12 +80,13 @@ impl Alarm {
         }
     }
 
-    /// Sets the timer, and sets it again if another thread wants an earlier time meanwhile.
+    /// Sets the timer, and sets it again if another thread requests an earlier time meanwhile.
     fn set_and_check(&self, mut at: u64) {
         loop {
             let left = Duration::from_nanos(at.saturating_sub(clock::now()));
             let ticks = clock::ticks() + clock::to_ticks(left);
-            // Before the timer is set: when the timer has gone off, `take` resets this word.
+            // Stored before the timer is set, because `take` resets this word when the timer has
+            // gone off.
             self.armed_ticks.store(ticks, SeqCst);
             self.set(at);
             let armed = self.armed.load(SeqCst);
@@ -96,8 +97,8 @@ impl Alarm {
         }
     }
 
-    /// Makes the watcher look at a poll that begins at the tick `begins` before the poll has run
-    /// for `wait` ticks.
+    /// Makes the watcher look at a poll before the poll has run for `wait` ticks. The poll begins
+    /// at the tick `begins`.
     #[inline]
     pub(super) fn look_within(&self, begins: u64, wait: u64) {
         let armed = self.armed_ticks.load(Relaxed);
@@ -113,17 +114,17 @@ impl Alarm {
         time.it_value.tv_sec = (at / 1_000_000_000) as i64;
         time.it_value.tv_nsec = (at % 1_000_000_000) as i64;
         let flags = libc::TFD_TIMER_ABSTIME;
-        // SAFETY: a pointer to a local.
+        // SAFETY: one pointer is to a local, and the other is null, which the call allows.
         unsafe {
             libc::timerfd_settime(self.raw_fd(), flags, &raw const time, std::ptr::null_mut())
         };
     }
 
-    /// Reads the timer, which has gone off. The look that follows sees a poll that began assuming
-    /// that the timer is still to go off.
+    /// Reads the timer, which has gone off. A poll that began before this call may rely on the
+    /// timer; the look that follows sees that poll.
     pub(super) fn take(&self) {
         let mut count = 0u64;
-        // SAFETY: a pointer to a local of the size given; the descriptor does not block.
+        // SAFETY: the pointer is to a local of the size given. The descriptor does not block.
         let read = unsafe { libc::read(self.raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         // A failed read means that the timer has been set anew meanwhile.
         if read > 0 {
@@ -134,7 +135,7 @@ impl Alarm {
     }
 
     /// Sets the end of the watcher's rest, ns. The watcher does not listen during polls that begin
-    /// before it.
+    /// before that time.
     pub(super) fn set_rest(&self, now: u64, until: u64) {
         let ticks = match until.checked_sub(now) {
             Some(left) if left != 0 => clock::ticks() + clock::to_ticks(Duration::from_nanos(left)),
@@ -145,10 +146,11 @@ impl Alarm {
         }
     }
 
-    /// Returns whether the watcher rests at this tick, at which a poll begins.
+    /// Returns whether the watcher rests at the tick `begins`, at which a poll begins.
     ///
-    /// If so, polls postpone the timer as they begin: it goes off only during a poll that has
-    /// lasted for `least` ticks, and before the poll has lasted for twice that time.
+    /// During a rest, each poll that begins postpones the timer. So the timer goes off only during
+    /// a poll that has lasted for at least `least` ticks, and before the poll has lasted for twice
+    /// that time.
     #[inline]
     pub(super) fn is_resting(&self, begins: u64, least: u64) -> bool {
         let rests = self.rests_until.load(Relaxed) > begins;
@@ -163,8 +165,8 @@ impl Alarm {
         rests
     }
 
-    /// Sets the timer to go off in `ticks`, even if that is later than before, unless it was set
-    /// for another reason than a rest.
+    /// Makes the timer go off in `ticks`, even if it was set for an earlier time by a previous
+    /// call. A time that was set for another reason is only ever made earlier.
     #[cold]
     fn postpone(&self, ticks: u64) {
         let at = clock::now() + clock::nanos(clock::from_ticks(ticks));

@@ -1,5 +1,5 @@
-//! The cost of suspending a poll on this machine: measured once, in about two milliseconds, by the
-//! first runtime that asks.
+//! The cost of suspending a poll on this machine. The first runtime that needs the cost measures
+//! it, in about two milliseconds.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -33,10 +33,11 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Derives the costs from those of a switch of threads and of a look that the timer causes. A
-    /// look because of an arrival costs two switches, and work that costs as much as one. A
-    /// suspension costs one look of each kind and six switches: to the stopped thread's handler, to
-    /// the next thread, to and fro for the ring, and to the stopped thread when it resumes.
+    /// Derives the costs from the cost of a switch between threads and that of a look caused by the
+    /// timer. A look caused by an arrival costs two switches, and work that costs as much as one
+    /// more. A suspension costs one look of each kind and six switches: to the stopped thread's
+    /// handler, to the next thread, to and fro for the ring, and to the stopped thread when it
+    /// resumes.
     fn derive(switch: u64, timer: u64) -> Costs {
         let event = 3 * switch;
         let timer = timer.max(event + switch);
@@ -47,14 +48,14 @@ impl Costs {
     }
 }
 
-/// Returns the costs on a CPU, and measures them at the first call.
+/// Returns the costs. The first call measures them on the CPU `cpu`.
 pub(crate) fn costs(cpu: usize) -> Costs {
     static COSTS: OnceLock<Costs> = OnceLock::new();
     *COSTS.get_or_init(|| {
         let measured = thread::Builder::new()
             .name("upshift-calibrate".to_owned())
             .spawn(move || {
-                // On other CPUs a switch costs more, and so does a suspension.
+                // A switch to a thread on another CPU would cost more.
                 let _ = affinity::pin(cpu);
                 Costs::derive(measure_switch(), measure_look())
             })
@@ -63,7 +64,8 @@ pub(crate) fn costs(cpu: usize) -> Costs {
                     .join()
                     .map_err(|_| std::io::Error::other("calibration failed"))
             });
-        // Where no thread can be started nothing will be suspended either.
+        // If no thread can be started, no poll will be suspended either, so the values do not
+        // matter.
         measured.unwrap_or(Costs::derive(2_000, DEFAULT_LOOK_COST))
     })
 }
@@ -90,8 +92,9 @@ fn measure_switch() -> u64 {
     })
 }
 
-/// Measures the time that a poll loses to a look that the timer causes, ns: the poll sets the timer
-/// and is interrupted by it, and the watcher sets the timer anew.
+/// Measures the time (ns) that a poll loses to a look caused by the timer. This thread takes the
+/// part of the poll, that is, it sets the timer and is interrupted by it. The watcher sets the
+/// timer anew.
 fn measure_look() -> u64 {
     let Ok(alarm) = Alarm::new() else {
         return DEFAULT_LOOK_COST;
@@ -104,7 +107,8 @@ fn measure_look() -> u64 {
             while !ended.load(Acquire) {
                 alarm.wait();
                 alarm.take();
-                // So the timer always goes off again.
+                // Set again, so that this loop ends even if the other thread sets the timer no
+                // more.
                 alarm.arm(clock::now() + LONGEST_TIMER);
                 looks.fetch_add(1, Release);
             }
@@ -117,7 +121,8 @@ fn measure_look() -> u64 {
             let began = clock::now();
             alarm.arm(began + SHORT_TIMER);
             while looks.load(Acquire) == before {
-                // The watcher may wait behind this thread until the next tick.
+                // On the same CPU, the kernel may make the watcher wait for this thread until the
+                // next scheduler tick.
                 if clock::now() - began > LONGEST_TIMER {
                     thread::yield_now();
                 }

@@ -1,5 +1,5 @@
-//! The calling thread as a thread of a preemptible vCPU: its number, its wait for its permit, and
-//! its answer to the signal.
+//! The calling thread in its role as a thread of a preemptible vCPU: the thread's number, its wait
+//! for its permit, and its answer to the signal.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -26,7 +26,7 @@ struct Registration {
     number: usize,
 }
 
-/// Guard: while it lives, its thread is a numbered thread of a preemptible vCPU.
+/// Guard. While it lives, its thread is a numbered thread of a preemptible vCPU.
 pub(super) struct Registered<'a> {
     before: (Registration, permit::Saved),
     thread: &'a Thread,
@@ -34,23 +34,24 @@ pub(super) struct Registered<'a> {
 }
 
 impl<'a> Registered<'a> {
-    /// Begins with the permit in use, as everywhere but in polls. The thread has
-    /// [claimed](interrupt::claim) its signal.
+    /// Registers the calling thread, which has [claimed](interrupt::claim) its signal. The thread's
+    /// permit is in use from here on, as it is everywhere except in polls.
     pub(super) fn begin(vcpu: &'a Preemptible, number: usize) -> Registered<'a> {
         let thread = &vcpu.threads[number];
         let stack = OnStack::begin();
-        // SAFETY: cannot fail.
+        // SAFETY: the call takes no pointers and cannot fail.
         let id = unsafe { libc::gettid() } as u32;
         thread.open_status(number, id);
-        // The loop may be within a poll of another runtime, whose permit stays in use.
+        // The loop may run within a poll of another runtime. The permit for that runtime stays in
+        // use.
         permit::enter();
         let registration = THREAD.replace(Registration { vcpu, number });
         // An earlier signal may be unanswered, and a signal sent before the id was known is lost.
-        // So the next request sends the signal.
+        // Marked as answered, so that the next request sends the signal.
         thread.id.store(id, SeqCst);
         thread.sent.mark_answered();
-        // SAFETY: the drop puts the former permit back; the thread is `vcpu`'s, which is borrowed
-        // until then.
+        // SAFETY: the permit is in `vcpu`, which is borrowed until the drop, and the drop restores
+        // the former permit, whose use ends only after that.
         let permit = unsafe {
             permit::hold(
                 &thread.permit,
@@ -73,9 +74,9 @@ impl Drop for Registered<'_> {
     fn drop(&mut self) {
         permit::leave();
         THREAD.set(self.before.0);
-        // A signal for the former registration may have found this registration.
+        // A signal meant for the former registration may have been handled during this one.
         with_current(|vcpu, number| vcpu.threads[number].sent.mark_answered());
-        // SAFETY: the thread held that permit before.
+        // SAFETY: `hold` returned this permit, which the thread held under the contract of `hold`.
         unsafe { permit::restore(self.before.1) };
         permit::leave();
         self.thread.began.store(0, Relaxed);
@@ -85,13 +86,14 @@ impl Drop for Registered<'_> {
 /// Calls `f` with the vCPU that the calling thread belongs to, and its number there.
 pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
     let registration = THREAD.get();
-    // SAFETY: the pointer is null, or set by a `Registered`, which borrows the vCPU.
+    // SAFETY: the pointer is null or valid, because only a `Registered` sets it, which borrows the
+    // vCPU and restores the former pointer when dropped.
     if let Some(vcpu) = unsafe { registration.vcpu.as_ref() } {
         f(vcpu, registration.number);
     }
 }
 
-/// Waits for the permit of the calling thread, which has been revoked.
+/// Waits until the revoked permit of the calling thread is granted again.
 fn wait_here(permit: &Permit) {
     let mut waited = false;
     with_current(|vcpu, number| {
@@ -119,7 +121,7 @@ fn mark_resumed(vcpu: &Preemptible, thread: &Thread) {
     if thread.resume_requested.swap(0, SeqCst) != 0 {
         thread.resumed.store(clock::ticks(), Relaxed);
         if thread.turn.load(Relaxed) == 0 {
-            // The watcher may have looked at the arrivals while this poll had yet to wake up.
+            // The watcher may have looked at the arrivals before this thread had woken up.
             vcpu.watch().unmask();
             if vcpu.watch().has_arrivals() {
                 vcpu.watch().notify();
@@ -139,16 +141,17 @@ pub(crate) fn answer_here() {
                 vcpu.watch().enter();
             }
             if thread.waits_in_ring.load(Relaxed) {
-                // `wait_in_ring` looks again when this handler returns.
+                // `wait_in_ring` checks its conditions again when this handler returns.
                 return;
             }
         }
-        // A thread in the middle of a use is not suspended: the watcher takes back a revocation
-        // that meets a use.
+        // A thread in the middle of a use is not suspended, because the watcher takes back a
+        // revocation that coincides with a use.
         let is_stopped = !thread.permit.in_use() && thread.permit.is_revoked();
         if vcpu.orders.permits_waived.load(Relaxed) && !thread.permit.is_revoked() {
-            // This thread may depend on suspended threads that run without permits. All may have a
-            // real-time policy, in which no thread makes room by itself.
+            // This thread may depend on suspended threads that run without permits. It yields the
+            // CPU to them, because under a real-time policy the kernel does not make threads take
+            // turns.
             std::thread::yield_now();
         }
         if !is_stopped || thread.blocked.load(SeqCst) {
@@ -157,22 +160,24 @@ pub(crate) fn answer_here() {
                 mark_resumed(vcpu, thread);
             }
             if number == FIRST && !thread.permit.in_use() {
-                // Other threads may have served meanwhile, and requested this call in vain.
+                // Other threads may have served meanwhile and requested a call of `hand_over` in
+                // vain.
                 vcpu.watch().hand_over();
             }
             return;
         }
         if number == FIRST {
-            // Fetches the arrivals for the next thread, which then need not ask for them.
+            // Fetches the arrivals, so that the next thread need not request that.
             if vcpu.handover.next_up.load(SeqCst) != NONE {
-                // The watcher need not be notified of them. A next thread that runs already,
-                // because this signal came late, listens for its own poll.
+                // The watcher need not be notified of these arrivals. If this signal came late, the
+                // next thread already runs, and arrivals stay unmasked for the watch over its own
+                // poll.
                 vcpu.watch().mask();
             }
             vcpu.watch().fetch();
         }
         let are_waived = || {
-            // A signal on its way may begin this handler before the next thread is known.
+            // An earlier signal may have started this handler before the next thread was known.
             vcpu.start_next();
             vcpu.orders.permits_waived.load(SeqCst)
         };
@@ -190,28 +195,30 @@ pub(crate) fn answer_here() {
 }
 
 impl Preemptible {
-    /// Waits in the ring, on the ring's thread, so that completions continue, and makes the calls
-    /// that others request, until `over` returns true. The signal is blocked. Async-signal-safe.
+    /// Waits in the ring until `over` returns true. Called on the ring's thread, with the signal
+    /// blocked. During the wait, completions continue, and this thread makes the system calls that
+    /// other threads request. Async-signal-safe.
     pub(super) fn wait_in_ring(&self, over: impl Fn() -> bool) {
         let thread = &self.threads[FIRST];
         let mask = interrupt::mask_without_own();
         thread.waits_in_ring.store(true, SeqCst);
         loop {
             self.service.answer();
-            // Checked after the call, which may fetch the completion that was to end the wait.
+            // Checked after the requested call, which may fetch the completion that was meant to
+            // end the wait.
             if over() {
                 break;
             }
-            // All conditions that end the wait are checked again.
+            // The result is ignored, because the loop checks all conditions that end the wait.
             let _ = self.watch().wait(mask);
-            // If the program has replaced the handler, the other one ends the wait, too, but does
-            // not mark the answer.
+            // If the program has replaced the handler, the program's handler ends the wait, too,
+            // but does not mark the signal as answered.
             thread.sent.mark_answered();
             self.end_idle();
         }
         thread.waits_in_ring.store(false, Release);
-        // Answers requests that came while the thread left the ring, or were withdrawn then: its
-        // poll may be long.
+        // Answers requests that were made, or withdrawn, while the thread left the ring, because
+        // the poll that follows may be long.
         self.service.answer();
         self.watch().hand_over();
     }

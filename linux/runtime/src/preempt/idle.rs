@@ -13,7 +13,7 @@ use super::vcpu::Preemptible;
 use crate::futex::{futex_wait_for, futex_wake};
 use crate::time::clock;
 
-/// A futex: 1 while the current thread waits.
+/// A futex, which is 1 while the current thread waits.
 pub(super) struct Idle(AtomicU32);
 
 impl Idle {
@@ -23,8 +23,8 @@ impl Idle {
 }
 
 impl Preemptible {
-    /// Waits on the current thread, which cannot wait in the ring.
-    /// [`end_idle`](Preemptible::end_idle) ends the wait.
+    /// Makes the current thread, which cannot wait in the ring, wait until
+    /// [`end_idle`](Preemptible::end_idle) or for at most `timeout`.
     fn wait_idle(&self, timeout: Option<Duration>) {
         let Idle(word) = &self.idle;
         word.store(1, SeqCst);
@@ -57,20 +57,22 @@ impl Preemptible {
 /// Makes the ring's system calls on the first thread while another one serves.
 pub(super) struct FirstThreadProxy(pub(super) *const Preemptible);
 
-// SAFETY: the vCPU's ring holds the proxy, and only the current thread calls it.
+// SAFETY: the pointer leads to a vCPU whose shared state is `Sync`. The vCPU's ring holds the
+// proxy, and only the current thread calls it.
 unsafe impl Send for FirstThreadProxy {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for FirstThreadProxy {}
 
 impl Proxy for FirstThreadProxy {
     fn call(&self, job: &mut dyn FnMut()) -> bool {
-        // SAFETY: the ring calls its proxy only on threads that did not make the ring: threads of
-        // the vCPU, which hold it while they run. The drop of the ring calls no proxy, also if
-        // `start` has failed and the vCPU is gone: the thread that made the ring drops it.
+        // SAFETY: the vCPU is alive. The ring calls its proxy only on threads that did not make the
+        // ring, and these are threads of the vCPU, which keep the vCPU alive while they run. The
+        // drop of the ring does not call the proxy, because the thread that made the ring drops it;
+        // so the drop is sound even if `start` has failed and the vCPU is gone.
         let vcpu = unsafe { &*self.0 };
         let owner = &vcpu.threads[FIRST];
-        // The arrivals may have been fetched while the kernel's flag for them stands
-        // (`Ring::submit`): then nothing wakes the owner.
+        // If arrivals have been fetched but the kernel's flag for them is still set
+        // (`Ring::submit`), nothing wakes the owner. So completions are checked as well.
         let is_coming = owner.waits_in_ring.load(Relaxed)
             && vcpu.watch().has_arrivals()
             && !vcpu.watch().has_completions()
@@ -81,7 +83,7 @@ impl Proxy for FirstThreadProxy {
     }
 
     fn wait(&self, timeout: Option<Duration>) {
-        // SAFETY: as above.
+        // SAFETY: the vCPU is alive, as in `call`.
         unsafe { &*self.0 }.wait_idle(timeout);
     }
 }

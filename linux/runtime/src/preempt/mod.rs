@@ -1,5 +1,5 @@
-//! Preemptible vCPUs, on which a poll that overruns or blocks does not hold up other polls. No
-//! rights are needed.
+//! Preemptible vCPUs, on which a poll that overruns or blocks does not hold up other polls. The
+//! process needs no privileges.
 //!
 //! ```text
 //!   watcher    sleeps on an eventfd and a timer; decides and stops polls (watcher.rs, suspend.rs)
@@ -21,14 +21,15 @@
 //! | How is the ring of a stopped thread served? | `service.rs`, `idle.rs` |
 //! | In which order does the kernel run these threads? | `slice.rs` |
 //!
-//! All threads of a vCPU are pinned to one CPU. Workers have ordinary priority: the batch policy
-//! while they wait, the default one while they poll. The first worker thread made the ring. While
-//! polls are short, that thread does the same as an inline vCPU, without any hand-over: enter the
-//! ring, reap, poll. At the beginning of a poll, one store into memory that the kernel reads
-//! unmasks the ring's completion eventfd. So **the arrival is the interrupt**: it wakes the watcher
-//! only while a poll is under way. After a stale look (its timer was set for a poll that has ended
-//! by then) the watcher rests, and polls leave the eventfd masked; they postpone a timer instead,
-//! which goes off only during a long poll.
+//! All threads of a vCPU are pinned to one CPU. Workers have ordinary priority, in the batch policy
+//! while they wait and in the default policy while they poll. The first worker thread made the
+//! ring. While polls are short, that thread does the same as the thread of an inline vCPU, without
+//! any hand-over: enter the ring, reap, poll. At the beginning of a poll, the thread unmasks the
+//! ring's completion eventfd, by one store into memory that the kernel reads. So **the arrival is
+//! the interrupt**, and it wakes the watcher only while a poll is under way. A look is *stale* if
+//! its timer was set for a poll that has ended by then. After a stale look the watcher rests.
+//! During a rest polls leave the eventfd masked, and postpone a timer instead, which goes off only
+//! during a long poll.
 //!
 //! # Stopping a poll
 //!
@@ -37,39 +38,40 @@
 //! in whose handler the thread waits until its permit is granted again. The signal frees the CPU;
 //! the permit keeps the data safe, whether the signal arrives or not.
 //!
-//! A thread that sleeps in the middle of its poll (a lock, a system call) is not sent a signal: its
-//! poll is *blocked*, in no queue, until the thread wakes up. So a system call that blocks does not
-//! stop the vCPU, and the holder of a lock continues.
+//! A thread that sleeps in the middle of its poll (in a lock or a system call) is not sent a
+//! signal. Its poll is *blocked*, and in no queue, until the thread wakes up. So a system call that
+//! blocks does not stop the vCPU, and the holder of a lock can continue.
 //!
 //! # No state waits for the signal
 //!
-//! The handler may begin late, twice, or never: polls block the signal, and programs replace the
-//! handler. Each state that the handler ends therefore ends without it as well.
+//! The handler may begin late, twice, or never, because polls may block the signal, and programs
+//! may replace the handler. Each state that the handler ends therefore ends without it as well.
 //!
 //! | state | ends without the handler |
 //! |---|---|
 //! | the next thread is to be woken (`next_up`) | the next look wakes it |
 //! | a poll has yet to resume (`resume_requested`) | a turn later, unless it waits for the permit |
 //! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
-//! | the ring is to be entered (`enter_requested`) | each look that finds arrivals asks again |
-//! | a call on the ring is asked for (`service.rs`) | the requester wakes the thread or withdraws |
+//! | the ring is to be entered (`enter_requested`) | each look that sees arrivals repeats this |
+//! | a call on the ring is requested (`service.rs`) | the requester wakes the thread or withdraws |
 //! | the ring's thread is to serve (`command`) | the ring, in which it waits, polls an eventfd |
 //!
 //! # The ring of a stopped thread
 //!
-//! Only the thread that made a ring may enter it. While others serve, it waits in the ring from its
-//! handler, so completions continue without a signal for each, and makes the calls that the current
-//! thread asks for (`service.rs`).
+//! Only the thread that made a ring may enter it. While other threads serve, that thread waits in
+//! the ring, inside its signal handler. So completions continue without a signal for each. It also
+//! makes the system calls that the current thread requests (`service.rs`).
 //!
 //! # Pinned futures
 //!
-//! The future of `block_on` and those of `spawn_local` are not `Send`: they are polled on the
-//! thread of `block_on` only, and suspended like others. While a poll is stopped on that thread,
-//! the other pinned futures wait, and that poll is resumed as soon as one of them is ready.
+//! The future of `block_on` and those of `spawn_local` need not be `Send`, so they are polled only
+//! on the thread of `block_on`. Their polls are suspended like others. While a poll is stopped on
+//! that thread, the other pinned futures wait; as soon as one of them is ready, the stopped poll is
+//! resumed.
 //!
 //! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki,
-//! Taura, Balaji, PPoPP 2021); the rule is ski rental. `docs/preemption.md` states the rule for
-//! users, `docs/preemption-proofs.md` its bounds.
+//! Taura, Balaji, PPoPP 2021); the rule for suspension is that of the ski-rental problem.
+//! `docs/preemption.md` states the rule for users, `docs/preemption-proofs.md` its bounds.
 
 mod age;
 mod alarm;
@@ -144,15 +146,15 @@ pub struct PreemptionStats {
     pub wakeups: u64,
     /// Wake-ups of watchers that stopped nothing.
     pub spurious_wakeups: u64,
-    /// System calls on a ring that its thread made for another thread.
+    /// System calls on rings that the ring's thread made on behalf of another thread.
     pub services: u64,
 }
 
-/// Calls `f` without suspending the current poll meanwhile. Use it for a few microseconds in which
-/// other threads would wait for the poll, because it holds a spin lock, say. Costs two stores and
-/// two loads; without preemption only the call.
+/// Calls `f`, and does not suspend the current poll meanwhile. Use it for a few microseconds in
+/// which other threads would have to wait for the poll, for example because the poll holds a spin
+/// lock. Costs two stores and two loads; without preemption, only the call.
 ///
-/// Nothing else of the vCPU runs meanwhile, even if `f` blocks: keep `f` short, and do not wait in
+/// The vCPU runs nothing else meanwhile, even if `f` blocks. So keep `f` short, and do not wait in
 /// it for another coroutine.
 ///
 /// ```
@@ -162,8 +164,8 @@ pub struct PreemptionStats {
 /// # });
 /// ```
 pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
-    /// Ends the critical section, which does not count as a use (`permit::begin_use`): `f` is user
-    /// code.
+    /// Ends the critical section, which does not count as a use (`permit::begin_use`), because `f`
+    /// is user code.
     struct Entered;
     impl Drop for Entered {
         fn drop(&mut self) {

@@ -1,11 +1,11 @@
 //! The permit of the calling thread for the state that its vCPU shares with other threads.
 //!
-//! Everything in this crate, in the ring and in the core that touches a vCPU is bracketed by
-//! [`enter`] and [`leave`]: such a section is a *use* of the permit. A thread whose permit has been
-//! revoked in the middle of a poll waits in `enter` until the permit is granted again: its poll was
-//! suspended (`preempt`), or another thread takes care of the ring of its vCPU (`stand_in`).
+//! All code in this crate, in the ring and in the core that touches a vCPU runs between [`enter`]
+//! and [`leave`]. Such a section is a *use* of the permit. Another thread revokes the permit in the
+//! middle of a poll to suspend that poll (`preempt`), or to take care of the vCPU's ring
+//! (`stand_in`). The polling thread then waits in `enter` until its permit is granted again.
 //!
-//! Cost: a nanosecond; on threads without a permit one load of a thread-local.
+//! A use costs about a nanosecond, and on threads without a permit one load of a thread-local.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -20,7 +20,7 @@ thread_local! {
 /// Hooks of the holder of a permit, called on its thread when another thread revokes the permit.
 #[derive(Clone, Copy)]
 pub(crate) struct Hooks {
-    /// Called at the end of a use of the permit if another thread waits for that end.
+    /// Called at the end of a use of the permit if another thread waits for that.
     pub(crate) notify: fn(),
     /// Called when a use would begin while the permit is revoked. Returns once it is granted again.
     pub(crate) wait: fn(&Permit),
@@ -38,8 +38,8 @@ pub(crate) struct Saved(*const Permit, Hooks);
 /// Gives the calling thread this permit. Returns its former one.
 ///
 /// # Safety
-/// The permit lives until the thread ends or calls [`restore`]. A use of the former permit that is
-/// under way ends only after [`restore`].
+/// The permit lives until the thread ends or calls [`restore`]. If a use of the former permit is
+/// under way, it ends only after [`restore`].
 pub(crate) unsafe fn hold(permit: &Permit, hooks: Hooks) -> Saved {
     Saved(PERMIT.replace(permit), HOOKS.replace(hooks))
 }
@@ -47,7 +47,7 @@ pub(crate) unsafe fn hold(permit: &Permit, hooks: Hooks) -> Saved {
 /// Restores the permit that [`hold`] has returned.
 ///
 /// # Safety
-/// That permit meets the contract of [`hold`].
+/// The former permit still meets the contract of [`hold`].
 pub(crate) unsafe fn restore(saved: Saved) {
     PERMIT.set(saved.0);
     HOOKS.set(saved.1);
@@ -89,7 +89,7 @@ fn notify() {
 #[cfg(debug_assertions)]
 thread_local! {
     /// Number of uses under way on the calling thread, whether it has a permit or not. A use by the
-    /// loop of a vCPU is not counted: the loop may run within a poll.
+    /// loop of a vCPU is not counted, because the loop may run within a poll.
     static USES: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -115,7 +115,8 @@ pub(crate) fn is_used() -> bool {
     USES.get() != 0
 }
 
-/// Checks that user code may run now. It may take long, and use the same lock again.
+/// Checks that user code may run now. User code must not run within a use, because it may take
+/// long, and may take the same lock again.
 ///
 /// # Panics
 /// In debug builds, if a use is under way or the calling thread holds a lock of the runtime.

@@ -1,9 +1,9 @@
-//! The role of each worker thread of a preemptible vCPU. Exactly one serves the vCPU: it is
-//! *current*.
+//! The role of each worker thread of a preemptible vCPU. Exactly one of these threads, the
+//! *current* thread, serves the vCPU.
 
 /// The thread that made the ring.
 pub(super) const FIRST: usize = 0;
-/// The thread of `block_on`, on vCPU 0: it polls pinned coroutines, and nothing else.
+/// The thread of `block_on`, on vCPU 0. It polls pinned coroutines, and nothing else.
 pub(super) const MAIN: usize = 1;
 /// Stands for no thread.
 pub(super) const NONE: usize = usize::MAX;
@@ -25,9 +25,9 @@ pub(super) enum Role {
     Blocked,
 }
 
-/// Roles of the threads that have been started. Thread 0 made the ring: it is preferred whenever it
-/// is free. The thread for pinned coroutines, if there is one, comes and goes, and is given nothing
-/// else.
+/// Roles of the threads that have been started. Thread 0, which made the ring, is preferred
+/// whenever it is free. The thread for pinned coroutines, if there is one, takes part only during
+/// `block_on`, and polls nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Roles {
     roles: Vec<Role>,
@@ -47,7 +47,8 @@ impl Roles {
         }
     }
 
-    /// Adds a free thread. Allocates nothing up to the size that was given to [`new`](Roles::new).
+    /// Adds a free thread. Does not allocate while there are at most as many threads as were given
+    /// to [`new`](Roles::new).
     pub(super) fn add(&mut self) {
         self.roles.push(Role::Free);
     }
@@ -105,8 +106,8 @@ impl Roles {
         self.with_role(Role::Free).next()
     }
 
-    /// Stops the current thread, which takes `role`, and returns the thread that is current now.
-    /// `None`, and nothing changes, if no thread is free.
+    /// Stops the current thread, which takes `role`, makes a free thread current, and returns that
+    /// thread. If no thread is free, changes nothing and returns `None`.
     #[must_use]
     pub(super) fn stop(&mut self, role: Role) -> Option<usize> {
         let next = self.free()?;
@@ -123,14 +124,14 @@ impl Roles {
         self.become_current(suspended);
     }
 
-    /// Makes a blocked thread a suspended one: its poll is queued.
+    /// Makes a blocked thread a suspended one, because its poll has been queued.
     pub(super) fn unblock(&mut self, thread: usize) {
         debug_assert_eq!(self.roles[thread], Role::Blocked);
         self.roles[thread] = Role::Suspended;
     }
 
-    /// Gives the vCPU from the current thread, which becomes free, to a free thread or to a thread
-    /// whose poll resumes.
+    /// Makes `thread`, which is free or holds a suspended poll, current. The former current thread
+    /// becomes free.
     pub(super) fn give_to(&mut self, thread: usize) {
         debug_assert!(matches!(
             self.roles[thread],

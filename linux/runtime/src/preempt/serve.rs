@@ -1,5 +1,5 @@
-//! Steps that the current thread of a preemptible vCPU adds to the loop of `worker`: the watch over
-//! polls, and the hand-over to other threads.
+//! Steps that the current thread of a preemptible vCPU adds to the loop of `worker`. In these steps
+//! the thread arranges the watcher's looks at polls, and hands the vCPU over to other threads.
 //!
 //! The permit of the thread is in use except during polls.
 
@@ -27,7 +27,7 @@ struct Shared<'a> {
     thread: &'a Thread,
     me: usize,
     done: &'a dyn Fn() -> bool,
-    /// Ticks at the end of the last wait.
+    /// Tick at the end of the last wait.
     idle_at: u64,
 }
 
@@ -53,9 +53,10 @@ impl<'a> VcpuKind<'a> for Shared<'a> {
         vcpu.hand_over(self.worker, to).then_some(false)
     }
 
-    /// Returns true if the ring is due in one of two cases: while a poll is suspended, because an
-    /// arrival of the same level goes before that poll; or shortly after a wait, when there is time
-    /// to spare, because the arrival then does not wait behind a poll that may turn out to be long.
+    /// Returns true if the ring is due in one of two cases. While a poll is suspended, arrivals are
+    /// reaped first, because an arrival of the same level goes before that poll. Shortly after a
+    /// wait there is time to spare, and an arrival that is reaped now does not have to wait for a
+    /// poll that may turn out to be long.
     fn reaps_before_poll(&self) -> bool {
         let vcpu = self.vcpu;
         let idle = self.worker.executor().clock().wrapping_sub(self.idle_at);
@@ -132,7 +133,7 @@ impl Preemptible {
     }
 
     /// Provides a thread that can continue the vCPU when the next poll is stopped. If the system
-    /// refuses a thread, polls are not stopped.
+    /// refuses to start one, polls are not stopped.
     fn ensure_spare(&self) {
         let lacks = {
             let roles = self.roles();
@@ -143,7 +144,7 @@ impl Preemptible {
         }
     }
 
-    /// Begins a poll on this thread: from here on it may be stopped.
+    /// Begins a poll on this thread. The poll may be stopped from here on.
     #[inline]
     fn poll_begins(&self, worker: &Worker, thread: &Thread) {
         thread
@@ -156,7 +157,8 @@ impl Preemptible {
         }
     }
 
-    /// Ends the poll of this thread. A poll that was stopped has been resumed before.
+    /// Ends the poll of this thread. If the poll was stopped, this returns only after it has been
+    /// resumed.
     #[inline]
     fn poll_ends(&self, thread: &Thread) {
         crate::preempt::permit::enter();
@@ -169,8 +171,8 @@ impl Preemptible {
     }
 
     /// Arranges the watcher's next look at the poll: when something arrives or becomes ready, when
-    /// a timer is due, and soon if something waits already; or, if the watcher rests, at the end of
-    /// the rest. A few loads, and one atomic read-modify-write.
+    /// a timer is due, and soon if something waits already. If the watcher rests, it looks only
+    /// once the poll is long. Costs a few loads, and one atomic read-modify-write.
     #[inline]
     fn watch_over(&self, worker: &Worker) {
         let begins = worker.executor().clock();
@@ -195,8 +197,8 @@ impl Preemptible {
         }
     }
 
-    /// Returns the ticks after which the watcher looks at a poll, given the work that waits behind
-    /// the poll. Less urgent work waits until the poll ends or sleeps.
+    /// Returns the ticks after which the watcher looks at a poll, given the work that waits for the
+    /// end of the poll. Less urgent work waits until the poll ends or sleeps.
     fn look_delay(&self, waits: WaitingWork) -> u64 {
         match waits {
             WaitingWork::Nothing => self.settings.max_suspension_ticks,
@@ -210,8 +212,8 @@ impl Preemptible {
         if !worker.executor().has_arrival_notice() {
             worker.executor().set_arrival_notice(true);
         }
-        // A full barrier: earlier arrivals are seen here, and the watcher, when its timer has gone
-        // off, sees the poll.
+        // A full barrier. The checks that follow see earlier arrivals, and a watcher whose timer
+        // has gone off sees the poll.
         self.watch().unmask();
         self.alarm
             .arm(worker.timers().next_deadline().unwrap_or(NEVER));
@@ -234,10 +236,11 @@ impl Preemptible {
     /// that thread is not available, keeps the coroutine, makes the thread available as soon as
     /// possible, and returns false.
     fn hand_to_main(&self, running: Running<'_, Linux>) -> bool {
-        // Before the role is read: a thread that comes back notifies the watcher, which then sees
-        // the levels.
+        // Stored before the role is read. If the thread comes back after that, it notifies the
+        // watcher, which then sees the levels.
         self.pinned.levels.fetch_or(running.level().bit(), Release);
-        // SAFETY: the vCPU outlives the list, which this thread alone uses, because it is current.
+        // SAFETY: only the lifetime is extended, and the vCPU outlives the list. This thread alone
+        // uses the list, because it is current.
         unsafe {
             let running =
                 std::mem::transmute::<Running<'_, Linux>, Running<'static, Linux>>(running);
@@ -246,7 +249,7 @@ impl Preemptible {
         let role = self.roles().role(MAIN);
         match role {
             Role::Main => return self.give_to(MAIN),
-            // The poll that is suspended on that thread is resumed first.
+            // The poll that is suspended on the thread for pinned coroutines is resumed first.
             Role::Suspended => self.handover.turn.store(MAIN, Relaxed),
             _ => {}
         }
@@ -273,8 +276,9 @@ impl Preemptible {
             let levels = left.fold(0, |levels, running| levels | running.level().bit());
             self.pinned.levels.store(levels, Release);
             budget::refill();
-            // Before the poll can be stopped: other coroutines have been picked since, and the
-            // watcher stops the poll of the current coroutine.
+            // Done before the poll can be stopped, because the watcher stops the poll of the
+            // executor's current coroutine, and other coroutines have been picked since this one
+            // was.
             running.make_current();
             worker.publish(running.level().get());
             self.poll_begins(worker, thread);
@@ -283,8 +287,8 @@ impl Preemptible {
             // A coroutine that yields goes to the tail of its level.
             drop(polled);
         }
-        // Mostly a thread is free: the thread that gave the vCPU away, or one that was current
-        // since.
+        // Usually a thread is free: the thread that gave the vCPU away, or one that has been
+        // current since.
         loop {
             let free = self.roles().free();
             if self.hand_over(worker, free.unwrap_or(FIRST)) {
@@ -322,7 +326,8 @@ impl Preemptible {
 
     /// Returns another counted reference to the vCPU. Only for threads of the vCPU.
     pub(super) fn to_arc(&self) -> Arc<Preemptible> {
-        // SAFETY: `self` is in an `Arc`, of which the runtime's worker holds a reference.
+        // SAFETY: `self` is in an `Arc` that came from `Arc::new`, and the runtime's worker holds a
+        // reference, so the count is at least 1.
         unsafe {
             Arc::increment_strong_count(self);
             Arc::from_raw(self)
@@ -342,9 +347,10 @@ pub(crate) fn notify_local_arrival(waits: WaitingWork) {
 }
 
 /// Makes a system call of this runtime that does not wait, in the middle of a poll. Arrivals do not
-/// notify the watcher meanwhile, and are looked for afterwards.
+/// notify the watcher during the call. They are checked for after the call.
 ///
-/// A send, for example, takes longer than everything else in most polls, and ends by itself.
+/// It would not pay to interrupt such a call, which ends by itself, although a send, for example,
+/// takes longer than everything else in most polls.
 #[inline]
 pub(crate) fn without_suspension<R>(call: impl FnOnce() -> R) -> R {
     let mut call = Some(call);

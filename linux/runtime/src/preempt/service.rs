@@ -1,4 +1,5 @@
-//! System calls on a ring, made by the thread that created it while another thread serves the vCPU.
+//! System calls on a ring while a thread other than the ring's *owner* serves the vCPU. The owner
+//! is the thread that created the ring; it makes the calls. The serving thread is the *requester*.
 //!
 //! ```text
 //!   Idle ──1 request──► Requested ──2 taken──► Taken ──3 done──► Done ──4──► Idle
@@ -6,11 +7,11 @@
 //! ```
 //!
 //! The requester fills in the call (1) and sends the owner a signal: at once, or a little later if
-//! the owner seems about to come by itself. Without an answer the requester wakes the owner through
-//! the ring. The owner waits in its ring, or in the handler of the signal, or sleeps in a poll; it
-//! makes the call (2, 3) and continues to wait. The requester takes the result (4). An owner that
-//! blocks the signal, or is in an uninterruptible sleep, does not answer: the requester withdraws
-//! the request (5) and tries again later.
+//! the owner seems about to answer by itself. Without an answer the requester wakes the owner
+//! through the ring. The owner, which waits in its ring or in the handler of the signal, or sleeps
+//! in a poll, makes the call (2, 3) and continues to wait. The requester takes the result (4). If
+//! the owner blocks the signal, or is in an uninterruptible sleep, it does not answer, and the
+//! requester withdraws the request (5) and tries again later.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -35,10 +36,11 @@ pub(super) struct Service {
     pub(super) served: AtomicU64,
 }
 
-// SAFETY: `job` belongs to the requester in IDLE, and to the owner in TAKEN, while the requester
-// waits; the changes of `state` order them. There is one requester at a time: the current thread.
+// SAFETY: no two threads access `job` at the same time. It belongs to the requester in IDLE, and to
+// the owner in TAKEN, while the requester waits; the changes of `state` order these accesses. Only
+// the current thread is a requester.
 unsafe impl Sync for Service {}
-// SAFETY: as above.
+// SAFETY: the job is not bound to a thread, and its accesses are ordered as above.
 unsafe impl Send for Service {}
 
 impl Service {
@@ -50,10 +52,11 @@ impl Service {
         }
     }
 
-    /// Makes the owner run `job`. Returns false if the owner does not answer, and will not run it.
-    /// An owner that seems about to come, because the kernel has woken it for an arrival, is sent
-    /// no signal for the first `grace` ns; it is sent one then, because it may sleep after all.
-    /// `wake` ends the owner's wait in the ring without a signal.
+    /// Makes the owner run `job`. Returns false if the owner does not answer; it will then not run
+    /// `job`. For the first `grace` ns the owner is sent no signal, because it seems about to
+    /// answer by itself, since the kernel has woken it for an arrival. After that it is sent the
+    /// signal, because it may sleep after all. `wake` ends the owner's wait in the ring without a
+    /// signal.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
@@ -61,7 +64,8 @@ impl Service {
         grace: u64,
         wake: impl Fn(),
     ) -> bool {
-        // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
+        // SAFETY: only the lifetime changes, and no use outlives it, because the job is done or
+        // withdrawn when this function returns.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
         // SAFETY: in IDLE the job belongs to the requester, and there is only one.
         unsafe { *self.job.get() = Some(job) };
@@ -71,7 +75,7 @@ impl Service {
         }
         if self.state.load(Acquire) == REQUESTED && !interrupt::is_lost() {
             owner.interrupt();
-            // Other threads may keep a suspended thread from its CPU for this time.
+            // Other threads may keep the owner off its CPU for this time.
             futex_wait_for(&self.state, REQUESTED, MAX_SUSPENSION);
         }
         if self.state.load(Acquire) == REQUESTED {
@@ -89,7 +93,7 @@ impl Service {
         {
             return false;
         }
-        // Taken: the call is under way and does not block.
+        // The owner has taken the request, so the call is under way, and it does not block.
         while self.state.load(Acquire) == TAKEN {
             futex_wait_for(&self.state, TAKEN, MAX_SUSPENSION);
         }
@@ -98,8 +102,8 @@ impl Service {
         true
     }
 
-    /// Makes the call that is requested, on the owner's thread, and further calls that are
-    /// requested meanwhile. Async-signal-safe.
+    /// Makes the requested call, and further calls that are requested meanwhile. Called on the
+    /// owner's thread. Async-signal-safe.
     pub(super) fn answer(&self) {
         while self.state.load(Relaxed) == REQUESTED
             && self
@@ -126,7 +130,9 @@ mod tests {
 
     use super::*;
 
-    /// The owner seems about to come, but goes to sleep, where only a signal reaches it.
+    /// The owner seems about to answer by itself, but sleeps, where only a signal reaches it. It
+    /// must be sent the signal after the grace, so that the quickest call takes less than
+    /// [`MAX_SUSPENSION`].
     #[test]
     fn an_owner_that_sleeps_after_all_is_sent_the_signal() {
         let (service, owner) = (Service::new(), Thread::new());
@@ -136,12 +142,13 @@ mod tests {
                 interrupt::claim().unwrap();
                 interrupt::block_own().unwrap();
                 let mask = interrupt::mask_without_own();
-                // SAFETY: no pointers; cannot fail.
+                // SAFETY: the call takes no pointers and cannot fail.
                 owner.id.store(unsafe { libc::gettid() } as u32, SeqCst);
                 while !end.load(SeqCst) {
                     let (none, forever) = (std::ptr::null::<u8>(), std::ptr::null::<u8>());
                     let size = size_of::<u64>();
-                    // SAFETY: no descriptors, and the set is a local.
+                    // SAFETY: the call reads no descriptors, and the pointer to the set is to a
+                    // local of the size given.
                     unsafe {
                         libc::syscall(libc::SYS_ppoll, none, 0, forever, &raw const mask, size)
                     };

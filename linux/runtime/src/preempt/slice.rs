@@ -1,18 +1,19 @@
-//! Time slices and policies of threads: the order in which the kernel runs the threads of a vCPU.
-//! No rights are needed.
+//! Time slices and scheduling policies of threads, which decide the order in which the kernel runs
+//! the threads of a vCPU. The process needs no privileges.
 //!
 //! A thread that wakes up goes before a running thread of the same priority if its slice is
 //! shorter; otherwise the running thread is left alone until the next tick. So the watcher has the
-//! shortest slice that the kernel takes, or with rights the lowest real-time priority, and the
-//! workers keep the slices that the kernel gives to all.
+//! shortest slice that the kernel accepts, or, if the process has the privilege, the lowest
+//! real-time priority. The workers keep the default slice.
 //!
-//! Workers that wait, spare or with a suspended poll, are in the batch policy: a thread of that
-//! policy does not go before the thread that wakes it ([`BatchPolicy`]). Workers that poll are in
-//! the default policy.
+//! Workers that wait, as spare threads or with a suspended poll, are in the batch policy, because a
+//! thread of that policy does not go before the thread that wakes it ([`BatchPolicy`]). Workers
+//! that poll are in the default policy.
 
-/// The watcher's slice: the shortest that the kernel takes, ns.
+/// The watcher's slice, ns. It is the shortest that the kernel accepts.
 const SLICE: u64 = 100_000;
-/// Flag: threads and processes that the thread starts inherit neither slice nor priority.
+/// Flag with which threads and processes that the thread starts inherit neither its slice nor its
+/// priority.
 const RESET_ON_FORK: u64 = 1;
 
 /// The kernel's `sched_attr`.
@@ -32,14 +33,15 @@ struct Attributes {
 fn get() -> Option<Attributes> {
     let mut attributes = Attributes::default();
     let size = size_of::<Attributes>();
-    // SAFETY: a pointer to a local of the size given.
+    // SAFETY: the pointer is to a local of the size given.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     (result == 0).then_some(attributes)
 }
 
 fn set(attributes: &mut Attributes) -> bool {
     attributes.size = size_of::<Attributes>() as u32;
-    // SAFETY: `attributes` is a valid struct, of the size in its first field.
+    // SAFETY: the pointer is to a valid struct, whose first field holds its size, as the call
+    // requires.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) == 0 }
 }
 
@@ -47,11 +49,13 @@ fn is_ordinary(attributes: &Attributes) -> bool {
     attributes.policy == libc::SCHED_OTHER as u32
 }
 
-/// Prepares the calling thread to be a watcher. With rights it gets the lowest real-time priority:
-/// it runs when it wakes up, however much CPU time it has used. It polls nothing, and its work is
-/// bounded. Without rights it gets a short slice, if the kernel supports slices. With a `daemon` it
-/// gets a short slice, too: the daemon elevates the watcher above all threads that compute while
-/// processes compete, and leaves alone threads that have a real-time priority of their own.
+/// Prepares the calling thread to be a watcher. If the process has the privilege, the thread gets
+/// the lowest real-time priority, so that it runs when it wakes up, however much CPU time it has
+/// used. This starves nobody, because a watcher polls nothing, and its work is bounded. Without the
+/// privilege the thread gets a short slice, if the kernel supports slices. With a `daemon` it gets
+/// a short slice, too, because the daemon leaves threads alone that have a real-time priority of
+/// their own. Such a daemon elevates the watcher above all threads that compute while processes
+/// compete.
 pub(super) fn schedule_as_watcher(daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
@@ -73,10 +77,11 @@ pub(crate) fn schedule_as_waiter() {
     shorten();
 }
 
-/// Guard of a wait: while it lives, the calling thread, if it has ordinary priority, does not go
-/// before the thread that wakes it, which is about to sleep. If it did, that thread would stay in
-/// the kernel's queue, and the watcher, when it wakes up, would be compared with that thread
-/// instead of with the poll, and be left to wait for the tick. Async-signal-safe.
+/// Guard of a wait. While the guard lives, the calling thread (the waiter), if it has ordinary
+/// priority, does not go before the thread that wakes it (the waker), which is about to sleep. If
+/// the waiter did go first, the waker would stay in the kernel's queue. When the watcher then wakes
+/// up, the kernel would compare it with the waker instead of with the waiter's poll, and could make
+/// the watcher wait for the next tick. Async-signal-safe.
 pub(super) struct BatchPolicy {
     /// Set if this guard has changed the policy, which its drop restores.
     is_ours: bool,
@@ -98,11 +103,11 @@ impl Drop for BatchPolicy {
     }
 }
 
-/// Changes the policy of the calling thread if it is `from`: another program, or the user, may have
-/// set another policy. Returns whether it has changed.
+/// Changes the policy of the calling thread to `to` if it is `from`. Any other policy is kept,
+/// because the program or the user may have set it. Returns whether the policy was changed.
 fn exchange(from: libc::c_int, to: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: a pointer to a local. A refusal leaves the thread as it is.
+    // SAFETY: the pointer is to a local. If the kernel refuses, the thread is unchanged.
     unsafe {
         libc::sched_getscheduler(0) == from
             && libc::sched_setscheduler(0, to, &raw const priority) == 0
@@ -125,10 +130,10 @@ fn shorten() {
 mod tests {
     use super::*;
 
-    /// A program that runs in the batch policy stays there.
+    /// A thread that runs in the batch policy stays there after a wait.
     #[test]
     fn a_wait_leaves_the_policy_of_the_thread_as_it_was() {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         std::thread::spawn(move || {
             let before = policy();

@@ -1,4 +1,4 @@
-//! Start of a preemptible vCPU: checks of the kernel's features, and the first threads.
+//! Starts a preemptible vCPU. Checks the kernel's features, and starts the first threads.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::worker::Worker;
 /// The worker stays in its place until [`Preemptible::end`] has returned true.
 ///
 /// # Errors
-/// If the kernel lacks a feature, or a thread cannot be started. Nothing is left behind.
+/// If the kernel lacks a feature, or a thread cannot be started. The threads that were started have
+/// ended by then.
 pub(crate) unsafe fn start(
     worker: &Worker,
     cpu: usize,
@@ -32,7 +33,7 @@ pub(crate) unsafe fn start(
             "on io_uring it needs deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`; or `Driver::Readiness`",
         ));
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller promises what `new` requires.
     let vcpu = unsafe { Preemptible::new(worker, cpu, settings)? };
     if vcpu.has_main() {
         vcpu.roles().add_main();

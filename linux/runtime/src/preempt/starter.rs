@@ -37,7 +37,7 @@ impl Starter {
         let thread = thread::Builder::new()
             .name(format!("{}/{role}", self.name))
             .spawn(move || {
-                // On another CPU the thread is slower, not wrong.
+                // A failure is ignored, because on another CPU the thread is only slower.
                 let _ = affinity::pin(cpu);
                 main();
             })
@@ -47,8 +47,8 @@ impl Starter {
         Ok(id)
     }
 
-    /// Waits for the end of all threads. If `waits` is false, leaves them, because one of them
-    /// holds a poll that does not end.
+    /// Waits for the end of all threads. If `waits` is false, detaches them instead, because one of
+    /// them holds a poll that does not end.
     pub(super) fn end(&self, waits: bool) {
         for thread in std::mem::take(&mut *self.handles()) {
             if waits {

@@ -1,4 +1,4 @@
-//! Stopping and resuming a poll.
+//! Stops and resumes polls.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -15,7 +15,8 @@ use crate::preempt::interrupt;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// Identity of a poll: its thread, and the tick at which it began, or 0 between polls.
+/// Identity of a poll: the number of its thread, and the tick at which the poll began (0 between
+/// polls).
 pub(super) type PollId = (usize, u64);
 
 /// State of a poll that was stopped.
@@ -23,7 +24,7 @@ pub(super) type PollId = (usize, u64);
 pub(super) enum Stopped {
     /// The poll is suspended.
     Suspended,
-    /// The poll is blocked: its thread sleeps.
+    /// The poll is blocked, because its thread sleeps.
     Blocked,
 }
 
@@ -32,7 +33,7 @@ pub(super) enum Stopped {
 pub(super) enum NotStopped {
     /// The thread is in the middle of a use of its permit.
     InUse,
-    /// The poll is not under way: it has ended, or has not been resumed yet.
+    /// The poll is not under way, because it has ended, or has not been resumed yet.
     Over,
     /// Every thread holds a poll.
     NoThread,
@@ -43,10 +44,10 @@ impl Preemptible {
     /// current. Only for the watcher, which allocates nothing and takes no lock that a poll may
     /// hold.
     ///
-    /// The decision was about this poll, and the vCPU may have gone to another poll since. A poll
-    /// that is to resume and has not got the CPU yet is left alone: it would pay for a suspension
-    /// without having run. A poll that has lost no time does not sleep: `may_sleep` is false, and
-    /// the kernel is not asked.
+    /// Returns an error if the vCPU has gone on to another poll since the watcher decided to stop
+    /// this one. A poll that is to resume but has not got the CPU yet is left alone, because it
+    /// would pay for a suspension without having run. If `may_sleep` is false, the poll has lost no
+    /// CPU time, so its thread does not sleep, and the kernel need not be asked.
     pub(super) fn stop_current(
         &self,
         poll: PollId,
@@ -66,16 +67,17 @@ impl Preemptible {
         let is_asleep = may_sleep && thread.is_asleep();
         let turn = self.handover.turn.load(Relaxed);
         let level = self.worker().executor().running_level().unwrap_or_default();
-        // If every thread holds an unfinished poll, a suspended one resumes in place of a poll that
-        // sleeps or that others wait behind, because it may hold the lock that they wait for. The
-        // displaced poll continues after that turn: no fresh coroutine is polled before one of
-        // these polls has ended.
+        // If every thread holds an unfinished poll, a suspended poll resumes in place of the
+        // current one, if the current poll sleeps or a turn is due. The reason is that the
+        // suspended poll may hold a lock that the others wait for. The displaced poll continues
+        // after that turn, because no new coroutine can be polled before one of these polls has
+        // ended.
         let successor = match roles.free() {
             None if is_asleep || turn != NONE => self.successor(&roles, turn),
             None => self.displaced_by(&roles, level.get()),
             Some(_) => None,
         };
-        // A thread that slept at the decision may have woken up since.
+        // A thread that slept when the watcher decided may have woken up since.
         let may_be_stopped = is_asleep || self.settings.rule.interrupts;
         let stopped = if thread.began.load(Relaxed) != poll.1 || !may_be_stopped {
             Err(NotStopped::Over)
@@ -104,8 +106,8 @@ impl Preemptible {
             let displaced = if takes_turn { current } else { NONE };
             self.handover.displaced.store(displaced, Relaxed);
             let id = self.suspended_on(successor);
-            // The watcher uses the executor in place of the stopped thread, whose permit is
-            // revoked, while no other thread is current.
+            // The watcher may use the executor here in place of the stopped thread, whose permit is
+            // revoked, because no other thread is current.
             if worker.executor().pick_suspended(id).is_none() {
                 unreachable!("{id} is suspended on a thread");
             }
@@ -123,9 +125,10 @@ impl Preemptible {
         // The next thread finds the arrivals before its first poll.
         self.watch().mask();
         if role == Role::Suspended {
-            // The stopped thread wakes the next one, from its handler. If the watcher did, the next
-            // thread might take the CPU from the watcher, which would then wait in the kernel's
-            // queue behind the next poll, where nothing wakes it.
+            // The stopped thread wakes the next one, from its handler. If the watcher woke it, the
+            // next thread might take the CPU from the watcher. The watcher would then stay in the
+            // kernel's queue, ready but not running, while the next poll runs, and no wake-up would
+            // let it go first.
             self.handover.next_up.store(next, SeqCst);
             if thread.awaits_permit() {
                 self.start_next();
@@ -151,14 +154,14 @@ impl Preemptible {
         }
     }
 
-    /// Wakes a thread that has been made current and holds no poll, without a signal.
+    /// Wakes, without a signal, a thread that has been made current and holds no poll.
     /// Async-signal-safe.
     fn start_serving(&self, number: usize) {
         let thread = &self.threads[number];
         thread.send(Command::Serve);
         if thread.waits_in_ring.load(SeqCst) {
-            // The thread begins with a pass over the ring, and the completion that ends its wait is
-            // no arrival: the watcher is not notified of it.
+            // The completion that ends the thread's wait is no arrival, so the watcher is not
+            // notified of it. The thread begins with a pass over the ring.
             self.watch().mask();
             self.watch().wake();
         }
@@ -175,9 +178,10 @@ impl Preemptible {
         let executor = &self.worker().executor();
         let (ran, _) = thread.run_time(self.settings.cost_ticks, |now| self.parked(now));
         let stopped = if asleep {
-            // SAFETY: the thread that polls the coroutine is outside of the core, and comes back to
-            // it only with its permit, which `resume` grants when the coroutine has been picked;
-            // the domain lives as long as the vCPU.
+            // SAFETY: nothing else touches the coroutine in the meantime. The thread that polls it
+            // is outside of the core, and comes back to the core only with its permit, which
+            // `resume` grants when the coroutine has been picked. The domain lives as long as the
+            // vCPU.
             let aside = unsafe { executor.set_aside_current() }.ok_or(NotStopped::Over)?;
             *thread.aside() = Some(aside);
             thread.blocked.store(true, SeqCst);
@@ -196,15 +200,16 @@ impl Preemptible {
         Ok(stopped)
     }
 
-    /// Gives the vCPU to a thread, if that is free: the thread of `block_on` comes and goes.
+    /// Gives the vCPU to the thread `to`, if that thread is free. Returns whether it was; the
+    /// thread of `block_on` may be absent.
     #[must_use]
     pub(super) fn hand_over(&self, worker: &Worker, to: usize) -> bool {
         worker.executor().refresh_clock();
         self.give_to(to)
     }
 
-    /// Gives the vCPU to a thread, if that is free, with the coroutine that has just been picked:
-    /// the hand-over counts as a part of its poll.
+    /// Gives the vCPU to the thread `to`, if that thread is free, without reading the clock. If a
+    /// coroutine has just been picked, the hand-over thus counts as a part of its poll.
     #[must_use]
     pub(super) fn give_to(&self, to: usize) -> bool {
         let mut roles = self.roles();
@@ -219,20 +224,20 @@ impl Preemptible {
     }
 
     /// Gives the vCPU to the thread that holds the suspended poll of a coroutine. The poll may then
-    /// run for `turn` ns, also if other work waits.
+    /// run for `turn` ns, even if other work is waiting.
     pub(super) fn resume(&self, worker: &Worker, id: CoroutineId, turn: u64) {
         let holds = |thread: &super::thread::Thread| thread.coroutine.load(Acquire) == id.to_u64();
         let Some(to) = self.threads.iter().position(holds) else {
             unreachable!("{id} is suspended on a thread");
         };
-        // Held until the permit is granted: the watcher sees all of the change or nothing.
+        // Held until the permit is granted, so that the watcher sees all of the change or nothing.
         let mut roles = self.roles();
         roles.give_to(to);
         self.resume_thread(worker, roles, to, turn);
     }
 
-    /// Returns the suspended thread that is resumed if no thread is free: the thread `turn`, if it
-    /// is suspended, or else the thread that was suspended first.
+    /// Returns the thread whose suspended poll is resumed if no thread is free. This is the thread
+    /// `turn`, if its poll is suspended, or else the thread whose poll was suspended first.
     pub(super) fn successor(&self, roles: &Roles, turn: usize) -> Option<usize> {
         let since = |&thread: &usize| self.threads[thread].since.load(Relaxed);
         if turn != NONE && roles.role(turn) == Role::Suspended {
@@ -241,8 +246,8 @@ impl Preemptible {
         roles.with_role(Role::Suspended).min_by_key(since)
     }
 
-    /// Returns the thread whose poll made room for the turn of the poll under way, which is of
-    /// `level`; `None` if the poll under way is more urgent.
+    /// Returns the thread whose poll was displaced for the turn of the poll under way. Returns
+    /// `None` if the poll under way, which is of `level`, is more urgent than the displaced one.
     fn displaced_by(&self, roles: &Roles, level: u8) -> Option<usize> {
         let displaced = self.handover.displaced.load(Relaxed);
         let is_due = displaced != NONE
@@ -274,18 +279,19 @@ impl Preemptible {
             }
         }
         if let Some(owner) = thread.owner.get() {
-            // SAFETY: the thread is about to become current, and is not within a use of the ring.
+            // SAFETY: the thread is about to become current, so it alone uses the ring, and it is
+            // not within a use of the ring.
             unsafe { worker.ring().assign(*owner) };
         }
-        // From here on the vCPU belongs to the other thread.
+        // The grant gives the vCPU to the thread `to`.
         thread.permit.grant();
         drop(roles);
         self.wake_up(to);
     }
 
-    /// Wakes a thread that may resume its poll, or run without its permit. If it waits in the ring,
-    /// the signal wakes it, because a completion would look like an arrival behind its poll; only
-    /// if the program has replaced the signal's handler does a completion wake it.
+    /// Wakes a thread that may resume its poll, or run without its permit. A thread that waits in
+    /// the ring is woken by the signal, because a completion would look like an arrival during its
+    /// poll. A completion wakes it only if the program has replaced the signal's handler.
     pub(super) fn wake_up(&self, number: usize) {
         let thread = &self.threads[number];
         thread.wake_up();
@@ -320,9 +326,9 @@ mod tests {
     use crate::preempt::current::with_current;
     use crate::{Level, Preemption, Runtime};
 
-    /// Stops a spinning poll again and again: also before its thread has woken up to resume it, and
-    /// while a signal is on its way that makes the thread wait for its permit. The poll is never
-    /// taken for blocked, in which case nothing would wake it, and it ends.
+    /// Stops a spinning poll repeatedly, even before its thread has woken up to resume it, and
+    /// while a signal is on its way that makes the thread wait for its permit. The poll must never
+    /// be mistaken for a blocked one, because nothing would wake it then, and it must end.
     #[test]
     fn a_poll_that_waits_for_its_permit_is_not_blocked() {
         let preemption = Runtime::builder().vcpus(1).preemption(Preemption::Required);

@@ -1,9 +1,10 @@
 //! A worker thread of a preemptible vCPU, and its permit for the state that the vCPU's threads
 //! share.
 //!
-//! A thread whose poll has been suspended waits in the handler of a signal, or, before the signal
-//! has reached it, where it asks for its permit. A *blocked* thread (asleep in the middle of its
-//! poll) is left asleep, and waits for its permit when it wakes up.
+//! A thread whose poll has been suspended waits for its permit in the signal handler, or, if the
+//! signal has not arrived yet, at the point where it next requests the permit. A *blocked* thread
+//! (asleep in the middle of its poll) is left asleep, and waits for its permit when it wakes up. A
+//! *turn* is the time for which a resumed poll may run even if other work is waiting.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -32,13 +33,13 @@ use crate::time::clock;
 pub(super) enum Command {
     /// Serve the vCPU.
     Serve,
-    /// End: the vCPU ends.
+    /// End, because the vCPU ends.
     End,
 }
 
-/// Number of threads of a vCPU whose kernel status stays open: they serve while nothing is
-/// suspended. The status of further threads is opened for each look, which takes twice as long, so
-/// that the threads of long polls do not use up the process's descriptors.
+/// Number of threads per vCPU whose `stat` file in `/proc` is kept open; these threads serve while
+/// nothing is suspended. For further threads the file is opened on each check. That takes twice as
+/// long, but many long polls then cannot exhaust the process's file descriptors.
 const HOLD_OPEN: usize = 3;
 
 const WAIT: u32 = 0;
@@ -53,18 +54,18 @@ pub(crate) struct Thread {
     command: AtomicU32,
     /// Id of the thread in the kernel.
     pub(super) id: AtomicU32,
-    /// Ticks at which its poll began; 0: none is under way.
+    /// Tick at which its poll began; 0 if no poll is under way.
     pub(super) began: AtomicU64,
-    /// Ticks at which its poll resumed after a suspension; 0: it was not suspended.
+    /// Tick at which its poll resumed after a suspension; 0 if the poll was not suspended.
     pub(super) resumed: AtomicU64,
-    /// Ticks that its poll had run when it was suspended last.
+    /// Ticks for which its poll had run when the poll was last suspended.
     pub(super) ran: AtomicU64,
-    /// Time (ns) at which its poll was to resume; 0 once the thread has recorded that it does. See
-    /// [`pending_resume`](Thread::pending_resume).
+    /// Time (ns) at which the thread was asked to resume its poll; the thread resets it to 0 when
+    /// it resumes. See [`pending_resume`](Thread::pending_resume).
     pub(super) resume_requested: AtomicU64,
-    /// Time (ns) that its poll may run after it resumed, also if other work waits.
+    /// Time (ns) for which its poll may run after it resumed, even if other work is waiting.
     pub(super) turn: AtomicU64,
-    /// The coroutine whose poll is suspended here, packed; 0: none.
+    /// The coroutine whose poll is suspended on this thread, packed; 0 if there is none.
     pub(super) coroutine: AtomicU64,
     /// The last reading of its clocks and of the age of its poll.
     pub(super) age: Age,
@@ -72,7 +73,8 @@ pub(crate) struct Thread {
     pub(super) since: AtomicU64,
     /// Its coroutine, while its poll is blocked.
     pub(super) aside: Mutex<Option<SetAside<Linux>>>,
-    /// Set while its poll is blocked: the signal's handler returns, so that the thread sleeps on.
+    /// Set while its poll is blocked. The signal's handler then returns at once, so that the thread
+    /// sleeps on.
     pub(super) blocked: AtomicBool,
     /// Set while the thread waits in the ring. A signal ends that wait, and so does
     /// [`wake`](upshift_ring::RingWatch::wake).
@@ -81,7 +83,7 @@ pub(crate) struct Thread {
     pub(super) enter_requested: AtomicBool,
     /// The last signal to this thread.
     pub(super) sent: Sent,
-    /// Its status in the kernel, held open by the threads before [`HOLD_OPEN`].
+    /// Its `stat` file, kept open for the first [`HOLD_OPEN`] threads.
     status: OnceLock<File>,
     /// Token of the thread as an owner of the ring.
     pub(super) owner: OnceLock<Owner>,
@@ -111,7 +113,8 @@ impl Thread {
         }
     }
 
-    /// Sends the thread a command and ends its wait for it. The caller ends a wait in the ring.
+    /// Sends the thread a command, and ends the thread's wait for a command. If the thread waits in
+    /// the ring instead, the caller must end that wait.
     pub(super) fn send(&self, command: Command) {
         let word = match command {
             Command::Serve => SERVE,
@@ -158,7 +161,7 @@ impl Thread {
         }
     }
 
-    /// Ends the wait of the thread for its permit, which has been granted.
+    /// Ends the thread's wait for its permit, which has been granted.
     pub(super) fn wake_up(&self) {
         self.permit.nudge();
         if self.waits_in_ring.load(SeqCst) {
@@ -187,8 +190,9 @@ impl Thread {
         }
     }
 
-    /// Returns the time that its poll has run, for the watcher, and whether it may sleep. The
-    /// thread's clock is read, by a system call, only if the poll has lasted for `least` ticks.
+    /// Returns the time for which its poll has run, and whether the thread may be asleep. Called by
+    /// the watcher. The thread's clock is read, by a system call, only if the poll has lasted for
+    /// `least` ticks.
     pub(super) fn run_time(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (RunTime, bool) {
         let (since, before) = self.stretch();
         let elapsed = before + clock::ticks().saturating_sub(since);
@@ -209,15 +213,15 @@ impl Thread {
         (ran, may_sleep)
     }
 
-    /// Reads the clocks of this thread, which is the calling one and begins to serve: from here on
-    /// its running time is known.
+    /// Reads the clocks of this thread. Must be called on this thread when it begins to serve, so
+    /// that its running time is known from then on.
     pub(super) fn sample_clocks(&self, parked: impl FnOnce(u64) -> u64) {
         let clocks = self.clocks(parked);
         let (began, ran) = (self.began.load(Relaxed), self.ran.load(Relaxed));
         self.age.record(clocks, began, ran);
     }
 
-    /// Reads the clocks of the thread, and the total sleep of its vCPU. One system call.
+    /// Reads the clocks of the thread, and the total sleep of its vCPU. Costs one system call.
     fn clocks(&self, parked: impl FnOnce(u64) -> u64) -> Clocks {
         let now = clock::ticks();
         Clocks::new(now, self.cpu_time().unwrap_or(0), parked(now))
@@ -232,32 +236,33 @@ impl Thread {
         self.turn.store(0, Relaxed);
     }
 
-    /// Returns the time (ns) at which its poll was to resume, if that has yet to happen: the thread
-    /// waits for its permit, or was woken less than a turn before `now` and has not recorded that
-    /// it resumes. A thread that does neither runs although it has not recorded that: if the signal
-    /// is blocked or late, the thread has never waited.
+    /// Returns the time (ns) at which the thread was asked to resume its poll, if it has not
+    /// resumed yet. This is so if it still waits for its permit, or if it was asked less than
+    /// [`TURN_LENGTH`] ago and has not recorded that it resumed. After that time, a thread that is
+    /// not waiting is assumed to be running. If the signal was blocked or late, the thread never
+    /// stopped, and so never recorded that it resumed.
     pub(super) fn pending_resume(&self, now: u64) -> Option<u64> {
         let requested = self.resume_requested.load(SeqCst);
         let has_yet_to = || now.saturating_sub(requested) < TURN_LENGTH || self.awaits_permit();
         Some(requested).filter(|requested| *requested != 0 && has_yet_to())
     }
 
-    /// Returns the CPU time that the thread has used, ns. A system call. `None` before the thread
-    /// is started, and after its end.
+    /// Returns the CPU time that the thread has used, ns, or `None` before the thread is started
+    /// and after its end. Costs a system call.
     pub(super) fn cpu_time(&self) -> Option<u64> {
-        // The kernel's id of a thread's CPU-time clock: see clock_getcpuclockid(3), with the bits
-        // for a thread and for scheduler time. Id 0 would stand for the calling thread.
+        // The kernel's id of a thread's CPU-time clock (see clock_getcpuclockid(3)), with the bits
+        // for a thread and for scheduler time. Thread id 0 would stand for the calling thread.
         match self.id.load(Relaxed) {
             0 => None,
             id => cpu_time(!(id as libc::clockid_t) << 3 | 6),
         }
     }
 
-    /// Returns whether the thread sleeps, but not for its permit. A system call; false if the
-    /// kernel does not say.
+    /// Returns whether the thread sleeps, but not because it waits for its permit. Returns false if
+    /// the kernel does not say. Costs a system call.
     ///
-    /// A signal that was on its way may make the thread wait for its permit as soon as that is
-    /// revoked. So that wait is looked for after the kernel's answer.
+    /// A signal already in flight can make the thread start waiting for its permit between the two
+    /// checks, so the permit is checked last.
     pub(super) fn is_asleep(&self) -> bool {
         self.is_off_the_cpu() && !self.awaits_permit()
     }
@@ -267,8 +272,8 @@ impl Thread {
         self.permit.is_awaited() || self.waits_in_ring.load(SeqCst)
     }
 
-    /// Opens the status of this thread, which is the calling one. It is number `number` of its
-    /// vCPU, and `id` in the kernel.
+    /// Opens the `stat` file of this thread, which must be the calling thread. `number` is its
+    /// number in its vCPU, and `id` its id in the kernel.
     pub(super) fn open_status(&self, number: usize, id: u32) {
         if number < HOLD_OPEN
             && self.status.get().is_none()
@@ -279,7 +284,8 @@ impl Thread {
     }
 
     /// Returns whether the thread, if it is current, has yet to use its permit for the first time.
-    /// It polls nothing then, and any other current thread that polls nothing uses its permit.
+    /// Such a thread is not polling anything; every other current thread that is not polling is
+    /// using its permit.
     pub(super) fn is_starting(&self) -> bool {
         self.began.load(Acquire) == 0 && !self.permit.in_use()
     }
@@ -305,17 +311,17 @@ impl Thread {
     }
 }
 
-/// Opens the kernel's status of a thread of this process. Allocates nothing: a suspended poll may
-/// hold the allocator.
+/// Opens the `stat` file of a thread of this process. Allocates nothing, because a suspended poll
+/// may hold the allocator's lock.
 fn status_of(id: u32) -> io::Result<File> {
     let mut path = [0; 48];
     write!(&mut path[..47], "/proc/self/task/{id}/stat")?;
-    // SAFETY: the path ends with a zero.
+    // SAFETY: the path ends with a zero byte, because `write!` fills at most 47 of the 48 bytes.
     let file = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened, for this owner.
+    // SAFETY: the descriptor was just opened, so nothing else owns it.
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
@@ -328,7 +334,7 @@ pub(super) fn id_of<T>(thread: &JoinHandle<T>) -> u32 {
     if result == 0 { !(clock >> 3) as u32 } else { 0 }
 }
 
-/// Reads a CPU-time clock, ns. `None` if there is no such thread.
+/// Reads a CPU-time clock, ns. Returns `None` if there is no such thread.
 fn cpu_time(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,8 +1,9 @@
 //! A preemptible vCPU: the state that its threads share, and its shut-down. `start.rs` starts it.
 //!
-//! The [`Worker`], `Thread::aside` and the state behind them belong to the *current* thread while
-//! its permit is in use. The watcher reads atomics, and acts only when it has revoked that permit.
-//! All other state is atomic, behind a lock, or set once before the threads start.
+//! The [`Worker`], `Thread::aside` and the state that they contain belong to the *current* thread
+//! while its permit is in use. The watcher otherwise only reads atomics; it changes such state only
+//! after it has revoked the current thread's permit. All other state is atomic, behind a lock, or
+//! set once before the threads start.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -15,7 +16,7 @@
 //! | `tally` | the giver; a blocked thread that wakes up, or the watcher for it | all |
 //! | `pinned.queue` | the current thread | the current thread |
 //! | `pinned.levels` | the current thread | the watcher, the end of `block_on` |
-//! | `service` | the current thread asks, the ring's thread answers | both |
+//! | `service` | the current thread requests, the ring's thread answers | both |
 //! | `idle` | the current thread begins to wait, any thread ends the wait | the same |
 //! | `alarm`: the timer | the current thread and the watcher | both |
 //! | `alarm`: the rest | the watcher | the current thread |
@@ -69,7 +70,7 @@ pub(crate) struct Settings {
     pub(super) looks: LookCosts,
     /// Largest number of threads of a vCPU, the current one included.
     pub(super) threads: usize,
-    /// Ticks after a wait in which a vCPU has time to spare.
+    /// Ticks after a wait during which a vCPU has time to reap again before a poll.
     pub(super) spare_time: u64,
     /// [`Rule::cost`] and [`MAX_SUSPENSION`] in ticks.
     pub(super) cost_ticks: u64,
@@ -96,7 +97,7 @@ impl Settings {
 
 /// A preemptible vCPU; see the module.
 pub(crate) struct Preemptible {
-    /// The vCPU's executor and ring. It stays in its place while threads serve the vCPU.
+    /// The vCPU's executor and ring. The worker is not moved while threads serve the vCPU.
     worker: *const Worker,
     pub(super) index: usize,
     pub(super) settings: Settings,
@@ -109,7 +110,7 @@ pub(crate) struct Preemptible {
     pub(super) tally: Tally,
     pub(super) pinned: Pinned,
     pub(super) service: Service,
-    /// With which the watcher announces arrivals on the board; `None` if there is no daemon.
+    /// Announces arrivals on the board, for the watcher; `None` if there is no daemon.
     pub(super) announcer: Option<Arc<Announcer>>,
     watch: RingWatch,
     pub(super) alarm: Alarm,
@@ -127,7 +128,7 @@ pub(super) struct HandOver {
     /// The thread whose poll has made room for the turn of another poll while every thread held a
     /// poll, or NONE.
     pub(super) displaced: AtomicUsize,
-    /// The level of that poll.
+    /// The level of the poll for whose turn that thread's poll has made room.
     pub(super) displaced_level: AtomicU8,
 }
 
@@ -153,7 +154,7 @@ pub(super) struct Pinned {
 pub(super) struct Orders {
     /// Set while suspended threads run without their permits.
     pub(super) permits_waived: AtomicBool,
-    /// Set when the vCPU has ended: the watcher ends.
+    /// Set when the vCPU has ended, so that the watcher ends, too.
     pub(super) ended: AtomicBool,
 }
 
@@ -165,8 +166,8 @@ pub(super) struct Counts {
     pub(super) set_aside: AtomicU64,
 }
 
-// SAFETY: by the rules of this module one thread at a time uses `worker` and `pinned.queue`, except
-// for the parts of the worker that are `Sync`.
+// SAFETY: no data are accessed by two threads at once. By the rules of this module one thread at a
+// time uses `worker` and `pinned.queue`, except for the parts of the worker that are `Sync`.
 unsafe impl Send for Preemptible {}
 // SAFETY: as above.
 unsafe impl Sync for Preemptible {}
@@ -176,10 +177,10 @@ unsafe impl Sync for Preemptible {}
 pub(super) struct Shareable<T>(pub(super) T);
 
 impl Preemptible {
-    /// Creates the vCPU of `worker`, which nothing but the calling thread serves yet.
+    /// Creates the vCPU of `worker`, which only the calling thread serves so far.
     ///
     /// # Safety
-    /// The worker stays in its place until [`Preemptible::end`] has returned true.
+    /// The worker is not moved or dropped until [`Preemptible::end`] has returned true.
     ///
     /// # Errors
     /// If no descriptors are left.
@@ -264,8 +265,8 @@ impl Preemptible {
                 // The thread is being added.
                 thread::yield_now();
             }
-            // A thread that has already been made current serves nevertheless: a poll on it is
-            // stopped with the permit alone.
+            // A thread that has already been made current serves nevertheless. Its polls are
+            // stopped by the permit alone, without the signal.
             if self.roles().leave(number) {
                 return;
             }
@@ -289,7 +290,8 @@ impl Preemptible {
     /// `checks_periodically`.
     ///
     /// # Errors
-    /// The thread has not [claimed](interrupt::claim) its signal, and cannot: nothing was polled.
+    /// If the thread has not [claimed](interrupt::claim) its signal and cannot do so. Nothing was
+    /// polled then.
     pub(crate) fn serve_as_main(
         &self,
         checks_periodically: bool,
@@ -302,12 +304,14 @@ impl Preemptible {
         let thread = &self.threads[MAIN];
         self.roles().set_main(true);
         // Pinned coroutines that waited for this thread can be polled now. They are in no ready
-        // queue: the kick ends a wait of the vCPU, and the watcher looks at a poll under way.
+        // queue, so the kick ends a wait of the vCPU, and the watcher is notified to look at a poll
+        // that is under way.
         upshift_core::Host::kick(worker.shared().domain.host(), self.index);
         self.watch.notify();
         loop {
             if thread.take_command().is_some() {
-                // Only while the thread is current: only then may it start coroutines on the vCPU.
+                // Entered only while the thread is current, because only then may it start
+                // coroutines on the vCPU.
                 let _entered = context::enter(worker);
                 hooks.get_or_insert_with(|| worker.shared().thread_hooks.begin());
                 self.serve_main();
@@ -327,9 +331,11 @@ impl Preemptible {
         self.settings.rule
     }
 
-    /// Returns the worker. Only for the current thread, and for the parts that are `Sync`.
+    /// Returns the worker. Only the current thread may use all of it; other threads may use the
+    /// parts that are `Sync`.
     pub(super) fn worker(&self) -> &Worker {
-        // SAFETY: the caller of `new` has promised that the worker stays in its place.
+        // SAFETY: the pointer is valid, because the caller of `new` has promised that the worker is
+        // neither moved nor dropped.
         unsafe { &*self.worker }
     }
 
@@ -352,7 +358,7 @@ impl Preemptible {
         Duration::from_secs(1)
     }
 
-    /// Returns the vCPU's worker, for calls that are safe from any thread.
+    /// Returns the vCPU's worker, for calls that any thread may make.
     pub(crate) fn shared_worker(&self) -> &Worker {
         self.worker()
     }
@@ -364,12 +370,12 @@ impl PreemptibleVcpu for Preemptible {
         if interrupt::claim().is_err() {
             return;
         }
-        // User hooks run within a use of the permit, as everything but polls does.
+        // User hooks run within a use of the permit, as everything except polls does.
         let _registered = Registered::begin(self, FIRST);
         let _serving = context::serve(worker);
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
-            // Other threads serve, and ask this thread for system calls on the ring.
+            // Other threads serve, and request system calls on the ring from this thread.
             while thread.take_command().is_none() {
                 self.block_signal_and_wait_in_ring(|| thread.has_command());
             }
@@ -390,7 +396,8 @@ impl PreemptibleVcpu for Preemptible {
     }
 
     fn polls_pinned_here(&self) -> bool {
-        // A thread that runs although its permit is revoked waits for the permit here.
+        // If the thread's permit has been revoked but the thread still runs, it waits for the
+        // permit here.
         let _critical = Critical::enter();
         let mut is_main = false;
         with_current(|vcpu, number| is_main = ptr::eq(vcpu, self) && number == MAIN);
@@ -474,9 +481,10 @@ mod tests {
         condition()
     }
 
-    /// The current thread starts, and waits for a lock that a suspended poll holds, as a poll may
-    /// hold the allocator's: every thread of the vCPU sleeps, although a coroutine is ready. The
-    /// watcher sees that the current thread sleeps, and lets the suspended polls run.
+    /// The current thread waits, while it starts, for a lock that a suspended poll holds; in
+    /// practice this may be the allocator's lock. Every thread of the vCPU then sleeps, although a
+    /// coroutine is ready. The watcher must see that the current thread sleeps, and let the
+    /// suspended polls run.
     #[test]
     fn a_thread_that_starts_behind_a_lock_of_a_suspended_poll_does_not_stop_its_vcpu() {
         static LOCK: Mutex<()> = Mutex::new(());

@@ -1,23 +1,25 @@
-//! The watcher of a vCPU: the thread that stops polls.
+//! The watcher of a vCPU, which is the thread that stops polls.
 //!
-//! It sleeps until its eventfd is signalled (an arrival in the ring, a coroutine that became ready,
-//! the end of a use of a permit that it revoked) or its timer goes off. Then it looks at
-//! the current thread and follows the [policy](upshift_core::preempt). It allocates nothing and
-//! takes no lock that a poll may hold: a poll that is suspended in the allocator does not stop it.
+//! The watcher sleeps until its timer goes off or its eventfd is signalled: by an arrival in the
+//! ring, by a coroutine that became ready, or by the end of a use of a permit (`permit.rs`), if the
+//! watcher waits for that end. Then it looks at the current thread and follows the
+//! [policy](upshift_core::preempt). It allocates nothing and takes no lock that a poll may hold, so
+//! that a poll that is suspended in the allocator does not stop it.
 //!
-//! No arrival is missed: before it sleeps the watcher publishes that it listens, then looks once
-//! more; a thread that makes something ready does the reverse. Both steps are separated by full
-//! barriers.
+//! No arrival is missed. Before the watcher sleeps, it publishes that it listens, and then checks
+//! once more. A thread that makes something ready first makes it ready, and then checks whether the
+//! watcher listens. On both sides a full barrier separates the two steps.
 //!
 //! # Waiters of suspended polls
 //!
 //! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`] and
 //! may be spinning, each suspended poll gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
-//! times the number of suspended polls, however urgent other work is. A waiter may be invisible: a
-//! thread beside the vCPU, or a coroutine that tries again in short polls. So turns are given also
-//! while no waiter is visible, [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH) apart. If the
-//! current thread makes no progress outside of a poll (it waits for the allocator's lock, or is
-//! starting and has no permit yet), suspended threads run without their permits.
+//! times the number of suspended polls, however urgent other work is. The watcher cannot see every
+//! waiter, because a waiter may be a thread outside the vCPU, or a coroutine that retries in short
+//! polls. So turns are given even while no waiter is visible, at intervals of
+//! [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH). If the current thread makes no progress
+//! outside of a poll, because it waits for the allocator's lock, or is starting and has not used
+//! its permit yet, suspended threads run without their permits.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -37,8 +39,8 @@ use crate::host::PreemptibleVcpu;
 use crate::preempt::interrupt;
 use crate::time::clock;
 
-/// Time for which a suspended poll that has had its turn lets others of its level go first: the
-/// longest suspension.
+/// Time for which a suspended poll that has had its turn lets other coroutines of its level go
+/// first. Equal to the longest suspension.
 pub(crate) const SUSPENDED_DELAY: Duration = Duration::from_nanos(MAX_SUSPENSION);
 
 /// Time in nanoseconds after which a standstill for lack of threads is reported.
@@ -62,7 +64,8 @@ fn sleep(vcpu: &Preemptible) -> bool {
         events: libc::POLLIN,
         revents: 0,
     });
-    // SAFETY: `events` is a local array of two entries. After an error the watcher looks.
+    // SAFETY: `events` is a local array of two entries, as many as the call is told. An error is
+    // ignored, because the watcher then looks anyway.
     unsafe { libc::poll(events.as_mut_ptr(), 2, -1) };
     if events[0].revents != 0 {
         vcpu.watch().clear();
@@ -73,14 +76,14 @@ fn sleep(vcpu: &Preemptible) -> bool {
     events[0].revents == 0
 }
 
-/// The outcome of a look.
+/// What the watcher does after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// Nothing waits for the current poll.
+    /// Nothing waits for the end of the current poll.
     Rest,
     /// The watcher looks again at this time, ns.
     At(u64),
-    /// The state has changed: the watcher looks again now.
+    /// The watcher looks again now, because the state has changed.
     Now,
     /// A poll was stopped, or the current thread was woken.
     Done,
@@ -89,16 +92,17 @@ enum Next {
 /// Largest number of looks in a row while the state changes.
 const LOOKS_AT_ONCE: usize = 4;
 
-/// First observation of a use of a permit, or of a time between polls.
+/// First observation of a use of a permit, or of an interval between polls, in which the current
+/// thread may be stuck.
 #[derive(Clone, Copy)]
 struct Use {
-    /// The poll, or none, and the vCPU's clock. While both stay the same, the use is assumed to
-    /// last.
+    /// The poll, or no poll, and the vCPU's clock. While both stay the same, the use is assumed to
+    /// be the same one.
     id: (PollId, u64),
     since: u64,
     /// CPU time of the thread at the observation, or when it was last made to yield, ns.
     used: u64,
-    /// Set once the use has taken [`MAX_SUSPENSION`] of CPU time.
+    /// Set once the use has consumed [`MAX_SUSPENSION`] of CPU time.
     spins: bool,
 }
 
@@ -113,7 +117,7 @@ struct Watcher<'a> {
     /// The poll that could not be stopped for lack of a thread, and the time of the first attempt,
     /// or NEVER once that has been reported.
     without_thread: Option<(PollId, u64)>,
-    /// Ticks at the last look.
+    /// Tick of the last look.
     looked_at: u64,
 }
 
@@ -134,8 +138,8 @@ impl<'a> Watcher<'a> {
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
         vcpu.counts.wakeups.fetch_add(1, Relaxed);
-        // If the tick counter is set back during a long poll, which reads no clock, the poll would
-        // seem to have run for no time.
+        // A long poll reads no clock. If the tick counter were set back during it, the poll would
+        // seem to have run for no time, so the watcher corrects the counter here.
         self.looked_at = clock::ticks_after(self.looked_at);
         if let Some(announcer) = &vcpu.announcer {
             announcer.look();
@@ -175,7 +179,7 @@ impl<'a> Watcher<'a> {
             Next::Rest | Next::Done => NEVER,
         };
         // The signal may not have reached the stopped thread. Pinned coroutines that were picked
-        // show in no queue: a poll may have begun without seeing them.
+        // are in no queue, so a poll may have begun without seeing them.
         if vcpu.has_stopped_polls()
             || vcpu.pinned.levels.load(Acquire) != 0
             || self.current().pending_resume(now).is_some()
@@ -207,13 +211,14 @@ impl<'a> Watcher<'a> {
 
     /// Returns whether the current thread seems to have slept for [`TURN_LENGTH`], or used the CPU
     /// for [`MAX_SUSPENSION`], within one use of its permit. Such a thread may depend on a
-    /// suspended poll; a thread that waits for the CPU does not.
+    /// suspended poll; a thread that only waits for the CPU does not.
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
         let id = (id, self.vcpu.worker().executor().clock());
         let current = self.current();
         let is_asleep = current.is_asleep();
         if current.is_starting() && is_asleep {
-            // A thread that has not begun to serve waits for nothing of the runtime.
+            // A thread that has not begun to serve does not wait for work of the runtime, so it may
+            // be waiting for a suspended poll.
             return true;
         }
         let used = current.cpu_time().unwrap_or(now);
@@ -235,11 +240,13 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Makes a current thread that spins yield, in case the kernel does not share the CPU between
-    /// it and the suspended threads; once for each [`MAX_SUSPENSION`] of CPU time.
+    /// Makes a current thread that spins yield the CPU, once for each [`MAX_SUSPENSION`] of CPU
+    /// time, in case the kernel does not share the CPU between that thread and the suspended
+    /// threads.
     ///
-    /// Elapsed time would not do: beside other spinning threads, this thread would yield whenever
-    /// it got the CPU, and if they spin for a lock that it holds, none would make progress.
+    /// Elapsed time is not used instead, because beside other spinning threads the current thread
+    /// would yield whenever it got the CPU. If the other threads spin for a lock that the current
+    /// thread holds, no thread would make progress.
     fn make_spinner_yield(&mut self) {
         let current = self.current();
         if let Some(observed) = &mut self.stuck
@@ -257,7 +264,8 @@ impl<'a> Watcher<'a> {
         (current, self.vcpu.threads[current].began.load(Acquire))
     }
 
-    /// Sends the signal again to the thread that was stopped last, unless it waits by now.
+    /// Sends the signal again to the thread that was stopped last, unless that thread already
+    /// waits.
     fn signal_stopped(&mut self) {
         let Some(number) = self.stopped else { return };
         let thread = &self.vcpu.threads[number];
@@ -268,7 +276,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Suspends polls that were blocked and whose threads have woken up.
+    /// Suspends blocked polls whose threads have woken up.
     fn suspend_awake(&self) {
         let vcpu = self.vcpu;
         if vcpu.tally.blocked.load(Acquire) == 0 {
@@ -333,7 +341,8 @@ impl<'a> Watcher<'a> {
                 }
                 Next::At(now + wait)
             }
-            // Without the signal, the stopped thread would run on beside the next one.
+            // If the program has replaced the handler, the stopped thread would keep running beside
+            // the next one.
             Decision::Suspend(_) if interrupt::is_lost() => Next::Rest,
             Decision::Suspend(place) => self.stop(id, place, may_sleep, now),
             Decision::SetAside => self.stop(id, QueueEnd::Head, true, now),
@@ -364,8 +373,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Returns the levels of arrivals, and of coroutines that wait for the thread that they are
-    /// pinned to: both are in no queue.
+    /// Returns the levels of work that is in no queue: arrivals, and coroutines that wait for the
+    /// thread that they are pinned to.
     fn hidden(&self, now: u64) -> u64 {
         let watch = self.vcpu.watch();
         let pinned = self.vcpu.main_waits();
@@ -384,15 +393,15 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Returns whether an arrival could, once reaped, be run by an idle vCPU. Its level does not
-    /// matter.
+    /// Returns whether an idle vCPU could run an arrival once it has been reaped. The level of the
+    /// arrival does not matter.
     fn waits_beside_an_idle_vcpu(&self) -> bool {
         let domain = self.vcpu.worker().executor().domain();
         domain.active_vcpus() > 1 && self.vcpu.watch().has_arrivals() && domain.idle_vcpus() != 0
     }
 
-    /// Decides for a current thread that waits outside of the ring, because the ring's thread is
-    /// blocked.
+    /// Decides for a current thread that waits outside of the ring, because the ring's thread holds
+    /// a stopped poll.
     fn decide_idle(&self) -> Next {
         let vcpu = self.vcpu;
         let watch = vcpu.watch();
@@ -407,7 +416,7 @@ impl<'a> Watcher<'a> {
         Next::Rest
     }
 
-    /// Decides between polls, where the current thread looks at the ring itself. A turn may be due,
+    /// Decides between polls, when the current thread looks at the ring itself. A turn may be due,
     /// or the thread may be stuck.
     fn between_polls(&mut self, by_timer: bool, now: u64) -> Next {
         if by_timer && self.policy.is_stale_look(0) {
@@ -471,8 +480,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Reports once if every thread of the vCPU holds a poll, and the current one sleeps, for
-    /// [`STANDSTILL_LIMIT`]. A shorter standstill may be intended.
+    /// Reports once if, for [`STANDSTILL_LIMIT`], every thread of the vCPU holds a poll and the
+    /// current thread sleeps. A shorter standstill may be intended.
     fn report_standstill(&mut self, id: PollId, now: u64) {
         const MESSAGE: &str = "upshift: every thread of a vCPU sleeps in the middle of a poll, so the vCPU stands still until one wakes up; \
             raise Builder::max_suspended\n";
@@ -500,8 +509,8 @@ impl<'a> Watcher<'a> {
         self.check_stuck(id, now)
     }
 
-    /// Checks a current thread that is outside of polls. If that lasts too long, suspended threads
-    /// run without permits.
+    /// Checks a current thread that is outside of polls or in the middle of a use. If that lasts
+    /// too long, suspended threads run without permits.
     fn check_stuck(&mut self, id: PollId, now: u64) -> Next {
         let before = self.stuck;
         if self.vcpu.tally.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {
@@ -510,14 +519,15 @@ impl<'a> Watcher<'a> {
         }
         match (before, self.stuck) {
             (Some(before), Some(after)) if before.id == after.id => Next::At(now + TURN_LENGTH),
-            // Most threads are found outside of a poll only once, and run: no timer is set for
-            // them.
+            // No timer is set for a thread that runs and was found outside of a poll only once,
+            // because most threads return to a poll soon.
             _ if self.current().is_asleep() => Next::At(now + TURN_LENGTH),
             _ => Next::At(NEVER),
         }
     }
 
-    /// Lets suspended threads run without their permits, or stops that.
+    /// Lets suspended threads run without their permits, or makes them wait for their permits
+    /// again.
     fn waive_permits(&mut self, waived: bool) {
         let vcpu = self.vcpu;
         if vcpu.orders.permits_waived.swap(waived, SeqCst) == waived && !waived {
@@ -534,7 +544,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Makes arrivals signal the eventfd from here on.
+    /// From here on, arrivals signal the eventfd.
     fn listen(&self) {
         let vcpu = self.vcpu;
         vcpu.worker().executor().set_arrival_notice(true);
@@ -542,7 +552,8 @@ impl<'a> Watcher<'a> {
         fence(SeqCst);
     }
 
-    /// Rests because nothing waits: publishes that the watcher listens, and checks once more.
+    /// Prepares to sleep because nothing waits. Publishes that the watcher listens, and checks once
+    /// more.
     fn rest(&self, id: PollId) -> Next {
         let vcpu = self.vcpu;
         let worker = vcpu.worker();

@@ -63,7 +63,7 @@ struct Process {
 }
 
 fn open_pidfd(id: u32) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id as libc::pid_t, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -108,7 +108,7 @@ impl Child {
                 kill_on_drop,
             }),
             Err(error) => {
-                // The end of the child could not be awaited, so it must not run.
+                // The child is killed, because the runtime could not wait for its end.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(error)
@@ -139,8 +139,8 @@ impl Child {
         self.process.as_mut().expect("taken only by the drop")
     }
 
-    /// Returns the process id, or `None` once the child has been waited for: the id may then
-    /// belong to another process.
+    /// Returns the process id, or `None` once the child has been waited for, because the id may
+    /// then belong to another process.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -166,7 +166,8 @@ impl Child {
         process.pidfd.as_fd()
     }
 
-    /// Sends a signal to the program. It cannot hit another process.
+    /// Sends a signal to the program. The signal cannot reach another process, even if the program
+    /// has ended.
     ///
     /// # Errors
     /// ESRCH if the program has ended; `PermissionDenied`; `InvalidInput` if `number` is no signal.
@@ -200,7 +201,8 @@ impl Child {
         }
     }
 
-    /// Kills the program (SIGKILL), without waiting for its end. No error if it has ended.
+    /// Kills the program (SIGKILL), without waiting for its end. Succeeds if the program has ended
+    /// already.
     ///
     /// # Errors
     /// `PermissionDenied`, if it now runs as another user.
@@ -276,7 +278,7 @@ impl Child {
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
-        // The program might wait for input that will never be written.
+        // Closed, because the program might otherwise wait for input that will never be written.
         drop(self.stdin.take());
         let process = self.process();
         poll_fn(|cx| process.poll_wait(cx)).await

@@ -1,10 +1,11 @@
 //! The thread that waits for the ends of children whose [`Child`](super::Child) was dropped, so
 //! that none stays a zombie.
 //!
-//! It is one thread of the process, not a coroutine: the runtime that started a child may end
-//! before the child does. The thread starts with the first such child and exits after the last. It
-//! sleeps in `poll` on the descriptors of the processes and on an eventfd that announces more
-//! children. Each exit of a child costs O(children).
+//! It is one thread for the whole process, not a coroutine, because the runtime that started a
+//! child may end before the child does. The thread starts with the first such child and exits after
+//! the last. It sleeps in `poll` on the descriptors of the children and on an eventfd that
+//! announces more children. Each exit of a child costs time in proportion to the number of
+//! children.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -45,8 +46,8 @@ fn reaper() -> MutexGuard<'static, Reaper> {
     REAPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Hands a running child over to the reaper thread, and does not block. If no thread can be
-/// started, the child is left for the thread that the next call starts.
+/// Hands a running child over to the reaper thread, without blocking. If the thread cannot be
+/// started, the child is left for the thread that a later call starts.
 pub(super) fn reap(orphan: Orphan) {
     let mut reaper = reaper();
     reaper.incoming.push(orphan);
@@ -58,18 +59,20 @@ pub(super) fn reap(orphan: Orphan) {
 
 fn notify(eventfd: &OwnedFd) {
     let increment = 1u64;
-    // SAFETY: `increment` is a local of eight bytes. A full counter wakes the thread, too.
+    // SAFETY: `increment` is a local of eight bytes. An error is ignored, because a full counter
+    // wakes the thread, too.
     unsafe { libc::write(eventfd.as_raw_fd(), (&raw const increment).cast(), 8) };
 }
 
-/// Starts the thread. The caller holds the lock, for which the thread waits.
+/// Starts the thread. The caller holds the lock, so the thread waits until the caller has stored
+/// the eventfd.
 fn start() -> io::Result<Arc<OwnedFd>> {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if eventfd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, without another owner.
+    // SAFETY: the descriptor was just opened, and nothing else owns it.
     let eventfd = Arc::new(unsafe { OwnedFd::from_raw_fd(eventfd) });
     let reaper_eventfd = eventfd.clone();
     thread::Builder::new()
@@ -107,7 +110,7 @@ fn wait(eventfd: &OwnedFd, children: &[Orphan]) {
         })
         .collect();
     let mut count = 0u64;
-    // SAFETY: `polled` is a vector of the length given.
+    // SAFETY: the pointer and the length are those of the vector `polled`.
     let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
     // SAFETY: `count` is a local of eight bytes, and the eventfd does not block.
     unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };

@@ -18,14 +18,14 @@ const VARIABLE: &str = "UPSHIFT_DRIVER";
 pub(crate) struct Choice {
     pub(crate) driver: Driver,
     why: String,
-    /// Set if neither the program nor the environment asked for a driver: the other one may take
-    /// the place of this one.
+    /// Set if neither the program nor the environment requested a driver, so that the other driver
+    /// may replace this one.
     is_open: bool,
 }
 
 impl Choice {
-    /// Chooses the driver that the program asks for, or else the environment, or else the driver
-    /// that works.
+    /// Chooses the driver that the program requests, or else the one that the environment requests,
+    /// or else the best one that works.
     ///
     /// # Errors
     /// The feature that io_uring lacks, if no other driver is allowed; `InvalidInput` for an
@@ -60,17 +60,18 @@ impl Choice {
         }
     }
 
-    /// Returns the other driver, if it may be used, after a runtime on io_uring could not be built:
-    /// the probe's ring is small, and may work where the vCPUs' rings do not.
+    /// Returns the other driver, if it may be used, after a runtime on io_uring could not be built.
+    /// This can happen even if the probe succeeded, because the probe's ring is small, and may work
+    /// where the vCPUs' rings do not.
     pub(crate) fn fallback(&self, error: &io::Error) -> Option<Choice> {
         let is_by_ring = self.is_open && self.driver == Driver::Ring && setup_of(error).is_some();
         is_by_ring.then(|| Choice::without_ring(error)).flatten()
     }
 
-    /// Falls back to readiness, with a notice once per process. `None` if the process lacks
+    /// Falls back to readiness, with a notice once per process. Returns `None` if the process lacks
     /// descriptors.
     fn without_ring(error: &io::Error) -> Option<Choice> {
-        // With more descriptors io_uring would work, and without them no driver does.
+        // Readiness would not help, because it needs descriptors, too.
         let is_short = |setup: &SetupError| matches!(setup.errno(), libc::EMFILE | libc::ENFILE);
         if setup_of(error).is_some_and(is_short) {
             return None;
@@ -109,7 +110,7 @@ fn driver_from_environment() -> io::Result<(Driver, &'static str)> {
     }
 }
 
-/// Returns the failed set-up of a ring, if that is the cause of the error.
+/// Returns the error of a failed ring set-up, if `error` wraps one.
 fn setup_of(error: &io::Error) -> Option<&SetupError> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
@@ -195,6 +196,6 @@ impl Offload for Pool {
         {
             call.refuse(errno);
         }
-        // A job that is dropped ends with ECANCELED: the runtime shuts down.
+        // Otherwise the runtime shuts down, and the job is dropped, so that it ends with ECANCELED.
     }
 }

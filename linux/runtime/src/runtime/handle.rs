@@ -17,7 +17,7 @@ use crate::runtime::shared::Shared;
 use crate::task::JoinHandle;
 use crate::trace::Trace;
 
-/// A handle to a runtime: `Clone`, `Send`, usable from any thread.
+/// A handle to a runtime. It is `Clone` and `Send`, and can be used on any thread.
 ///
 /// ```
 /// use upshift::{Level, Runtime};
@@ -175,7 +175,8 @@ impl Handle {
         crate::runtime::stats::level_stats(&self.shared.domain, level)
     }
 
-    /// Returns a snapshot of all counters: coroutines by state, levels, vCPUs, rings, preemption.
+    /// Returns a snapshot of all counters: those of coroutines by state, of levels, vCPUs and
+    /// rings, and of preemption.
     ///
     /// Takes a few microseconds on the calling thread, and stops no vCPU. See
     /// [`metrics`](crate::metrics).
@@ -228,7 +229,7 @@ impl Handle {
         self.shared.board_stats()
     }
 
-    /// Returns the bitmap: bit L is set iff level L has a ready coroutine.
+    /// Returns the bitmap, in which bit L is set if and only if level L has a ready coroutine.
     ///
     /// ```
     /// use upshift::{Handle, Level};

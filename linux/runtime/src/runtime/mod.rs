@@ -1,4 +1,4 @@
-//! The runtime: a domain, and a thread for each of its vCPUs.
+//! The runtime consists of a domain, and a thread for each of its vCPUs.
 //!
 //! The thread that builds the runtime serves vCPU 0 while it is in [`Runtime::block_on`]; each
 //! other vCPU has a thread of its own. Dropping the runtime cancels every coroutine while all vCPUs
@@ -41,10 +41,10 @@ use crate::runtime::shared::{Shared, VcpuThread};
 use crate::task::JoinError;
 use crate::worker::{ENDING_WAIT, Until, Worker};
 
-/// A runtime: vCPUs with their threads and rings, and the coroutines that run on them. See the
-/// [crate].
+/// A runtime, which consists of vCPUs with their threads and rings, and of the coroutines that run
+/// on them. See the [crate].
 ///
-/// Dropping it cancels all coroutines and waits until they have exited.
+/// Dropping the runtime cancels all coroutines and waits until they have exited.
 ///
 /// ```
 /// use upshift::{Level, Runtime};
@@ -78,7 +78,7 @@ pub(crate) struct Observers {
     pub(crate) view: Option<crate::observe::Server>,
 }
 
-/// The service of vCPU 0.
+/// The threads that serve vCPU 0.
 pub(crate) enum Engine {
     /// The thread that built the runtime serves the vCPU while in `block_on`. `None` while the
     /// runtime is dropped.
@@ -89,7 +89,7 @@ pub(crate) enum Engine {
 }
 
 impl Runtime {
-    /// Creates a runtime with the default settings: one vCPU per CPU.
+    /// Creates a runtime with the default settings, among them one vCPU per CPU.
     ///
     /// # Errors
     /// The errors of [`Builder::build`].
@@ -136,11 +136,11 @@ impl Runtime {
     /// When this returns, other coroutines of vCPU 0 are not polled until the next call.
     ///
     /// With preemption, vCPU 0 has threads of its own, which continue when this returns. The
-    /// calling thread polls only the main coroutine and those of
-    /// [`spawn_local`](crate::spawn_local), at the price of two switches of threads per poll: move
-    /// frequently polled work into coroutines of [`spawn`](crate::spawn). These polls are
-    /// interrupted like others; while one of them is interrupted, the other pinned coroutines wait
-    /// for it.
+    /// calling thread polls only the pinned coroutines: the main coroutine and those of
+    /// [`spawn_local`](crate::spawn_local). Each of these polls costs two switches between threads,
+    /// so move frequently polled work into coroutines of [`spawn`](crate::spawn). Polls of pinned
+    /// coroutines are interrupted like others; while one of them is interrupted, the other pinned
+    /// coroutines wait for it.
     ///
     /// # Panics
     /// If the future panics, with its payload; if the main coroutine is cancelled by its id; if
@@ -210,15 +210,17 @@ impl Runtime {
                 output: &mut output,
                 done: &done,
             };
-            // SAFETY: the coroutine borrows from this frame. It has exited when the loop below
-            // returns: the drop of `main` sets `done`, and the loop does not unwind
-            // (`AbortOnUnwind`).
+            // SAFETY: only the lifetime is extended, and the coroutine, which borrows from this
+            // frame, does not outlive the frame. Its future has been dropped when the loop below
+            // returns, because the loop waits for `done`, which the drop of `main` sets, and does
+            // not unwind (`AbortOnUnwind`).
             let main: Pin<Box<dyn Future<Output = ()> + 'static>> = unsafe {
                 std::mem::transmute(Box::pin(main) as Pin<Box<dyn Future<Output = ()> + '_>>)
             };
             let abort = AbortOnUnwind;
-            // SAFETY: `Runtime` is not `Send`, so this thread is the only one that ever polls
-            // coroutines pinned to vCPU 0; the handle stays here.
+            // SAFETY: the future and its output stay on this thread, as `spawn_pinned_at` requires.
+            // `Runtime` is not `Send`, so only this thread ever polls coroutines that are pinned to
+            // vCPU 0, and the handle is not sent to another thread.
             let spawned = unsafe {
                 self.executor()
                     .spawn_pinned_at(main, Priority::At(self.main_level), location)
@@ -236,8 +238,8 @@ impl Runtime {
                         }
                     }
                     std::mem::forget(abort);
-                    // The loop has waited until the coroutine's future was dropped, so `output` is
-                    // final, and the handle is not needed.
+                    // The coroutine's future has been dropped, so `output` is final, and the handle
+                    // is not needed any more.
                     handle.detach();
                 }
                 Err(error) => {
@@ -270,8 +272,8 @@ impl Runtime {
         self.worker().executor()
     }
 
-    /// Returns the worker of vCPU 0. Of a preemptible vCPU, only its parts that are safe on any
-    /// thread are used.
+    /// Returns the worker of vCPU 0. If the vCPU is preemptible, callers use only the parts that
+    /// any thread may use.
     fn worker(&self) -> &Worker {
         match &self.engine {
             Engine::Inline(Some(worker)) => worker,
@@ -324,7 +326,7 @@ impl Drop for Runtime {
         self.observers = Observers::default();
         let shared = self.shared.clone();
         shared.domain.close();
-        // With preemption, a poll that does not return delays the end by this much at most.
+        // With preemption, a poll that does not return delays the end until this time at most.
         let limit = shared
             .settings
             .preemption
@@ -332,8 +334,8 @@ impl Drop for Runtime {
             .then(|| Instant::now() + Preemptible::grace());
         let is_over = || limit.is_some_and(|limit| Instant::now() > limit);
         if shared.domain.cancel_all() != 0 {
-            // Cancelled coroutines exit on their vCPUs; this thread serves its own, or polls the
-            // pinned ones.
+            // Cancelled coroutines exit on their vCPUs. This thread serves its own vCPU, or polls
+            // the pinned coroutines.
             match &self.engine {
                 Engine::Inline(Some(worker)) => serve_until_all_exited(worker),
                 Engine::Inline(None) => {}
@@ -344,8 +346,8 @@ impl Drop for Runtime {
                         let no_more_exit = exits.replace(now) == now;
                         is_over() || (no_more_exit && shared.domain.cancel_all() == 0)
                     };
-                    // In the destructors of its thread-locals a thread cannot serve the vCPU any
-                    // more, and only waits.
+                    // In the destructors of its thread-locals, this thread cannot serve the vCPU
+                    // any more, and only waits.
                     while vcpu.serve_as_main(true, &ends).is_err() && !ends() {
                         thread::sleep(ENDING_WAIT);
                     }
@@ -374,11 +376,11 @@ impl Drop for Runtime {
             worker.retire();
         }
         if left_behind != 0 {
-            // The pinned coroutines would otherwise be dropped on the thread that still serves vCPU
-            // 0.
+            // The pinned coroutines are discarded, because they would otherwise be dropped on the
+            // thread that still serves vCPU 0.
             if let Some(vcpu) = shared.domain.vcpus().find(|vcpu| vcpu.index() == 0) {
-                // SAFETY: this thread built the runtime, so the coroutines pinned there are its
-                // own, and it polls none now.
+                // SAFETY: this thread built the runtime, so the coroutines pinned to vCPU 0 are its
+                // own to drop, and it polls none of them now.
                 unsafe { vcpu.discard_pinned() };
             }
             notice(format_args!(
@@ -404,15 +406,15 @@ fn exited(domain: &Domain<Linux>) -> u64 {
 
 /// Serves the vCPU of the calling thread until no coroutine of its runtime is left.
 ///
-/// `cancel_all` visits all coroutines, so it is repeated, for those that were spawned or being
-/// polled during the last round, only once no more coroutines exit.
+/// `cancel_all` must be repeated for coroutines that were spawned or being polled during the last
+/// round. Because it visits all coroutines, it is repeated only once no more coroutines exit.
 fn serve_until_all_exited(worker: &Worker) {
     let domain = &worker.shared().domain;
     worker.set_ending();
     let _serving = context::serve(worker);
     let mut before = None;
     while domain.cancel_all() != 0 {
-        // If none has exited since the last round, other threads delay the exits.
+        // If no coroutine has exited since the last round, other threads delay the exits.
         let began = exited(domain);
         let waits = before.replace(began) == Some(began);
         let (checks, exits) = (Cell::new(0), Cell::new(began));

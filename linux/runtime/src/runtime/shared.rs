@@ -50,11 +50,11 @@ pub(crate) struct Shared {
     pub(crate) meters: Meters,
     /// Access of vCPUs to each other's timers and rings, for standing in.
     pub(crate) access: AccessTable,
-    /// Set if a watchdog observes the polls.
+    /// State shared with the watchdog; set if a watchdog observes the polls.
     pub(crate) monitor: OnceLock<Arc<Monitor>>,
-    /// Contexts of all threads that run user code.
+    /// Hooks that put a thread into the context (tokio's, for example) in which all user code runs.
     pub(crate) outer_hooks: ThreadHooks,
-    /// Contexts of threads while they poll: `outer_hooks` and the user's hooks.
+    /// Hooks of threads that poll: `outer_hooks` and the user's hooks.
     pub(crate) thread_hooks: ThreadHooks,
 }
 
@@ -90,8 +90,8 @@ pub(crate) struct VcpuThread {
 pub(crate) struct Meters(Mutex<Vec<Arc<Meter>>>);
 
 impl Shared {
-    /// Reports a failure of a ring that no operation would report. Only the first one is reported,
-    /// since it may recur in every pass.
+    /// Reports a failure of a ring that no operation would report. Only the first failure is
+    /// reported, since failures may recur in every pass.
     #[cold]
     pub(crate) fn report(&self, error: &io::Error) {
         if !self.reported.swap(true, Ordering::Relaxed) {

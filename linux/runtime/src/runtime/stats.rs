@@ -59,14 +59,15 @@ impl LevelStats {
         clock::from_ticks(self.inner.run_ticks)
     }
 
-    /// Returns the time during which the level had ready coroutines and none of them was picked.
+    /// Returns the time during which the level had ready coroutines and none of them was chosen for
+    /// a poll.
     #[must_use]
     pub fn starve_time(&self) -> Duration {
         clock::from_ticks(self.inner.starve_ticks)
     }
 
-    /// Returns the time from ready to polled that a share `q` (0.0 to 1.0) of all polls did not
-    /// exceed. The result may be up to a fifth too small.
+    /// Returns the `q`-quantile (0.0 to 1.0) of the time between becoming ready and being polled.
+    /// The result may be up to 20% below the exact value.
     #[must_use]
     pub fn wait_quantile(&self, q: f64) -> Duration {
         clock::from_ticks(self.inner.wait.quantile(q))

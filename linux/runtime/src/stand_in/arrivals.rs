@@ -1,5 +1,5 @@
-//! Access of a runtime's vCPUs to each other's timers and rings, and the right to work on the ring
-//! of a vCPU in a long poll.
+//! Access of a runtime's vCPUs to each other's timers and rings. The permit of a vCPU's thread
+//! decides whether another vCPU may work on the ring while that thread is in a long poll.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -14,14 +14,15 @@ use crate::preempt::interrupt::{self, OnStack, Sent};
 use crate::preempt::permit;
 use crate::time::timers::Timers;
 
-/// The parts of a vCPU that the others may use.
+/// The parts of a vCPU that the other vCPUs may use.
 pub(crate) struct VcpuAccess {
     timers: Arc<Timers>,
     /// Set while the vCPU's loop runs, if the kernel can announce arrivals.
     pub(crate) arrivals: Option<Arc<Arrivals>>,
 }
 
-/// The vCPUs in service, by index. A thread that works on the ring of a vCPU holds its entry.
+/// The vCPUs in service, by index. A thread that works on the ring of another vCPU holds the lock
+/// of that vCPU's entry meanwhile.
 pub(crate) struct AccessTable(Box<[Mutex<Option<VcpuAccess>>]>);
 
 impl Default for AccessTable {
@@ -31,7 +32,7 @@ impl Default for AccessTable {
 }
 
 impl AccessTable {
-    /// Opens vCPU `index` to the others, or closes it.
+    /// Gives the other vCPUs access to vCPU `index`, or ends that access if `timers` is `None`.
     pub(crate) fn set(&self, index: usize, timers: Option<&Arc<Timers>>) {
         *self.entry(index) = timers.map(|timers| VcpuAccess {
             timers: timers.clone(),
@@ -58,30 +59,31 @@ impl AccessTable {
     }
 }
 
-/// The ring of a vCPU whose loop runs, as the others use it.
+/// The ring of a vCPU whose loop runs, as the other vCPUs use it. The *owner* is the thread that
+/// runs the loop, which made the ring.
 pub(crate) struct Arrivals {
     permit: Permit,
     pub(crate) watch: RingWatch,
     ring: *const Ring,
-    /// Id of the thread that runs the loop.
+    /// Id of the owner.
     owner: AtomicU32,
     /// The last signal to the owner.
     sent: Sent,
-    /// Set while the owner is to enter its ring.
+    /// Set while a request to the owner to enter its ring is open.
     enter_requested: AtomicBool,
     /// Set while an idle vCPU listens to the ring. The owner clears it.
     pub(crate) listened: AtomicBool,
 }
 
-// SAFETY: `ring` is used by the owner, or by a thread that holds the vCPU's entry in the table and
-// has revoked the permit; the ring outlives the loop, which takes the entry before it ends. The
-// rest is `Sync`.
+// SAFETY: no two threads use `ring` at once: it is used by the owner, or by a thread that holds the
+// vCPU's entry in the table and has revoked the owner's permit. The pointer is valid, because the
+// ring outlives the loop, which clears the entry before it ends. The rest is `Sync`.
 unsafe impl Send for Arrivals {}
 // SAFETY: as above.
 unsafe impl Sync for Arrivals {}
 
 impl Arrivals {
-    /// Creates the access to the ring of the calling thread; `None` where the kernel does not
+    /// Creates the access to the calling thread's ring. Returns `None` if the kernel does not
     /// announce arrivals during a poll.
     pub(crate) fn for_ring(ring: &Ring) -> Option<Arc<Arrivals>> {
         if !ring.reports_arrivals() || register_barrier().is_err() {
@@ -99,7 +101,7 @@ impl Arrivals {
         }))
     }
 
-    /// Ends the listening of other vCPUs: the owner is back at its ring.
+    /// Stops other vCPUs from listening, because the owner is back at its ring.
     #[inline]
     pub(crate) fn end_stand_in(&self) {
         if self.listened.load(Ordering::Relaxed) {
@@ -110,13 +112,16 @@ impl Arrivals {
         }
     }
 
-    /// Works on the ring in place of its owner. The caller holds the vCPU's entry.
+    /// Works on the ring in place of its owner, and returns wakers to call. The caller must hold
+    /// the vCPU's entry.
     pub(crate) fn serve_ring(&self) -> Vec<DeferredCall> {
-        // Twice: the owner may have ended its use between the attempt and the question.
+        // Tried twice, because the owner may end its use after `revoke` has failed and before
+        // `ask`.
         for _ in 0..2 {
             if self.permit.revoke(heavy_barrier).is_ok() {
-                // SAFETY: the owner is outside of all uses, and stays there until the permit is
-                // granted; the caller holds the entry.
+                // SAFETY: this thread alone uses the ring. The owner is outside of all uses, and
+                // stays outside until the permit is granted, and the caller holds the entry, which
+                // excludes other vCPUs.
                 let turn = unsafe { (*self.ring).stand_in() };
                 self.permit.grant();
                 self.permit.nudge();
@@ -125,8 +130,8 @@ impl Arrivals {
                 }
                 return turn.wakers;
             }
-            // The owner is in the middle of a call of the runtime: the end of the call notifies
-            // this thread.
+            // The owner is in the middle of a call of the runtime. It notifies this thread when the
+            // call ends.
             if self.permit.ask(heavy_barrier) {
                 break;
             }
@@ -134,7 +139,7 @@ impl Arrivals {
         Vec::new()
     }
 
-    /// Has the owner enter its ring; the eventfd is signalled when it has.
+    /// Makes the owner enter its ring. The owner signals the eventfd when it has done so.
     pub(crate) fn interrupt(&self) {
         self.enter_requested.store(true, Ordering::SeqCst);
         self.sent.send(self.owner.load(Ordering::Relaxed));
@@ -146,9 +151,10 @@ thread_local! {
     static OWN: Cell<*const Arrivals> = const { Cell::new(null()) };
 }
 
-/// Answers a signal to the calling thread: enters its ring, if that was asked for.
+/// Answers a signal to the calling thread. The thread enters its ring, if that was requested.
 pub(crate) fn answer_here() {
-    // SAFETY: set while the loop runs, which holds it.
+    // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
+    // the `Arrivals` alive.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
         own.sent.mark_answered();
         if own.enter_requested.swap(false, Ordering::SeqCst) {
@@ -162,16 +168,17 @@ const HOOKS: permit::Hooks = permit::Hooks {
     wait: permit::wait_for_grant,
 };
 
-/// Notifies the vCPU that found a use under way, which has now ended.
+/// Notifies the vCPU that found a use under way. The use has now ended.
 fn notify_stand_in() {
-    // SAFETY: set while the loop runs, which holds it.
+    // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
+    // the `Arrivals` alive.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
         own.watch.notify();
     }
 }
 
-/// Guard: while it lives, other vCPUs may stand in for the one whose loop runs on this thread, in
-/// the middle of polls.
+/// Guard. While it lives, other vCPUs may stand in for the vCPU whose loop runs on this thread,
+/// whenever that vCPU is in a poll.
 pub(crate) struct StandInGuard<'a> {
     access: &'a AccessTable,
     index: usize,
@@ -182,19 +189,22 @@ pub(crate) struct StandInGuard<'a> {
 }
 
 impl<'a> StandInGuard<'a> {
-    /// Opens vCPU `index`, whose ring the calling thread made. Called outside of polls.
+    /// Lets other vCPUs stand in for vCPU `index`, whose ring the calling thread made. Called
+    /// outside of polls.
     pub(crate) fn begin(
         access: &'a AccessTable,
         index: usize,
         arrivals: &'a Arc<Arrivals>,
     ) -> StandInGuard<'a> {
         let stack = OnStack::begin();
-        // SAFETY: cannot fail.
+        // SAFETY: the call takes no pointers and cannot fail.
         let thread = unsafe { libc::gettid() } as u32;
         arrivals.owner.store(thread, Ordering::Relaxed);
-        // In a loop within a poll of another runtime, the outer permit stays in use.
+        // If this loop runs within a poll of another runtime, the permit for that runtime stays in
+        // use.
         permit::enter();
-        // SAFETY: the drop puts the former permit back, and the vCPU keeps this one until then.
+        // SAFETY: the permit lives until the drop, because the guard borrows the vCPU's `Arrivals`.
+        // The drop restores the former permit, whose use ends only after that.
         let permit = unsafe { permit::hold(&arrivals.permit, HOOKS) };
         permit::enter();
         let own = OWN.replace(Arc::as_ptr(arrivals));
@@ -212,18 +222,18 @@ impl<'a> StandInGuard<'a> {
 
 impl Drop for StandInGuard<'_> {
     fn drop(&mut self) {
-        // Waits for a vCPU that stands in.
+        // Takes the entry's lock, and so waits for a vCPU that stands in.
         self.access.set_arrivals(self.index, None);
         self.arrivals.end_stand_in();
         permit::leave();
         OWN.set(self.own);
-        // SAFETY: the permit was held when the guard was created.
+        // SAFETY: `hold` returned this permit, which the thread held under the contract of `hold`.
         unsafe { permit::restore(self.permit) };
         permit::leave();
     }
 }
 
-/// Wait of an idle vCPU for arrivals at the ring of another one.
+/// The wait of an idle vCPU for arrivals at the ring of another vCPU.
 pub(crate) struct Listening {
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) fd: Fd,

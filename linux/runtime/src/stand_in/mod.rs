@@ -1,27 +1,30 @@
-//! Service of a vCPU in a long poll by the others of its runtime.
+//! Standing in: idle vCPUs of a runtime serve the timers and the ring of a vCPU that is in a long
+//! poll.
 //!
-//! A vCPU that computes serves neither its timers nor its ring. An idle vCPU that finds it so
-//! ([`Vcpu::look`]) stands in for it, without any rights:
+//! A vCPU in a long poll serves neither its timers nor its ring. An idle vCPU that finds such a
+//! vCPU ([`Vcpu::look`]) stands in for it. The process needs no privileges. The *owner* is the
+//! thread of the vCPU in the long poll.
 //!
-//! * **Timers** are behind a lock of their own; any thread may expire them.
-//! * **The ring** is worked on by one thread at a time, and entered by the thread that made it. The
-//!   idle vCPU takes the owner's permit (`permit`), which guarantees that the owner's thread is in
-//!   the middle of a poll and outside of the runtime; works on the queues; gives the permit back,
-//!   and only then calls the wakers: they are user code, which may wait for a lock that the owner's
-//!   poll holds. System calls are left to the owner, which makes them in a signal handler
-//!   (`interrupt`). No thread waits for that: the handler signals the eventfd of the ring.
+//! * **Timers** have a lock of their own, so any thread may expire them.
+//! * **The ring** may be used by one thread at a time, and entered only by the owner, which made
+//!   it. The idle vCPU revokes the owner's permit (`permit`). This succeeds only while the owner is
+//!   in the middle of a poll and outside of the runtime. The idle vCPU then works on the ring's
+//!   queues, grants the permit again, and only then calls the wakers, because they are user code,
+//!   which may wait for a lock that the owner's poll holds. The owner makes the system calls, in a
+//!   signal handler (`interrupt`). No thread waits for that, because the handler signals the
+//!   eventfd of the ring.
 //!
 //! ```text
 //!   data arrives ─► the kernel signals the eventfd of the ring ─► idle vCPU: signal to the owner
 //!     ─► owner, in the handler: one enter, eventfd ─► idle vCPU: permit, reap, permit back, wake
 //! ```
 //!
-//! The idle vCPU does not poll for arrivals: it unmasks the eventfd of the ring, which the kernel
-//! signals while the owner computes, and waits for it on its own ring. The owner masks it at its
-//! next turn.
+//! The idle vCPU does not spin for arrivals. It unmasks the eventfd of the owner's ring, which the
+//! kernel then signals while the owner computes, and waits for that eventfd on its own ring. The
+//! owner masks the eventfd when its poll has ended and it serves its ring again.
 //!
-//! A poll that the signal interrupts continues unchanged, except for system calls that the kernel
-//! does not restart after a handler (`epoll_wait`, `poll`, `nanosleep`; see signal(7)): they return
+//! A poll that the signal interrupts continues unchanged, except that system calls which the kernel
+//! does not restart after a handler (`epoll_wait`, `poll`, `nanosleep`; see signal(7)) return
 //! EINTR, as they may at any time.
 //!
 //! [`Vcpu::look`]: upshift_core::Vcpu::look
@@ -38,20 +41,20 @@ use upshift_ring::{DeferredCall, Fd, Ring, Submission, op};
 use crate::stand_in::arrivals::{AccessTable, Arrivals, Listening, StandInGuard, VcpuAccess};
 use crate::time::clock;
 
-/// The view that a vCPU has of the others of its runtime. Used by its own thread.
+/// The view that a vCPU has of the other vCPUs of its runtime. Only the vCPU's own thread uses it.
 #[derive(Default)]
 pub(crate) struct Neighbours {
-    /// The vCPU's ring as the others use it; created when there are others.
+    /// The vCPU's ring as the other vCPUs use it; created when there are other vCPUs.
     arrivals: OnceCell<Option<Arc<Arrivals>>>,
-    /// Waits for arrivals at the rings of the others, by index.
+    /// Waits for arrivals at the rings of other vCPUs, by index.
     listening: RefCell<Vec<Option<Listening>>>,
     /// The next deadline of a vCPU in a long poll, in ns, as seen by the last look.
     next_deadline: Cell<Option<u64>>,
 }
 
 impl Neighbours {
-    /// Lets the others stand in for the vCPU with this `ring` until the guard is dropped. `None`
-    /// where the kernel does not announce arrivals during a poll.
+    /// Lets other vCPUs stand in for the vCPU with this `ring` until the guard is dropped. Returns
+    /// `None` if the kernel does not announce arrivals during a poll.
     pub(crate) fn allow_stand_in<'a>(
         &'a self,
         access: &'a AccessTable,
@@ -62,7 +65,7 @@ impl Neighbours {
         (arrivals.as_ref()).map(|arrivals| StandInGuard::begin(access, index, arrivals))
     }
 
-    /// Ends the listening of other vCPUs to the ring of this one.
+    /// Stops other vCPUs from listening to the ring of this one.
     #[inline]
     pub(crate) fn end_stand_in(&self) {
         if let Some(Some(arrivals)) = self.arrivals.get() {
@@ -70,7 +73,8 @@ impl Neighbours {
         }
     }
 
-    /// Returns the time (ns) of the next look at the others, unless something else causes one.
+    /// Returns the time (ns) of the next look at the other vCPUs, unless something else causes a
+    /// look before.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         self.next_deadline.get()
     }
@@ -86,7 +90,8 @@ impl Neighbours {
             .as_ref()
             .is_some_and(|known| Arc::ptr_eq(&known.arrivals, arrivals))
         {
-            // SAFETY: `arrivals.watch` keeps its descriptor open.
+            // SAFETY: the descriptor is open while it is borrowed, because `arrivals.watch` keeps
+            // it open.
             let fd = unsafe { BorrowedFd::borrow_raw(arrivals.watch.raw_fd()) };
             *slot = fd.try_clone_to_owned().ok().map(|fd| Listening {
                 arrivals: arrivals.clone(),
@@ -103,7 +108,7 @@ impl Neighbours {
     }
 }
 
-/// A look of an idle vCPU at the others.
+/// A look of an idle vCPU at the other vCPUs.
 pub(crate) struct Look<'a> {
     neighbours: &'a Neighbours,
     access: &'a AccessTable,
@@ -129,8 +134,8 @@ impl<'a> Look<'a> {
         next.set(Some(next.get().map_or(time, |next| next.min(time))));
     }
 
-    /// Does the work of vCPU `index`, which is in a long poll; `run` calls the wakers. Returns true
-    /// if something became ready.
+    /// Serves the timers and the ring of vCPU `index`, which is in a long poll. `run` is called
+    /// with the wakers. Returns true if something became ready.
     pub(crate) fn stand_in_for(&mut self, index: usize, run: impl Fn(Vec<DeferredCall>)) -> bool {
         let Some(timers) = self.access.timers(index) else {
             return false;
@@ -150,7 +155,8 @@ impl<'a> Look<'a> {
         }
         self.neighbours.listen(self.ring, index, &arrivals);
         fence(Ordering::SeqCst);
-        // The first time always: operations of earlier polls may not be submitted yet.
+        // The ring is always served the first time, because operations of earlier polls may not be
+        // submitted yet.
         if first || arrivals.watch.has_completions() {
             let wakers = match &*self.access.entry(index) {
                 Some(VcpuAccess {

@@ -1,4 +1,5 @@
-//! The budget of a poll: the number of leaf futures that may complete before it gives way.
+//! The budget of a poll, that is, the number of leaf futures that may complete before the poll
+//! gives way.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -80,7 +81,7 @@ impl<F: Future> Future for Unconstrained<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        /// Restores the budget, also if the poll panics.
+        /// Restores the budget, even if the poll panics.
         struct RestoreBudget(u32);
         impl Drop for RestoreBudget {
             fn drop(&mut self) {
@@ -88,8 +89,8 @@ impl<F: Future> Future for Unconstrained<F> {
             }
         }
         let _restore = RestoreBudget(budget::replace(u32::MAX));
-        // SAFETY: structural pinning of a field: the struct has no `Drop`, and nothing moves the
-        // field.
+        // SAFETY: `inner` is pinned structurally, because the struct has no `Drop`, and nothing
+        // moves the field out of it.
         unsafe { self.map_unchecked_mut(|whole| &mut whole.inner) }.poll(cx)
     }
 }

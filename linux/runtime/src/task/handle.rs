@@ -1,4 +1,4 @@
-//! Handles to coroutines, and the error of a coroutine without a result.
+//! Handles to coroutines, and the error that a handle returns if its coroutine has no result.
 
 use std::any::Any;
 use std::fmt;
@@ -53,11 +53,11 @@ pub fn try_id() -> Option<Id> {
 
 /// Handle to a coroutine's result. Dropping it detaches the coroutine.
 ///
-/// Awaiting it lends the coroutine the waiter's level. The loan ends with the wait, even if the
-/// wait is given up and the handle is kept, as by `timeout(limit, &mut handle)`.
+/// Awaiting the handle lends the waiter's level to the coroutine. The loan ends with the wait, even
+/// if the wait is given up and the handle is kept, as by `timeout(limit, &mut handle)`.
 ///
 /// # Cancellation safety
-/// A wait through `&mut handle` may be dropped: the result stays in the handle.
+/// A wait through `&mut handle` may be dropped, because the result stays in the handle.
 ///
 /// ```
 /// upshift::Runtime::new()?.block_on(async {
@@ -112,9 +112,10 @@ impl<T> JoinHandle<T> {
         self.inner.is_finished()
     }
 
-    /// Cancels the coroutine: its future is dropped instead of being polled again. A poll that is
-    /// under way is finished first; [`yield_if_needed`](crate::yield_if_needed) in it gives way.
-    /// The handle then reports the cancellation, unless the coroutine has completed first.
+    /// Cancels the coroutine, so that its future is dropped instead of being polled again. If a
+    /// poll is under way, it ends first; a [`yield_if_needed`](crate::yield_if_needed) in that poll
+    /// gives way. The handle then reports the cancellation, unless the coroutine has completed
+    /// before.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -183,7 +184,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Handle that cancels a coroutine. Keeps its control block alive.
+/// Handle that cancels a coroutine. Keeps the coroutine's control block alive.
 ///
 /// ```
 /// use upshift::task::{self, AbortHandle};

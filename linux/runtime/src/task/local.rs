@@ -40,9 +40,9 @@ where
 
 /// Coroutines of the caller's vCPU that are awaited together.
 ///
-/// A coroutine spawned on the set runs from then on like all others of the vCPU, whether the set is
-/// awaited or not: the vCPU, not the set, keeps it on one thread. Awaiting the set waits until all
-/// of its coroutines have exited; dropping it leaves them running.
+/// A coroutine that is spawned on the set runs like all others of the vCPU, whether the set is
+/// awaited or not, because the vCPU, not the set, keeps the coroutine on one thread. Awaiting the
+/// set waits until all of its coroutines have exited; dropping the set leaves them running.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -69,7 +69,7 @@ struct Running {
     waker: RefCell<Option<Waker>>,
 }
 
-/// Counts a coroutine that has not exited.
+/// Guard of a coroutine that is counted. Its drop removes the coroutine from the count.
 struct RunningGuard(Rc<Running>);
 
 impl Drop for RunningGuard {

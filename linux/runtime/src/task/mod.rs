@@ -1,8 +1,8 @@
-//! Coroutines under tokio's names: spawning, results, sets.
+//! Coroutines under tokio's names: functions that spawn, handles to results, and sets.
 //!
-//! A task is a coroutine at the level of its spawner; [`crate::spawn`] takes another level.
-//! Awaiting a [`JoinHandle`] lends the waiter's level to the task until the wait ends;
-//! [`JoinSet::join_next`] lends to all tasks of the set until they exit or leave it.
+//! A task is a coroutine at the level of its spawner; use [`crate::spawn`] to choose another level.
+//! Awaiting a [`JoinHandle`] lends the waiter's level to the task until the wait ends.
+//! [`JoinSet::join_next`] lends the level to all tasks of the set until they exit or leave the set.
 //!
 //! A panic ends its task and nothing else, even if the payload's destructor panics. The panic
 //! hook reports each panic once, by default on standard error. A handle that is kept returns the
@@ -76,7 +76,7 @@ pub async fn yield_now() {
 
 /// Runs a blocking function in the middle of the poll. With
 /// [preemption](crate::Builder::preemption) another thread continues the vCPU meanwhile. Without
-/// it the vCPU waits: use [`spawn_blocking`] instead.
+/// preemption the vCPU waits, so use [`spawn_blocking`] instead.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -1,8 +1,9 @@
 //! A set of coroutines that yields their results in the order in which they exit.
 //!
-//! Each coroutine has a waker of its own that puts its number into a list and wakes the waiter of
-//! the set. A number is in the list at most once; it is there if its coroutine may have exited
-//! since its handle was polled. Taking a result is O(1).
+//! The handle of each coroutine has a waker of its own, which puts the coroutine's number into a
+//! list and wakes the waiter of the set. A number is in the list at most once; it is there if its
+//! coroutine may have exited since its handle was last polled. So a result is taken in constant
+//! time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,8 +22,8 @@ use crate::sync::{Lock, LockSafeWaker, may_proceed, register, wake};
 /// Coroutines that are awaited together, in the order in which they exit. Dropping the set cancels
 /// all coroutines in it.
 ///
-/// Once it is awaited, its coroutines run at the level of the waiter if that is more urgent than
-/// their own, until they exit or leave the set.
+/// Once the set is awaited, its coroutines run at the level of the waiter if that level is more
+/// urgent than their own, until they exit or leave the set.
 ///
 /// ```
 /// use upshift::task::JoinSet;
@@ -235,7 +236,7 @@ impl<T: 'static> JoinSet<T> {
         self.insert(crate::spawn(future, priority))
     }
 
-    /// Starts a coroutine of another runtime.
+    /// Starts a coroutine in the runtime of `handle`.
     ///
     /// # Panics
     /// While that runtime shuts down; if memory is short.
@@ -382,7 +383,8 @@ impl<T: 'static> JoinSet<T> {
         None
     }
 
-    /// Polls for the next result, for hand-written futures. Only the last waker is woken.
+    /// Polls for the next result, for hand-written futures. Only the waker of the last call is
+    /// woken.
     pub fn poll_join_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {
         self.poll_join_next_with_id(cx)
             .map(|next| next.map(|result| result.map(|(_, value)| value)))
@@ -410,12 +412,12 @@ impl<T: 'static> JoinSet<T> {
         }
     }
 
-    /// Polls the handle of a coroutine that may have exited, with its own waker.
+    /// Polls the handle of a coroutine that may have exited, with the waker of that handle.
     fn poll_entry(&mut self, number: usize) -> Poll<Result<(Id, T), JoinError>> {
         let Some(entry) = self.entries.get_mut(number).and_then(Option::as_mut) else {
             return Poll::Pending;
         };
-        // Before the poll: an exit from here on sets it again.
+        // Cleared before the poll, so that an exit from here on sets it again.
         entry.waker.is_listed.store(false, Ordering::Release);
         let waker = Waker::from(entry.waker.clone());
         let id = entry.handle.id();
@@ -455,7 +457,7 @@ impl<T: 'static> JoinSet<T> {
     /// Waits for all coroutines. Returns their results in the order in which they exited.
     ///
     /// # Panics
-    /// If a coroutine panicked or was cancelled; the others are cancelled then.
+    /// If a coroutine panicked or was cancelled; the remaining coroutines are cancelled then.
     ///
     /// ```
     /// use upshift::task::JoinSet;

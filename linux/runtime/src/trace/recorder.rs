@@ -1,12 +1,13 @@
-//! [`Recorder`]: the rings of a runtime, and the timeline that is made of them.
+//! [`Recorder`] holds the rings in which a runtime records events, and makes the timeline from
+//! them.
 //!
-//! Rings are never freed while the runtime lives, since a thread may be in the middle of a record
-//! when a recording ends. They are used again, and replaced only by larger rings, so all rings of a
-//! vCPU together are less than twice the size of the last.
+//! Rings are never freed while the runtime lives, since a thread may be in the middle of writing a
+//! record when a recording ends. Later recordings use the same rings, and replace a ring only by a
+//! larger one, so all rings of a vCPU together are less than twice the size of its last ring.
 //!
-//! A busy vCPU overwrites its records sooner than an idle one. A snapshot begins at the time from
-//! which all rings are complete. The state of a vCPU at that time follows from its older records,
-//! or from its state when the recording began.
+//! A busy vCPU overwrites its records sooner than an idle one, so a snapshot begins at the time
+//! from which all rings are complete. The state of a vCPU at that time follows from its older
+//! records, or from its state when the recording began.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +23,7 @@ use super::ring::{Record, Ring};
 use crate::observe::Names;
 use crate::time::clock;
 
-/// Index of the ring of the threads that serve no vCPU.
+/// Index of the ring that is shared by all threads that serve no vCPU.
 const OTHERS: usize = MAX_VCPUS;
 
 /// The recorder of a runtime; see the module.
@@ -63,7 +64,7 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a recording is under way. One load.
+    /// Returns whether a recording is under way. Costs one load.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Relaxed)
@@ -82,7 +83,7 @@ impl Recorder {
         state.began = clock::ticks();
         state.ended = None;
         self.on.store(true, Relaxed);
-        // After the store, so that the ends of these polls are recorded.
+        // Read after the store, so that the ends of these polls are recorded.
         for vcpu in domain
             .vcpus()
             .filter(|vcpu| !vcpu.is_retired() && !vcpu.is_parked())
@@ -108,19 +109,20 @@ impl Recorder {
         }
     }
 
-    /// Adds a vCPU that comes into service to the recording under way, if there is one.
+    /// Adds a vCPU that enters service to the recording under way, if there is one.
     pub(crate) fn add_vcpu(&self, index: usize) {
         if self.is_on() {
             let mut state = self.state();
             // A vCPU that is added again continues its own ring.
             if !state.current.contains_key(&index) {
-                // Without memory the records of the vCPU are counted as lost.
+                // If memory is short, the records of the vCPU are counted as lost.
                 let _ = self.ensure(&mut state, index);
             }
         }
     }
 
-    /// Provides a ring that is large enough. Only its records from now on count.
+    /// Provides a ring that is large enough. Only records that are added to it from now on belong
+    /// to the recording.
     fn ensure(&self, state: &mut State, index: usize) -> io::Result<()> {
         let known = state.current.get(&index).map(|(ring, _)| ring.clone());
         let ring = match known.filter(|ring| ring.size() >= state.records) {
@@ -150,8 +152,8 @@ impl Recorder {
         self.push(change.by, &record);
     }
 
-    /// Records that the poll under way on the calling thread's vCPU is work of this name, at this
-    /// level.
+    /// Records that the poll under way on the calling thread's vCPU does the work with the number
+    /// `name`, at this level.
     #[cold]
     pub(crate) fn named(&self, index: usize, id: CoroutineId, level: Level, name: u32) {
         let argument = usize::try_from(name).unwrap_or(usize::MAX);
@@ -179,7 +181,8 @@ impl Recorder {
         }
     }
 
-    /// Records the completions that `reap` counts, with a time before the wakes that they cause.
+    /// Calls `reap`, and records the number of completions that it returns. The recorded time lies
+    /// before the wakes that these completions cause.
     #[inline]
     pub(crate) fn reaped(&self, index: usize, reap: impl FnOnce() -> usize) {
         if !self.is_on() {
@@ -197,7 +200,8 @@ impl Recorder {
     fn push(&self, by: Option<usize>, record: &Record) {
         let slot = self.rings.get(by.unwrap_or(OTHERS));
         let ring = slot.map_or(std::ptr::null_mut(), |slot| slot.load(Acquire));
-        // SAFETY: null, or a pointer into an `Arc` that `state` keeps while `self` lives.
+        // SAFETY: the pointer is null, or leads into an `Arc` that `state` keeps while `self`
+        // lives.
         match unsafe { ring.as_ref() } {
             Some(ring) if by.is_some() => ring.push_own(record),
             Some(ring) => ring.push_shared(record),
@@ -225,7 +229,8 @@ impl Recorder {
         }
         let end = state.ended.unwrap_or_else(clock::ticks);
         let began = state.began;
-        // A thread may have been stopped in the middle of a record of an earlier recording.
+        // Drops records of earlier recordings, because a thread may have been stopped in the middle
+        // of writing such a record.
         records.retain(|record| record.at >= began);
         records.sort_by_key(|record| record.at);
         let before = records.partition_point(|record| record.at < window);
@@ -252,7 +257,7 @@ impl Recorder {
     }
 }
 
-/// State of each vCPU at some time: awake, with the poll under way.
+/// The vCPUs that are awake at some time, each with its poll under way, if there is one.
 #[derive(Default)]
 struct UnderWay(HashMap<usize, (Record, Option<Record>)>);
 
@@ -275,8 +280,8 @@ impl UnderWay {
         }
     }
 
-    /// Returns the state as records of the time `window`, at which the following records begin,
-    /// unless those imply it.
+    /// Returns the state as records of the time `window`, at which the records in `following`
+    /// begin. Omits records that `following` implies.
     fn at(self, window: u64, following: &[Record]) -> Vec<Record> {
         let mut of_vcpus: Vec<_> = self.0.into_iter().collect();
         of_vcpus.sort_by_key(|(vcpu, _)| *vcpu);
@@ -351,8 +356,8 @@ impl Writer<'_> {
             .add(nanos(self.began, record.at), vcpu as u32, event_kind);
     }
 
-    /// Returns the name of the poll that a step begins or ends. The poll keeps its name while it is
-    /// suspended.
+    /// Returns the name of the work in the poll that a step begins or ends. A poll keeps its name
+    /// while it is suspended.
     fn name_of(&mut self, id: u64, step: Step) -> Option<u32> {
         let next = self.timeline.events.len();
         match step {
@@ -446,8 +451,8 @@ fn step(kind: u8, argument: usize) -> Option<Step> {
     })
 }
 
-/// Packs all but time, id and location into one word: kind and level of 8 bits, vCPU, `by` + 1 and
-/// argument of 16.
+/// Packs everything except time, id and location into one word: kind and level take 8 bits each;
+/// vCPU, `by` + 1 and argument take 16 bits each.
 #[inline]
 fn pack(kind: u8, level: u8, vcpu: usize, by: Option<usize>, argument: usize) -> u64 {
     const { assert!(MAX_VCPUS < u16::MAX as usize) };

@@ -1,16 +1,17 @@
-//! [`Ring`]: the last records of a vCPU, or of all threads that serve none.
+//! [`Ring`] keeps the last records of a vCPU, or of all threads that serve no vCPU.
 //!
 //! ```text
 //!   record i:   stamp ◄─ 2i+1 ─► four words ─► stamp ◄─ 2i+2        in slot i mod size
 //!   reader:     stamp = 2i+2? ─► four words ─► stamp the same? ─► record i, whole; else it is lost
 //! ```
 //!
-//! Readers stop no writer, at any time and in any number. The ring of a vCPU has one writer, the
-//! thread that serves the vCPU, and a record costs a few stores. The ring of the other threads has
-//! many writers: each takes a number and then the slot. A writer that was stopped in the middle for
-//! a whole round may still hold the slot; then the new record is dropped (a reader counts it as
-//! lost), so that no record mixes the words of two writers. Words are atomic: if there were a
-//! second writer nevertheless, records would be wrong, but no behaviour undefined.
+//! Readers never stop a writer. The ring of a vCPU has one writer, the thread that serves the vCPU,
+//! and a record costs a few stores. The ring of the other threads has many writers. Each of them
+//! takes a number, and then the slot for that number. The slot may still be held by a writer that
+//! was stopped in the middle of its record for a whole round. The new record is then dropped (a
+//! reader counts it as lost), so that no record mixes the words of two writers. All words are
+//! atomic, so if a vCPU's ring had a second writer by mistake, records would be wrong, but
+//! behaviour would not be undefined.
 
 use std::io;
 use std::panic::Location;
@@ -59,7 +60,8 @@ impl Entry {
         let record = Record {
             at: self.at.load(Relaxed),
             id: self.id.load(Relaxed),
-            // SAFETY: the word is only ever null or a `'static` reference.
+            // SAFETY: the pointer is null or was made from a `'static` reference, so it may be
+            // dereferenced.
             location: unsafe { location.as_ref() },
             packed: self.packed.load(Relaxed),
         };
@@ -71,13 +73,13 @@ impl Entry {
 /// A ring of records, on cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Ring {
-    /// Number of records ever made.
+    /// Number of records ever started; also the number of the next record.
     count: AtomicU64,
     entries: Box<[Entry]>,
 }
 
 impl Ring {
-    /// Creates a ring for at least `records` records: the next power of two.
+    /// Creates a ring for `records` records, rounded up to a power of two.
     pub(super) fn new(records: usize) -> io::Result<Ring> {
         let size = records.max(2).checked_next_power_of_two();
         let size = size.ok_or(io::ErrorKind::OutOfMemory)?;
@@ -112,7 +114,7 @@ impl Ring {
         &self.entries[number as usize & (self.entries.len() - 1)]
     }
 
-    /// Adds a record, for the ring's only writer.
+    /// Adds a record. Only for a ring with a single writer, which must be the caller.
     #[inline]
     pub(super) fn push_own(&self, record: &Record) {
         let number = self.count.load(Relaxed);
@@ -141,7 +143,8 @@ impl Ring {
     }
 
     /// Returns the complete records from number `first` on, oldest first; the number of records
-    /// that were overwritten; and the number of those that were dropped or are being written.
+    /// that were overwritten; and the number of records that were dropped or are still being
+    /// written.
     pub(super) fn read(&self, first: u64) -> (Vec<Record>, u64, u64) {
         let end = self.count.load(Acquire);
         let oldest = first.max(end.saturating_sub(self.entries.len() as u64));
@@ -158,7 +161,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// A record whose words all follow from one number.
+    /// Returns a record whose words all follow from one number, so that a torn record can be
+    /// detected.
     fn record(n: u64) -> Record {
         Record {
             at: n,

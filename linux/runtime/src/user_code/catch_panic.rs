@@ -6,7 +6,8 @@ use crate::preempt::permit;
 /// does. Returns `None` if the code panicked.
 ///
 /// # Panics
-/// In debug builds, if the calling thread holds a lock of the runtime: the code might need it.
+/// In debug builds, if the calling thread holds a lock of the runtime, because the code might need
+/// that lock.
 pub(crate) fn catch_panic<R>(code: impl FnOnce() -> R) -> Option<R> {
     permit::debug_assert_unused();
     upshift_ring::catch_panic(code)

@@ -1,10 +1,11 @@
 //! User code that a ring or a timer has to call: wakers of other executors, and destructors of
 //! values that operations own.
 //!
-//! The loop of a vCPU does not run it: the permit is in use there, so nothing could interrupt the
-//! code, and everything would wait for it, regardless of its level. The code is deferred to
-//! coroutines at the level of the operation, or of the coroutine that had armed the timer, and runs
-//! in polls like any other. The loop itself calls the wakers of Upshift's own coroutines.
+//! The loop of a vCPU does not run this code. The loop uses the vCPU's permit, so nothing could
+//! interrupt the code there, and all coroutines would wait for it, regardless of its level. Instead
+//! the code is deferred to coroutines at the level of the operation, or of the coroutine that armed
+//! the timer, and runs in polls like any other. Only the wakers of Upshift's own coroutines are
+//! called by the loop itself.
 
 use upshift_core::{Domain, JoinHandle, Level, Priority};
 use upshift_ring::DeferredCall;
@@ -12,8 +13,8 @@ use upshift_ring::DeferredCall;
 use crate::coroutine::coop;
 use crate::host::Linux;
 
-/// Calls the wakers of coroutines, and defers the other calls to a coroutine for each level, in
-/// order.
+/// Calls the wakers of Upshift's coroutines, and defers the other calls to one coroutine for each
+/// level. The order of the calls within a level is kept.
 pub(crate) fn run(domain: &Domain<Linux>, all: Vec<DeferredCall>) {
     let mut rest = Vec::new();
     for call in all {

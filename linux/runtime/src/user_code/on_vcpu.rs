@@ -1,7 +1,7 @@
-//! Work that only a vCPU can do, on behalf of a thread that serves no vCPU but belongs to the
-//! runtime: a coroutine does the work, and the thread's future waits for it. So sockets and timers
-//! of this runtime work in tokio tasks, too, for example in the tasks of a web socket that axum
-//! spawned with tokio. Costs a spawn and a switch of threads.
+//! Work that only a vCPU can do, on behalf of a thread that belongs to the runtime but serves no
+//! vCPU. A coroutine does the work, and a future on that thread waits for the coroutine. So sockets
+//! and timers of this runtime work even in tokio tasks, for example in those that axum spawns with
+//! tokio for a web socket. Each use costs a spawn and a switch between threads.
 
 use std::future::Future;
 use std::io;
@@ -13,8 +13,8 @@ use upshift_core::Priority;
 use crate::context;
 use crate::task::JoinHandle;
 
-/// Future of the coroutine's result, or `None` if the runtime has cancelled the coroutine. Dropping
-/// the future cancels the coroutine.
+/// A future that returns the coroutine's result, or `None` if the coroutine panicked or was
+/// cancelled. Dropping the future cancels the coroutine.
 pub(crate) struct OnVcpu<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> OnVcpu<T> {

@@ -38,15 +38,15 @@ impl Worker {
     }
 
     /// Ends those operations on `fd` whose futures have been dropped. May be called in the middle
-    /// of a poll. Returns calls of user code, which the caller must make.
+    /// of a poll. Returns deferred calls of user code, which the caller must make.
     pub(crate) fn settle(&self, fd: &Fd) -> Vec<DeferredCall> {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.settle(fd));
         self.ring.take_deferred()
     }
 
-    /// Returns whether the calling coroutine can continue undisturbed: no I/O of a more urgent
-    /// level is in flight on the ring, and no timer expires within `time` ns.
+    /// Returns whether the calling coroutine can continue undisturbed, because no I/O of a more
+    /// urgent level is in flight on the ring, and no timer expires within `time` ns.
     pub(crate) fn is_undisturbed(&self, time: u64) -> bool {
         let level = self.executor.running_level().unwrap_or_default().get();
         self.ring.levels_in_flight() & more_urgent_than(level) == 0

@@ -1,4 +1,4 @@
-//! The loop of an inline vCPU: one thread runs the ring and the coroutines.
+//! The loop of a vCPU. On an inline vCPU, one thread runs the ring and the coroutines.
 //!
 //! ```text
 //!   ┌─► reap the ring, expire timers ─► pick ─► poll ─┐
@@ -8,28 +8,30 @@
 //!   └──────── one enter: submit and wait ◄─────────────┘ nothing ready
 //! ```
 //!
-//! I/O that coroutines request is gathered. It is submitted before anything less urgent is polled,
-//! or else when the ring is reaped next. One such visit to the ring is called a pass.
+//! I/O that coroutines request is gathered. The vCPU submits it before it polls anything less
+//! urgent, or else when it next reaps the ring. Such a visit to the ring is called a pass.
 //!
-//! Completions are looked for (loads only) after every poll. They are reaped when the reap interval
+//! An urgent completion waits for at most one poll and the reap interval. The vCPU checks for
+//! completions after every poll, at the cost of a few loads. It reaps them when the reap interval
 //! has passed or enough coroutines have run, so that under load one system call serves many
-//! requests; an idle vCPU reaps at once. An urgent completion therefore waits for at most one poll
-//! and the reap interval. Completions that are no more urgent than the ready coroutines are queued
-//! behind these however soon they are reaped; so while all I/O in flight is of such levels, the
-//! vCPU reaps only every five intervals.
+//! requests; an idle vCPU reaps at once. Completions that are no more urgent than the ready
+//! coroutines are queued behind these coroutines, however soon they are reaped. So while all I/O in
+//! flight has such levels, the vCPU reaps only every five intervals.
 //!
-//! Before it parks, a vCPU that another vCPU has recently woken spins for a bounded time: the wake
-//! then costs a cache miss instead of a system call and the start of a halted CPU.
+//! Before it parks, a vCPU that another vCPU has recently woken spins for a bounded time, because a
+//! wake that comes during the spin costs only a cache miss, instead of a system call and the start
+//! of a halted CPU.
 //!
 //! # Writers and readers
 //!
 //! One thread at a time uses a [`Worker`]: the thread of an inline vCPU, or the current thread of a
-//! preemptible vCPU. This table shows which parts other threads write or read:
+//! preemptible vCPU. The table shows who writes and who reads each part; "this thread" is the
+//! thread that uses the worker:
 //!
 //! | state | written by | read by |
 //! |---|---|---|
-//! | `executor` | this thread; inbox and arriving bits: all | all: bitmap, clock, parked |
-//! | `ring` | this thread, or a thread that stands in; mail: all | the same |
+//! | `executor` | this thread; inbox, and bits of its levels: all | all: bitmap, clock, parked |
+//! | `ring` | this thread, or a thread that stands in; its mailbox: all | the same |
 //! | `timers` | all, under their lock | all; the next deadline without it |
 //! | `shared` | see [`Shared`] | all |
 //! | `meter` | this thread | metrics, the watchdog |
@@ -73,9 +75,9 @@ pub(crate) use wait::{ENDING_WAIT, Spin};
 /// Number of polls after which a vCPU enters the ring if completions or submissions wait.
 pub(crate) const POLLS_PER_REAP: u32 = 64;
 
-/// Reap intervals after which a vCPU enters the ring although no completion can be more urgent than
-/// the ready coroutines. A client that waits is then woken for several replies at once; beyond five
-/// intervals the CPU time per request does not fall any further.
+/// Reap intervals after which a vCPU enters the ring even if no completion can be more urgent than
+/// the ready coroutines. With longer waits, a waiting client is woken for several replies at once,
+/// but beyond five intervals the CPU time per request does not fall any further.
 const REAP_INTERVALS: u64 = 5;
 
 /// Returns the bits of the levels that are more urgent than `level`.
@@ -93,8 +95,8 @@ pub(crate) struct Worker {
     pace: Pace,
     outbox: Outbox,
     neighbours: Neighbours,
-    /// Set while the runtime is being dropped: coroutines that this vCPU waits for may exit on
-    /// another vCPU, which does not notify this one.
+    /// Set while the runtime is being dropped. Waits are then short, because coroutines that this
+    /// vCPU waits for may exit on another vCPU, which does not notify this one.
     is_ending: Cell<bool>,
     /// The threads of the vCPU, if its polls can be interrupted.
     preemptible: OnceCell<Arc<dyn PreemptibleVcpu>>,
@@ -112,7 +114,7 @@ pub(crate) struct Pace {
     pub(crate) reap: u64,
     /// The interval between two readings of the clock within a poll.
     pub(crate) look: u64,
-    /// The longest time that a poll spends on pieces of a transfer.
+    /// The longest time that a poll may spend on pieces of a transfer.
     pub(crate) share: u64,
 }
 
@@ -127,8 +129,8 @@ impl Pace {
     }
 }
 
-/// Condition that ends the service of a vCPU. Not generic over a future or a closure: a program has
-/// a single instance of the loop, with everything inlined.
+/// Condition that ends the service of a vCPU. It is not generic over a future or a closure, so that
+/// a program has a single instance of each loop, with everything inlined.
 #[derive(Clone, Copy)]
 pub(crate) enum Until<'a> {
     /// The flag has been set.
@@ -152,15 +154,15 @@ impl Until<'_> {
 pub(crate) trait VcpuKind<'a> {
     /// Whether several threads share the vCPU. Such a thread has run a pass before its loop begins.
     const IS_SHARED: bool;
-    /// Called before each pick. `passed` is set if a pass has been run since the last poll or wait.
-    /// Returns `Some` if the thread leaves the loop: true if it is done, false if another thread
-    /// serves the vCPU from here on.
+    /// Called before each [`pick`](VcpuKind::pick). `passed` is set if a pass has been run since
+    /// the last poll or wait. Returns `Some` if the thread must leave the loop: `Some(true)` if the
+    /// thread is done, and `Some(false)` if another thread serves the vCPU from here on.
     fn should_leave(&mut self, passed: bool, back: &mut Option<Yielded<'a, Linux>>)
     -> Option<bool>;
-    /// Returns whether completions are reaped before the next poll, however short the last poll
+    /// Returns whether completions must be reaped before the next poll, however short the last poll
     /// was.
     fn reaps_before_poll(&self) -> bool;
-    /// Called before a pass or a wait: nothing is polled from here on.
+    /// Called before a pass or a wait, when no poll is under way.
     fn between_polls(&self);
     /// Takes the next coroutine to poll or to resume.
     fn pick(
@@ -181,7 +183,7 @@ pub(crate) trait VcpuKind<'a> {
     fn after_wait(&mut self, worker: &'a Worker);
 }
 
-/// An inline vCPU: one thread serves it, and no poll is interrupted.
+/// An inline vCPU, which one thread serves without interrupting polls.
 struct InlineVcpu<'a> {
     /// Held if other vCPUs may stand in while this vCPU polls.
     guard: Option<StandInGuard<'a>>,
@@ -283,7 +285,7 @@ impl Worker {
         self.preemptible.get().is_none()
     }
 
-    /// Makes each wait short from now on: the runtime is being dropped.
+    /// Makes each wait short from now on, because the runtime is being dropped.
     pub(crate) fn set_ending(&self) {
         self.is_ending.set(true);
     }
@@ -374,9 +376,10 @@ impl Worker {
                 }
                 None => {
                     polls = 0;
-                    // At most once per wait: the kernel raises the ring's flag after it has added
-                    // work. If that work has been fetched before, the flag is stale until more
-                    // arrives, and only a wait can tell.
+                    // At most one pass per wait, because the ring's flag may be stale. The kernel
+                    // sets the flag after it has added work, and this thread may have fetched that
+                    // work in between. The flag then stays set until more work arrives, and only a
+                    // wait in the kernel can tell.
                     if !passed && (self.ring_is_due() || self.timer_is_due()) {
                         kind.between_polls();
                         self.run_pass();
@@ -395,9 +398,10 @@ impl Worker {
         }
     }
 
-    /// Completes the cancellation of the futures that were dropped last: a receive in flight keeps
-    /// its socket open until the kernel has been told to cancel it and has confirmed that. Polls
-    /// nothing. Only for an inline vCPU, after [`Worker::run`].
+    /// Completes the cancellation of the operations whose futures were dropped last. Without this,
+    /// a receive in flight would keep its socket open, because the kernel must be told to cancel
+    /// the receive, and must confirm that. Polls nothing. Only for an inline vCPU, after
+    /// [`Worker::run`].
     pub(crate) fn complete_cancellations(&self) {
         let _entered = context::enter(self);
         // The first pass submits the cancellation, the second one reaps its completion.
@@ -418,17 +422,18 @@ impl Worker {
             .allow_stand_in(&self.shared.access, index, &self.ring)
     }
 
-    /// Returns whether submissions go before the next poll, because a more urgent coroutine has
-    /// requested I/O, or there are enough reads to keep a device busy.
+    /// Returns whether I/O must be submitted before the next poll, because a more urgent coroutine
+    /// has requested it, or there are enough reads to keep a device busy.
     #[inline]
     pub(crate) fn submissions_are_urgent(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
         !self.outbox.is_empty() && self.outbox.goes_before(self.next_level(back))
     }
 
-    /// Returns whether it is time to reap the ring and the timers (the last reap was at tick
-    /// `reaped_at`) or to look at the other vCPUs. Called after a poll: the executor's clock shows
-    /// the beginning of the poll, so arrivals during the poll would wait for another poll. A poll
-    /// that `gave_way` may have done so for the ring.
+    /// Returns whether it is time to reap the ring and the timers, or to look at the other vCPUs.
+    /// The last reap was at the tick `reaped_at`. Called after a poll. Reads the clock itself,
+    /// because the executor's clock still shows the beginning of the poll, so that arrivals during
+    /// the poll would wait for another poll. A poll that `gave_way` may have done so for the sake
+    /// of the ring.
     #[inline(always)]
     pub(crate) fn reap_is_due(&self, reaped_at: u64, gave_way: bool) -> bool {
         let waits = self.ring.is_due(true) || self.timers.next_deadline().is_some();
@@ -439,8 +444,8 @@ impl Worker {
     fn is_reap_interval_over(&self, reaped_at: u64, gave_way: bool) -> bool {
         let ago = clock::ticks().wrapping_sub(reaped_at);
         ago >= self.pace.reap
-            // Without a next poll the loop enters the ring anyway, and waits in it with the same
-            // call.
+            // Without a next poll, the loop is about to enter the ring anyway, and waits in it with
+            // the same call.
             && (gave_way || self.executor.bitmap() != 0 || self.executor.has_arrivals())
             && (gave_way
                 || ago >= self.pace.reap.saturating_mul(REAP_INTERVALS)
@@ -517,8 +522,8 @@ impl Worker {
         self.shared.domain.host().recorder()
     }
 
-    /// Tells the watchdog that polls begin again. Called after a full barrier (a fence, or that of
-    /// `unpark`).
+    /// Tells the watchdog that polls begin again. Must be called after a full barrier (a fence, or
+    /// the barrier in `unpark`).
     #[inline]
     pub(crate) fn notify_watchdog(&self) {
         if let Some(monitor) = self.shared.monitor.get() {
@@ -539,14 +544,15 @@ impl Worker {
         preemptible.is_some_and(|preemptible| preemptible.has_stopped_polls())
     }
 
-    /// Takes the vCPU out of service: pinned coroutines are cancelled, the others move to other
-    /// vCPUs, and the ring is cancelled, drained and closed.
+    /// Takes the vCPU out of service. Its pinned coroutines are cancelled, and its other coroutines
+    /// move to other vCPUs. The operations on the ring are cancelled, and the ring is drained and
+    /// closed.
     ///
-    /// Returns false, and leaks the vCPU, if a stopped poll does not end, or if a future is left
+    /// Returns false, and leaks the vCPU, if a stopped poll has not ended, or if a future is left
     /// that only the thread of `block_on`, which has ended, may drop.
     pub(crate) fn retire(self: Box<Worker>) -> bool {
-        // Before the vCPU's threads end: nothing stays elevated, and the daemon sees no dispatcher
-        // vanish.
+        // Done before the vCPU's threads end, so that no thread stays elevated, and the daemon does
+        // not see a dispatcher vanish.
         if let Some(membership) = &self.shared.membership {
             membership.withdraw(self.executor.index());
         }

@@ -1,23 +1,23 @@
-//! Levels of the operations that coroutines have started and that are not submitted yet. They
-//! decide when the vCPU submits.
+//! The outbox holds the levels of operations that coroutines have started but that are not
+//! submitted yet. These levels decide when the vCPU submits.
 //!
-//! Used by the thread of the vCPU only; a load and a store for each operation.
+//! Only the thread of the vCPU uses it. Each operation costs a load and a store.
 
 use std::cell::Cell;
 
 /// Value of [`Outbox::before`] while no operation waits.
 const NONE_WAITS: u8 = u8::MAX;
 
-/// Number of reads of files that are submitted without waiting for more: the device works on them
-/// while the vCPU prepares the next reads. A smaller number costs CPU time, a larger one leaves the
-/// device idle (`--gather` of bench/peers/c/files.c).
+/// Number of file reads that are submitted without waiting for more, so that the device works on
+/// them while the vCPU prepares the next reads. A smaller number costs CPU time, and a larger one
+/// leaves the device idle (`--gather` of bench/peers/c/files.c).
 const GATHERED_READS: usize = 4;
 
 /// Summary of the operations that wait to be submitted.
 pub(super) struct Outbox {
-    /// The operations are submitted before polls of this level and of less urgent ones.
+    /// The operations are submitted before polls of this level and of less urgent levels.
     before: Cell<u8>,
-    /// Number of reads of files that wait.
+    /// Number of file reads that wait to be submitted.
     reads: Cell<usize>,
 }
 
@@ -34,7 +34,8 @@ impl Outbox {
         self.before.get() == NONE_WAITS
     }
 
-    /// Returns whether the operations are submitted before a poll of `level` (64: none is ready).
+    /// Returns whether the operations are submitted before a poll of `level` (64 if no coroutine is
+    /// ready).
     #[inline]
     pub(super) fn goes_before(&self, level: u8) -> bool {
         level >= self.before.get()
@@ -46,7 +47,7 @@ impl Outbox {
         self.before.set(self.before.get().min(level + 1));
     }
 
-    /// Counts a read of a file that has been added.
+    /// Counts a file read that has been added.
     pub(super) fn add_read(&self) {
         self.reads.set(self.reads.get() + 1);
         if self.reads.get() >= GATHERED_READS {

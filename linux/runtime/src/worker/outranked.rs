@@ -1,4 +1,4 @@
-//! Publication of the vCPU's levels on the board, and giving way to more urgent processes.
+//! Publishes the vCPU's levels on the board, and gives way to more urgent processes.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Worker {
     }
 
     /// Gives way if another process has something more urgent than the next poll. Returns whether
-    /// this happened.
+    /// it gave way.
     #[inline]
     pub(crate) fn yields_to_others(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
         self.post.as_ref().is_some_and(|post| {
@@ -55,7 +55,7 @@ impl Worker {
             YIELD_SLEEP.min(Duration::from_nanos(next.saturating_sub(now)))
         });
         self.outbox.clear();
-        // A due timer shortens the moment to nothing, but another process may be ready on this CPU.
+        // A due timer shortens the moment to zero, but another process may be ready on this CPU.
         if moment.is_zero() {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Start and stop of the threads of vCPUs.
+//! Starts and stops the threads of vCPUs.
 
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -22,8 +22,8 @@ use crate::time::timers::Timers;
 use crate::worker::{Outbox, Pace, Until, Worker};
 
 impl Shared {
-    /// Creates the worker of a vCPU, and its ring, on the calling thread, which is pinned to the
-    /// CPU `pin`. The second value is `Some` if the vCPU is preemptible.
+    /// Creates the worker of a vCPU, with its ring, on the calling thread, and pins that thread to
+    /// the CPU `pin`. The second value is `Some` if the vCPU is preemptible.
     pub(crate) fn worker(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
@@ -88,8 +88,8 @@ impl Shared {
         });
         if let Some(settings) = &self.settings.preemption {
             let cpu = pin.unwrap_or(0);
-            // SAFETY: the worker is in a box, which `Worker::retire` leaks if a thread of the vCPU
-            // does not end.
+            // SAFETY: the worker is neither moved nor dropped before `end` returns true. It is in a
+            // box, which `Worker::retire` leaks if `end` returns false.
             let preemptible = unsafe { preempt::start(&worker, cpu, settings.clone())? };
             let _ = worker.preemptible.set(preemptible.clone());
             return Ok((worker, Some(preemptible)));
@@ -109,7 +109,7 @@ impl Shared {
         Ok(index)
     }
 
-    /// Tells the daemon of a vCPU that was added.
+    /// Tells the daemon that a vCPU was added.
     fn join_again(&self) {
         if let Some(membership) = &self.membership
             && let Err(error) = membership.join()

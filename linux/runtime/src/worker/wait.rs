@@ -1,5 +1,5 @@
-//! The wait of a vCPU, which spins if that has been worthwhile, looks for vCPUs to stand in for,
-//! and parks in its ring.
+//! The wait of a vCPU. The vCPU first spins if that has been worthwhile, then looks for vCPUs to
+//! stand in for, and parks in its ring.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,12 +12,11 @@ use crate::user_code::deferred;
 
 /// Interval at which a runtime that is being dropped checks whether all coroutines have exited.
 pub(crate) const ENDING_WAIT: Duration = Duration::from_millis(1);
-/// A wait that a wake from another vCPU ends sooner than this makes the next wait begin with
-/// spinning.
+/// If a wake from another vCPU ends a wait sooner than this, the next wait begins with a spin.
 const SHORT_WAIT: Duration = Duration::from_micros(200);
 
-/// Decides whether to spin before parking. A spin that finds nothing (the waker needs this very
-/// CPU, say) makes further spins rarer, down to one wait in 64.
+/// Decides whether to spin before parking. A spin that finds nothing, for example because the waker
+/// needs this very CPU, makes further spins rarer, down to about one wait in 64.
 #[derive(Default)]
 pub(crate) struct Spin {
     /// Set if the last wait was short, and another vCPU or thread ended it.
@@ -70,8 +69,8 @@ impl Worker {
                 break true;
             }
             let limit = self.sleep();
-            // A wake may also end a wait just before its limit, so each reason for a wake is
-            // checked.
+            // Each reason for a wake is checked even if the limit has passed, because a wake may
+            // have ended the wait just before.
             let is_early = limit.is_none_or(|limit| clock::ticks() < limit);
             let is_woken = !self.executor.is_parked()
                 || self.executor.has_arrivals()
@@ -104,8 +103,8 @@ impl Worker {
         preemptible.is_some_and(|preemptible| preemptible.main_waits() != 0)
     }
 
-    /// Waits once for completions, timers, wakes or the next look around. Returns the tick at which
-    /// that look is due.
+    /// Waits once for completions, timers, wakes or the next look at other vCPUs. Returns the tick
+    /// at which that look is due.
     fn sleep(&self) -> Option<u64> {
         let now = clock::now();
         let look = self.executor.sleep_limit();
@@ -129,7 +128,8 @@ impl Worker {
         limit
     }
 
-    /// Stands in for vCPUs in long polls. Returns true if there is a coroutine to pick.
+    /// Stands in for vCPUs that are in long polls. Returns true if this vCPU now has a coroutine to
+    /// poll.
     pub(super) fn look_around(&self) -> bool {
         let domain = self.executor.domain();
         let mut look = Look::new(&self.neighbours, &self.shared.access, &self.ring);

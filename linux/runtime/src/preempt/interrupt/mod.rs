@@ -1,17 +1,18 @@
-//! Interruption of a thread of the runtime, by a signal whose handler makes system calls on the
-//! ring of its thread, and waits while its poll is suspended.
+//! Interruption of a thread of the runtime by a signal. The signal's handler makes system calls on
+//! the ring of the interrupted thread, and waits while the thread's poll is suspended.
 //!
-//! Only the thread that made a ring may enter it. Other threads that work on it, while that thread
-//! is suspended (`preempt`) or in a long poll (`stand_in`), have it make the calls.
+//! Only the thread that made a ring may enter it. While that thread is suspended (`preempt`) or in
+//! a long poll (`stand_in`), other threads work on the ring, and have that thread make the calls.
 //!
-//! A real-time signal takes a place in a queue, and the processes of a user share the number of
-//! places (RLIMIT_SIGPENDING): `tgkill` may find none, but the sender relies on the delivery. So
-//! each thread that may be interrupted has a timer (`spare.rs`), for whose signal a place was
-//! reserved when the timer was made. The timer is slower, and used only where `tgkill` fails.
+//! The sender relies on the delivery, but `tgkill` may fail, because a real-time signal takes a
+//! place in a queue, and all processes of a user share a limited number of places
+//! (RLIMIT_SIGPENDING). So each interruptible thread has a timer (`spare.rs`), and the kernel
+//! reserves a place for the timer's signal when the timer is made. Because the timer is slower, it
+//! is used only where `tgkill` fails.
 //!
-//! The handler runs on a stack of its own (`stack.rs`). While it runs or waits, its thread takes no
-//! signal but those of faults and of the C library: other threads of the program take the signals
-//! that are sent to the process.
+//! The handler runs on a stack of its own (`stack.rs`). While the handler runs or waits, its thread
+//! accepts only the signals of faults and of the C library. Signals sent to the process go to other
+//! threads of the program.
 
 mod spare;
 mod stack;
@@ -35,23 +36,24 @@ extern "C" fn handler(_: libc::c_int) {
     let errno = unsafe { *libc::__errno_location() };
     preempt::answer_here();
     arrivals::answer_here();
-    // SAFETY: as above.
+    // SAFETY: the pointer is to the calling thread's `errno`, as above.
     unsafe { *libc::__errno_location() = errno };
 }
 
 /// Prepares the calling thread to be interrupted while it has an [`OnStack`].
 ///
 /// # Errors
-/// All real-time signals have handlers, the user may queue no more of them, or there is no memory.
+/// If all real-time signals have handlers, if the user's limit of queued signals is reached, or if
+/// memory is short.
 pub(crate) fn claim() -> io::Result<()> {
     let signal = install()?;
     spare::provide(signal)?;
     stack::provide()
 }
 
-/// Checks that this process may send signals to its threads: a sandbox may forbid it.
+/// Checks that this process may send signals to its threads, because a sandbox may forbid it.
 pub(crate) fn may_send() -> io::Result<()> {
-    // SAFETY: no pointers; signal 0 is not sent.
+    // SAFETY: the call takes no pointers, and signal 0 is not sent.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0) };
     match sent {
         0 => Ok(()),
@@ -62,14 +64,13 @@ pub(crate) fn may_send() -> io::Result<()> {
 /// Time in ns of the last signal that was sent to a thread, or 0 once its handler has begun. Until
 /// then no other signal is sent, since the kernel would queue each.
 ///
-/// The handler may begin late, twice, or never: a thread may block the signal, and a program may
-/// replace the handler. So no state waits for the handler, and the signal may be sent again after
-/// [`RESEND_AFTER`].
+/// The handler may begin late, twice, or never, because a thread may block the signal, and a
+/// program may replace the handler. So no state depends on the handler, and the signal may be sent
+/// again after [`RESEND_AFTER`].
 #[derive(Debug, Default)]
 pub(crate) struct Sent(AtomicU64);
 
-/// Nanoseconds without an answer after which a signal may be sent again: as long as a suspended
-/// poll may be kept.
+/// Nanoseconds without an answer after which a signal may be sent again.
 const RESEND_AFTER: u64 = MAX_SUSPENSION;
 
 impl Sent {
@@ -87,7 +88,7 @@ impl Sent {
             send(thread);
         } else {
             check_handler();
-            // At most one signal of the timer is queued, however often it goes off.
+            // At most one signal of the timer is queued, however often the timer goes off.
             spare::send(thread);
         }
     }
@@ -97,7 +98,7 @@ impl Sent {
         self.0.store(0, SeqCst);
     }
 
-    /// Returns whether a signal has had no answer.
+    /// Returns whether a signal has been sent and not been answered yet.
     pub(crate) fn is_open(&self) -> bool {
         self.0.load(SeqCst) != 0
     }
@@ -106,7 +107,7 @@ impl Sent {
 /// Set, for good, when the program is found to have given the signal another handler.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether the program has been found to have replaced the handler. One load.
+/// Returns whether the program has been found to have replaced the handler. Costs one load.
 pub(crate) fn is_lost() -> bool {
     IS_LOST.load(Relaxed)
 }
@@ -131,7 +132,7 @@ fn own_handler() -> libc::sighandler_t {
 
 /// Returns the action of a signal.
 fn installed(signal: libc::c_int) -> Option<libc::sigaction> {
-    // SAFETY: all-zero is a valid value of this plain struct; a pointer to a local.
+    // SAFETY: all-zero is a valid value of this plain struct, and the call writes only to it.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let known = libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0;
@@ -143,7 +144,7 @@ fn installed(signal: libc::c_int) -> Option<libc::sigaction> {
 /// ended is left alone. Async-signal-safe.
 fn send(thread: u32) {
     let Ok(signal) = install() else { return };
-    // SAFETY: no pointers. The call fails with ESRCH if the thread has ended.
+    // SAFETY: the call takes no pointers. It fails with ESRCH if the thread has ended.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_tgkill,
@@ -157,8 +158,8 @@ fn send(thread: u32) {
     }
 }
 
-/// Returns the signal, with its handler in place: the last real-time signal that nothing
-/// uses. System calls of a poll that it interrupts are restarted.
+/// Returns the signal, which is the last real-time signal that nothing else uses. Its handler is in
+/// place. Interrupted system calls of a poll are restarted.
 fn install() -> io::Result<libc::c_int> {
     static SIGNAL: OnceLock<Option<libc::c_int>> = OnceLock::new();
     SIGNAL
@@ -183,9 +184,10 @@ fn take(signal: libc::c_int) -> bool {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = own_handler();
     action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
-    // SAFETY: pointers to locals; the handler is async-signal-safe.
+    // SAFETY: all pointers are to locals, or null where the call allows it, and the handler is
+    // async-signal-safe.
     unsafe {
-        // The C library leaves its own signals out.
+        // The C library omits its own signals from the set.
         libc::sigfillset(&raw mut action.sa_mask);
         for fault in FAULTS {
             libc::sigdelset(&raw mut action.sa_mask, fault);
@@ -194,7 +196,8 @@ fn take(signal: libc::c_int) -> bool {
     }
 }
 
-/// Signals that the kernel sends a thread for its own faults, without delay.
+/// Signals that the kernel sends a thread for the thread's own faults. They must not be blocked,
+/// because the kernel would end the process.
 const FAULTS: [libc::c_int; 6] = [
     libc::SIGBUS,
     libc::SIGFPE,
@@ -204,7 +207,7 @@ const FAULTS: [libc::c_int; 6] = [
     libc::SIGTRAP,
 ];
 
-/// Signal mask of a thread from before [`block_own`].
+/// Signal mask that a thread had before [`block_own`].
 pub(crate) struct Blocked(libc::sigset_t);
 
 /// Blocks the signal on the calling thread, except where it waits with [`mask_without_own`].
@@ -213,7 +216,7 @@ pub(crate) struct Blocked(libc::sigset_t);
 /// If no signal is free.
 pub(crate) fn block_own() -> io::Result<Blocked> {
     let signal = install()?;
-    // SAFETY: all-zero is a valid value of the sets, which are locals.
+    // SAFETY: all-zero is a valid value of the sets, and the calls write only to these locals.
     let before = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -231,11 +234,11 @@ pub(crate) fn restore(before: &Blocked) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before.0, null_mut()) };
 }
 
-/// Returns the signals that the calling thread blocks, in the form of the kernel, without the
-/// signal that interrupts it. Async-signal-safe.
+/// Returns the calling thread's signal mask, as a kernel bit set, without the signal that
+/// interrupts the thread. Async-signal-safe.
 pub(crate) fn mask_without_own() -> u64 {
     let mut mask = 0u64;
-    // SAFETY: the kernel's set has the size of the word.
+    // SAFETY: the kernel writes a set of the given size, which is that of `mask`.
     unsafe {
         let unchanged: *const u64 = std::ptr::null();
         libc::syscall(
@@ -252,8 +255,8 @@ pub(crate) fn mask_without_own() -> u64 {
     }
 }
 
-/// Unblocks the signal on the calling thread: its program may have started it with all signals
-/// blocked.
+/// Unblocks the signal on the calling thread, because the program may have started the thread with
+/// all signals blocked.
 fn unblock_own() {
     let Ok(signal) = install() else { return };
     // SAFETY: all-zero is a valid value of the set, which is a local. The calls cannot fail.

@@ -1,9 +1,9 @@
-//! A signal that needs no room in the queue of signals when it is sent: that of a POSIX timer,
-//! which each thread has.
+//! Signals that need no free place in the user's queue of signals when they are sent. Each thread
+//! has a POSIX timer, for whose signal the kernel has reserved a place.
 //!
-//! The thread that has a timer writes its slot; all threads read it, also in signal handlers. A
-//! thread gives its slot up when it ends, once no thread is setting its timer, since the kernel
-//! reuses the ids of timers.
+//! A thread writes the slot of its own timer. All threads read the slot, even in signal handlers.
+//! Before a thread that ends gives up its slot, it waits until no thread is setting its timer,
+//! because the kernel reuses the ids of timers.
 
 use std::cell::OnceCell;
 use std::io;
@@ -33,7 +33,7 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Number of slots, from the first one on, that were ever taken.
+/// Number of slots at the start of the table, up to the last one that was ever taken.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -43,7 +43,7 @@ thread_local! {
 /// The slot of a thread, given up when dropped.
 struct OwnedSlot(&'static Slot);
 
-/// Creates the timer of the calling thread, which has it until the thread ends.
+/// Creates the timer of the calling thread, which keeps it until the thread ends.
 pub(super) fn provide(signal: libc::c_int) -> io::Result<()> {
     let provided = OWN.try_with(|own| {
         if own.get().is_none() {
@@ -54,18 +54,18 @@ pub(super) fn provide(signal: libc::c_int) -> io::Result<()> {
     provided.unwrap_or_else(|_| Err(io::Error::other("the thread is about to end")))
 }
 
-/// Sends a thread its signal by its timer. Async-signal-safe.
+/// Sends a thread its signal by the thread's timer. Async-signal-safe.
 pub(super) fn send(thread: u32) {
     let used = USED.load(Acquire).min(SLOTS);
     let Some(place) = (TABLE[..used].iter()).find(|place| place.thread.load(Relaxed) == thread)
     else {
         return;
     };
-    // Counted before the slot is checked again: either this thread sees that the slot is given up,
-    // or the thread that gives it up sees the count.
+    // Counted before the slot is checked again, so that either this thread sees that the slot is
+    // given up, or the thread that gives it up sees the count.
     place.users.fetch_add(1, SeqCst);
     if place.thread.load(SeqCst) == thread {
-        // As soon as possible; zero would stop the timer.
+        // One nanosecond, to go off as soon as possible; zero would stop the timer.
         let soon = libc::itimerspec {
             it_interval: libc::timespec {
                 tv_sec: 0,
@@ -100,7 +100,7 @@ impl OwnedSlot {
                 format!("there are already {SLOTS} threads that may be interrupted"),
             ));
         };
-        // SAFETY: cannot fail.
+        // SAFETY: the call takes no pointers and cannot fail.
         let thread = unsafe { libc::gettid() };
         // SAFETY: all-zero is a valid value of this plain struct.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };

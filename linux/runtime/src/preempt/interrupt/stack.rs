@@ -1,13 +1,13 @@
 //! The stack on which a thread handles its signal.
 //!
-//! A poll may run on a stack of a few KiB, for example inside Go, where neither the kernel's frame
-//! nor the handler has room. The handler therefore runs on an alternate stack (`SA_ONSTACK`), and
-//! waits there while its poll is suspended. The stack is in place from [`OnStack::begin`] until
+//! A poll may run on a stack of a few KiB, for example inside Go, which has no room for the
+//! kernel's frame or the handler. The handler therefore runs on an alternate stack (`SA_ONSTACK`),
+//! and waits there while its poll is suspended. The stack is in place from [`OnStack::begin`] until
 //! that guard is dropped, which restores the thread's former stack. A thread whose own alternate
-//! stack is large enough keeps that.
+//! stack is large enough keeps that stack.
 //!
-//! Cost: 28 KiB of address space and a guard page on x86-64 with AVX-512. A thread whose polls were
-//! suspended has touched two pages of its stack (8 KiB), so 256 such threads hold 2 MiB.
+//! A stack takes 28 KiB of address space and a guard page on x86-64 with AVX-512. A thread whose
+//! polls were suspended has touched two pages of its stack (8 KiB), so 256 such threads hold 2 MiB.
 
 use std::cell::OnceCell;
 use std::io;
@@ -16,22 +16,22 @@ use std::ptr::{self, null_mut};
 
 use super::{block_own, unblock_own};
 
-/// Bytes for the handler itself, also where it waits in the ring and is interrupted there: twice
-/// its need in a debug build (`the_handler_uses_half_of_its_stack_at_most`).
+/// Bytes for the handler itself, even if it is interrupted while it waits in the ring. This is
+/// twice the handler's need in a debug build (`the_handler_uses_half_of_its_stack_at_most`).
 const DEPTH: usize = 16 << 10;
 
-/// Frames of the kernel that may be on the stack together: a frame of the signal, another one while
-/// the handler waits in the ring, and a frame of a signal of the C library.
+/// Largest number of signal frames on the stack at once: one for the signal, another for the signal
+/// while the handler waits in the ring, and one for a signal of the C library.
 const FRAMES: usize = 3;
 
 thread_local! {
     static OWN: OnceCell<Mapping> = const { OnceCell::new() };
 }
 
-/// Bytes of stack that the handler needs on this machine, whose registers decide how long a frame
-/// of the kernel is.
+/// Bytes of stack that the handler needs on this machine. The size of a signal frame depends on the
+/// machine's registers.
 fn needed() -> usize {
-    // SAFETY: no pointers; 0 if the kernel does not say.
+    // SAFETY: the call takes no pointers. It returns 0 if the kernel does not say.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
     FRAMES * frame.max(libc::MINSIGSTKSZ) + DEPTH
 }
@@ -45,13 +45,14 @@ struct Mapping {
 
 impl Mapping {
     fn new() -> io::Result<Mapping> {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let guard = usize::try_from(page).unwrap_or(4096);
         let length = guard + needed().next_multiple_of(guard);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping, whose address the kernel chooses.
+        // SAFETY: the mapping is fresh, at an address that the kernel chooses, so it replaces no
+        // other mapping.
         let address = unsafe { libc::mmap(null_mut(), length, access, flags, -1, 0) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -86,14 +87,15 @@ impl Drop for Mapping {
                 ..self.as_stack()
             });
         }
-        // SAFETY: mapped by `new`, and no stack of this thread any more.
+        // SAFETY: `new` mapped this range, and it is not the alternate stack of this thread any
+        // more.
         unsafe { libc::munmap(self.address, self.length) };
     }
 }
 
 /// Returns the calling thread's alternate stack.
 fn current() -> libc::stack_t {
-    // SAFETY: all-zero is a valid value of this plain struct; a pointer to a local.
+    // SAFETY: all-zero is a valid value of this plain struct, and the call writes only to it.
     unsafe {
         let mut current: libc::stack_t = std::mem::zeroed();
         libc::sigaltstack(ptr::null(), &raw mut current);
@@ -108,7 +110,7 @@ fn set(stack: &libc::stack_t) -> bool {
     unsafe { libc::sigaltstack(stack, null_mut()) == 0 }
 }
 
-/// Maps the calling thread's stack, if it has none yet.
+/// Maps a stack for the calling thread's handler, if the thread has none yet.
 pub(super) fn provide() -> io::Result<()> {
     let provided = OWN.try_with(|own| {
         if own.get().is_none() {
@@ -126,10 +128,10 @@ pub(super) fn provide() -> io::Result<()> {
     }
 }
 
-/// Guard of a thread that has [claimed](super::claim) its signal: while it lives, the signal is
-/// unblocked and handled on a stack that is large enough.
+/// Guard of a thread that has [claimed](super::claim) its signal. While the guard lives, the signal
+/// is unblocked, and is handled on a stack that is large enough.
 pub(crate) struct OnStack {
-    /// The thread's former alternate stack, if that was too small.
+    /// The thread's former alternate stack, if it was too small and has been replaced.
     before: Option<libc::stack_t>,
     /// Keeps the guard on its thread.
     here: PhantomData<*mut ()>,
@@ -158,8 +160,8 @@ impl OnStack {
 impl Drop for OnStack {
     fn drop(&mut self) {
         let Some(before) = self.before else { return };
-        // A signal that is on its way stays pending until the next `begin`: a poll of another kind
-        // may be on a small stack by then.
+        // Blocked, so that a signal that is on its way stays pending until the next `begin`.
+        // Without this stack, the handler might have to run on a small one.
         let _ = block_own();
         let own = OWN.try_with(|own| own.get().map(|own| own.as_stack().ss_sp));
         // The program may have put another stack in place meanwhile.

@@ -31,7 +31,8 @@ use crate::time::clock;
 use crate::tokio::embedded::TokioRuntime;
 use crate::tokio::thread_hooks::ThreadHooks;
 
-/// Cost of moving work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
+/// Cost of moving work to an idle vCPU. Most of it is the wake-up of a halted virtual CPU, which
+/// takes 35–41 µs.
 const MIGRATION_COST: Duration = Duration::from_micros(50);
 /// Default of the longest time that a coroutine keeps an equal waiting.
 const QUANTUM: Duration = Duration::from_micros(500);
@@ -84,8 +85,8 @@ impl Builder {
         }
     }
 
-    /// Builds with the chosen driver. If that does not work for all vCPUs and the program has left
-    /// the choice open, builds with the other driver.
+    /// Builds with the chosen driver. If that driver does not work for all vCPUs, and the choice is
+    /// open, builds with the other driver.
     fn build_by(self, choice: &Choice, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
         let built = self.clone().build_with(choice.clone(), settings.clone());
         let fallback = built
@@ -104,7 +105,8 @@ impl Builder {
         settings: Option<preempt::Settings>,
     ) -> io::Result<Runtime> {
         let observation = Observation::new(&self)?;
-        // CPUs of the machine, not of this thread: a waker may run elsewhere.
+        // Counts the CPUs of the machine, not those of this thread, because a waker may run on any
+        // CPU.
         let cpus = affinity::online_cpus();
         let default_spin = if cpus > 1 && self.vcpus <= cpus && settings.is_none() {
             Duration::from_micros(50)
@@ -244,7 +246,7 @@ impl Builder {
     }
 }
 
-/// Adds vCPU 0 and starts its service. If that pins the calling thread, also returns the affinity
+/// Adds vCPU 0 and starts its service. If this pins the calling thread, also returns the affinity
 /// that the thread had before.
 fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask>)> {
     let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;

@@ -114,8 +114,8 @@ impl Builder {
         self
     }
 
-    /// Sets the entries of each ring's submission queue (default 256): the number of operations
-    /// that are handed to the kernel at once.
+    /// Sets the number of entries in each ring's submission queue (default 256), that is, the
+    /// number of operations that are handed to the kernel at once.
     #[must_use]
     pub fn ring_entries(mut self, entries: u32) -> Builder {
         self.ring.entries = entries;
@@ -123,9 +123,9 @@ impl Builder {
     }
 
     /// Sets the number (a power of two) and the size in bytes of the receive buffers, which serve
-    /// [`recv`](crate::net::TcpStream::recv). Each vCPU has this number for each level that
-    /// receives (default 1024 of 4 KiB): data that waits for less urgent coroutines does not take
-    /// buffers from more urgent ones.
+    /// [`recv`](crate::net::TcpStream::recv). Each vCPU has this number of buffers for each level
+    /// that receives (default 1024 of 4 KiB), so that data that waits for less urgent coroutines
+    /// does not take buffers from more urgent ones.
     ///
     /// ```
     /// use upshift::net::UnixStream;
@@ -147,9 +147,9 @@ impl Builder {
         self
     }
 
-    /// Sets the driver that carries out I/O. The default is [`Driver::Auto`]: io_uring if it works,
-    /// and otherwise readiness, with a notice on standard error. Where the choice is left open, the
-    /// environment variable `UPSHIFT_DRIVER` decides: `auto`, `ring` or `readiness`.
+    /// Sets the driver that carries out I/O. The default is [`Driver::Auto`], which uses io_uring
+    /// if it works, and otherwise readiness, with a notice on standard error. With `Auto`, the
+    /// environment variable `UPSHIFT_DRIVER` may name the driver: `auto`, `ring` or `readiness`.
     ///
     /// Both drivers do the same, with the same guarantees; `docs/drivers.md` lists the differences.
     /// [`Runtime::report`](crate::Runtime::report) returns the choice and its reason.
@@ -174,14 +174,15 @@ impl Builder {
         self
     }
 
-    /// Keeps `percent` (1 to 99) of the time of each vCPU for the levels from `from` on, while
-    /// they have work. Default: strict priority, under which urgent work without end starves the
-    /// rest.
+    /// Keeps `percent` (1 to 99) of the time of each vCPU for the level `from` and less urgent
+    /// levels, while they have work. The default is strict priority, under which endless urgent
+    /// work starves all other work.
     ///
-    /// Strict priority holds among the levels of the floor: its time goes to the most urgent of
-    /// them that is ready. Their share may lag by a [quantum](Builder::quantum) and one poll. With
-    /// the quantum *Q* and the share *f*, more urgent work waits without a pause for at most
-    /// *Q* / (1 − *f*) plus one poll. `docs/levels.md` says when a floor is right.
+    /// Strict priority holds among the levels of the floor, so the floor's time goes to the most
+    /// urgent of them that is ready. The share of these levels may lag by a
+    /// [quantum](Builder::quantum) and one poll. With the quantum *Q* and the share *f*, more
+    /// urgent work waits without a pause for at most *Q* / (1 − *f*) plus one poll.
+    /// `docs/levels.md` says when to use a floor.
     ///
     /// ```
     /// use upshift::Level;
@@ -226,11 +227,12 @@ impl Builder {
         self
     }
 
-    /// Sets how long completions may wait in the ring while coroutines are ready (default 20 µs). A
-    /// shorter interval is more prompt, a longer one saves system calls.
+    /// Sets how long completions may wait in the ring while coroutines are ready (default 20 µs).
+    /// With a shorter interval completions are handled sooner; a longer one saves system calls.
     ///
-    /// The interval is five times as long while all I/O in flight has levels no more urgent than
-    /// the ready ones, and no vCPU is idle: a longer wait does not change the order of polls then.
+    /// The interval is five times as long while no I/O in flight has a more urgent level than the
+    /// ready coroutines, and no vCPU is idle, because a longer wait does not change the order of
+    /// polls then.
     #[must_use]
     pub fn reap_interval(mut self, interval: Duration) -> Builder {
         self.reap_interval = interval;
@@ -264,24 +266,25 @@ impl Builder {
         self
     }
 
-    /// Sets whether polls that overrun or block are taken off their vCPU (default:
-    /// [`Preemption::Off`], they are not).
+    /// Sets whether polls that overrun or block are taken off their vCPU. By default
+    /// ([`Preemption::Off`]) they are not.
     ///
     /// With preemption, a strictly more urgent coroutine suspends a running poll once the poll has
-    /// run for as long as a suspension costs; a coroutine of the same level suspends it once it has
-    /// run for its [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a system
-    /// call, is set aside until the thread wakes up. `docs/preemption.md` states the rule, its
-    /// bounds, and its cost.
+    /// run for as long as a suspension costs. A coroutine of the same level suspends the poll once
+    /// it has run for its [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a
+    /// system call, is set aside until the thread wakes up. `docs/preemption.md` states the rule,
+    /// its bounds, and its cost.
     ///
-    /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of
-    /// [`pin`](Builder::pin), or the k-th that the process may use. Threads and processes that a
-    /// coroutine starts itself inherit that CPU: start them before the runtime, or use
+    /// The process needs no privileges. The threads of vCPU k are pinned to one CPU: that of
+    /// [`pin`](Builder::pin), or the k-th CPU that the process may use. Threads and processes that
+    /// a coroutine itself starts inherit that CPU, so start them before the runtime, or use
     /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a watcher, a thread that decides
-    /// when to interrupt; if the process has the right, the watcher runs in SCHED_FIFO, at priority
-    /// 1, and polls are interrupted sooner. Polling threads are never real-time.
+    /// when to interrupt polls. If the process has the privilege, the watcher runs in SCHED_FIFO,
+    /// at priority 1, and polls are interrupted sooner. Preemption never gives polling threads a
+    /// real-time priority.
     ///
-    /// Preemption occupies a real-time signal, whose handler stops threads: system calls in a poll
-    /// that `SA_RESTART` does not restart (`poll`, `epoll_wait`) may return EINTR.
+    /// Preemption occupies a real-time signal, whose handler stops threads. So system calls in a
+    /// poll that `SA_RESTART` does not restart (`poll`, `epoll_wait`) may return EINTR.
     /// [`no_suspend`](crate::no_suspend) protects sections that must not be interrupted.
     ///
     /// ```
@@ -309,15 +312,15 @@ impl Builder {
         self
     }
 
-    /// Sets whether a poll whose thread sleeps, in a lock or a system call, leaves the vCPU to
-    /// others until it wakes up (default: no).
+    /// Sets whether other coroutines are polled while the thread of a poll sleeps in a lock or a
+    /// system call (default: no).
     ///
     /// [Preemption](Builder::preemption) includes this. `blocking_tolerant` alone never interrupts
     /// a running poll, with one exception for the safety of locks: a poll that slept and has waited
-    /// 2 ms to continue may take the place of a running poll. The setting needs the kernel features
-    /// of preemption, and no rights; where the kernel lacks them, the runtime says so on standard
-    /// error, and a poll that blocks stops its vCPU. [`max_suspended`](Builder::max_suspended)
-    /// limits the number of blocked polls.
+    /// 2 ms to continue may take the place of a running poll. The setting needs the same kernel
+    /// features as preemption, and no privileges. Where the kernel lacks these features, the
+    /// runtime reports this on standard error, and a poll that blocks stops its vCPU.
+    /// [`max_suspended`](Builder::max_suspended) limits the number of blocked polls.
     ///
     /// ```
     /// use std::time::Duration;
@@ -344,10 +347,10 @@ impl Builder {
     /// processes that have joined, the CPU goes to the one with the most urgent coroutine. `upshift
     /// daemon --help` and `docs/daemon.md` describe how to run a daemon.
     ///
-    /// The vCPUs are pinned, one CPU each: those of [`pin`](Builder::pin), or the CPUs of the
-    /// process in turn. Without preemption each vCPU gets a second thread, the dispatcher, which
-    /// sleeps on the vCPU's ring. Threads and processes that a coroutine starts inherit the one
-    /// CPU: start them before the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
+    /// Each vCPU is pinned to one CPU: that of [`pin`](Builder::pin), or one of the process's CPUs
+    /// in turn. Without preemption each vCPU gets a second thread, the dispatcher, which sleeps on
+    /// the vCPU's ring. Threads and processes that a coroutine starts inherit that CPU, so start
+    /// them before the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
     ///
     /// With [`preemption`](Builder::preemption) the daemon elevates all threads of a vCPU together,
     /// including the thread that builds the runtime, and elevates the vCPU's watcher above them, so
@@ -359,12 +362,13 @@ impl Builder {
     }
 
     /// Sets the number of polls of a vCPU that can be suspended or blocked at the same time
-    /// (default 256; 1 to 4096). Each needs a thread, which is started on first use and stays.
+    /// (default 256; 1 to 4096). Each such poll needs a thread, which is started when it is first
+    /// needed, and kept.
     ///
-    /// At the limit, a poll that overruns is not suspended until another one has ended; a poll that
-    /// blocks, or that suspended polls may be waiting for, makes room for one of these. Nothing new
-    /// is polled meanwhile, so where long polls arrive almost as fast as the CPU can finish them, a
-    /// small number makes short polls wait for long ones after all.
+    /// At the limit, a poll that overruns is not suspended until another one has ended. A poll that
+    /// blocks, or that suspended polls may depend on, makes room for a suspended poll. No other
+    /// coroutine is polled meanwhile. So where long polls arrive almost as fast as the CPU can
+    /// finish them, a small number makes short polls wait for long ones after all.
     #[must_use]
     pub fn max_suspended(mut self, polls: usize) -> Builder {
         self.suspended = polls;
@@ -372,10 +376,10 @@ impl Builder {
     }
 
     /// Sets the largest number of threads for [`spawn_blocking`](crate::spawn_blocking), and with
-    /// [`Driver::Readiness`] for files (default 512, as in tokio); they are started when needed.
-    /// With the feature `tokio-rt`, tokio's blocking functions and files may take as many threads
-    /// again. Functions that wait for each other need a thread each; the first function that finds
-    /// all threads taken is reported on standard error.
+    /// [`Driver::Readiness`] for files (default 512, as in tokio). The threads are started when
+    /// needed. With the feature `tokio-rt`, tokio's blocking functions and files may use the same
+    /// number of further threads. Functions that wait for each other need a thread each; the first
+    /// function that finds all threads taken is reported on standard error.
     ///
     /// ```
     /// let runtime = upshift::Runtime::builder().vcpus(1).blocking_threads(1).build()?;
@@ -425,14 +429,14 @@ impl Builder {
         self
     }
 
-    /// Finds polls that take longer than `limit`, even while they are under way (default: 100 ms,
-    /// for [`warnings`](Builder::warnings) only). A limit below a millisecond counts as one
-    /// millisecond. See [`observe`](crate::observe).
+    /// Sets the duration above which a poll counts as a stall. Stalls are found even while the poll
+    /// is under way (default: 100 ms, for [`warnings`](Builder::warnings) only). A limit below a
+    /// millisecond counts as one millisecond. See [`observe`](crate::observe).
     ///
     /// The longest polls are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with the
     /// location where its coroutine was spawned; [`on_stall`](Builder::on_stall) sets a further
-    /// reaction. A thread looks at the polls twice in each `limit`, and at least every 5 ms, while
-    /// something is polled, and sleeps otherwise.
+    /// reaction. While something is polled, a thread looks at the polls twice in each `limit`, and
+    /// at least every 5 ms; otherwise the thread sleeps.
     ///
     /// ```
     /// use std::time::Duration;
@@ -482,9 +486,9 @@ impl Builder {
     ///   minute for each level;
     /// * a detached coroutine has panicked.
     ///
-    /// Default: true, unless the environment variable `UPSHIFT_WARNINGS` is `0`. The first two need
-    /// a thread, which looks 20 times a second while something is polled, and sleeps otherwise; if
-    /// the thread cannot be started, they are not reported.
+    /// Default: true, unless the environment variable `UPSHIFT_WARNINGS` is `0`. The first two
+    /// reports need a thread, which looks 20 times a second while something is polled, and sleeps
+    /// otherwise. Without that thread, if it cannot be started, only panics are reported.
     ///
     /// ```
     /// let quiet = upshift::Runtime::builder().warnings(false).build()?;
@@ -499,8 +503,8 @@ impl Builder {
 
     /// Lets `upshift top` attach, through a Unix socket for processes of the same user. Default:
     /// true if the environment variable `UPSHIFT_OBSERVE` is set, and not to 0. Turns on
-    /// [`stall_limit`](Builder::stall_limit), with 10 ms if none is given. If the socket cannot be
-    /// created the runtime reports the reason on standard error, and works without it.
+    /// [`stall_limit`](Builder::stall_limit), with 10 ms if no limit is given. If the socket cannot
+    /// be created, the runtime reports the reason on standard error, and works without the socket.
     ///
     /// Needs the feature `observe`.
     #[cfg(feature = "observe")]
@@ -534,8 +538,8 @@ impl Builder {
     }
 
     /// Runs `tell` on every thread that stops polling for a vCPU, once for each call of
-    /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more: use a
-    /// [`Handle`](crate::Handle) to start coroutines from there.
+    /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more, so `tell` needs
+    /// a [`Handle`](crate::Handle) to start coroutines.
     ///
     /// ```
     /// use std::cell::Cell;
@@ -556,20 +560,21 @@ impl Builder {
         self
     }
 
-    /// Sets whether coroutines are in the context of a tokio runtime (default: yes). There
-    /// `tokio::{time, net, fs, signal, process}`, `spawn_blocking` and crates built on them work in
-    /// coroutines, at their levels. Tasks of `tokio::spawn` run on a thread of tokio's and have no
-    /// level: use [`spawn`](crate::spawn) for work that has one.
+    /// Sets whether coroutines are in the context of a tokio runtime (default: yes). In that
+    /// context `tokio::{time, net, fs, signal, process}`, `spawn_blocking` and crates built on them
+    /// work in coroutines, at the coroutines' levels. Tasks of `tokio::spawn` run on a thread of
+    /// tokio and have no level, so use [`spawn`](crate::spawn) for work that needs one.
     ///
-    /// The thread starts when something first registers a timer, waits for a socket or spawns a
+    /// tokio's thread starts when something first registers a timer, waits for a socket or spawns a
     /// task. Until then the context costs five descriptors, and one blocked coroutine that waits
-    /// for such a use. A runtime of which no vCPU is served, because it is not in
-    /// [`block_on`](crate::Runtime::block_on), starts the thread in its next `block_on`.
+    /// for such a use. If no vCPU of the runtime is served at that time, because the runtime is not
+    /// in [`block_on`](crate::Runtime::block_on), the thread starts in the next `block_on`.
     ///
-    /// tokio's runtime is a `current_thread` one: `tokio::task::block_in_place` works in coroutines
-    /// and panics in tokio's tasks. A poll that blocks until tokio has done something, as by
-    /// `tokio::runtime::Handle::block_on`, stops its vCPU: a runtime of one vCPU without preemption
-    /// may then wait for itself. Block in [`spawn_blocking`](crate::spawn_blocking) instead.
+    /// tokio's runtime is a `current_thread` one, so `tokio::task::block_in_place` works in
+    /// coroutines but panics in tokio's tasks. A poll that blocks until tokio has done something,
+    /// as by `tokio::runtime::Handle::block_on`, stops its vCPU; with a single vCPU and without
+    /// preemption, the runtime may then wait for itself. Block in
+    /// [`spawn_blocking`](crate::spawn_blocking) instead.
     ///
     /// Needs the feature `tokio-rt`.
     ///

@@ -14,7 +14,7 @@ use crate::runtime::Runtime;
 pub(super) struct Observation {
     monitor: Option<Monitor>,
     on_stall: Option<OnStall>,
-    /// Set if the user asked for the watchdog, or for something that needs it.
+    /// Set if the user requested the watchdog, or something that needs it.
     is_wanted: bool,
     warnings: bool,
     #[cfg(feature = "observe")]
@@ -63,7 +63,8 @@ impl Observation {
             match Watchdog::start(shared, &monitor, self.on_stall, self.warnings, mask) {
                 Ok(watchdog) => runtime.observers.watchdog = Some(watchdog),
                 Err(error) if self.is_wanted => return Err(error),
-                // A process that may start no further thread works without the watchdog.
+                // If the process may start no further thread, the runtime works without the
+                // watchdog.
                 Err(_) => {}
             }
         }

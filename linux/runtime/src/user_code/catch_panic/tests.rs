@@ -1,6 +1,7 @@
-//! Tests that user code is called only while no lock of the runtime is held. Probes (wakers of
-//! another executor, and values) report each call within a *use*, a section that holds such a lock
-//! or works on state that the threads of a vCPU share. Only debug builds count uses.
+//! Tests that user code is called only outside of *uses*. A use is a section that holds a lock of
+//! the runtime, or works on state that the threads of a vCPU share. The tests pass probes (wakers
+//! of another executor, and values) to the runtime; a probe records each call that comes within a
+//! use. Only debug builds count uses.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -31,8 +32,8 @@ fn record_call(kind: &'static str) {
     }
 }
 
-/// Returns a waker that reports each call. Each waker has its own data, so that none is taken for
-/// another.
+/// Returns a waker that records each call. Each waker has its own data, so that `will_wake` is
+/// false for two different probes.
 fn probe() -> Waker {
     static TABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
@@ -48,11 +49,12 @@ fn probe() -> Waker {
     }
     let number = NUMBER.replace(NUMBER.get() + 1);
     let data = std::ptr::without_provenance(number);
-    // SAFETY: the table keeps the contract: its functions use nothing of the data.
+    // SAFETY: the functions of the table meet the contract of `RawWaker`, because they never
+    // dereference the data.
     unsafe { Waker::from_raw(RawWaker::new(data, &TABLE)) }
 }
 
-/// A value that reports its clones and its drop.
+/// A value that records its clones and its drop.
 #[derive(Debug)]
 struct Value;
 
@@ -211,7 +213,7 @@ fn no_channel_calls_user_code_under_its_lock() {
 }
 
 /// Polls a future in a coroutine, twice with a new probe each, runs `then`, and polls the future
-/// again and again until it is ready.
+/// repeatedly until it is ready.
 async fn waits_in_coroutine<F: Future>(future: F, then: impl FnOnce()) {
     let mut future = pin!(future);
     for _ in 0..2 {
