@@ -104,9 +104,9 @@ impl Backend {
     #[must_use]
     pub(crate) unsafe fn push(&self, entry: &Entry, level: u8) -> bool {
         match self {
-            // SAFETY: forwarded.
+            // SAFETY: the caller upholds the requirements of this call.
             Self::Kernel(uring) => unsafe { uring.push(entry) },
-            // SAFETY: forwarded.
+            // SAFETY: the caller upholds the requirements of this call.
             Self::Readiness(readiness) => unsafe { readiness.push(entry, level) },
         }
     }
@@ -205,10 +205,10 @@ impl Backend {
         group: u16,
     ) -> io::Result<()> {
         match self {
-            // SAFETY: forwarded.
+            // SAFETY: the caller upholds the requirements of this call.
             Self::Kernel(uring) => unsafe { uring.register_buffers(address, entries, group) },
             Self::Readiness(readiness) => {
-                // SAFETY: forwarded.
+                // SAFETY: the caller upholds the requirements of this call.
                 unsafe { readiness.register_buffers(address, entries, group) };
                 Ok(())
             }
@@ -234,7 +234,7 @@ impl Backend {
     /// Called once, as the last use of `self`; nothing is in flight.
     pub(crate) unsafe fn close(&self) {
         match self {
-            // SAFETY: forwarded.
+            // SAFETY: the caller upholds the requirements of this call.
             Self::Kernel(uring) => unsafe { uring.close() },
             Self::Readiness(readiness) => readiness.close(),
         }

@@ -116,7 +116,7 @@ unsafe impl IoBufMut for Vec<u8> {
         self.capacity()
     }
     unsafe fn set_filled(&mut self, count: usize) {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         unsafe { self.set_len(count) };
     }
 }

@@ -144,7 +144,7 @@ impl<T: Operation> Stored<T> {
     /// As for [`value_ptr`](Self::value_ptr); the payload is free afterwards.
     #[inline]
     pub(crate) unsafe fn take(payload: *mut u8) -> T {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         unsafe {
             if Self::INLINE {
                 payload.cast::<T>().read()

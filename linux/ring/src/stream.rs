@@ -154,7 +154,7 @@ unsafe impl Operation for StreamOp {
 /// # Safety
 /// The slot holds a stream that is alive. Other threads than the ring's touch only `taken`.
 pub(crate) unsafe fn stream_of(slot: &Slot) -> &StreamOp {
-    // SAFETY: forwarded.
+    // SAFETY: the caller guarantees that the slot holds a stream that is alive.
     unsafe { &*Stored::<StreamOp>::value_ptr(slot.payload()) }
 }
 

@@ -219,7 +219,7 @@ fn wait(slot: &Slot, shared: &Shared, waker: &Waker) -> Poll<()> {
 /// The caller is the slot's handle, and touches neither the slot nor the shared memory afterwards.
 #[inline]
 unsafe fn free(slot: NonNull<Slot>, shared: NonNull<Shared>) {
-    // SAFETY: forwarded.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe {
         Shared::release(
             shared,

@@ -178,7 +178,7 @@ impl Uring {
     #[inline]
     #[must_use]
     pub(crate) unsafe fn push(&self, entry: &Entry) -> bool {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         unsafe { self.sq().push(entry) }.is_ok()
     }
 
@@ -319,7 +319,7 @@ impl Uring {
         let mut tries = 0;
         let result = loop {
             let result = self.run_on_issuer(|| {
-                // SAFETY: forwarded.
+                // SAFETY: the caller upholds the requirements of this call.
                 unsafe {
                     self.submitter()
                         .register_buf_ring_with_flags(address, entries, group, 0)

@@ -183,7 +183,8 @@ fn shutdown_wakes_waiters_and_refuses_later_operations() {
     drop(recv);
 }
 
-/// The buffer of the dropped operation is the last owner of the ring.
+/// The buffer of the dropped operation is the last owner of the ring. Dropping the operation must
+/// drop the ring, too, and close the connection.
 #[test]
 fn a_ring_may_be_dropped_by_one_of_its_operations() {
     struct RingOwner(std::rc::Rc<Ring>, [u8; 4]);

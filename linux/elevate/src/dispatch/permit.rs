@@ -216,7 +216,7 @@ mod tests {
         /// # Safety
         /// No other thread calls this meanwhile.
         unsafe fn increment(&self) {
-            // SAFETY: forwarded.
+            // SAFETY: the caller upholds the requirements of this call.
             unsafe { *self.0.get() += 1 };
         }
     }
