@@ -8,10 +8,10 @@
 //!              1 arm                          2 completion without F_MORE
 //!   Idle ───────────────▶ Backlog/InFlight ────────────────────────────────┐
 //!    ▲ ▲ ▲                     ▲   ▲                                       │
-//!    │ │ │ 6 consumer asks     │   └──── 3 data, or cancelled: arm again ──┤
+//!    │ │ │ 6 consumer requests │   └──── 3 data, or cancelled: arm again ──┤
 //!    │ │ └─────────────────────┤                                           │
-//!    │ └── 4 consumer behind: STALLED event, stop until it asks ───────────┤
-//!    │     5 end or error: event, stop until it asks (accept) or for good ─┘
+//!    │ └── 4 consumer behind: STALLED event, stop until 6 ─────────────────┤
+//!    │     5 end or error: event, stop until 6 (accept) or for good ───────┘
 //!    │                         │
 //!    │                      Starved ◀── 7 no buffer: wait for one ──────── (2)
 //!    └─────────────────────────┘ 8 a buffer came back

@@ -29,8 +29,8 @@ fn role_of_a_child_process() {
     }
 }
 
-/// Limits this process: it ends after `seconds`, when its parent dies, or when a thread occupies a
-/// CPU in SCHED_FIFO for 1 s.
+/// Arranges that this process ends after `seconds`, when its parent dies, or when a thread occupies
+/// a CPU in SCHED_FIFO for 1 s.
 fn limit_process(seconds: u32) {
     let limit = libc::rlimit {
         rlim_cur: 1_000_000,
@@ -122,8 +122,8 @@ fn print_tids(threads: &[Tid]) {
     println!("threads {}", threads.join(" "));
 }
 
-/// Elevates threads of other processes and beats. Elevates the threads again after the guardian has
-/// demoted them.
+/// Elevates threads of other processes and gives signs of life. Elevates the threads again after
+/// the guardian has demoted them.
 fn heartbeat() {
     let builder = Elevator::builder().guardian(true);
     let elevator = builder

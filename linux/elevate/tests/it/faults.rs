@@ -1,4 +1,4 @@
-//! Tests in which each system call fails, once or always, with each error: no thread stays
+//! Tests in which each system call fails, once or always, with each error. No thread may stay
 //! elevated.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const ERRORS: [i32; 6] = [
     libc::EBUSY,
 ];
 
-/// Upper bound of the number of system calls in one round of the test below.
+/// Upper bound for the number of system calls in one round of the test below.
 const CALLS: u64 = 24;
 
 #[test]

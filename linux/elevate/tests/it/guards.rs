@@ -402,7 +402,8 @@ fn an_elevator_restores_its_threads_when_dropped_even_if_another_thread_reads_it
 }
 
 /// A thread that restores itself leaves SCHED_FIFO before it has released the table's lock. A busy
-/// thread may then preempt it while it holds the lock.
+/// thread may then preempt it while it holds the lock. A more urgent thread that waits for the lock
+/// must still get it in time.
 #[test]
 fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_thread() {
     if !permitted() {
@@ -471,7 +472,8 @@ fn the_guardian_is_invisible_to_wait_loops() {
     );
 }
 
-/// The tests of the daemon print this state if a guardian has not restored a thread in time.
+/// The daemon's tests print this state if a guardian has not restored a thread in time. It must
+/// show the beats and the recorded threads of other processes.
 #[test]
 fn the_heartbeat_state_shows_the_counters_of_the_guardian() {
     if !root() {
@@ -576,7 +578,8 @@ impl SamePid {
         arguments.exit_signal = libc::SIGCHLD as u64;
         arguments.set_tid = chosen.as_ptr() as u64;
         arguments.set_tid_size = 1;
-        // SAFETY: a `fork` with a given PID; the child only makes system calls.
+        // SAFETY: the arguments are valid and request a `fork` with a given PID. The child only
+        // makes system calls, so it is safe after the fork.
         unsafe {
             let child = libc::syscall(
                 libc::SYS_clone3,
@@ -616,7 +619,8 @@ fn errors_for_threads_that_do_not_exist_name_the_reason() {
     assert!(current_tid() > 0);
 }
 
-/// A leaked reservation lasts until the kernel rebuilds the scheduling domains.
+/// No call that takes a sleeping thread out of `SCHED_DEADLINE` may leak the thread's reservation,
+/// because a leaked reservation lasts until the kernel rebuilds the scheduling domains.
 #[test]
 fn the_reservation_of_a_sleeping_thread_is_returned_whichever_call_ends_it() {
     if !permitted() {
