@@ -147,7 +147,7 @@ impl Calibration {
         Duration::from_nanos(self.interpolate(requested, |timer| timer.lateness.p50_ns))
     }
 
-    /// Returns the smallest sensible quantum: the smallest for which, in the median,
+    /// Returns the smallest sensible quantum, which is the smallest for which, in the median,
     ///
     /// 1. a slice is at most twice as long as requested (*lateness ≤ quantum*), because with a
     ///    shorter quantum, lateness rather than the quantum determines the length of a slice; and

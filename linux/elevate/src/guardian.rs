@@ -20,10 +20,10 @@
 //!   thread that called `exec`.
 //! * A program that closes all its descriptors without `exec` dismisses its guardian. All threads
 //!   are restored, and the next elevation of another process's thread starts a new guardian.
-//! * If an owner with a heartbeat ([`Builder::heartbeat`](crate::Builder::heartbeat)) misses a
-//!   beat, because it was stopped or hangs, the guardian moves the threads of other processes to
-//!   SCHED_OTHER. They stay recorded. The guardian checks four times per heartbeat while any such
-//!   thread is recorded, and sleeps otherwise.
+//! * If an owner with a heartbeat ([`Builder::heartbeat`](crate::Builder::heartbeat)) misses it,
+//!   because the owner was stopped or hangs, the guardian moves the threads of other processes to
+//!   SCHED_OTHER. The threads stay recorded. The guardian checks four times per heartbeat while any
+//!   such thread is recorded, and sleeps otherwise.
 //! * If the guardian dies first, the next elevation of another process's thread, or
 //!   [`ensure_guardian`](crate::Elevator::ensure_guardian), starts a new one over the same records.
 //!

@@ -61,9 +61,9 @@
 //! * A SCHED_FIFO thread that never sleeps keeps every ordinary thread off its CPU. A program that
 //!   elevates unknown code should set `RLIMIT_RTTIME`, or keep a dispatcher at a higher priority.
 //!   The kernel's throttling (950 ms of each second) is no substitute.
-//! * Lock holders are not boosted. So if an elevated thread *spins* for a lock that a demoted
-//!   thread on the same CPU holds, it waits forever. Locks that sleep are safe if the holder gets
-//!   the CPU in the end.
+//! * Lock holders are not boosted. So an elevated thread waits forever if it *spins* for a lock
+//!   that a demoted thread on the same CPU holds. Locks that sleep are safe if the holder gets the
+//!   CPU in the end.
 //! * A process that is stopped or frozen is not dead, so its elevated threads stay elevated until
 //!   it continues or dies.
 //! * Two processes that elevate the same thread each take the other's policy for the former policy.

@@ -64,8 +64,8 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// The smallest reservation, runtime and period in nanoseconds: less than the kernel's unit of
-/// bandwidth, so that the kernel counts it as zero.
+/// Runtime and period of the smallest reservation, in nanoseconds. The reservation is less than the
+/// kernel's unit of bandwidth, so that the kernel counts it as zero.
 const MIN_RESERVATION: (u64, u64) = (1 << 10, 2_000_000_000);
 
 /// Calls `leave`, which takes the thread out of SCHED_DEADLINE if it is in that class.

@@ -13,7 +13,7 @@ use std::{fmt, io};
 /// [`Ring::accept_multi`](crate::Ring::accept_multi).
 ///
 /// Errors (EMFILE, ENFILE, ENOBUFS, …) are reported once each and stop the stream; the next poll
-/// starts it again. The stream never ends by itself: after
+/// starts it again. The stream never ends by itself. After
 /// [`Ring::shutdown`](crate::Ring::shutdown) each poll reports ECANCELED.
 ///
 /// The number of unread connections is bounded by
@@ -86,7 +86,8 @@ impl AcceptMulti {
     ///
     /// # Cancellation safety
     ///
-    /// This method is cancellation safe: a connection is either returned or stays in the stream.
+    /// This method is cancellation safe, because a connection is either returned or stays in the
+    /// stream.
     pub async fn next(&mut self) -> io::Result<OwnedFd> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

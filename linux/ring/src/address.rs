@@ -1,4 +1,4 @@
-//! Socket addresses in the kernel's layout: owned storage of 128 bytes.
+//! Socket addresses in the kernel's layout, in owned storage of 128 bytes.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::unix::ffi::OsStrExt;

@@ -41,7 +41,7 @@ pub enum Mode {
     CoopTaskrun,
     /// The kernel interrupts the ring's thread for completions.
     Plain,
-    /// There is no io_uring: the ring's thread waits for readiness and makes the calls
+    /// There is no io_uring, so the ring's thread waits for readiness and makes the calls
     /// ([`Driver::Readiness`]).
     Readiness,
 }
@@ -79,14 +79,14 @@ impl fmt::Display for Mode {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Submission queue entries: operations per system call. 1 to 32768, rounded up to a power of
-    /// two.
+    /// Submission queue entries, that is, the maximum number of operations per system call. 1 to
+    /// 32768, rounded up to a power of two.
     pub entries: u32,
     /// Completion queue entries, at least `entries`. The kernel keeps further completions, at a
     /// cost, and loses none.
     pub cq_entries: u32,
-    /// Buffers for [`Ring::recv_multi`](crate::Ring::recv_multi): a power of two up to 32768,
-    /// or 0 for none. Each level that receives has its own pool of this size, so that unread
+    /// Number of buffers for [`Ring::recv_multi`](crate::Ring::recv_multi), a power of two up to
+    /// 32768, or 0 for none. Each level that receives has its own pool of this size, so that unread
     /// data of one level does not take the buffers of another.
     pub buffers: u16,
     /// Bytes per buffer, and so the largest event of a stream. 1 to 16 MiB.

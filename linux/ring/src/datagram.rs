@@ -91,11 +91,12 @@ impl DatagramMulti {
     ///
     /// # Errors
     ///
-    /// The errno of `recvmsg`; EMSGSIZE if buffers are too small to hold even an address.
+    /// The errno of `recvmsg`, or EMSGSIZE if buffers are too small to hold even an address.
     ///
     /// # Cancellation safety
     ///
-    /// This method is cancellation safe: a datagram is either returned or stays in the stream.
+    /// This method is cancellation safe, because a datagram is either returned or stays in the
+    /// stream.
     pub async fn next(&mut self) -> io::Result<Option<Datagram>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

@@ -16,8 +16,8 @@ use std::fmt;
 use std::ptr;
 use std::task::{RawWakerVTable, Waker};
 
-/// A deferred call of user code: of a waker, or of the destructor of a value. Dropping a
-/// `DeferredCall` makes the call, and contains its panic.
+/// A deferred call of a waker or of a value's destructor. Dropping a `DeferredCall` makes the call,
+/// and contains its panic.
 #[must_use = "dropping it runs the user code at once"]
 pub struct DeferredCall {
     level: u8,

@@ -33,8 +33,8 @@
 //!    operations on a descriptor.
 //! 6. The [`Submission`] takes the operation out of the slot and turns it into its output, on the
 //!    thread that polls.
-//! 7. The output of an operation without a handle is disposed of: buffers are freed, descriptors
-//!    closed.
+//! 7. The output of an operation without a handle is disposed of, that is, buffers are freed and
+//!    descriptors closed.
 //! 8. An output that was not taken is disposed of in the same way.
 //!
 //! Streams ([`AcceptMulti`], [`RecvMulti`], [`DatagramMulti`]) occupy a slot while they live and

@@ -72,8 +72,8 @@ unsafe impl Send for Mailbox {}
 // SAFETY: as above.
 unsafe impl Sync for Mailbox {}
 
-/// Error: the mailbox is closed. The ring no longer exists, and the caller is the only user of its
-/// slot.
+/// The error of a closed mailbox. The ring no longer exists, and the caller is the only user of its
+/// own slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Closed;
 

@@ -39,7 +39,7 @@ pub unsafe trait Operation: Sized + Send + 'static {
     /// Describes the request. Called once the value has its final address. Must not panic.
     fn entry(&mut self) -> Entry;
 
-    /// Turns the kernel's result (negative: an errno) into the output.
+    /// Turns the kernel's result into the output. A negative result is a negated errno.
     fn complete(self, result: i32, flags: u32) -> Self::Output;
 }
 

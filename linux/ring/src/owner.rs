@@ -23,7 +23,7 @@ pub struct UseHooks {
     pub leave: fn(),
 }
 
-/// The ring's issuer as seen from another owner: executes system calls.
+/// The ring's issuer as seen from another owner. The issuer executes system calls for this owner.
 pub trait Proxy: Send + Sync {
     /// Has the issuer call `job` once, and returns when the call is done. Returns false if `job`
     /// was not called and never will be. The job makes one nonblocking system call and is

@@ -96,7 +96,8 @@ impl RecvMulti {
     ///
     /// # Cancellation safety
     ///
-    /// This method is cancellation safe: a buffer is either returned or stays in the stream.
+    /// This method is cancellation safe, because a buffer is either returned or stays in the
+    /// stream.
     pub async fn next(&mut self) -> io::Result<RecvBuf> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

@@ -78,8 +78,9 @@ impl Ring {
         self.shared().driver.backend.mode()
     }
 
-    /// Starts an operation: on return it is in the submission queue, or in the backlog of its level
-    /// if the queue is full. No system call; no allocation for operations up to 64 bytes.
+    /// Starts an operation. On return the operation is in the submission queue, or in the backlog
+    /// of its level if the queue is full. No system call; no allocation for operations up to 64
+    /// bytes.
     #[inline]
     pub fn start<T: Operation>(&self, op: T, level: u8) -> Submission<T> {
         Submission::new(self.shared().driver.start(op, clamp(level)), self.shared)
@@ -138,7 +139,7 @@ impl Ring {
     /// # Errors
     ///
     /// Those of `io_uring_enter` that a retry does not cure. A shortage of kernel memory or of room
-    /// for completions is not an error: entries stay queued for the next call.
+    /// for completions is not an error, because entries stay queued for the next call.
     #[inline]
     pub fn submit(&self) -> io::Result<()> {
         let shared = self.shared();
@@ -266,8 +267,8 @@ impl Ring {
         driver.backend.watch(driver.in_flight.levels(), &self.kick)
     }
 
-    /// Returns whether the calling thread is the ring's issuer: the thread that made it. Other
-    /// threads enter the kernel through the [proxy](Self::set_proxy).
+    /// Returns whether the calling thread is the ring's issuer, the thread that made the ring.
+    /// Other threads enter the kernel through the [proxy](Self::set_proxy).
     #[inline]
     pub fn is_on_issuer_thread(&self) -> bool {
         self.shared().driver.backend.is_on_issuer_thread()
@@ -327,8 +328,8 @@ impl Ring {
         }
     }
 
-    /// Defers user code until [`take_deferred`](Self::take_deferred): the calls of wakers, and, for
-    /// operations without a handle, the destructors that [may run user
+    /// Defers user code until [`take_deferred`](Self::take_deferred). This user code is the calls
+    /// of wakers and, for operations without a handle, the destructors that [may run user
     /// code](crate::Operation::DROP_RUNS_USER_CODE). Wakers with `runtime_vtable` are the
     /// runtime's, and are still called at once.
     pub fn defer_user_code(&self, runtime_vtable: &'static RawWakerVTable) {
@@ -360,8 +361,8 @@ impl Ring {
         self.shared().driver.stats()
     }
 
-    /// Cancels everything and returns when nothing is in flight. Wakes the waiters: operations end
-    /// with ECANCELED, or with the result that they had reached. Later operations fail with
+    /// Cancels everything and returns when nothing is in flight. Operations end with ECANCELED, or
+    /// with the result that they had reached, and wake their waiters. Later operations fail with
     /// ECANCELED. Dropping the ring shuts it down first, then closes it; the memory is freed when
     /// the last handle is dropped.
     ///

@@ -45,7 +45,7 @@ pub(crate) enum SlotState {
     InFlight,
     /// A stream that waits for a buffer to come back.
     Starved,
-    /// A stream without an operation: its consumer is behind, or it failed.
+    /// A stream without an operation, because its consumer is behind or the stream has failed.
     Idle,
     /// A result or an event that the handle has not returned yet.
     Done,

@@ -56,7 +56,7 @@ use std::task::Waker;
 /// requests more. The kernel never returns this value.
 pub(crate) const STALLED: i32 = i32::MIN;
 
-/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt.
+/// `IORING_RECVSEND_POLL_FIRST`, by which the kernel waits for readiness before the first attempt.
 const POLL_FIRST: u16 = 1 << 0;
 /// `IORING_RECV_MULTISHOT`.
 const MULTISHOT: u16 = 1 << 1;
@@ -299,8 +299,8 @@ impl Driver {
     }
 
     /// Returns whether a stream of bytes has delivered an event that is unread. Returns false for
-    /// datagrams, because they must not wait for their consumer: the socket's queue would overflow
-    /// and lose datagrams.
+    /// datagrams, because they must not wait for their consumer. Otherwise the socket's queue would
+    /// overflow and lose datagrams.
     fn has_unread(&self, slot: &Slot) -> bool {
         // SAFETY: as in `unread`.
         unsafe { stream_of(slot) }.message.is_none() && self.unread(slot) > 0

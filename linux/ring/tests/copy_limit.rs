@@ -1,4 +1,4 @@
-//! Tests of the limit on copies: large copies of less urgent levels are held while an urgent
+//! Tests of the limit on copies. Large copies of less urgent levels must be held while an urgent
 //! operation is in flight.
 #![cfg(not(loom))]
 

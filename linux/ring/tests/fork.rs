@@ -1,5 +1,5 @@
-//! Tests of rings after `fork`: a child that uses its parent's ring faults, because the queues are
-//! not mapped in the child.
+//! Tests of rings after `fork`. A child that uses its parent's ring must fault, because the queues
+//! are not mapped in the child.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Tests of user code in wakers, buffers and destructors: such code may call back into the ring,
-//! panic, or leak a handle, and it runs outside of all uses of the ring.
+//! Tests of user code in wakers, buffers and destructors. Such code may call back into the ring,
+//! panic, or leak a handle, and it must run outside of all uses of the ring.
 #![cfg(not(loom))]
 
 mod common;

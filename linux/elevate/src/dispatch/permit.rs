@@ -29,7 +29,7 @@ use Ordering::{Acquire, Relaxed, Release, SeqCst};
 #[cfg(not(loom))]
 use crate::futex::{futex_wait, futex_wake};
 
-/// Error: the thread is in the middle of a use, so the permit was not revoked.
+/// The error of a revocation in the middle of a use. The permit was not revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 

@@ -393,7 +393,7 @@ fn connect(sqe: &Sqe, first: bool) -> Outcome {
     }
 }
 
-/// Reads or writes without blocking: from the page cache, or from a pipe.
+/// Reads or writes without blocking, which is possible in the page cache and on pipes.
 fn transfer(sqe: &Sqe, events: u32) -> Outcome {
     let vectors = Vectors::from_sqe(sqe);
     let (pointer, count) = (vectors.pointer(), vectors.count());
