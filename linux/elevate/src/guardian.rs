@@ -148,7 +148,7 @@ impl Guardian {
 
     /// Returns whether the guardian still runs. Reaps a guardian that has ended. One system call.
     pub(crate) fn is_alive(&self) -> bool {
-        // SAFETY: no status is requested.
+        // SAFETY: the pointer is null, so the call writes no status.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) == 0 }
     }
 

@@ -98,7 +98,7 @@ impl<T> Lock<T> {
 impl<T> Deref for Locked<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the guard gives exclusive access.
+        // SAFETY: the guard gives exclusive access, so no mutable reference exists.
         unsafe { &*self.lock.value.get() }
     }
 }

@@ -217,7 +217,7 @@ impl Driver {
         if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
-        // SAFETY: the entry has no pointers.
+        // SAFETY: the entry has no pointers, so no memory must stay valid.
         unsafe { self.backend.push(&entry, 0) }
     }
 
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(second.user_data() as u32, old as u32);
         for late in [old, u64::from(u32::MAX >> 1)] {
             let entry = opcode::Nop::new().build().user_data(late);
-            // SAFETY: the entry has no pointers.
+            // SAFETY: the entry has no pointers, so no memory must stay valid.
             assert!(unsafe { driver.backend.push(&entry, 0) });
         }
         driver.submit().unwrap();

@@ -255,7 +255,7 @@ impl Driver {
                 .build()
                 .user_data(CANCEL);
             // If the queue is full, the enter below empties it, and a later round has room.
-            // SAFETY: the entry has no pointers.
+            // SAFETY: the entry has no pointers, so no memory must stay valid.
             let _ = unsafe { self.backend.push(&entry, 0) };
         }
         // Most operations end within the first enter; the timeout is for operations in the kernel's

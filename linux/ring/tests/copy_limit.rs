@@ -23,7 +23,7 @@ struct Pipe {
 impl Pipe {
     fn new() -> Pipe {
         let (reader, writer) = std::io::pipe().unwrap();
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers, so it has no preconditions.
         let capacity = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, CAPACITY) };
         assert_eq!(capacity, CAPACITY as i32);
         let writer = Fd::new(OwnedFd::from(writer));

@@ -237,7 +237,7 @@ fn another_thread_adopts_the_ring_and_returns_it() {
         if round % 2 == 0 {
             // This thread does not own the ring yet, so the buffer returns through the mailbox.
             drop(buffer);
-            // SAFETY: the other thread has ended.
+            // SAFETY: the other thread has ended, so no other thread uses the ring.
             unsafe { ring.0.assign(creator) };
         } else {
             // SAFETY: as above.
@@ -294,7 +294,7 @@ fn a_thread_that_stands_in_runs_no_user_code() {
     while !nop.is_complete() || wakers.is_empty() {
         let outcome = std::thread::scope(|scope| {
             let ring = &ring;
-            // SAFETY: the creator waits for this thread.
+            // SAFETY: the creator waits for this thread, so only this thread uses the ring.
             let other = scope.spawn(move || unsafe { { ring }.0.stand_in() });
             other.join().unwrap()
         });

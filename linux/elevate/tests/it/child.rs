@@ -300,7 +300,7 @@ fn guardian_killer() {
         .map(|tid| elevator.elevate(tid, Priority::MIN).unwrap())
         .collect();
     let first = elevator.guardian_pid().unwrap();
-    // SAFETY: the guardian is a child of this process that has not been waited for.
+    // SAFETY: the pid is valid, because this child has not been waited for.
     unsafe { libc::kill(first, libc::SIGKILL) };
     while elevator.guardian_pid().is_some() {
         sleep(1);
@@ -323,7 +323,7 @@ fn exec() {
     if pid == 0 {
         exec_elevated();
     }
-    // SAFETY: no status is requested.
+    // SAFETY: the pointer is null, so the call writes no status.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 

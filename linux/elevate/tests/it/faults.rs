@@ -117,7 +117,7 @@ fn without_a_second_guardian_no_thread_of_another_process_is_elevated() {
         .sys(faulty.clone())
         .build()
         .unwrap();
-    // SAFETY: the guardian is a child of this process that has not been waited for.
+    // SAFETY: the pid is valid, because this child has not been waited for.
     unsafe { libc::kill(elevator.guardian_pid().unwrap(), libc::SIGKILL) };
     crate::process::wait_until("the guardian's death is noticed", || {
         elevator.guardian_pid().is_none()

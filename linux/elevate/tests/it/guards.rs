@@ -216,7 +216,7 @@ fn cpus_that_another_program_has_chosen_are_kept() {
 
 /// Sets a nice value with the system call that `renice` uses.
 fn renice(tid: i32, nice: i32) {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers, so it has no preconditions.
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };
     assert_eq!(result, 0);
 }
@@ -462,7 +462,7 @@ fn the_guardian_is_invisible_to_wait_loops() {
     let elevator = Elevator::with_guardian().unwrap();
     // Other tests have children, too, so the call names the guardian.
     let guardian = elevator.guardian_pid().unwrap();
-    // SAFETY: no status is requested.
+    // SAFETY: the pointer is null, so the call writes no status.
     let waited = unsafe { libc::waitpid(guardian, std::ptr::null_mut(), libc::WNOHANG) };
     assert_eq!(waited, -1);
     let descriptors = std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap();
@@ -527,7 +527,7 @@ fn a_dead_guardian_is_replaced_before_another_thread_is_elevated() {
     let victim = Victim::start("victim");
     let elevator = Elevator::with_guardian().unwrap();
     let first = elevator.guardian_pid().unwrap();
-    // SAFETY: the guardian is a child of this process that has not been waited for.
+    // SAFETY: the pid is valid, because this child has not been waited for.
     unsafe { libc::kill(first, libc::SIGKILL) };
     wait_until("the death of the guardian is noticed", || {
         elevator.guardian_pid().is_none()
@@ -597,7 +597,7 @@ impl SamePid {
 
 impl Drop for SamePid {
     fn drop(&mut self) {
-        // SAFETY: the process is a child that has not been waited for.
+        // SAFETY: the pid is valid, because the child has not been waited for.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, std::ptr::null_mut(), 0);

@@ -149,7 +149,7 @@ impl Fsync {
     }
 }
 
-// SAFETY: the entry has no pointers.
+// SAFETY: the entry has no pointers, so no memory must stay valid.
 unsafe impl Operation for Fsync {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -180,7 +180,7 @@ impl Ftruncate {
     }
 }
 
-// SAFETY: the entry has no pointers.
+// SAFETY: the entry has no pointers, so no memory must stay valid.
 unsafe impl Operation for Ftruncate {
     const DROP_RUNS_USER_CODE: bool = false;
 

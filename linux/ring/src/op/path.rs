@@ -285,7 +285,7 @@ impl SymlinkAt {
     }
 }
 
-// SAFETY: the paths are owned heap memory.
+// SAFETY: the paths are heap memory that the operation owns, so the pointers stay valid.
 unsafe impl Operation for SymlinkAt {
     const DROP_RUNS_USER_CODE: bool = false;
 

@@ -69,7 +69,7 @@ impl<B: IoBufMut> ReadAt<B> {
     }
 }
 
-// SAFETY: the buffer guarantees its memory, and lies in the operation.
+// SAFETY: the operation owns the buffer, and the buffer guarantees that its memory stays valid.
 unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
@@ -134,7 +134,7 @@ impl<B: IoBuf> WriteAt<B> {
     }
 }
 
-// SAFETY: the buffer guarantees its memory, and lies in the operation.
+// SAFETY: the operation owns the buffer, and the buffer guarantees that its memory stays valid.
 unsafe impl<B: IoBuf> Operation for WriteAt<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
@@ -188,7 +188,7 @@ impl<B: IoBufMut> Recv<B> {
     }
 }
 
-// SAFETY: the buffer guarantees its memory, and lies in the operation.
+// SAFETY: the operation owns the buffer, and the buffer guarantees that its memory stays valid.
 unsafe impl<B: IoBufMut> Operation for Recv<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
@@ -240,7 +240,7 @@ impl<B: IoBuf> Send<B> {
     }
 }
 
-// SAFETY: the buffer guarantees its memory, and lies in the operation.
+// SAFETY: the operation owns the buffer, and the buffer guarantees that its memory stays valid.
 unsafe impl<B: IoBuf> Operation for Send<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
