@@ -16,13 +16,13 @@ pub unsafe extern "C" fn upshift_spawn_blocking(
     join: *mut upshift_join,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract the task is valid, and the caller gives it away.
+        // SAFETY: by contract the task is valid, and the caller gives it to this function.
         let task = unsafe { Foreign::new(task) };
         if !task.can_be_polled() {
             return -libc::EINVAL;
         }
         match upshift::try_spawn_blocking(move || task.run_once()) {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the requirements of this call.
             Ok(handle) => unsafe { crate::task::store_join(join, Ok(handle)) },
             Err(error) => errno(&error),
         }

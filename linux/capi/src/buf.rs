@@ -31,12 +31,12 @@ pub struct upshift_buf {
 /// An [`upshift_buf`] that belongs to an operation.
 pub(crate) struct Buf(upshift_buf);
 
-// SAFETY: the contract of `upshift_buf` allows any thread.
+// SAFETY: the contract of `upshift_buf` lets any thread use and release the buffer.
 unsafe impl Send for Buf {}
 
 impl Buf {
-    /// Checks the buffer of a call. An error is the buffer to give back: its bytes are null or
-    /// exceed the capacity, or the caller passed no buffer.
+    /// Checks the buffer of a call. Returns the buffer as an error, to be given back, if its bytes
+    /// are null or exceed the capacity, or if the caller passed no buffer.
     ///
     /// # Safety
     /// The pointer is null, or its buffer fulfils the contract of [`upshift_buf`] and is given
@@ -64,7 +64,8 @@ impl Buf {
     #[inline]
     pub(crate) fn into_raw(self) -> upshift_buf {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the value is moved out of a wrapper that is never dropped.
+        // SAFETY: the reference is valid, and the value is moved out once, because the wrapper is
+        // never dropped.
         unsafe { std::ptr::read(&this.0) }
     }
 }
@@ -78,7 +79,7 @@ impl Drop for Buf {
     }
 }
 
-// SAFETY: by contract the bytes stay where they are.
+// SAFETY: by contract the bytes stay where they are, and any thread may read them.
 unsafe impl IoBuf for Buf {
     #[inline]
     fn io_ptr(&self) -> *const u8 {
@@ -93,7 +94,7 @@ unsafe impl IoBuf for Buf {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: by contract the bytes stay where they are, and any thread may write to them.
 unsafe impl IoBufMut for Buf {
     #[inline]
     fn io_mut_ptr(&mut self) -> *mut u8 {
@@ -134,7 +135,7 @@ impl upshift_bytes {
             len: buffer.len(),
             owner: [0; 6],
         };
-        // SAFETY: `owner` has room for the buffer.
+        // SAFETY: the pointer is valid for writing the buffer, for which `owner` has room.
         unsafe { bytes.owner.as_mut_ptr().cast::<RecvBuf>().write(buffer) };
         bytes
     }
@@ -147,7 +148,7 @@ impl upshift_bytes {
         }
     }
 
-    /// Returns the buffer; an empty buffer if all words are 0.
+    /// Returns the buffer, or an empty buffer if all words are 0.
     pub(crate) fn into_inner(self) -> RecvBuf {
         if self.data.is_null() {
             return RecvBuf::empty();
@@ -161,7 +162,7 @@ impl upshift_bytes {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
     if !bytes.is_null() {
-        // SAFETY: the caller owns the bytes and gives them away with the call.
+        // SAFETY: by contract the pointer is valid, and the caller gives the bytes away.
         catch_panic(|| drop(unsafe { bytes.replace(upshift_bytes::none()) }.into_inner()));
     }
 }
@@ -172,7 +173,7 @@ pub(crate) fn is_valid_slice(data: *const u8, len: usize) -> bool {
     !data.is_null() || len == 0
 }
 
-/// Borrows the caller's memory; null becomes an empty slice.
+/// Borrows the caller's memory. For null, returns an empty slice.
 ///
 /// # Safety
 /// The `len` bytes must be readable for the whole lifetime.
@@ -199,7 +200,7 @@ pub(crate) unsafe fn borrow_slice_mut<'a>(data: *mut u8, len: usize) -> &'a mut 
 }
 
 unsafe extern "C" fn free_allocated(_: *mut c_void, data: *mut u8, _: usize) {
-    // SAFETY: `upshift_buf_alloc` got the memory from `malloc`.
+    // SAFETY: `upshift_buf_alloc` got the memory from `malloc`, and it is released once.
     unsafe { libc::free(data.cast()) };
 }
 
@@ -210,7 +211,7 @@ pub unsafe extern "C" fn upshift_buf_alloc(capacity: usize, buf: *mut upshift_bu
     if buf.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: `malloc` accepts any size.
+    // SAFETY: the call has no preconditions, because `malloc` accepts any size.
     let data = unsafe { libc::malloc(capacity.max(1)) }.cast::<u8>();
     if data.is_null() {
         return -libc::ENOMEM;

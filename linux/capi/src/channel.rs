@@ -9,7 +9,7 @@ use crate::error::{catch_panic, catch_panic_code, errno, free};
 use crate::exclusive::{Exclusive, WithUse, begin_use};
 use crate::op::{Outcome, finish, start, upshift_op};
 
-/// A message; the channel's function drops it if it is not received.
+/// A message. If it is not received, the channel's function destroys it.
 struct Message {
     data: *mut c_void,
     drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
@@ -27,7 +27,7 @@ impl Message {
 impl Drop for Message {
     fn drop(&mut self) {
         if let Some(drop) = self.drop {
-            // SAFETY: by contract the function accepts the message; it is called once.
+            // SAFETY: by contract the function accepts the message, and it is called once for it.
             unsafe { drop(self.data) };
         }
     }
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn upshift_channel(
 pub unsafe extern "C" fn upshift_sender_clone(
     sender: *const upshift_sender,
 ) -> *mut upshift_sender {
-    // SAFETY: by contract, or null.
+    // SAFETY: by contract the pointer is null or valid.
     let Some(sender) = (unsafe { sender.as_ref() }) else {
         return std::ptr::null_mut();
     };
@@ -144,9 +144,9 @@ pub unsafe extern "C" fn upshift_send(
     sender: *const upshift_sender,
     data: *mut c_void,
 ) -> c_int {
-    // SAFETY: the pointer is null, or by contract the sender outlives the operation.
+    // SAFETY: by contract the pointer is null, or the sender outlives the operation.
     let Some(sender): Option<&'static upshift_sender> = (unsafe { sender.as_ref() }) else {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         return unsafe { finish(op, Refused(data)) };
     };
     let message = Message {
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn upshift_try_send(
     data: *mut c_void,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract, or null.
+        // SAFETY: by contract the pointer is null or valid.
         let Some(sender) = (unsafe { sender.as_ref() }) else {
             return -libc::EINVAL;
         };

@@ -18,7 +18,8 @@ pub struct upshift_cx {
 /// The token belongs to the current poll.
 #[inline]
 pub(crate) unsafe fn context<'a>(cx: *mut upshift_cx) -> &'a mut Context<'a> {
-    // SAFETY: passed on; `token` created the pointer.
+    // SAFETY: the pointer is valid, because `token` made it from a context, and the caller
+    // guarantees that the poll still runs.
     unsafe { &mut *cx.cast::<Context<'a>>() }
 }
 
@@ -56,7 +57,8 @@ pub unsafe extern "C" fn upshift_waker_new(cx: *mut upshift_cx, waker: *mut upsh
 /// # Safety
 /// The pointer is null, or its waker is empty or valid.
 unsafe fn as_waker<'a>(waker: *const upshift_waker) -> Option<&'a Waker> {
-    // SAFETY: by contract; a waker has a table, so its words are not both 0.
+    // SAFETY: by contract the words are a waker or both 0. A waker has a table, so its words are
+    // not both 0.
     unsafe {
         let words = waker.as_ref()?.words;
         (words != [0; 2]).then(|| &*waker.cast::<Waker>())
@@ -77,9 +79,10 @@ pub unsafe extern "C" fn upshift_waker_wake(waker: *const upshift_waker) {
 pub unsafe extern "C" fn upshift_waker_free(waker: *mut upshift_waker) {
     // SAFETY: by contract the waker is empty or valid.
     if unsafe { as_waker(waker) }.is_some() {
-        // SAFETY: the caller owns the waker; the words are cleared first, so that it is freed once.
+        // SAFETY: the pointer is valid, and the caller owns the waker. The words are cleared first,
+        // so that the waker is freed once.
         let waker = unsafe { waker.replace(upshift_waker { words: [0; 2] }) };
-        // SAFETY: as above.
+        // SAFETY: the words are a waker, which is freed once.
         catch_panic(|| drop(unsafe { std::mem::transmute_copy::<upshift_waker, Waker>(&waker) }));
     }
 }
@@ -101,7 +104,8 @@ pub extern "C" fn upshift_should_yield() -> c_int {
     catch_panic_code(|| {
         let mut cx = Context::from_waker(Waker::noop());
         let mut test = MaybeUninit::new(upshift::yield_if_needed());
-        // SAFETY: the value is initialised and not moved, and has no destructor.
+        // SAFETY: the value is initialised and not moved. It has no destructor, so it need not be
+        // dropped.
         let test = unsafe { std::pin::Pin::new_unchecked(test.assume_init_mut()) };
         c_int::from(test.poll(&mut cx).is_pending())
     })

@@ -83,7 +83,7 @@ pub(crate) fn refusal(error: SpawnError) -> c_int {
     }
 }
 
-/// Runs `body`; a panic in it becomes an error value.
+/// Runs `body`, and converts a panic in it to an error value.
 #[inline]
 pub(crate) fn catch_panic_code(body: impl FnOnce() -> c_int) -> c_int {
     catch_panic(body).unwrap_or(PANICKED)
@@ -100,7 +100,7 @@ pub(crate) fn invalid() -> Error {
 /// The caller owns the value and gives it away once.
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
-        // SAFETY: by contract `Box::into_raw` made the pointer, and it is given away.
+        // SAFETY: by contract `Box::into_raw` made the pointer, and the caller gives it away once.
         catch_panic(|| drop(unsafe { Box::from_raw(object) }));
     }
 }

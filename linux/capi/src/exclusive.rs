@@ -1,6 +1,6 @@
-//! Values that one operation at a time uses, behind the handles of readers, writers and receivers.
-//! An *exclusive use* is the use of a value by one operation. A second operation is refused. If a
-//! handle is freed during a use, its value is dropped at the end of the use.
+//! Values that one operation at a time may use, behind the handles of readers, writers and
+//! receivers. An *exclusive use* is the use of a value by one operation. During this use a second
+//! operation is refused. If a handle is freed during a use, its value is dropped when the use ends.
 //!
 //! ```text
 //!   Idle ──1 begin─▶ Busy ──2 drop of the use──▶ Idle
@@ -20,7 +20,7 @@ const IDLE: u8 = 0;
 const BUSY: u8 = 1;
 const FREED: u8 = 2;
 
-/// A `T` that one operation at a time uses.
+/// A `T` that one operation at a time may use.
 pub(crate) struct Exclusive<T> {
     state: AtomicU8,
     inner: UnsafeCell<T>,
@@ -34,19 +34,19 @@ impl<T> Exclusive<T> {
         }))
     }
 
-    /// Begins a use; `None` during another use.
+    /// Begins a use. Returns `None` during another use.
     ///
     /// # Safety
     /// `this` was made by [`new_raw`](Exclusive::new_raw), and has not been freed.
     #[inline]
     pub(crate) unsafe fn begin_use(this: *mut Exclusive<T>) -> Option<ExclusiveUse<T>> {
-        // SAFETY: by contract the value exists.
+        // SAFETY: the pointer is valid, because by contract the value has not been freed.
         let state = unsafe { &(*this).state };
         let taken = state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then(|| ExclusiveUse(this))
     }
 
-    /// Returns the value, for reads that are allowed during a use.
+    /// Returns a pointer to the value, for reads that are allowed even during a use.
     pub(crate) fn peek(&self) -> *const T {
         self.inner.get()
     }
@@ -56,10 +56,11 @@ impl<T> Exclusive<T> {
     /// # Safety
     /// The contract of [`begin_use`](Exclusive::begin_use); called once.
     pub(crate) unsafe fn free(this: *mut Exclusive<T>) {
-        // SAFETY: by contract the value exists.
+        // SAFETY: the pointer is valid, because by contract the value has not been freed.
         let before = unsafe { (*this).state.swap(FREED, Ordering::AcqRel) };
         if before == IDLE {
-            // SAFETY: `new_raw` made the value, and no operation uses it.
+            // SAFETY: `new_raw` made the value from a box, no operation uses it, and FREED prevents
+            // a second drop.
             drop(unsafe { Box::from_raw(this) });
         }
     }
@@ -74,14 +75,15 @@ pub(crate) unsafe fn begin_use<T>(value: *mut Exclusive<T>) -> io::Result<Exclus
     if value.is_null() {
         return Err(invalid());
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { Exclusive::begin_use(value) }.ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))
 }
 
 /// The right to use the value.
 pub(crate) struct ExclusiveUse<T>(*mut Exclusive<T>);
 
-// SAFETY: there is one use at a time, and it moves with its operation.
+// SAFETY: there is one use at a time, and it moves with its operation, so only one thread at a time
+// has access to the value.
 unsafe impl<T: Send> Send for ExclusiveUse<T> {}
 
 impl<T> ExclusiveUse<T> {
@@ -91,7 +93,8 @@ impl<T> ExclusiveUse<T> {
     /// The user of the reference is dropped before the `ExclusiveUse`.
     #[inline]
     pub(crate) unsafe fn lend(&mut self) -> &'static mut T {
-        // SAFETY: by contract the value exists as long as the use.
+        // SAFETY: the value exists as long as this use, which is the only one. By contract the
+        // reference is not used longer.
         unsafe { &mut *(*self.0).inner.get() }
     }
 }
@@ -100,7 +103,7 @@ impl<T> Deref for ExclusiveUse<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the value exists as long as the use, its only user.
+        // SAFETY: the value exists as long as this use, which is the only one.
         unsafe { &*(*self.0).inner.get() }
     }
 }
@@ -116,13 +119,14 @@ impl<T> DerefMut for ExclusiveUse<T> {
 impl<T> Drop for ExclusiveUse<T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the value exists as long as the use.
+        // SAFETY: the pointer is valid, because the value exists as long as this use.
         let state = unsafe { &(*self.0).state };
         if state
             .compare_exchange(BUSY, IDLE, Ordering::Release, Ordering::Acquire)
             .is_err()
         {
-            // SAFETY: `new_raw` made the value, it was freed meanwhile, and this was the last use.
+            // SAFETY: `new_raw` made the value from a box. Its handle was freed during this use, so
+            // this is the only code that still refers to the value.
             drop(unsafe { Box::from_raw(self.0) });
         }
     }
@@ -152,7 +156,7 @@ impl<F: Future, T> Future for WithUse<F, T> {
         self: std::pin::Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<F::Output> {
-        // SAFETY: the future does not move out of the pinned value.
+        // SAFETY: the projection does not move the future out of the pinned value.
         unsafe { self.map_unchecked_mut(|this| &mut this.future) }.poll(cx)
     }
 }

@@ -83,7 +83,7 @@ pub unsafe extern "C" fn upshift_file_from_fd(fd: c_int) -> *mut upshift_file {
 /// Returns the file's descriptor, which the file still owns; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_fd(file: *const upshift_file) -> c_int {
-    // SAFETY: by contract, or null.
+    // SAFETY: by contract the pointer is null or valid.
     unsafe { file.as_ref() }.map_or(-libc::EBADF, |file| file.0.as_raw_fd())
 }
 
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn upshift_file_free(file: *mut upshift_file) {
     unsafe { free(file) };
 }
 
-/// Returns the file of a call; `InvalidInput` for null.
+/// Returns the file of a call, or the error `InvalidInput` for null.
 ///
 /// # Safety
 /// The pointer is null, or the file outlives the operation.
@@ -115,7 +115,7 @@ unsafe fn check_arguments(
     file: *const upshift_file,
     buf: *const upshift_buf,
 ) -> Result<(&'static File, Buf), (io::Result<usize>, Buf)> {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     match unsafe { (file_ref(file), Buf::from_caller(buf)) } {
         (Ok(file), Ok(buf)) => Ok((file, buf)),
         (_, Ok(buf) | Err(buf)) => Err((Err(invalid()), buf)),
@@ -134,11 +134,11 @@ unsafe fn start_with<F: Future<Output: Outcome>>(
     buf: *const upshift_buf,
     operation: impl FnOnce(&'static File, Buf) -> F,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     match unsafe { check_arguments(file, buf) } {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         Ok((file, buf)) => unsafe { start(op, cx, operation(file, buf)) },
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         Err(refused) => unsafe { finish(op, refused) },
     }
 }
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn upshift_read_at(
     buf: *const upshift_buf,
     offset: u64,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { start_with(op, cx, file, buf, |file, buf| file.read_at(buf, offset)) }
 }
 
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn upshift_write_at(
     buf: *const upshift_buf,
     offset: u64,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { start_with(op, cx, file, buf, |file, buf| file.write_at(buf, offset)) }
 }
 
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn upshift_write_all_at(
     let write = |file: &'static File, buf| -> Boxed<(io::Result<()>, Buf)> {
         Box::pin(file.write_all_at(buf, offset))
     };
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { start_with(op, cx, file, buf, write) }
 }
 
@@ -196,10 +196,10 @@ pub unsafe extern "C" fn upshift_file_sync(
     file: *const upshift_file,
     data_only: c_int,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     let file = match unsafe { file_ref(file) } {
         Ok(file) => file,
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         Err(refused) => return unsafe { finish(op, Err::<(), _>(refused)) },
     };
     let sync: Boxed<io::Result<()>> = Box::pin(async move {
@@ -220,10 +220,10 @@ pub unsafe extern "C" fn upshift_file_len(
     cx: *mut upshift_cx,
     file: *const upshift_file,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     let file = match unsafe { file_ref(file) } {
         Ok(file) => file,
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         Err(refused) => return unsafe { finish(op, Err::<(), _>(refused)) },
     };
     let len: Boxed<io::Result<usize>> = Box::pin(async move {
@@ -245,10 +245,10 @@ pub unsafe extern "C" fn upshift_file_set_len(
     file: *const upshift_file,
     len: u64,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     let file = match unsafe { file_ref(file) } {
         Ok(file) => file,
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         Err(refused) => return unsafe { finish(op, Err::<(), _>(refused)) },
     };
     let set: Boxed<io::Result<()>> = Box::pin(file.set_len(len));

@@ -2,19 +2,20 @@
 //!
 //! # Structure
 //!
-//! * A coroutine of another language is an [`upshift_task`](task::upshift_task): data, a function
-//!   that polls it, a function that drops it. It becomes a Rust future in the same ready queues as
-//!   every other coroutine (`task.rs`).
-//! * Its poll gets an [`upshift_cx`](cx::upshift_cx), the wake token of this poll. The task polls
-//!   its operations with the token, and they wake the task later.
-//! * An operation is a Rust future in memory of the caller, an [`upshift_op`](op::upshift_op): no
-//!   allocation, no callback (`op.rs`). The function that starts it polls it once;
-//!   `upshift_op_poll` polls it again; `upshift_op_drop` ends it early.
+//! * A coroutine of another language is an [`upshift_task`](task::upshift_task). It consists of
+//!   data, a function that polls the task, and a function that drops it. The task becomes a Rust
+//!   future in the same ready queues as every other coroutine (`task.rs`).
+//! * The polling function gets an [`upshift_cx`](cx::upshift_cx), the wake token of this poll. The
+//!   task polls its operations with the token, and they wake the task later.
+//! * An operation is a Rust future in the caller's memory, an [`upshift_op`](op::upshift_op). It
+//!   needs no allocation and no callback (`op.rs`). The function that starts an operation polls it
+//!   once; `upshift_op_poll` polls it again; `upshift_op_drop` ends it early.
 //!
 //! # Rules
 //!
 //! * Errors are negative errno values. A panic below the ABI becomes `-ENOTRECOVERABLE`. Nothing
-//!   unwinds across the ABI in either direction: a foreign function that throws ends the process.
+//!   unwinds across the ABI in either direction, so a foreign function that throws ends the
+//!   process.
 //! * Each handle has one owner. The comment of its type says which threads may use it, and how.
 //!   Functions whose comment ends with "Any thread" may be called on any thread.
 //! * A buffer of an operation ([`upshift_buf`](buf::upshift_buf)) comes back with its result, or is
@@ -22,8 +23,8 @@
 //! * A null pointer where an object is needed leads to `-EINVAL`, which the function returns, or
 //!   which is the result of the operation that it starts. (Functions that return a descriptor
 //!   return `-EBADF`.) Freeing null does nothing.
-//! * A task is dropped exactly once, on failure too: a function that takes a task owns it from the
-//!   call on.
+//! * A task is dropped exactly once, even on failure, because a function that takes a task owns it
+//!   from the call on.
 //!
 //! `tests/header.rs` compares the header with these sources.
 

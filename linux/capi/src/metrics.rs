@@ -48,7 +48,8 @@ pub struct upshift_level_metrics {
     pub wait_p99_ns: u64,
 }
 
-/// Returns the metrics of the runtime of `handle`, or of the caller's runtime if it is null.
+/// Returns the metrics of the runtime to which `handle` belongs, or of the caller's runtime if
+/// `handle` is null.
 ///
 /// # Safety
 /// The pointer is null or a valid handle.

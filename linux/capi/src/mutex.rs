@@ -1,4 +1,4 @@
-//! A mutex with priority lending: waiters lend their level to the holder.
+//! A mutex with priority lending, by which waiters lend their level to the holder.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -22,13 +22,13 @@ pub struct upshift_mutex {
 }
 
 impl upshift_mutex {
-    /// Stores the guard of the holder, the caller.
+    /// Stores the guard of the caller, which holds the mutex.
     ///
     /// # Safety
-    /// The mutex outlives the guard: the contract of `upshift_mutex_free`.
+    /// The mutex outlives the guard, as the contract of `upshift_mutex_free` requires.
     unsafe fn keep(&self, guard: MutexGuard<'_, ()>) {
-        // SAFETY: the caller has just locked the mutex, so no other code touches the cell; the
-        // lifetime holds by contract.
+        // SAFETY: the caller has just locked the mutex, so no other code touches the cell. By
+        // contract the mutex outlives the guard, so the longer lifetime is correct.
         unsafe {
             (*self.guard.get()).write(std::mem::transmute::<
                 MutexGuard<'_, ()>,
@@ -74,9 +74,9 @@ pub unsafe extern "C" fn upshift_mutex_lock(
     cx: *mut upshift_cx,
     mutex: *const upshift_mutex,
 ) -> c_int {
-    // SAFETY: the pointer is null, or by contract the mutex outlives the operation.
+    // SAFETY: by contract the pointer is null, or the mutex outlives the operation.
     let Some(mutex): Option<&'static upshift_mutex> = (unsafe { mutex.as_ref() }) else {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     };
     let lock = async move { Locked(mutex, mutex.mutex.lock().await) };
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn upshift_mutex_lock(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract, or null.
+        // SAFETY: by contract the pointer is null or valid.
         let Some(mutex) = (unsafe { mutex.as_ref() }) else {
             return -libc::EINVAL;
         };
@@ -109,15 +109,15 @@ pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_unlock(mutex: *const upshift_mutex) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract, or null.
+        // SAFETY: by contract the pointer is null or valid.
         let Some(mutex) = (unsafe { mutex.as_ref() }) else {
             return -libc::EINVAL;
         };
         if !mutex.is_held.swap(false, Ordering::Acquire) {
             return -libc::EPERM;
         }
-        // SAFETY: by contract the caller holds the mutex, so the guard is initialised and the cell
-        // is the caller's.
+        // SAFETY: by contract the caller holds the mutex, so the guard is initialised, and no other
+        // code touches the cell.
         drop(unsafe { (*mutex.guard.get()).assume_init_read() });
         0
     })

@@ -32,26 +32,26 @@ fn split_unix(stream: UnixStream) -> Handles {
     handles(Reader::Unix(reader), Writer::Unix(writer))
 }
 
-/// Copies a C string; `InvalidInput` for null.
+/// Copies a C string. Returns the error `InvalidInput` for null.
 ///
 /// # Safety
 /// The pointer is null, or a C string for the duration of the call.
 pub(crate) unsafe fn text(string: *const c_char) -> io::Result<String> {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     let bytes = unsafe { bytes(string) }?;
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Copies a path, of any bytes; `InvalidInput` for null.
+/// Copies a path, which may consist of any bytes. Returns the error `InvalidInput` for null.
 ///
 /// # Safety
 /// The contract of [`text`].
 pub(crate) unsafe fn path(string: *const c_char) -> io::Result<PathBuf> {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { bytes(string) }.map(|bytes| OsString::from_vec(bytes).into())
 }
 
-/// Copies the bytes of a C string; `InvalidInput` for null.
+/// Copies the bytes of a C string. Returns the error `InvalidInput` for null.
 ///
 /// # Safety
 /// The contract of [`text`].
@@ -59,7 +59,7 @@ unsafe fn bytes(string: *const c_char) -> io::Result<Vec<u8>> {
     if string.is_null() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     Ok(unsafe { CStr::from_ptr(string) }.to_bytes().to_vec())
 }
 
@@ -142,7 +142,7 @@ fn bind_unix(path: PathBuf) -> io::Result<UnixListener> {
 /// Returns the listener's descriptor, which the listener still owns; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listener_fd(listener: *const upshift_listener) -> c_int {
-    // SAFETY: by contract, or null.
+    // SAFETY: by contract the pointer is null or valid.
     match unsafe { listener.as_ref() } {
         None => -libc::EBADF,
         Some(upshift_listener(Listener::Tcp(listener))) => listener.as_fd().as_raw_fd(),
@@ -164,12 +164,12 @@ pub unsafe extern "C" fn upshift_accept(
     cx: *mut upshift_cx,
     listener: *const upshift_listener,
 ) -> c_int {
-    // SAFETY: the pointer is null, or by contract the listener outlives the operation.
+    // SAFETY: by contract the pointer is null, or the listener outlives the operation.
     let Some(listener): Option<&'static upshift_listener> = (unsafe { listener.as_ref() }) else {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     };
-    // Accepts are rare, and their state is large: a box keeps every operation small.
+    // Accepts are rare, and their state is large, so a box keeps every operation small.
     let accept = Box::pin(async move {
         Ok(match &listener.0 {
             Listener::Tcp(listener) => split_tcp(listener.accept().await?.0),
@@ -238,16 +238,16 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
     })
 }
 
-/// Takes a descriptor of the caller, if it is open.
+/// Takes ownership of the caller's descriptor, if it is open.
 ///
 /// # Safety
 /// The caller gives the descriptor away.
 pub(crate) unsafe fn take_fd(fd: c_int) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers, so it has no preconditions.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is open, and by contract not shared.
+    // SAFETY: the descriptor is open, and by contract this function is its only owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -269,7 +269,7 @@ fn adopt_stream(fd: OwnedFd) -> io::Result<Handles> {
 /// Returns a socket option.
 fn socket_option(socket: &OwnedFd, option: c_int) -> io::Result<c_int> {
     let (mut value, mut length): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as _);
-    // SAFETY: both buffers have room for the answer.
+    // SAFETY: the pointers are valid for writing the value and its length.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

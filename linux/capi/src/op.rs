@@ -1,4 +1,4 @@
-//! Operations: futures in memory of the caller.
+//! Operations, which are futures in the caller's memory.
 //!
 //! ```text
 //!            1 start, not ready            2 poll, ready
@@ -6,18 +6,20 @@
 //!     │                            │ 3 drop                 ▲
 //!     └────────────────────────────┼────────────────────────┘
 //!        1 start, ready            ▼
-//!                                Done: the runtime needs the memory no longer
+//!                                Done (the runtime no longer needs the memory)
 //! ```
 //!
-//! 1. The starting function writes the future into `state`, polls it once, returns 1 (ready) or 0.
-//! 2. `upshift_op_poll`, in a later poll of the task, with that poll's token.
-//! 3. `upshift_op_drop` cancels; the kernel may still have buffers, which the ring keeps.
+//! 1. The starting function writes the future into `state`, polls it once, and returns 1 (ready)
+//!    or 0.
+//! 2. `upshift_op_poll` polls the future in a later poll of the task, with that poll's token.
+//! 3. `upshift_op_drop` cancels the operation. If the kernel still uses its buffers, the ring keeps
+//!    them.
 //!
-//! An operation with a null pointer is ready at once, with `-EINVAL`; if `op` itself is null, the
-//! call returns `-EINVAL`.
+//! If a function that starts an operation gets a null pointer, the operation is ready at once, with
+//! `-EINVAL`. If `op` itself is null, the function returns `-EINVAL`.
 //!
-//! The memory does not move between start and end. When the operation is ready, `result` is set,
-//! and `out` has the other results, which the caller owns.
+//! The caller must not move the memory between the start and the end of an operation. When the
+//! operation is ready, `result` is set, and `out` has the other results, which the caller owns.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -91,14 +93,15 @@ unsafe fn poll_op<F: Future>(op: *mut upshift_op, cx: &mut Context<'_>) -> Poll<
 where
     F::Output: Outcome,
 {
-    // SAFETY: by contract; the future does not move before its end.
+    // SAFETY: by contract `op` holds an `F`, and the memory does not move before the future is
+    // dropped.
     let future = unsafe { Pin::new_unchecked(&mut *(&raw mut (*op).state).cast::<F>()) };
     match future.poll(cx) {
         Poll::Pending => Poll::Pending,
         Poll::Ready(output) => {
-            // SAFETY: as above; the future has finished.
+            // SAFETY: `op` still holds the `F`, which is not used again.
             unsafe { drop_op::<F>(op) };
-            // SAFETY: the caller's memory, which belongs to this function during the call.
+            // SAFETY: by contract `op` is valid, and no other code uses it during the call.
             output.store(unsafe { &mut *op });
             Poll::Ready(())
         }
@@ -131,7 +134,7 @@ where
         assert!(size_of::<F>() <= size_of::<[usize; UPSHIFT_OP_WORDS]>());
         assert!(align_of::<F>() <= align_of::<upshift_op>());
     }
-    // SAFETY: by contract there is room.
+    // SAFETY: by contract `op` has room for the future, and holds none.
     unsafe {
         (&raw mut (*op).state).cast::<F>().write(future);
         (*op).vtable = (&raw const *const { &<F as HasVtable>::VTABLE }).cast();
@@ -152,10 +155,10 @@ where
     }
     if cx.is_null() {
         drop(future);
-        // SAFETY: the pointer is not null.
+        // SAFETY: by contract `op` is null, or room for an operation that has not begun.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe {
         put(op, future);
         run_poll(op, || poll_op::<F>(op, context(cx)))
@@ -180,7 +183,8 @@ pub(crate) unsafe fn finish(op: *mut upshift_op, outcome: impl Outcome) -> c_int
     1
 }
 
-/// Calls `poll`. Returns 1 if the operation is ready, else 0; a panic becomes its result.
+/// Calls `poll`. Returns 1 if the operation is ready, else 0. A panic becomes the result of the
+/// operation.
 ///
 /// # Safety
 /// The caller owns `op`.
@@ -190,7 +194,7 @@ unsafe fn run_poll(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_in
     if ready != PANICKED {
         return ready;
     }
-    // SAFETY: the caller owns `op`.
+    // SAFETY: by contract `op` is the caller's, so it may be dropped and completed here.
     unsafe {
         upshift_op_drop(op);
         (*op).result = i64::from(PANICKED);

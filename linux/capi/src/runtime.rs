@@ -158,7 +158,7 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
         if config.pins.is_null() {
             return Err(-libc::EINVAL);
         }
-        // SAFETY: by contract the array has that many entries.
+        // SAFETY: by contract the array has `pins_len` entries.
         let pins = unsafe { std::slice::from_raw_parts(config.pins, config.pins_len) };
         builder = builder.pin(pins.iter().map(|cpu| *cpu as usize));
     }
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
     data: *mut *mut c_void,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract, or null.
+        // SAFETY: by contract the pointer is null or valid.
         let (runtime, future) = unsafe { (runtime.as_ref(), Foreign::new(task)) };
         let (Some(runtime), true) = (runtime, future.can_be_polled() && !data.is_null()) else {
             return -libc::EINVAL;
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
 /// prints an error on standard error: the runtime continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
-    // SAFETY: the pointer is null, or by contract a runtime of the caller.
+    // SAFETY: by contract the pointer is null or the caller's runtime.
     let Some(freed) = (unsafe { runtime.as_ref() }) else {
         return;
     };
@@ -267,7 +267,7 @@ fn into_raw_handle(handle: Handle) -> *mut upshift_handle {
 pub unsafe extern "C" fn upshift_runtime_handle(
     runtime: *const upshift_runtime,
 ) -> *mut upshift_handle {
-    // SAFETY: by contract, or null.
+    // SAFETY: by contract the pointer is null or valid.
     unsafe { runtime.as_ref() }.map_or(std::ptr::null_mut(), |runtime| {
         into_raw_handle(runtime.runtime.handle())
     })
@@ -284,7 +284,7 @@ pub extern "C" fn upshift_handle_current() -> *mut upshift_handle {
 pub unsafe extern "C" fn upshift_handle_clone(
     handle: *const upshift_handle,
 ) -> *mut upshift_handle {
-    // SAFETY: by contract, or null.
+    // SAFETY: by contract the pointer is null or valid.
     unsafe { handle.as_ref() }.map_or(std::ptr::null_mut(), |handle| {
         into_raw_handle(handle.0.clone())
     })

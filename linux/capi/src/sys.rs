@@ -13,9 +13,9 @@ use crate::op::{Outcome, put, upshift_op};
 /// Borrows a descriptor for the duration of a call.
 ///
 /// # Safety
-/// The descriptor stays open meanwhile.
+/// The descriptor stays open during the lifetime.
 unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
-    // SAFETY: the descriptor is not -1, and open by contract.
+    // SAFETY: the descriptor is not negative, and by contract it stays open.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -23,7 +23,7 @@ unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
 /// thread. Returns the count, which then is the buffer's length, or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
-    // SAFETY: the pointer is null, or by contract a buffer that the caller keeps.
+    // SAFETY: by contract the pointer is null or valid, and no other code uses the buffer.
     let Some(buf) = (unsafe { buf.as_mut() }) else {
         return i64::from(-libc::EINVAL);
     };
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
 /// Returns the count or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write(fd: c_int, buf: *const upshift_buf) -> i64 {
-    // SAFETY: the pointer is null, or by contract a buffer of the caller.
+    // SAFETY: by contract the pointer is null or valid.
     let Some(buf) = (unsafe { buf.as_ref() }) else {
         return i64::from(-libc::EINVAL);
     };
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn upshift_read_async(
     cid: u64,
 ) -> c_int {
     let cid = CoroutineId::from_u64(cid);
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { start(op, fd, buf, |fd, buf| sys::read_async(fd, buf, cid)) }
 }
 
@@ -119,6 +119,6 @@ pub unsafe extern "C" fn upshift_write_async(
     cid: u64,
 ) -> c_int {
     let cid = CoroutineId::from_u64(cid);
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { start(op, fd, buf, |fd, buf| sys::write_async(fd, buf, cid)) }
 }

@@ -2,10 +2,10 @@
 //!
 //! # Ownership of a task
 //!
-//! A `Frame` owns a task: it drops the task once. The frame is first in the future of the
-//! coroutine; when the task has finished, it becomes the coroutine's output, and the join handle
-//! returns it to the caller, which takes the task's result out of it. A coroutine that is
-//! cancelled, or whose handle is gone, drops the frame, and with it everything that the task holds.
+//! A `Frame` owns a task and drops it once. The frame is first in the future of the coroutine. When
+//! the task has finished, the frame becomes the coroutine's output, and the join handle returns the
+//! task's data to the caller, which takes the result out of the data. If a coroutine is cancelled,
+//! or its handle is gone, the frame is dropped, and with it everything that the task holds.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, align_of, size_of};
@@ -49,7 +49,7 @@ pub struct upshift_task {
 /// An owned task. Dropping the frame destroys the task.
 pub(crate) struct Frame(upshift_task);
 
-// SAFETY: the contract of `upshift_task` allows any thread, one at a time.
+// SAFETY: the contract of `upshift_task` lets any thread call the functions, one at a time.
 unsafe impl Send for Frame {}
 
 impl Frame {
@@ -62,7 +62,7 @@ impl Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         if let Some(drop) = self.0.drop {
-            // SAFETY: by contract the function accepts the data; it is called once.
+            // SAFETY: by contract the function accepts the data, and it is called once.
             unsafe { drop(self.0.data) };
         }
     }
@@ -84,7 +84,7 @@ impl Foreign {
         self.0.as_ref().is_some_and(|frame| frame.0.poll.is_some())
     }
 
-    /// Polls a task that does not wait.
+    /// Polls a task that must finish in this poll.
     pub(crate) fn run_once(mut self) -> Frame {
         let frame = self.0.take().expect("not polled before");
         let poll = frame.0.poll.expect("a task has a function that polls it");
@@ -101,7 +101,8 @@ impl Future for Foreign {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Frame> {
         let frame = self.0.as_ref().expect("not polled after its end");
         let poll = frame.0.poll.expect("a task has a function that polls it");
-        // SAFETY: by contract the function accepts the data; polls do not overlap.
+        // SAFETY: by contract the function accepts the data and the token, and polls do not
+        // overlap.
         if unsafe { poll(frame.0.data, token(cx)) } == 0 {
             return Poll::Pending;
         }
@@ -188,12 +189,12 @@ pub unsafe extern "C" fn upshift_spawn(
         let (Some(priority), true) = (priority(level), future.can_be_polled()) else {
             return -libc::EINVAL;
         };
-        // SAFETY: null or a handle.
+        // SAFETY: by contract the pointer is null or a valid handle.
         let spawned = match unsafe { handle.as_ref() } {
             Some(handle) => handle.0.spawn(future, priority),
             None => upshift::try_spawn(future, priority),
         };
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         unsafe { store_join(join, spawned) }
     })
 }
@@ -221,7 +222,7 @@ pub unsafe extern "C" fn upshift_join_poll(
             Poll::Pending => return 0,
             Poll::Ready(result) => result,
         };
-        // SAFETY: the handle is used up.
+        // SAFETY: `join` contains a handle, which the caller owns.
         unsafe { give_back(join) };
         match result {
             Ok(frame) => {
@@ -240,7 +241,8 @@ pub unsafe extern "C" fn upshift_join_poll(
 /// # Safety
 /// `join` contains a handle, which the caller owns.
 unsafe fn give_back(join: *mut upshift_join) {
-    // SAFETY: by contract there is a handle; its word is cleared first, so that it is freed once.
+    // SAFETY: by contract there is a handle. The word that says so is cleared first, so that the
+    // handle is freed once.
     unsafe {
         (*join).words[HELD] = 0;
         join.cast::<Join>().drop_in_place();
@@ -300,7 +302,7 @@ pub extern "C" fn upshift_current_level() -> c_int {
 pub unsafe extern "C" fn upshift_wake(handle: *const upshift_handle, cid: u64) -> c_int {
     catch_panic_code(|| {
         let id = CoroutineId::from_u64(cid);
-        // SAFETY: null or a handle.
+        // SAFETY: by contract the pointer is null or a valid handle.
         let woken = match unsafe { handle.as_ref() } {
             Some(handle) => handle.0.wake(id),
             None => upshift::wake(id),
@@ -322,7 +324,7 @@ pub unsafe extern "C" fn upshift_reprio(
             return -libc::EINVAL;
         };
         let id = CoroutineId::from_u64(cid);
-        // SAFETY: null or a handle.
+        // SAFETY: by contract the pointer is null or a valid handle.
         let moved = match unsafe { handle.as_ref() } {
             Some(handle) => handle.0.reprio(id, level),
             None => upshift::reprio(id, level),
@@ -337,7 +339,7 @@ pub unsafe extern "C" fn upshift_reprio(
 pub unsafe extern "C" fn upshift_cancel(handle: *const upshift_handle, cid: u64) -> c_int {
     catch_panic_code(|| {
         let id = CoroutineId::from_u64(cid);
-        // SAFETY: null or a handle.
+        // SAFETY: by contract the pointer is null or a valid handle.
         let cancelled = match unsafe { handle.as_ref() } {
             Some(handle) => handle.0.cancel(id),
             None => match upshift::Handle::current() {

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn upshift_udp_bind(
 /// Returns the socket's descriptor, which the socket still owns; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_fd(socket: *const upshift_udp) -> c_int {
-    // SAFETY: by contract, or null.
+    // SAFETY: by contract the pointer is null or valid.
     unsafe { socket.as_ref() }.map_or(-libc::EBADF, |socket| socket.0.as_raw_fd())
 }
 
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn upshift_udp_local(
     address: *mut upshift_addr,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract, or null.
+        // SAFETY: by contract the pointer is null or valid.
         let (Some(socket), false) = (unsafe { socket.as_ref() }, address.is_null()) else {
             return -libc::EINVAL;
         };
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn upshift_udp_send_to(
     to: *const upshift_addr,
 ) -> c_int {
     if socket.is_null() || to.is_null() || !is_valid_slice(data, len) {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
     // SAFETY: by contract the socket and the data outlive the operation; the address is copied.
@@ -153,7 +153,7 @@ impl Outcome for io::Result<Datagram> {
         match self {
             Ok(Datagram(count, from)) => {
                 op.result = count as i64;
-                // SAFETY: `out` has room for an address, which consists of words.
+                // SAFETY: the pointer is valid for writing an address, for which `out` has room.
                 unsafe { (&raw mut op.out).cast::<upshift_addr>().write(from.into()) };
             }
             Err(error) => op.result = i64::from(errno(&error)),
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn upshift_udp_recv_from(
     len: usize,
 ) -> c_int {
     if socket.is_null() || !is_valid_slice(data, len) {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
     // SAFETY: by contract the socket and the memory outlive the operation.

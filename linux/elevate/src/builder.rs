@@ -15,7 +15,8 @@ use crate::table::Table;
 /// Default number of threads that a table holds.
 pub const DEFAULT_CAPACITY: usize = 1024;
 
-/// Largest number of threads that a table holds: the guardian restores them in well under a second.
+/// Maximum number of threads that a table holds. The guardian restores this number of threads in
+/// well under a second.
 pub const MAX_CAPACITY: usize = 8192;
 
 /// A builder of an [`Elevator`].
@@ -37,23 +38,23 @@ impl Builder {
         }
     }
 
-    /// Sets the number of threads that the set can hold at once: 1 … [`MAX_CAPACITY`], by default
-    /// [`DEFAULT_CAPACITY`]. Each takes 256 bytes.
+    /// Sets the number of threads that the set can hold at once, 1 … [`MAX_CAPACITY`]. The default
+    /// is [`DEFAULT_CAPACITY`]. Each thread takes 256 bytes.
     pub fn capacity(mut self, threads: usize) -> Builder {
         self.capacity = threads.clamp(1, MAX_CAPACITY);
         self
     }
 
     /// Sets whether to fork a guardian, so that threads of other processes can be elevated. Build
-    /// the elevator early, while the process is small: the guardian keeps the memory it was forked
-    /// with.
+    /// the elevator early, while the process is small, because the guardian keeps the memory that
+    /// the process has at the fork.
     pub fn guardian(mut self, wanted: bool) -> Builder {
         self.guardian = wanted;
         self
     }
 
     /// Lets the guardian demote the threads of other processes if [`Elevator::beat`] is not called
-    /// for `longest`, because this process was stopped or hangs. The guardian notices that after 1
+    /// for `longest`, because this process was stopped or hangs. The guardian notices this after 1
     /// to 1¼ times `longest`. Needs a guardian.
     pub fn heartbeat(mut self, longest: Duration) -> Builder {
         self.heartbeat = Some(longest);

@@ -1,10 +1,13 @@
-//! Calibration: the cost of a switch and of a timer on this machine, and the shortest sensible
-//! quantum.
+//! Calibration: measures the cost of a switch and of a timer on this machine, and derives the
+//! shortest sensible quantum.
+//!
+//! A *dispatcher* is a thread above the running thread. A timer wakes the dispatcher, which briefly
+//! interrupts the running thread. This is a *look*.
 //!
 //! Two threads are pinned to one CPU and elevated: a *measurer*, and a *partner* that the measurer
-//! switches to. All loops are bounded by a count and by a deadline, under 1 s in all; both threads
-//! end afterwards, so no thread is left elevated. Ordinary threads get this CPU in a pause of 5 ms
-//! after each piece of 20 ms.
+//! switches to. A count and a deadline bound every loop, and all loops together take less than 1 s.
+//! Both threads end afterwards, so no thread is left elevated. Ordinary threads get this CPU in a
+//! pause of 5 ms after each piece of 20 ms.
 
 mod bench;
 mod partner;
@@ -22,7 +25,7 @@ use crate::priority::{Bands, Priority};
 use crate::rights::{MissingRights, Rights};
 use crate::sys::{Kernel, Sys};
 
-/// Longest duration of a calibration.
+/// Maximum duration of a calibration.
 pub const LONGEST_CALIBRATION: Duration = Duration::from_millis(800);
 
 /// Delays of the measured timers, in microseconds.
@@ -32,12 +35,12 @@ pub const DELAYS_US: [u64; 6] = [5, 10, 20, 50, 100, 200];
 const MIN_QUANTUM_US: u64 = 5;
 const MAX_QUANTUM_US: u64 = 4000;
 
-/// Median and 99th percentile of one measurement, ns.
+/// Median and 99th percentile of one quantity, in ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quantiles {
     /// Half of the samples took no longer.
     pub p50_ns: u64,
-    /// 99 of 100 took no longer.
+    /// 99 of 100 samples took no longer.
     pub p99_ns: u64,
     /// Number of samples.
     pub samples: usize,
@@ -58,12 +61,13 @@ impl Quantiles {
     }
 }
 
-/// Measurements of one-shot timers of one delay, while a less urgent thread keeps the CPU busy.
+/// Measurements of one-shot timers with the same delay, while a less urgent thread keeps the CPU
+/// busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerFloor {
     /// The requested delay, ns.
     pub requested_ns: u64,
-    /// Cost of arming.
+    /// Cost of arming the timer.
     pub arming: Quantiles,
     /// Time between the requested expiry and the waiting thread's next instruction.
     pub lateness: Quantiles,
@@ -74,14 +78,14 @@ pub struct TimerFloor {
 pub struct Calibration {
     /// The measured CPU.
     pub cpu: usize,
-    /// A thread is elevated, runs, demotes itself, and the first thread runs again: two calls and
-    /// two switches.
+    /// Time in which a thread is elevated, runs and demotes itself, and the first thread runs
+    /// again. This takes two calls and two switches.
     pub switch: Quantiles,
-    /// A change of priority without a switch.
+    /// Time of a change of priority without a switch.
     pub change: Quantiles,
-    /// A thread wakes the other by futex and sleeps: one hop on the same CPU.
+    /// Time in which one thread wakes the other by futex and sleeps, on the same CPU.
     pub hand_over: Quantiles,
-    /// Timers, by delay.
+    /// Measurements of timers, by delay.
     pub timers: Vec<TimerFloor>,
     /// Time that a dispatcher's look takes from the thread that it interrupts, if that thread
     /// continues afterwards; see [`look_cost`](Calibration::look_cost).
@@ -94,14 +98,14 @@ impl Calibration {
     /// Measures on `cpu`, or on the first CPU this thread may use, for about 200 ms.
     ///
     /// # Errors
-    /// [`CalibrateError`]: a missing right, with its remedy; a CPU that this thread may not use; an
-    /// exhausted resource.
+    /// [`CalibrateError`], for a missing right (with its remedy), for a CPU that this thread may
+    /// not use, or for an exhausted resource.
     pub fn measure(cpu: Option<usize>) -> Result<Calibration, CalibrateError> {
         Calibration::measure_with(cpu, SampleCounts::FULL)
     }
 
-    /// Measures on the first CPU this thread may use, for about 20 ms: enough for medians and the
-    /// values derived from them, not for the 99th percentiles.
+    /// Measures on the first CPU this thread may use, for about 20 ms. This is long enough for
+    /// medians and the values derived from them, but not for the 99th percentiles.
     ///
     /// # Errors
     /// Those of [`Calibration::measure`].
@@ -132,8 +136,8 @@ impl Calibration {
         Ok(result)
     }
 
-    /// Returns the cost of a dispatcher's look for the running thread: the interrupt, arming a
-    /// timer, and two switches.
+    /// Returns the time that a dispatcher's look takes from the running thread. The time includes
+    /// the interrupt, arming a timer, and two switches.
     pub fn look_cost(&self) -> Duration {
         self.look
     }
@@ -143,14 +147,14 @@ impl Calibration {
         Duration::from_nanos(self.interpolate(requested, |timer| timer.lateness.p50_ns))
     }
 
-    /// Returns the smallest sensible quantum: the smallest for which, in the median,
+    /// Returns the smallest sensible quantum, which is the smallest for which, in the median,
     ///
-    /// 1. a slice is at most twice as long as requested: *lateness ≤ quantum*. Below that, the
-    ///    quantum does not determine the length of a slice; and
-    /// 2. at most a third of the CPU goes into interrupting: *2 × look ≤ quantum + lateness*,
-    ///    because a slice really lasts for quantum and lateness. Below that, an overload of long
-    ///    requests costs more than preemption gains. A third is much, but this is a bound, not
-    ///    advice, and it is paid only while long requests are being interrupted.
+    /// 1. a slice is at most twice as long as requested (*lateness ≤ quantum*), because with a
+    ///    shorter quantum, lateness rather than the quantum determines the length of a slice; and
+    /// 2. at most a third of the CPU time goes into looks (*2 × look ≤ quantum + lateness*, because
+    ///    a slice actually lasts for quantum and lateness). With a shorter quantum, an overload of
+    ///    long requests costs more than preemption gains. A third is much, but this is a bound, not
+    ///    advice, and the time is spent only while long requests are being interrupted.
     ///
     /// The result is in whole µs, at least 5 µs and at most 4 ms. Delays between two measured
     /// delays are interpolated.
@@ -192,7 +196,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns three priorities that the rights permit.
+/// Returns three priorities that this process may use.
 fn bands(rights: &Rights) -> Result<Bands, CalibrateError> {
     let default = Bands::DEFAULT;
     if rights.highest >= Some(default.dispatcher()) {
@@ -224,8 +228,8 @@ pub enum CalibrateError {
     Elevate(ElevateError),
     /// Threads, timers or memory are exhausted.
     Os(io::Error),
-    /// The machine was too busy: other real-time threads held the CPU, or throttling stopped the
-    /// calibration.
+    /// The machine was too busy, because other real-time threads held the CPU or because throttling
+    /// stopped the calibration.
     TooBusy,
 }
 

@@ -1,8 +1,8 @@
 //! [`Elevated`]: the guard of one elevated thread.
 //!
-//! A guard owns one use of a slot of its set's table, named by index and generation. Once the
-//! generation is past, the guard acts on no thread. All methods but [`Elevated::set`] and the other
-//! setters take the set's lock.
+//! A guard owns a slot in its set's table until the slot is freed. Each use of a slot has a number,
+//! the generation. When the slot has a later generation than the guard, the guard acts on no
+//! thread. All methods but [`Elevated::set`] and the other setters take the set's lock.
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Elevated {
     ceiling: Priority,
     /// Set while the thread may be in SCHED_DEADLINE.
     may_be_deadline: AtomicBool,
-    /// Set when [`restore_living`](Self::restore_living) failed: the record then belongs to the
+    /// Set when [`restore_living`](Self::restore_living) has failed. The record then belongs to the
     /// set.
     abandoned: AtomicBool,
 }
@@ -71,14 +71,14 @@ impl Elevated {
         self.tid
     }
 
-    /// Moves the thread to `priority`: one system call, no lock, no allocation. If the thread is
-    /// then less urgent than another ready thread on its CPU, the kernel switches before this
-    /// returns.
+    /// Moves the thread to `priority`. If the thread is then less urgent than another ready thread
+    /// on its CPU, the kernel switches before this method returns. One system call, no lock, no
+    /// allocation.
     ///
     /// The thread's birth is not compared here. So a guard of a thread of *another* process must
-    /// not be used for long after that process ended (see [`Elevated::is_alive`]), or it might act
-    /// on a later thread with the same tid. Nor does this method check that the caller is the
-    /// process that made the set: a fork of it must not call this.
+    /// not be used for long after that process has ended (see [`Elevated::is_alive`]), because the
+    /// guard might act on a later thread with the same tid. This method does not check either that
+    /// the caller is the process that made the set, so a fork of that process must not call it.
     ///
     /// # Errors
     /// `ESRCH` if the thread has ended, `EPERM` if it is raised and the rights are gone, `EINVAL`
@@ -96,8 +96,8 @@ impl Elevated {
         self.leave_deadline(|| sys.sched_setscheduler(self.tid, FIFO, i32::from(priority.get())))
     }
 
-    /// Pins the thread to one CPU. Its former CPUs are saved the first time and restored with its
-    /// policy, unless another program has moved the thread meanwhile.
+    /// Pins the thread to one CPU. The first call saves the thread's former CPUs. They are restored
+    /// with its policy, unless another program has moved the thread meanwhile.
     ///
     /// # Errors
     /// `EINVAL` if there is no such CPU or the thread may not run there, `ESRCH` if the thread has
@@ -150,15 +150,15 @@ impl Elevated {
     /// same and ignores errors.
     ///
     /// # Errors
-    /// The kernel's error. The record then stays: the end of the set, the exit of the process and
-    /// the guardian try again, and the thread can be elevated again.
+    /// The kernel's error. The record then stays, so that the end of the set, the exit of the
+    /// process and the guardian can try again. The thread can also be elevated again.
     pub fn release(self) -> io::Result<Restored> {
         self.restore_and_free()
     }
 
     /// Takes the thread out of SCHED_FIFO temporarily, to `SCHED_OTHER` at its nice value. The
-    /// thread stays recorded, and [`set`](Elevated::set) brings it back. One system call, a few
-    /// more out of SCHED_DEADLINE; no lock, no allocation.
+    /// thread stays recorded, and [`set`](Elevated::set) brings it back. One system call, or a few
+    /// if the thread is in SCHED_DEADLINE; no lock, no allocation.
     ///
     /// # Errors
     /// `ESRCH` if the thread has ended or has been restored.
@@ -172,7 +172,7 @@ impl Elevated {
         self.leave_deadline(|| sys.sched_setscheduler(self.tid, policy, 0))
     }
 
-    /// Moves the thread to `SCHED_OTHER` at `nice` (−20 … 19) temporarily; otherwise as
+    /// Moves the thread to `SCHED_OTHER` at `nice` (−20 … 19) temporarily. Otherwise like
     /// [`set_fair`](Elevated::set_fair).
     ///
     /// # Errors
@@ -185,8 +185,8 @@ impl Elevated {
         self.set_ordinary(libc::SCHED_OTHER, nice)
     }
 
-    /// Moves the thread to `SCHED_IDLE` temporarily: it runs when no other thread wants the CPU.
-    /// Otherwise as [`set_fair`](Elevated::set_fair).
+    /// Moves the thread to `SCHED_IDLE` temporarily, so that it runs only when no other thread
+    /// wants the CPU. Otherwise like [`set_fair`](Elevated::set_fair).
     ///
     /// # Errors
     /// Those of [`set_fair`](Elevated::set_fair).
@@ -196,12 +196,13 @@ impl Elevated {
 
     /// Moves the thread to `SCHED_DEADLINE`, above every priority of `SCHED_FIFO`. In each `period`
     /// the thread gets `runtime` of CPU time, within `deadline` of the period's beginning.
-    /// Otherwise as [`set_fair`](Elevated::set_fair).
+    /// Otherwise like [`set_fair`](Elevated::set_fair).
     ///
-    /// The kernel enforces the runtime: beyond it the thread waits for the next period.
-    /// (`SCHED_FLAG_RECLAIM`, which is not set, would let it use up to 95 % of a CPU above all
-    /// other threads.) Children are `SCHED_OTHER`. In Linux 6.18, a thread that was throttled when
-    /// it left this class sometimes gets no CPU when it comes back: check that it runs.
+    /// The kernel enforces the runtime. A thread that has used up its runtime waits for the next
+    /// period. (`SCHED_FLAG_RECLAIM`, which is not set, would let it use up to 95 % of a CPU above
+    /// all other threads.) Children are `SCHED_OTHER`. In Linux 6.18, a thread that was throttled
+    /// when it left this class sometimes gets no CPU when it comes back, so the caller should check
+    /// that the thread runs.
     ///
     /// # Errors
     /// Those of [`set_fair`](Elevated::set_fair). `EBUSY` if the reservations exceed the kernel's
@@ -225,8 +226,8 @@ impl Elevated {
             period: ns(period),
             ..SchedAttr::normal()
         };
-        // The flag is set first: if the thread leaves the class meanwhile, the next change only
-        // makes a needless check.
+        // The flag is set first, so that it is never missing. If the thread leaves the class
+        // meanwhile, the next change only makes a needless check.
         self.may_be_deadline.store(true, Relaxed);
         self.inner.sys.sched_setattr(self.tid, &attr)
     }
@@ -300,7 +301,7 @@ impl Elevated {
 
 impl Drop for Elevated {
     fn drop(&mut self) {
-        // After `release` the generation is past, and this does nothing.
+        // After `release` the slot has a later generation, so this does nothing.
         let _ = self.restore_and_free();
     }
 }

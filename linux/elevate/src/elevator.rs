@@ -3,20 +3,21 @@
 //! Invariants:
 //! * Only threads recorded in the table (`table.rs`) are elevated, and a record is removed only
 //!   after its thread was restored.
-//! * A thread is always elevated with `SCHED_RESET_ON_FORK`: its children start at `SCHED_OTHER`. A
-//!   thread that calls `exec` keeps its policy and becomes the main thread of its process, where it
-//!   is found and restored.
+//! * A thread is always elevated with `SCHED_RESET_ON_FORK`, so that its children start at
+//!   `SCHED_OTHER`. A thread that calls `exec` keeps its policy and becomes the main thread of its
+//!   process. It is found there, and restored.
 //! * A thread of another process is elevated only under a living guardian and at most at
 //!   [`Priority::FOREIGN_MAX`].
-//! * A thread that another elevator elevates is refused: its elevated policy would be recorded as
-//!   the former policy, and would stay.
-//! * Only the process that made an elevator acts on it; a fork of it is inert.
-//! * A thread that waits for the set's lock lends its priority to the holder (`lock.rs`), which may
-//!   have become ordinary.
+//! * A thread that another elevator elevates is refused, because its elevated policy would be
+//!   recorded as the former policy, and would stay.
+//! * Only the process that made an elevator acts on it. In a fork of that process the elevator does
+//!   nothing.
+//! * A thread that waits for the set's lock lends its priority to the holder (`lock.rs`), because
+//!   the holder may have become ordinary.
 //!
-//! Elevating and restoring take the set's lock and open a pidfd, or before Linux 6.9 a file of
-//! `/proc` (three for threads of other processes). [`Elevated::set`] is one system call, without
-//! lock or allocation.
+//! Elevating and restoring take the set's lock and open a pidfd. Before Linux 6.9 they open a file
+//! of `/proc` instead, or three files for threads of other processes. [`Elevated::set`] is one
+//! system call, without lock or allocation.
 
 use std::io;
 use std::ops::Deref;
@@ -48,9 +49,9 @@ pub struct Elevator {
     pub(crate) inner: Arc<Set>,
 }
 
-/// The state that handles and guards share. Dropping the last of them restores everything before
-/// the drop returns. A caller that only checks whether a set holds a thread ([`exit`]) shares the
-/// [`Inner`] and cannot delay the restoration.
+/// The state that handles and guards share. When the last of them is dropped, all threads are
+/// restored before the drop returns. A caller that only checks whether a set holds a thread
+/// ([`exit`]) shares the [`Inner`] instead, so it cannot delay the restoration.
 #[derive(Debug)]
 pub(crate) struct Set(pub(crate) Arc<Inner>);
 
@@ -75,7 +76,7 @@ pub(crate) struct Inner {
     pub(crate) owner: libc::pid_t,
     pub(crate) guarded: bool,
     pub(crate) heartbeat: Option<Duration>,
-    /// Locked for every change of the table, and for the guardian.
+    /// Locked for every change of the table, and for every access to the guardian.
     pub(crate) guardian: Lock<Option<Guardian>>,
 }
 
@@ -102,7 +103,7 @@ impl Elevator {
         Elevator::builder().guardian(true).build()
     }
 
-    /// Returns a builder, to choose capacity, guardian and system calls.
+    /// Returns a builder, which sets the capacity, the guardian and the system calls.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -122,7 +123,7 @@ impl Elevator {
     /// guard changes the policy by [`Elevated::set`] and the like, and restores it.
     ///
     /// # Errors
-    /// [`ElevateError`], as [`Elevator::elevate`], except that no rights are needed yet.
+    /// Those of [`Elevator::elevate`], except that no rights are needed yet.
     pub fn record(&self, tid: Tid) -> Result<Elevated, ElevateError> {
         if tid <= 0 {
             return Err(ElevateError::NoSuchThread(tid));
@@ -196,12 +197,13 @@ impl Elevator {
         self.inner.table.header().demotions.load(Acquire)
     }
 
-    /// Starts the guardian again if it has died. Elevating a thread of another process does this by
-    /// itself. A daemon that rarely elevates threads should call this from time to time, because
-    /// without a guardian its threads would not be restored.
+    /// Starts a new guardian if the last one has died. Elevating a thread of another process does
+    /// this, too. A daemon that rarely elevates threads should call this from time to time, because
+    /// without a guardian the threads would not be restored if the daemon died.
     ///
     /// # Errors
-    /// [`ElevateError::GuardianLost`] if it cannot be started, [`ElevateError::Forked`] in a fork.
+    /// [`ElevateError::GuardianLost`] if no guardian can be started, [`ElevateError::Forked`] in a
+    /// fork.
     pub fn ensure_guardian(&self) -> Result<(), ElevateError> {
         if !self.inner.is_owner() {
             return Err(ElevateError::Forked);
@@ -357,7 +359,8 @@ impl Inner {
         Ok(slot)
     }
 
-    /// Returns the main thread of the process of `tid`, and its birth, if that is another thread.
+    /// Returns the main thread of the process to which `tid` belongs, and the birth of that main
+    /// thread. Returns `None` if `tid` is the main thread itself.
     fn leader_of(&self, tid: Tid) -> io::Result<Option<(Tid, u64)>> {
         let leader = retry_transient(|| self.sys.leader(tid))?;
         if leader == tid {
@@ -369,7 +372,7 @@ impl Inner {
     /// Records the CPUs that an inherited pin has replaced, if the thread still has the pin. The
     /// caller holds the lock.
     fn record_inherited_pin(&self, index: usize, tid: Tid, pin: &Pin) {
-        // CPUs that cannot be read are not touched either.
+        // If the CPUs cannot be read, they are not changed either.
         let Ok(now) = retry_transient(|| self.sys.sched_getaffinity(tid)) else {
             return;
         };
@@ -435,7 +438,7 @@ impl Inner {
         let _lock = self.lock();
         for (index, record) in self.table.records() {
             if record.is_own && record.tid == tid {
-                // After a failure, the elevation ends with the thread a moment later.
+                // If this fails, the elevation still ends with the thread a moment later.
                 let _ = self.restore_and_free(index, &record, false);
             }
         }

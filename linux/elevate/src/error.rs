@@ -14,15 +14,15 @@ use crate::sys::Tid;
 pub enum ElevateError {
     /// The thread does not exist, or has ended.
     NoSuchThread(Tid),
-    /// The thread is of `SCHED_DEADLINE` or above priority 49: its owner put it there, and it is
-    /// left alone.
+    /// The thread is in `SCHED_DEADLINE` or above priority 49. It is left alone, because its owner
+    /// put it there.
     AboveBands {
         /// The thread.
         tid: Tid,
         /// The thread's policy.
         policy: Policy,
     },
-    /// The thread is elevated already by this process; use the guard that exists.
+    /// This process has elevated the thread already. The caller should use the existing guard.
     AlreadyElevated(Tid),
     /// The thread's policy suggests that another process elevates it, so the policy must not be
     /// recorded as the former policy.
@@ -32,16 +32,16 @@ pub enum ElevateError {
         /// The thread's policy.
         policy: Policy,
     },
-    /// All slots of the table are taken, and only recorded threads are elevated.
+    /// All slots of the table are taken, so the thread cannot be recorded.
     TableFull {
         /// Number of threads that the table holds.
         capacity: usize,
     },
-    /// A guardian is needed, because a thread of another process outlives this one.
+    /// A guardian is needed, because a thread of another process may outlive this process.
     GuardianNeeded(Tid),
     /// The guardian had died and could not be started again.
     GuardianLost(io::Error),
-    /// Threads of other processes stay below the guardian.
+    /// The priority is not below the guardian's, but threads of other processes must stay below it.
     AboveGuardian {
         /// The requested priority.
         requested: Priority,

@@ -1,10 +1,10 @@
-//! [`Events`]: processes and threads that are born, end, or change their program, user or name, as
-//! the kernel reports them (proc connector).
+//! [`Events`]: the kernel's reports (proc connector) of processes and threads that are born, end,
+//! or change their program, user or name.
 //!
-//! A subscription needs CAP_NET_ADMIN and the machine's own network namespace. Events that come
-//! faster than they are read are lost, which [`Event::Lost`] reports; after that, or without a
-//! subscription, a listener must scan `/proc`. Layout of the messages: linux/netlink.h,
-//! connector.h, cn_proc.h.
+//! A subscription needs CAP_NET_ADMIN and the machine's own network namespace. If events come
+//! faster than they are read, some are lost, which [`Event::Lost`] reports. After a loss, or
+//! without a subscription, a listener must scan `/proc`. The messages are laid out as in
+//! linux/netlink.h, connector.h and cn_proc.h.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,20 +12,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// An event of a process or a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A thread was born: a new process, if `process` and `thread` are equal.
+    /// A thread was born. If `process` and `thread` are equal, it is the main thread of a new
+    /// process.
     Born {
-        /// The thread that made it.
+        /// The thread that made the new thread.
         parent: i32,
-        /// The process that it belongs to.
+        /// The process that the new thread belongs to.
         process: i32,
-        /// Its own tid.
+        /// The tid of the new thread.
         thread: i32,
     },
     /// A thread has ended.
     Ended {
-        /// The process that it belonged to.
+        /// The process that the thread belonged to.
         process: i32,
-        /// Its tid.
+        /// The thread's tid.
         thread: i32,
     },
     /// A process runs another program, or has another user or name.
@@ -65,7 +66,7 @@ const EXIT: u32 = 0x8000_0000;
 pub enum Interest {
     /// All of [`Event`].
     All,
-    /// Births and ends: the kernel drops all other events, and wakes no thread for them.
+    /// Births and ends. The kernel drops all other events, and wakes no thread for them.
     Threads,
 }
 
@@ -76,18 +77,18 @@ impl Events {
     /// The kernel's error if a right is missing; EOPNOTSUPP if there is no such connector here.
     pub fn subscribe(interest: Interest) -> io::Result<Events> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: integers only.
+        // SAFETY: the call takes only integers, so it has no preconditions.
         let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, CONNECTOR) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor was just made and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: a structure of integers, for which zeroes are valid.
+        // SAFETY: zeroes are a valid value, because the structure consists of integers.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
         address.nl_groups = PROC;
-        // SAFETY: `address` is valid for the length given.
+        // SAFETY: the pointer is valid for the given length.
         let bound = unsafe {
             let length = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
             libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length)
@@ -105,7 +106,7 @@ impl Events {
         message.extend(4u16.to_ne_bytes());
         message.extend([0; 2]);
         message.extend(LISTEN.to_ne_bytes());
-        // SAFETY: `message` is valid for the length given.
+        // SAFETY: the pointer is valid for the given length.
         let sent = unsafe {
             libc::send(
                 socket.as_raw_fd(),
@@ -118,7 +119,7 @@ impl Events {
             return Err(io::Error::last_os_error());
         }
         let events = Events { socket };
-        // The kernel has answered by the time `send` returns. It never answers a process within a
+        // The kernel answers before `send` returns. It never answers a process that is inside a
         // namespace.
         let mut answers = std::iter::from_fn(|| events.receive());
         if !answers.any(|received| received.is_ok_and(|event| event.is_none())) {
@@ -130,7 +131,7 @@ impl Events {
         Ok(events)
     }
 
-    /// Receives the next message: `Ok(None)` is the kernel's answer to the subscription, `None`
+    /// Receives the next message. `Ok(None)` is the kernel's answer to the subscription; `None`
     /// means that there is no message now.
     fn receive(&self) -> Option<io::Result<Option<Event>>> {
         loop {
@@ -161,7 +162,7 @@ impl Events {
         }
     }
 
-    /// Returns the next event; `None` if there is none now. One system call.
+    /// Returns the next event, or `None` if there is none now. One system call.
     pub fn next(&self) -> Option<Event> {
         loop {
             match self.receive()? {
@@ -179,7 +180,7 @@ impl AsFd for Events {
     }
 }
 
-/// Lets the kernel drop all events but births and ends, by a filter that executes at most four
+/// Makes the kernel drop all events but births and ends. The filter executes at most four
 /// instructions for each message.
 fn attach_filter(socket: BorrowedFd<'_>) -> io::Result<()> {
     let code = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
@@ -284,7 +285,7 @@ mod tests {
         let own = std::process::id() as i32;
         let name = || {
             let tid = crate::current_tid();
-            // The thread gets a name: an event outside of the interest.
+            // Naming the thread is an event that must not be reported.
             std::fs::write(format!("/proc/self/task/{tid}/comm"), "renamed").unwrap();
             tid
         };

@@ -2,11 +2,12 @@
 //!
 //! A list of the sets of this process serves three readers: an `atexit` handler, the destructor of
 //! a thread-local value in each thread that elevated itself, and the search for threads that
-//! another set of this process has elevated. The list is locked only to copy it; a set's own lock
-//! is taken afterwards, never the other way round.
+//! another set of this process has elevated. The list is locked only while it is copied or
+//! extended. A set's own lock is taken afterwards, never while the list is locked.
 //!
-//! Deaths without `exit` (`_exit`, `abort`, signals) run nothing here: this process's threads end
-//! with it, and the guardian restores the threads of other processes.
+//! If the process dies without `exit` (by `_exit`, `abort` or a signal), no code of this module
+//! runs. The threads of this process end with it, and the guardian restores the threads of other
+//! processes.
 
 use std::sync::{Arc, Once, Weak};
 
@@ -23,8 +24,8 @@ const LOCK_ATTEMPTS: usize = 100;
 /// Adds a set to the list.
 pub(crate) fn register(inner: &Arc<Inner>) {
     AT_EXIT.call_once(|| {
-        // SAFETY: the handler is a function of this program without arguments. If it cannot be
-        // registered, the guards and the guardian remain.
+        // SAFETY: the handler is a function without arguments that stays valid until the process
+        // ends. If it cannot be registered, the guards and the guardian still restore threads.
         unsafe { libc::atexit(restore_at_exit) };
     });
     let mut sets = SETS.lock();
@@ -72,6 +73,6 @@ thread_local! {
 
 /// Arranges that the calling thread is restored when it ends.
 pub(crate) fn restore_this_thread_at_end() {
-    // A thread whose destructors run already is about to end, and its guard with it.
+    // This fails only if the thread's destructors run already. The thread is about to end then.
     let _ = THREAD_END.try_with(|_| {});
 }

@@ -1,4 +1,5 @@
-//! Futexes private to one process, for waits until a word changes. Async-signal-safe.
+//! Futexes private to one process, with which a thread waits until a word changes.
+//! Async-signal-safe.
 
 use std::ptr::null;
 use std::sync::atomic::AtomicU32;
@@ -29,8 +30,8 @@ fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, nanos: Option<u64
         tv_sec: (nanos / 1_000_000_000) as libc::time_t,
         tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
     });
-    // SAFETY: word and time live for the length of the call. After any error the caller checks the
-    // word again.
+    // SAFETY: the pointers to the word and the time are valid during the call. Errors are ignored,
+    // because the caller checks the word again.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

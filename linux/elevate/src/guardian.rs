@@ -1,5 +1,5 @@
-//! The guardian: a small process that restores every recorded thread when its owner dies, however
-//! it dies.
+//! The guardian: a small process that restores every recorded thread when its owner dies, in
+//! whichever way the owner dies. The *owner* is the process that made the set.
 //!
 //! ```text
 //! owner                                        guardian (forked, no exec)
@@ -10,28 +10,29 @@
 //!     └── pidfd readable, or end of file ────▶ restores every record, exits
 //! ```
 //!
-//! * It is above all threads that it guards: threads of other processes get at most 48, so it runs
-//!   even if they burn every CPU.
-//! * It is invisible to `SIGCHLD` handlers and `wait` loops of the owner (waited for with
-//!   `__WCLONE`).
-//! * It acts only once no thread of the owner can make another system call: when the process is
-//!   dead, or its descriptors are closed. An `exec` of the owner closes them as well; the guardian
-//!   then also lowers the main thread, which has inherited the policy of the thread that called
-//!   `exec`.
-//! * A program that closes all its descriptors without `exec` dismisses its guardian: everything is
-//!   restored, and the next elevation of another process's thread starts a new guardian.
-//! * An owner with a heartbeat ([`Builder::heartbeat`](crate::Builder::heartbeat)) that misses it,
-//!   because it was stopped or hangs, loses its elevations: threads of other processes go to
-//!   SCHED_OTHER, and stay recorded. The guardian checks four times per heartbeat while any such
-//!   thread is recorded, and sleeps otherwise.
+//! * The guardian runs even if the threads that it guards burn every CPU, because its priority is
+//!   above theirs (threads of other processes get at most 48).
+//! * The guardian is invisible to `SIGCHLD` handlers and `wait` loops of the owner, because it is
+//!   waited for with `__WCLONE`.
+//! * The guardian acts only once no thread of the owner can make another system call, that is, when
+//!   the owner is dead or its descriptors are closed. An `exec` of the owner closes the descriptors
+//!   as well. The guardian then also lowers the main thread, which has inherited the policy of the
+//!   thread that called `exec`.
+//! * A program that closes all its descriptors without `exec` dismisses its guardian. All threads
+//!   are restored, and the next elevation of another process's thread starts a new guardian.
+//! * If an owner with a heartbeat ([`Builder::heartbeat`](crate::Builder::heartbeat)) misses it,
+//!   because the owner was stopped or hangs, the guardian moves the threads of other processes to
+//!   SCHED_OTHER. The threads stay recorded. The guardian checks four times per heartbeat while any
+//!   such thread is recorded, and sleeps otherwise.
 //! * If the guardian dies first, the next elevation of another process's thread, or
 //!   [`ensure_guardian`](crate::Elevator::ensure_guardian), starts a new one over the same records.
 //!
-//! A guardian that is killed together with its owner restores nothing (`cgroup.kill`, `systemctl
-//! kill -s KILL`, a memory cgroup with `oom.group`). If permitted, it asks the OOM killer to spare
-//! it.
+//! A guardian that is killed together with its owner (by `cgroup.kill`, `systemctl kill -s KILL`,
+//! or a memory cgroup with `oom.group`) restores nothing. If permitted, the guardian exempts itself
+//! from the OOM killer.
 //!
-//! The guardian keeps the process's memory as of the fork, copy-on-write: start it early.
+//! A guardian should be started early, because it keeps the memory that the process has at the fork
+//! (copy-on-write).
 
 mod child;
 
@@ -45,19 +46,19 @@ use crate::priority::Priority;
 use crate::sys::Sys;
 use crate::table::Table;
 
-/// Longest wait of the owner until the guardian is ready, and until it has ended.
+/// Maximum time that the owner waits until the guardian is ready, and until the guardian has ended.
 const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The owner's handle of its guardian.
 #[derive(Debug)]
 pub(crate) struct Guardian {
     pid: libc::pid_t,
-    /// Closing this end of the pair wakes the guardian.
+    /// The owner's end of the pair. Closing it wakes the guardian.
     socket: OwnedFd,
 }
 
 impl Guardian {
-    /// Forks a guardian over `table` and waits until it watches `owner`, which is the caller.
+    /// Forks a guardian of `table`, and waits until the guardian watches `owner`, the caller.
     /// `heartbeat` is the longest time between two signs of life of the owner.
     pub(crate) fn start(
         table: &Table,
@@ -80,7 +81,7 @@ impl Guardian {
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: both were opened above and have no other owner.
+        // SAFETY: both descriptors were opened above and have no other owner.
         let [socket, child_socket] = sockets.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let signals = SignalsBlocked::new();
         // SAFETY: the child only calls `child::run`, which is safe after a fork and never returns.
@@ -145,21 +146,23 @@ impl Guardian {
         self.pid
     }
 
-    /// Returns whether the guardian still runs. Reaps it if not. One system call.
+    /// Returns whether the guardian still runs. Reaps a guardian that has ended. One system call.
     pub(crate) fn is_alive(&self) -> bool {
-        // SAFETY: no status is requested.
+        // SAFETY: the pointer is null, so the call writes no status.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) == 0 }
     }
 
     /// Announces that a thread of another process has been recorded, so that the guardian checks
-    /// the heartbeat. One system call if it was not armed, otherwise none.
+    /// the heartbeat. One system call if the guardian was not armed, otherwise none.
     ///
-    /// No record is missed: the guardian disarms itself, and only then checks whether a thread is
-    /// recorded; the caller records a thread, and only then checks whether the guardian is armed.
+    /// No record is missed. The guardian disarms itself, and only then checks whether a thread is
+    /// recorded. The caller records a thread, and only then checks whether the guardian is armed.
+    /// So at least one of them sees the other's change.
     pub(crate) fn arm(&self, table: &Table) {
         fence(SeqCst);
         if table.header().armed.swap(1, SeqCst) == 0 {
-            // SAFETY: the array has one byte. A full socket wakes the guardian all the same.
+            // SAFETY: the pointer is valid for one byte. If the socket is full, its earlier bytes
+            // wake the guardian.
             unsafe {
                 let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
                 libc::send(self.socket.as_raw_fd(), [1u8].as_ptr().cast(), 1, flags)
@@ -167,16 +170,16 @@ impl Guardian {
         }
     }
 
-    /// Ends the guardian: it restores the threads that are still recorded and exits; after two
-    /// seconds it is killed.
+    /// Ends the guardian, which first restores the threads that are still recorded. A guardian that
+    /// has not ended after two seconds is killed.
     pub(crate) fn stop(self) {
-        // SAFETY: no pointers. The shutdown reaches the guardian even if a fork of this process
-        // holds the descriptor too.
+        // SAFETY: the call takes no pointers. The shutdown reaches the guardian even if a fork of
+        // this process holds the descriptor, too.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
         let deadline = Instant::now() + GUARDIAN_TIMEOUT;
         while self.is_alive() {
             if Instant::now() > deadline + GUARDIAN_TIMEOUT {
-                // The guardian is stuck in the kernel, and ends when it leaves.
+                // The guardian is stuck in the kernel, and ends when it leaves the kernel.
                 return;
             }
             if Instant::now() > deadline {
@@ -193,8 +196,8 @@ struct SignalsBlocked(libc::sigset_t);
 
 impl SignalsBlocked {
     fn new() -> SignalsBlocked {
-        // SAFETY: a `sigset_t` of zeroes is valid, and both calls write only the sets they are
-        // given.
+        // SAFETY: a `sigset_t` of zeroes is valid, and both calls write only to the sets that are
+        // passed.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
@@ -207,7 +210,7 @@ impl SignalsBlocked {
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        // SAFETY: the set was filled in by `new`.
+        // SAFETY: the pointer is to a valid set, which `new` has filled in.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
         }

@@ -1,12 +1,13 @@
-//! SCHED_FIFO bands for threads, with a guarantee that every thread is restored.
+//! SCHED_FIFO priorities for threads, with a guarantee that every thread is restored.
 //!
-//! Linux lets a program decide which thread runs on a CPU, also among the threads of other
-//! programs: the program puts all candidates into SCHED_FIFO on that CPU and raises the chosen one.
+//! Linux lets a program decide which thread runs on a CPU, even among the threads of other
+//! programs. The program puts all candidates into SCHED_FIFO on that CPU and raises the chosen one.
 //! The kernel switches at once, at the cost of one system call and the switch. Every thread keeps
 //! its own stack, so code is interrupted at any instruction. This is the *priority elevation trick*
 //! (Yasukata and Ishiguro, "Developing Process Scheduling Policies in User Space with Common OS
-//! Features", APSys 2024). This crate adds the missing part, the restoration of threads: a thread
-//! left in SCHED_FIFO after its scheduler died would starve the machine forever.
+//! Features", APSys 2024). This crate adds the missing part, the restoration of threads. It is
+//! needed because a thread that stayed in SCHED_FIFO after its scheduler died would starve the
+//! machine forever.
 //!
 //! ```
 //! use upshift_elevate::{Elevator, Priority};
@@ -34,20 +35,21 @@
 //!
 //! # Guarantees
 //!
-//! 1. **No thread stays elevated.** Whichever process or thread dies, within 1 s no thread is left
-//!    above its former policy.
-//! 2. **Only recorded threads are elevated**, so that 1 holds at any instruction.
-//! 3. **No child inherits.** Elevated threads have `SCHED_RESET_ON_FORK`: the threads and processes
-//!    that they start are `SCHED_OTHER`.
+//! 1. **No thread stays elevated.** Whichever process or thread dies, 1 s later no thread is above
+//!    its former policy.
+//! 2. **Only recorded threads are elevated**, so that 1 is true at whichever instruction a process
+//!    dies.
+//! 3. **No child inherits.** Elevated threads have `SCHED_RESET_ON_FORK`, so the threads and
+//!    processes that they start are `SCHED_OTHER`.
 //! 4. **Never above 49.** Interrupt threads of the kernel run at 50; threads at 50 and above, and
 //!    deadline threads, are left alone.
-//! 5. **Rights may be withdrawn.** Restoring a thread needs no rights if the thread has the user of
-//!    the caller, and no capabilities that the caller lacks. Otherwise the guardian, which keeps
-//!    the rights that it had when it started, restores the thread in the end.
+//! 5. **Rights may be withdrawn.** Restoring a thread needs no rights if the thread belongs to the
+//!    caller's user and has no capabilities that the caller lacks. Otherwise the guardian, which
+//!    keeps the rights that it had when it started, restores the thread in the end.
 //!
 //! | end of | restored by |
 //! |---|---|
-//! | the guard ([`Elevated`]), also while a panic unwinds | the guard |
+//! | the guard ([`Elevated`]), even while a panic unwinds | the guard |
 //! | the thread, if it elevated itself | a destructor of the thread |
 //! | the process, by `exit` or by returning from `main` | an `atexit` handler |
 //! | the process, by a signal, `abort`, `_exit` | the guardian, for threads of other processes |
@@ -59,12 +61,13 @@
 //! * A SCHED_FIFO thread that never sleeps keeps every ordinary thread off its CPU. A program that
 //!   elevates unknown code should set `RLIMIT_RTTIME`, or keep a dispatcher at a higher priority.
 //!   The kernel's throttling (950 ms of each second) is no substitute.
-//! * Lock holders are not boosted: an elevated thread that *spins* for a lock of a demoted thread
-//!   on its CPU waits forever. Locks that sleep are safe if the holder gets the CPU in the end.
-//! * A process that is stopped or frozen is not dead: its elevated threads stay elevated until it
-//!   continues or dies.
+//! * Lock holders are not boosted. So an elevated thread waits forever if it *spins* for a lock
+//!   that a demoted thread on the same CPU holds. Locks that sleep are safe if the holder gets the
+//!   CPU in the end.
+//! * A process that is stopped or frozen is not dead, so its elevated threads stay elevated until
+//!   it continues or dies.
 //! * Two processes that elevate the same thread each take the other's policy for the former policy.
-//! * Without CAP_SYS_NICE, `SCHED_RESET_ON_FORK` cannot be cleared again: the thread's policy comes
+//! * Without CAP_SYS_NICE, `SCHED_RESET_ON_FORK` cannot be cleared again. The thread's policy comes
 //!   back, but its *children* are still reset ([`Restored::ExceptResetOnFork`]).
 //!
 //! # Costs

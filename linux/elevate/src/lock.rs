@@ -1,10 +1,10 @@
 //! [`Lock`]: a mutex with priority inheritance.
 //!
 //! The threads of a set have very different priorities, and a thread that restores itself becomes
-//! ordinary *while it holds* the set's lock. Any elevated thread on its CPU would then keep it from
-//! releasing the lock, and so block the thread that is to demote the elevated one. The kernel lends
-//! priorities through futexes of this kind (`FUTEX_LOCK_PI`); on a kernel without them the waiter
-//! sleeps and tries again.
+//! ordinary *while it holds* the set's lock. An elevated thread on the holder's CPU could then keep
+//! the holder from releasing the lock. The thread that is to demote the elevated thread would wait
+//! for this lock forever. Therefore a waiter lends its priority to the holder, by a futex of the
+//! kernel (`FUTEX_LOCK_PI`). On a kernel without such futexes the waiter sleeps and tries again.
 //!
 //! Without contention, locking and unlocking cost one compare-exchange each. A thread must not lock
 //! twice, and must not end while it holds the lock.
@@ -21,16 +21,17 @@ use crate::sys::current_tid;
 /// A mutex with priority inheritance; see the module.
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
-    /// The kernel's format: 0, or the holder's tid and a bit that is set while other threads wait.
+    /// The word in the kernel's format: 0, or the holder's tid and a bit that is set while other
+    /// threads wait.
     word: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time has access to the value, through the guard.
+// SAFETY: only one thread at a time has a guard, and only the guard gives access to the value.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// A guard of the value. It stays on the thread that took the lock, since the kernel knows the
-/// holder by its tid.
+/// A guard that gives access to the value. It stays on the thread that took the lock, because the
+/// kernel identifies the holder by its tid.
 #[derive(Debug)]
 pub(crate) struct Locked<'a, T> {
     lock: &'a Lock<T>,
@@ -75,7 +76,7 @@ impl<T> Lock<T> {
     }
 
     fn futex(&self, operation: libc::c_int) -> Result<(), libc::c_int> {
-        // SAFETY: the word lives for the length of the call, and there is no time limit.
+        // SAFETY: the word is valid during the call; the null pointer means no time limit.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -97,7 +98,7 @@ impl<T> Lock<T> {
 impl<T> Deref for Locked<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the guard gives exclusive access.
+        // SAFETY: the guard gives exclusive access, so no mutable reference exists.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -114,7 +115,7 @@ impl<T> Drop for Locked<'_, T> {
         let word = &self.lock.word;
         let exchange = word.compare_exchange(self.tid, 0, Release, Relaxed);
         if exchange.is_err() {
-            // Other threads wait: the kernel passes the lock to the most urgent waiter.
+            // Other threads wait, so the kernel passes the lock to the most urgent of them.
             let result = self.lock.futex(libc::FUTEX_UNLOCK_PI);
             debug_assert_eq!(result, Ok(()));
         }

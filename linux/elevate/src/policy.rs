@@ -43,7 +43,7 @@ impl Policy {
     /// Reads the policy of `tid` (0: the calling thread).
     ///
     /// # Errors
-    /// The kernel's error: `ESRCH` if there is no such thread.
+    /// The kernel's error, which is `ESRCH` if there is no such thread.
     pub fn of(sys: &dyn Sys, tid: Tid) -> io::Result<Policy> {
         Ok(Policy {
             attr: sys.sched_getattr(tid)?,
@@ -81,8 +81,8 @@ impl Policy {
         self.attr.flags & libc::SCHED_FLAG_RESET_ON_FORK as u64 != 0
     }
 
-    /// Returns the real-time priority, 0 for classes that have none. Deadline threads count as 100:
-    /// above all priorities.
+    /// Returns the real-time priority, or 0 for classes that have none. Deadline threads count as
+    /// 100, which is above all priorities.
     pub fn real_time(&self) -> u32 {
         match self.class() {
             Class::Fifo(priority) | Class::RoundRobin(priority) => priority,
@@ -91,13 +91,14 @@ impl Policy {
         }
     }
 
-    /// Returns whether the policy is above every [`Priority`] of this crate.
+    /// Returns whether the policy is above every [`Priority`], that is, above the range of
+    /// priorities that this crate uses.
     pub fn is_above_bands(&self) -> bool {
         self.real_time() > u32::from(Priority::MAX.get())
     }
 
-    /// Returns whether this crate may have set the policy: it is `SCHED_FIFO` within the bands or
-    /// `SCHED_DEADLINE`, and resets on fork.
+    /// Returns whether this crate may have set the policy. Such a policy is `SCHED_FIFO` with a
+    /// [`Priority`], or `SCHED_DEADLINE`, and it resets on fork.
     pub fn looks_elevated(&self) -> bool {
         let ours = match self.class() {
             Class::Fifo(_) => !self.is_above_bands(),
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_does_not_exist_is_an_error() {
+    fn a_missing_thread_is_an_error() {
         let error = Policy::of(&Kernel, i32::MAX).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
     }

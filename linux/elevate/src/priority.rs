@@ -1,8 +1,10 @@
-//! Priorities and bands: the SCHED_FIFO priorities that this crate uses.
+//! The SCHED_FIFO priorities that this crate uses. A *band* is a priority with a role in a
+//! scheduler ([`Bands`]).
 //!
-//! Invariant: a [`Priority`] is 1 … 49. The kernel's interrupt threads run at 50, and no thread of
-//! Upshift may delay an interrupt. The highest priority is the guardian's; threads of other
-//! processes get at most [`Priority::FOREIGN_MAX`], so that the guardian can always preempt them.
+//! Invariant: a [`Priority`] is 1 … 49, because the kernel's interrupt threads run at 50, and no
+//! thread of Upshift may delay an interrupt. The highest priority is the guardian's. Threads of
+//! other processes get at most [`Priority::FOREIGN_MAX`], so that the guardian can always preempt
+//! them.
 
 use std::error::Error;
 use std::fmt;
@@ -12,9 +14,9 @@ use std::fmt;
 pub struct Priority(u8);
 
 impl Priority {
-    /// The lowest priority: above every ordinary thread, below every other priority.
+    /// The lowest priority, which is still above every ordinary thread.
     pub const MIN: Priority = Priority(1);
-    /// The highest priority: the kernel's interrupt threads run at 50.
+    /// The highest priority, just below the kernel's interrupt threads, which run at 50.
     pub const MAX: Priority = Priority(49);
     /// The highest priority for threads of other processes, below the guardian's [`Priority::MAX`].
     pub const FOREIGN_MAX: Priority = Priority(48);
@@ -70,7 +72,7 @@ impl fmt::Display for Priority {
     }
 }
 
-/// The error of a number outside 1 … 49.
+/// The error for a number outside 1 … 49.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PriorityError {
     value: u8,
@@ -107,14 +109,14 @@ impl Default for Bands {
 }
 
 impl Bands {
-    /// The bands 10, 20 and 30: room below, between and above.
+    /// The bands 10, 20 and 30, which leave room below, between and above.
     pub const DEFAULT: Bands = Bands {
         demoted: Priority(10),
         elevated: Priority(20),
         dispatcher: Priority(30),
     };
 
-    /// Creates bands; `None` unless `demoted < elevated < dispatcher`.
+    /// Creates bands. Returns `None` unless `demoted < elevated < dispatcher`.
     pub const fn new(demoted: Priority, elevated: Priority, dispatcher: Priority) -> Option<Bands> {
         if demoted.0 < elevated.0 && elevated.0 < dispatcher.0 {
             Some(Bands {

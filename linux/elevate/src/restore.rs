@@ -1,24 +1,25 @@
 //! The routine that restores one thread, shared by guards, exit handlers and the guardian.
 //!
-//! The routine is idempotent, allocates nothing and takes no lock. Lowering a thread of the same
-//! user needs no rights in Linux, so it works after rights were lost, unless the thread kept
-//! capabilities that the caller has lost (then the record stays, and the guardian or the next
-//! attempt restores the thread). The routine tries these settings in turn until the kernel accepts
-//! one, and reports which ([`Restored`]):
+//! The routine is idempotent, allocates nothing and takes no lock. In Linux, lowering a thread of
+//! the same user needs no rights, so the routine works even after rights were lost. If the thread
+//! has kept capabilities that the caller has lost, the routine fails. The record then stays, and
+//! the guardian or the next attempt restores the thread. The routine tries these settings in turn
+//! until the kernel accepts one, and returns which one it was ([`Restored`]):
 //!
 //! 1. the exact former policy;
 //! 2. the former policy with the reset-on-fork flag, which only the privileged may clear;
-//! 3. at least nothing above the former policy: the former priority as SCHED_FIFO, or the former
+//! 3. a policy that is not above the former one: the former priority as SCHED_FIFO, or the former
 //!    class at the thread's present nice value.
 //!
-//! A value is restored only if this crate has set the present value, which it recognises: all its
-//! policies reset on fork, and the last nice values and CPUs that it has set are recorded. A value
-//! that another program has set since stands ([`Restored::Superseded`]). A thread without
-//! CAP_SYS_NICE cannot leave a policy that resets on fork for a policy that does not.
+//! A value is restored only if this crate has set the present value. A value that another program
+//! has set since is left alone ([`Restored::Superseded`]). The crate recognises its own values,
+//! because all its policies reset on fork, and because the last nice values and CPUs that it has
+//! set are recorded. A thread without CAP_SYS_NICE cannot leave a policy that resets on fork for a
+//! policy that does not.
 //!
-//! A thread is restored only if tid *and* birth match. If the birth cannot be read (for example for
-//! want of a descriptor), the thread is touched only if its policy looks like a policy of this
-//! crate, or cannot be read either.
+//! A thread is restored only if tid *and* birth match. If the birth cannot be read (for example
+//! because no descriptor is free), the thread is changed only if its policy looks like a policy of
+//! this crate, or if its policy cannot be read either.
 
 use std::io;
 
@@ -35,10 +36,10 @@ pub enum Restored {
     /// All is restored but `SCHED_RESET_ON_FORK`, which needs CAP_SYS_NICE to be cleared. Children
     /// of the thread get `SCHED_OTHER`, nice ≥ 0.
     ExceptResetOnFork,
-    /// Another program has set the thread's policy since, and that policy stands.
+    /// Another program has set the thread's policy since, and that policy is left alone.
     Superseded,
-    /// Rights were lost: the thread is not above its former policy, but below it or at another nice
-    /// value.
+    /// The former policy could not be restored, because rights were lost. The thread is not above
+    /// its former policy, but below it or at another nice value.
     Lowered,
     /// The thread has ended.
     Gone,
@@ -63,18 +64,18 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// The smallest reservation, runtime and period in nanoseconds: less than the kernel's unit of
-/// bandwidth, so that the kernel counts it as zero.
+/// Runtime and period of the smallest reservation, in nanoseconds. The reservation is less than the
+/// kernel's unit of bandwidth, so that the kernel counts it as zero.
 const MIN_RESERVATION: (u64, u64) = (1 << 10, 2_000_000_000);
 
 /// Calls `leave`, which takes the thread out of SCHED_DEADLINE if it is in that class.
 ///
-/// The reservation of a thread that *sleeps* while it leaves is not returned (seen with Linux
-/// 6.18): the timer that would return it fired when the thread fell asleep, and neither the
-/// thread's next wait nor its death makes up for that. The kernel then counts the reservation as
-/// taken forever. So the reservation of a sleeping thread is first made as small as possible, which
-/// the kernel accounts for at once; it is made as large as before if the thread cannot leave. This
-/// costs two system calls and a read of `/proc`.
+/// If a thread *sleeps* while it leaves, the kernel does not return its reservation (seen with
+/// Linux 6.18). The timer that would return the reservation has fired when the thread fell asleep,
+/// and neither the thread's next wait nor its death returns it. The kernel then counts the
+/// reservation as taken forever. So this function first makes the reservation of a sleeping thread
+/// as small as possible, which the kernel accounts for at once. If the thread cannot leave, the
+/// reservation is made as large as before. This costs two system calls and a read of `/proc`.
 ///
 /// The reservation of a running thread stays as it is, and is returned when the thread leaves. The
 /// small reservation would throttle such a thread, and a thread that was throttled when it left may
@@ -101,7 +102,7 @@ pub(crate) fn leave_deadline<T>(
     let shrunk = retry_transient(|| sys.sched_setattr(tid, &minimal));
     let left = leave();
     if left.is_err() && shrunk.is_ok() {
-        // If this fails, too, the next attempt to restore the thread makes up for it.
+        // If this fails, too, the next attempt to restore the thread corrects it.
         let _ = retry_transient(|| sys.sched_setattr(tid, policy.attr()));
     }
     left
@@ -111,7 +112,7 @@ pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
 }
 
-/// Restores the recorded thread. An error means that it may still be elevated.
+/// Restores the recorded thread. After an error the thread may still be elevated.
 pub(crate) fn restore(sys: &dyn Sys, table: &Table, record: &Record) -> io::Result<Restored> {
     match restore_thread(sys, record)? {
         Restored::Gone => match exec_successor(sys, table, record) {
@@ -122,9 +123,9 @@ pub(crate) fn restore(sys: &dyn Sys, table: &Table, record: &Record) -> io::Resu
     }
 }
 
-/// Returns the record of the thread that a vanished thread has become by `exec`: it took the place
-/// of the main thread of its process, with its own policy. So a main thread that looks elevated and
-/// has no record of its own is that thread.
+/// Returns a record for the thread that a vanished thread has become by `exec`. A thread that calls
+/// `exec` takes the place of the main thread of its process, and keeps its policy. So a main thread
+/// that looks elevated and has no record of its own is the vanished thread.
 fn exec_successor(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
     let (leader, start) = record.leader?;
     let elevated = Policy::of(sys, leader).is_ok_and(|policy| policy.looks_elevated());
@@ -155,7 +156,8 @@ fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
             Ok(policy) if policy.looks_elevated() => {}
             Ok(_) => return Ok(Restored::Gone),
             Err(error) if is_gone(&error) => return Ok(Restored::Gone),
-            // Lowering another thread with this tid is the lesser evil.
+            // The thread may be another one with this tid, but lowering another thread is a lesser
+            // evil than leaving this one elevated.
             Err(_) => {}
         },
     }
@@ -209,14 +211,15 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     Err(first)
 }
 
-/// Restores the nice value of a thread whose policy, `now`, another program has set: that change
-/// leaves the nice value alone, so the thread still has the last value that this crate has set.
+/// Restores the nice value of a thread whose policy, `now`, another program has set. That program's
+/// change leaves the nice value alone, so the thread still has the last value that this crate set.
 fn restore_nice(sys: &dyn Sys, record: &Record, now: &SchedAttr) {
     let nice = record.former.nice;
     let ours = nice != now.nice && record.nices.contains(&Some(now.nice));
     if ours && has_nice(now) && has_nice(&record.former) {
         let attr = SchedAttr { nice, ..*now };
-        // Without the right to lower the nice value the thread stays below its former policy.
+        // If the right to lower the nice value is missing, the thread stays below its former
+        // policy.
         let _ = retry_transient(|| sys.sched_setattr(record.tid, &attr));
     }
 }
@@ -250,8 +253,8 @@ fn fallbacks(former: &SchedAttr) -> impl Iterator<Item = (i32, i32)> {
     lower.into_iter().chain([(fair, 0)])
 }
 
-/// Restores the former CPUs, unless another program has moved the thread since (`taskset`): that
-/// choice stands. If the former CPUs have gone offline, that is no failure.
+/// Restores the former CPUs, unless another program has moved the thread since (for example by
+/// `taskset`). If the former CPUs have gone offline, this is not a failure.
 fn restore_cpus(sys: &dyn Sys, tid: Tid, pin: &Pin) {
     let Ok(now) = retry_transient(|| sys.sched_getaffinity(tid)) else {
         return;

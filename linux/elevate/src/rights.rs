@@ -1,7 +1,8 @@
 //! The rights of this process to use SCHED_FIFO, and the remedies for missing rights.
 //!
-//! [`Rights::probe`] makes an attempt: a temporary thread raises itself for a few µs. Files of
-//! `/proc` and `/sys` only explain a refusal. The probe costs one thread and about ten small files.
+//! [`Rights::probe`] makes an attempt, in which a temporary thread raises itself for a few µs.
+//! Files of `/proc` and `/sys` are used only to explain a refusal. The probe starts a temporary
+//! thread and reads about ten small files.
 
 mod facts;
 mod obstacle;
@@ -19,15 +20,16 @@ use crate::sys::{Kernel, Limit, Sys};
 /// The rights of this process, the reasons for missing rights, and other limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
-    /// The highest priority that the kernel let a thread have; `None`: no SCHED_FIFO at all.
+    /// The highest priority that the kernel let a thread have, or `None` if the kernel does not
+    /// permit SCHED_FIFO at all.
     pub highest: Option<Priority>,
-    /// Whether CAP_SYS_NICE is effective: needed for threads of other users and for clearing
+    /// Whether CAP_SYS_NICE is effective. It is needed for threads of other users and for clearing
     /// reset-on-fork.
     pub capable: bool,
     /// RLIMIT_RTPRIO, soft and hard.
     pub limit: (u64, u64),
-    /// RLIMIT_RTTIME, soft: µs of CPU a real-time thread may use without blocking before SIGXCPU;
-    /// `None`: unlimited.
+    /// The soft limit RLIMIT_RTTIME, or `None` if there is no limit. It is the CPU time in µs that
+    /// a real-time thread may use without blocking before it gets SIGXCPU.
     pub time_limit_us: Option<u64>,
     /// The kernel's throttling of all real-time threads.
     pub throttling: Throttling,
@@ -38,8 +40,8 @@ pub struct Rights {
     pub user_namespace: bool,
     /// Whether a seccomp filter watches the process, as in most containers.
     pub filtered: bool,
-    /// The rights missing for [`Priority::MAX`], most likely reason first; empty if none is
-    /// missing.
+    /// The rights that are missing for [`Priority::MAX`], with the most likely reason first. Empty
+    /// if none is missing.
     pub obstacles: Vec<Obstacle>,
 }
 
@@ -113,7 +115,7 @@ fn try_on_a_thread(sys: &dyn Sys, priority: Priority) -> io::Result<()> {
                 let fifo = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
                 sys.sched_setscheduler(0, fifo, i32::from(priority.get()))?;
                 let other = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
-                // If this fails, the priority ends with the thread a moment later.
+                // If this fails, the priority still ends with the thread a moment later.
                 let _ = sys.sched_setscheduler(0, other, 0);
                 Ok(())
             })?;

@@ -4,10 +4,10 @@
 //! calls; [`testing::Faulty`](crate::testing::Faulty) makes them too but fails chosen ones. This
 //! module keeps no state.
 //!
-//! The methods of [`Kernel`] allocate nothing and take no lock, except [`Sys::read_file`]: the
-//! guardian calls them after a fork of a process with many threads. Each costs the system calls it
-//! is named after. [`Sys::birth`] and [`Sys::leader`] open a pidfd, or a file of `/proc` before
-//! Linux 6.9 and 6.13.
+//! The methods of [`Kernel`], except [`Sys::read_file`], allocate nothing and take no lock, because
+//! the guardian calls them after a fork of a process with many threads. Each costs the system call
+//! that it is named after. [`Sys::birth`] opens a pidfd, or before Linux 6.9 a file of `/proc`; so
+//! does [`Sys::leader`], with the file before Linux 6.13.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -24,7 +24,7 @@ pub type Tid = pid_t;
 /// Number of times that an interrupted call is repeated before its error is returned.
 pub(crate) const RETRIES: usize = 16;
 
-/// The kernel's `struct sched_attr` (first two versions, 56 bytes): all parameters of a policy.
+/// All parameters of a policy, as the kernel's `struct sched_attr` (first two versions, 56 bytes).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedAttr {
@@ -91,14 +91,14 @@ impl CpuSet {
         }
     }
 
-    /// Returns the set of all CPUs; the kernel ignores CPUs that do not exist or are not allowed.
+    /// Returns the set of all CPUs. The kernel ignores CPUs that do not exist or are not allowed.
     pub const fn all() -> CpuSet {
         CpuSet {
             bits: [u64::MAX; CpuSet::WORDS],
         }
     }
 
-    /// Returns the set of one CPU; `None` if its number is [`CpuSet::MAX`] or more.
+    /// Returns the set of one CPU, or `None` if its number is [`CpuSet::MAX`] or more.
     pub fn only(cpu: usize) -> Option<CpuSet> {
         let mut set = CpuSet::empty();
         *set.bits.get_mut(cpu / 64)? |= 1 << (cpu % 64);
@@ -154,23 +154,24 @@ impl fmt::Debug for CpuSet {
 /// `tid` is a thread of any process; 0 stands for the calling thread, as it does for the kernel.
 ///
 /// # Safety
-/// [`Sys::fork_without_sigchld`] returns 0 only in a new process of its own: a caller that gets 0
+/// [`Sys::fork_without_sigchld`] returns 0 only in a new process, because a caller that gets 0
 /// closes the descriptors of its process and ends it.
 pub unsafe trait Sys: Send + Sync + fmt::Debug {
     /// Reads the whole policy of a thread.
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr>;
     /// Sets the whole policy of a thread.
     fn sched_setattr(&self, tid: Tid, attr: &SchedAttr) -> io::Result<()>;
-    /// Sets policy (with `SCHED_RESET_ON_FORK`) and priority: the cheap call of the hot path.
+    /// Sets policy (with `SCHED_RESET_ON_FORK`) and priority. This is the cheap call for the hot
+    /// path.
     fn sched_setscheduler(&self, tid: Tid, policy: c_int, priority: c_int) -> io::Result<()>;
-    /// Reads the nice value of a thread, which it keeps in every policy.
+    /// Reads the nice value of a thread, which the thread keeps in every policy.
     fn nice(&self, tid: Tid) -> io::Result<i32>;
     /// Reads the CPUs a thread may run on.
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet>;
     /// Sets the CPUs a thread may run on.
     fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()>;
-    /// Returns a number that no later thread with this tid has: tid and number together identify a
-    /// thread for all time.
+    /// Returns a number that no later thread with this tid has, so that tid and number together
+    /// identify a thread forever.
     fn birth(&self, tid: Tid) -> io::Result<u64>;
     /// Returns the main thread of the thread's process.
     fn leader(&self, tid: Tid) -> io::Result<Tid>;
@@ -180,8 +181,8 @@ pub unsafe trait Sys: Send + Sync + fmt::Debug {
     fn getrlimit(&self, resource: Limit) -> io::Result<(u64, u64)>;
     /// Reads a small file of `/proc` or `/sys` (allocates).
     fn read_file(&self, path: &str) -> io::Result<String>;
-    /// Forks without notifying the parent's `SIGCHLD` handler or `wait` loop: the child is waited
-    /// for with `__WCLONE`. Returns the child's pid, and 0 in the child.
+    /// Forks without notifying the parent's `SIGCHLD` handler or `wait` loop, because the child is
+    /// waited for with `__WCLONE`. Returns the child's pid, and 0 in the child.
     ///
     /// # Safety
     /// The child may call only async-signal-safe functions, must not unwind or return out of
@@ -194,9 +195,9 @@ pub unsafe trait Sys: Send + Sync + fmt::Debug {
 /// A resource limit that [`Sys::getrlimit`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// `RLIMIT_RTPRIO`: the highest priority an unprivileged thread may take.
+    /// `RLIMIT_RTPRIO`, the highest priority that an unprivileged thread may take.
     RtPrio,
-    /// `RLIMIT_RTTIME`: µs of CPU a real-time thread may use without blocking.
+    /// `RLIMIT_RTTIME`, the CPU time in µs that a real-time thread may use without blocking.
     RtTime,
 }
 
@@ -206,7 +207,7 @@ pub struct Kernel;
 
 /// Returns the calling thread's id. One system call.
 pub fn current_tid() -> Tid {
-    // SAFETY: no arguments, cannot fail.
+    // SAFETY: the call takes no arguments, so it has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as Tid }
 }
 
@@ -219,7 +220,7 @@ fn check(result: c_long) -> io::Result<c_long> {
     }
 }
 
-// SAFETY: `fork_without_sigchld` forks.
+// SAFETY: `fork_without_sigchld` forks, so it returns 0 only in a new process.
 unsafe impl Sys for Kernel {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         let mut attr = SchedAttr::normal();
@@ -254,7 +255,7 @@ unsafe impl Sys for Kernel {
     }
 
     fn nice(&self, tid: Tid) -> io::Result<i32> {
-        // SAFETY: integers only.
+        // SAFETY: the call takes only integers, so it has no preconditions.
         let raised =
             check(unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) })?;
         // The kernel returns 20 minus the value, so that the result is never negative.
@@ -277,7 +278,7 @@ unsafe impl Sys for Kernel {
     }
 
     fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
-        // SAFETY: the kernel reads the size of `cpus` from it.
+        // SAFETY: the kernel reads as many bytes from `cpus` as it has.
         check(unsafe {
             libc::syscall(
                 libc::SYS_sched_setaffinity,
@@ -298,7 +299,7 @@ unsafe impl Sys for Kernel {
     }
 
     fn is_own(&self, tid: Tid) -> io::Result<bool> {
-        // SAFETY: signal 0 checks and sends nothing.
+        // SAFETY: the call takes only integers, and signal 0 sends nothing.
         match check(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) }) {
             Ok(_) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
@@ -315,7 +316,7 @@ unsafe impl Sys for Kernel {
             Limit::RtPrio => libc::RLIMIT_RTPRIO,
             Limit::RtTime => libc::RLIMIT_RTTIME,
         };
-        // SAFETY: `limit` has the type that the call writes.
+        // SAFETY: the pointer is valid for the type that the call writes.
         check(c_long::from(unsafe {
             libc::getrlimit(resource, &raw mut limit)
         }))?;
@@ -327,25 +328,25 @@ unsafe impl Sys for Kernel {
     }
 
     unsafe fn fork_without_sigchld(&self) -> io::Result<pid_t> {
-        // SAFETY: no flags and no stack: a plain fork whose end raises no signal in the parent. The
-        // caller guarantees the child's conduct.
+        // SAFETY: without flags and a stack this is a plain fork, but the child's end raises no
+        // signal in the parent. The caller guarantees what the child does.
         Ok(check(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) })? as pid_t)
     }
 
     fn pidfd_open(&self, pid: pid_t) -> io::Result<c_int> {
-        // SAFETY: integers only. The descriptor is close-on-exec.
+        // SAFETY: the call takes only integers. The descriptor is close-on-exec.
         Ok(check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })? as c_int)
     }
 }
 
-/// Flags to open files of other users. The owner of a file, also of one in `/proc`, may take a
-/// lease on it (`F_SETLEASE`); an open that may block then waits until the lease is released, or
-/// for `fs.lease-break-time`.
+/// Flags to open files of other users without waiting for them. The owner of a file, even of one in
+/// `/proc`, may take a lease on it (`F_SETLEASE`). An open that may block then waits until the
+/// lease is released, or for `fs.lease-break-time`.
 const OPEN_FLAGS: c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
 
-/// Reads a file of `/proc`, `/sys` or a cgroup that another user may own and have influenced: a
-/// process may have a name that is not UTF-8, which then appears in its `status`. Bytes that are
-/// not UTF-8 become U+FFFD.
+/// Reads a file of `/proc`, `/sys` or a cgroup, even if another user owns the file or has
+/// influenced its content. For example, a process may have a name that is not UTF-8, which appears
+/// in its `status`. Bytes that are not UTF-8 become U+FFFD.
 ///
 /// # Errors
 /// `WouldBlock` if the file's owner holds a lease on it; unlike [`std::fs::read_to_string`], this
@@ -360,11 +361,11 @@ pub fn read_at_once(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Returns RLIMIT_RTTIME of process `pid` in microseconds; `None`: unlimited. The kernel kills a
-/// process that computes in SCHED_FIFO for longer.
+/// Returns RLIMIT_RTTIME of process `pid` in microseconds, or `None` if there is no limit. The
+/// kernel kills a process that computes in SCHED_FIFO for longer.
 ///
 /// # Errors
-/// `NotFound` if there is no such process, `WouldBlock` if it holds a lease on the file.
+/// `NotFound` if there is no such process, `WouldBlock` if the file's owner holds a lease on it.
 pub fn time_limit(pid: pid_t) -> io::Result<Option<u64>> {
     let limits = read_at_once(format!("/proc/{pid}/limits"))?;
     Ok(parse_time_limit(&limits))
@@ -382,17 +383,17 @@ fn parse_time_limit(limits: &str) -> Option<u64> {
 /// # Errors
 /// `EINVAL` if there is no such process.
 pub fn process_time(pid: pid_t) -> io::Result<u64> {
-    // Larger values would name another clock below. The kernel's own limit is 2²².
+    // A larger value would name another clock below. The kernel's own limit is 2²².
     if !(1..1 << 28).contains(&pid) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // The id of a process's clock: linux/posix-timers_types.h, CPUCLOCK_SCHED.
+    // The id of a process's clock, as in linux/posix-timers_types.h (CPUCLOCK_SCHED).
     let clock = (!pid << 3) | 2;
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` has the type that the call writes.
+    // SAFETY: the pointer is valid for the type that the call writes.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -11,21 +11,22 @@
 //! ```
 //!
 //! Invariants:
-//! * The fields of a slot change only while no reader may read them: before the store that
-//!   publishes them (1, 2), under the owner's lock. So the owner may die at any instruction, and
-//!   the guardian sees either nothing or all of a record.
+//! * At whichever instruction the owner dies, the guardian sees either all of a record or nothing.
+//!   For this, the fields of a slot change only before the store that publishes them (1, 2), under
+//!   the owner's lock, when no reader may read them.
 //! * A thread is touched only after its record is published, and a record is freed only after the
-//!   thread was restored. Restoring is idempotent, so dying in between does no harm.
-//! * The generation names one use of a slot: a guard whose generation is past refuses to act.
+//!   thread was restored. The owner may die in between, because restoring is idempotent.
+//! * The generation counts the uses of a slot. A guard does nothing if the slot has a later
+//!   generation than the guard.
 //!
-//! A record whose thread could not be restored when its guard was dropped stays, as an *orphan*:
-//! the end of the set tries again, and the next guard of the same thread takes the record over.
+//! If a thread could not be restored when its guard was dropped, its record stays, as an *orphan*.
+//! The end of the set tries again, and the next guard of the same thread takes the record over.
 //!
 //! Only the owner writes slots. The guardian reads them once the owner is dead. If the owner misses
 //! its heartbeat, the guardian reads only the atomic words of the slots.
 //!
-//! A table is a fixed number of slots of 256 bytes in one anonymous shared mapping, touched only as
-//! far as it is used. Recording scans for a free slot: O(slots ever used).
+//! A table is a fixed number of slots of 256 bytes in one anonymous shared mapping. Slots that were
+//! never used take no memory. Recording scans the slots that were ever used for a free one.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -55,11 +56,12 @@ pub(crate) struct Record {
     pub(crate) birth: u64,
     /// Whether the thread belongs to the owner.
     pub(crate) is_own: bool,
-    /// The main thread of another process, and its birth: the thread that the recorded thread
-    /// becomes if it calls `exec`.
+    /// The main thread of another process, and its birth. If the recorded thread calls `exec`, it
+    /// becomes this thread.
     pub(crate) leader: Option<(Tid, u64)>,
     pub(crate) former: SchedAttr,
-    /// The last two nice values: the owner may die between recording a value and setting it.
+    /// The last two nice values, because the owner may die between recording a value and setting
+    /// it.
     pub(crate) nices: [Option<i32>; 2],
     /// The former CPUs and the last two pins, if the thread was ever pinned.
     pub(crate) pin: Option<Pin>,
@@ -69,8 +71,8 @@ pub(crate) struct Record {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pin {
     pub(crate) former: CpuSet,
-    /// The present pin and its predecessor: the owner may die between recording a pin and making
-    /// it.
+    /// The present pin and its predecessor, because the owner may die between recording a pin and
+    /// making it.
     pub(crate) cpus: [Option<usize>; 2],
 }
 
@@ -84,7 +86,7 @@ struct Slot {
     pinned_before: AtomicI32,
     nice: AtomicI32,
     nice_before: AtomicI32,
-    /// Tid of the main thread of another process; 0: none.
+    /// Tid of the main thread of another process, or 0 if there is none.
     leader: AtomicI32,
     leader_start: AtomicU64,
     former: UnsafeCell<SchedAttr>,
@@ -105,15 +107,16 @@ impl Slot {
 /// The state that owner and guardian share besides the slots.
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// 1: the owner ends the guardian in good order.
+    /// 1 if the owner ends the guardian in good order.
     pub(crate) closing: AtomicU32,
-    /// 1: the guardian checks the heartbeat, or has been woken to do so. 0: it sleeps until woken.
+    /// 1 if the guardian checks the heartbeat, or has been woken to do so. 0 if it sleeps until it
+    /// is woken.
     pub(crate) armed: AtomicU32,
     /// Number of signs of life of the owner.
     pub(crate) beats: AtomicU64,
-    /// Slots from this index on have never been used.
+    /// Index of the first slot that has never been used; no later slot has been used either.
     high: AtomicU32,
-    /// Number of times that the guardian has demoted all threads for want of a sign of life.
+    /// Number of times that the guardian has demoted all threads because there was no sign of life.
     pub(crate) demotions: AtomicU64,
     /// Policy of the owner's main thread before any elevation, restored after an `exec`.
     leader: UnsafeCell<SchedAttr>,
@@ -126,8 +129,8 @@ pub(crate) struct Table {
     capacity: usize,
 }
 
-// SAFETY: the mapping is shared memory that lives as long as the table; its words are atomic, and
-// its cells follow the publishing protocol above.
+// SAFETY: the mapping is shared memory that lives as long as the table. Threads cannot race on it,
+// because its words are atomic and its cells follow the publishing protocol above.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
@@ -135,7 +138,8 @@ unsafe impl Sync for Table {}
 impl Table {
     /// Maps room for `capacity` threads. `leader` is the policy of the owner's main thread.
     pub(crate) fn new(capacity: usize, leader: SchedAttr) -> io::Result<Table> {
-        // SAFETY: a fresh anonymous mapping, whose address the kernel chooses.
+        // SAFETY: the kernel chooses the address of the new mapping, so no other memory is
+        // affected.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -152,8 +156,8 @@ impl Table {
         let header: NonNull<Header> =
             NonNull::new(address.cast()).ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
         let table = Table { header, capacity };
-        // SAFETY: no other process knows the mapping yet. Zeroes are a valid header and valid free
-        // slots.
+        // SAFETY: the header is valid, because zeroes are a valid header, and no other process or
+        // thread uses the mapping yet.
         unsafe { *header.as_ref().leader.get() = leader };
         Ok(table)
     }
@@ -173,7 +177,8 @@ impl Table {
 
     /// Returns the first policy of the owner's main thread.
     pub(crate) fn leader(&self) -> SchedAttr {
-        // SAFETY: written once, before the table was shared.
+        // SAFETY: no thread writes to the cell any more, because it was written once, before the
+        // table was shared.
         unsafe { *self.header().leader.get() }
     }
 
@@ -183,15 +188,15 @@ impl Table {
     }
 
     fn slots(&self) -> &[Slot] {
-        // SAFETY: `capacity` slots follow the header, whose size is a multiple of their alignment;
-        // zeroed memory is a valid slot.
+        // SAFETY: `capacity` slots follow the header, aligned because the header's size is a
+        // multiple of their alignment. They are valid, because zeroed memory is a valid slot.
         unsafe {
             std::slice::from_raw_parts(self.header.as_ptr().add(1).cast::<Slot>(), self.capacity)
         }
     }
 
-    /// Records a thread (step 1). Returns index and generation; `None` if every slot is taken. The
-    /// caller holds the owner's lock.
+    /// Records a thread (step 1). Returns index and generation, or `None` if every slot is taken.
+    /// The caller holds the owner's lock.
     pub(crate) fn record(&self, record: &Record) -> Option<(usize, u64)> {
         let free = self.used().iter().position(|slot| !slot.is_recorded());
         let index = match free {
@@ -225,8 +230,8 @@ impl Table {
         Some((index, generation))
     }
 
-    /// Records that the thread at `index` is about to be pinned to `cpu` (step 2, and every later
-    /// pin). `former` is called only the first time. The caller holds the owner's lock.
+    /// Records that the thread at `index` is about to be pinned to `cpu` (step 2, and for every
+    /// later pin). `former` is called only the first time. The caller holds the owner's lock.
     pub(crate) fn record_pin(
         &self,
         index: usize,
@@ -247,8 +252,8 @@ impl Table {
         Ok(())
     }
 
-    /// Reverts [`Table::record_pin`] after a pin that was refused: the thread still is where
-    /// `former_pins` says, and both must stay recorded. The caller holds the owner's lock.
+    /// Reverts [`Table::record_pin`] after a pin that was refused. The thread has not moved, so
+    /// both `former_pins` must stay recorded. The caller holds the owner's lock.
     pub(crate) fn revert_pin(&self, index: usize, former_pins: [Option<usize>; 2]) {
         let slot = &self.slots()[index];
         let word = |cpu: Option<usize>| cpu.map_or(NO_CPU, |cpu| cpu as i32);
@@ -290,7 +295,8 @@ impl Table {
         (state & ORPHAN != 0).then_some(state & !FLAGS)
     }
 
-    /// Returns whether slot `index` is still in the use of this `generation`. One load.
+    /// Returns whether slot `index` still has this `generation`, so that no later record has taken
+    /// it. One load.
     pub(crate) fn is_current(&self, index: usize, generation: u64) -> bool {
         let state = self.slots()[index].state.load(Acquire);
         state & RECORDED != 0 && state & !FLAGS == generation
@@ -314,12 +320,12 @@ impl Table {
                 0 => None,
                 leader => Some((leader, slot.leader_start.load(Relaxed))),
             },
-            // SAFETY: published by the state read above, and not written again before the slot is
-            // freed, which the caller excludes.
+            // SAFETY: the state that was read above has published the cell. No thread writes to the
+            // cell before the slot is freed, which the caller excludes.
             former: unsafe { *slot.former.get() },
             nices: [nice(&slot.nice), nice(&slot.nice_before)],
             pin: (state & CPUS != 0).then(|| Pin {
-                // SAFETY: as above, published by CPUS.
+                // SAFETY: as above; the flag CPUS has published this cell.
                 former: unsafe { *slot.cpus.get() },
                 cpus: [cpu(&slot.pinned), cpu(&slot.pinned_before)],
             }),
@@ -335,14 +341,15 @@ impl Table {
         self.used().iter().position(matches)
     }
 
-    /// Returns whether a thread of another process is recorded. Any process, at any time.
+    /// Returns whether a thread of another process is recorded. Any process may call this at any
+    /// time.
     pub(crate) fn has_foreign(&self) -> bool {
         self.used().iter().any(Slot::is_foreign)
     }
 
-    /// Returns tid and birth of every recorded thread of another process. Any process, at any time:
-    /// only atomic words are read. If the owner reuses a slot meanwhile, its tid and its birth may
-    /// belong to different threads.
+    /// Returns tid and birth of every recorded thread of another process. Any process may call this
+    /// at any time, because only atomic words are read. If the owner reuses a slot meanwhile, the
+    /// tid and the birth from this slot may belong to different threads.
     pub(crate) fn foreign_threads(&self) -> impl Iterator<Item = (Tid, u64)> + '_ {
         let foreign = self.used().iter().filter(|slot| slot.is_foreign());
         foreign.map(|slot| (slot.tid.load(Relaxed), slot.birth.load(Relaxed)))
@@ -374,7 +381,7 @@ pub(crate) fn heartbeat_state(table: &[u8]) -> crate::testing::HeartbeatState {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length in `new`; nothing borrows from it any more.
+        // SAFETY: `new` mapped this range, and nothing borrows from it any more.
         unsafe { libc::munmap(self.header.as_ptr().cast(), Table::bytes(self.capacity)) };
     }
 }

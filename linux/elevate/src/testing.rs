@@ -1,9 +1,9 @@
 //! Helpers for tests: real system calls with planned faults, a list of elevated threads, and
 //! repeatable random numbers.
 //!
-//! [`Faulty`] is not a mock. It makes every call, except that the n-th call of the chosen function
-//! (or of any) returns an error. So a test sees the caller's reaction, with a real thread in a real
-//! state.
+//! [`Faulty`] is not a mock. It makes the real calls, except that chosen calls of one function, or
+//! of any function, return an error. So a test sees the caller's reaction, with a real thread in a
+//! real state.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,7 +25,7 @@ use libc::{c_int, pid_t};
 use crate::Policy;
 use crate::sys::{CpuSet, Kernel, Limit, SchedAttr, Sys, Tid};
 
-/// Returns the threads of process `pid` that look elevated; none if the process is gone.
+/// Returns the threads of process `pid` that look elevated, or none if the process is gone.
 pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -43,13 +43,13 @@ pub struct HeartbeatState {
     pub armed: bool,
     /// Number of signs of life of the owner.
     pub beats: u64,
-    /// Number of times that the guardian has demoted all threads for want of a sign of life.
+    /// Number of times that the guardian has demoted all threads because there was no sign of life.
     pub demotions: u64,
     /// Number of recorded threads of other processes.
     pub foreign: usize,
 }
 
-/// Reads the table of the guardian `pid`. Needs the right to trace it.
+/// Reads the table of the guardian `pid`. Needs the right to trace that process.
 ///
 /// # Errors
 /// The kernel's error; `NotFound` if that process has no table.
@@ -64,7 +64,8 @@ pub fn heartbeat_state(pid: Tid) -> io::Result<HeartbeatState> {
         // No other shared anonymous mapping is as large.
         (line.ends_with("/dev/zero (deleted)") && to - from > 64 * 1024).then_some((from, to))
     });
-    // The largest mapping is the guardian's own table; it may have smaller ones of its owner, too.
+    // The largest mapping is the guardian's own table. Its owner's smaller tables may be mapped,
+    // too.
     let table = tables.max_by_key(|&(from, to)| to - from);
     let (from, to) = table.ok_or(io::ErrorKind::NotFound)?;
     let mut table = vec![0; to - from];
@@ -205,7 +206,8 @@ impl Faulty {
     }
 }
 
-// SAFETY: `fork_without_sigchld` forks as the kernel does, or fails.
+// SAFETY: `fork_without_sigchld` makes the kernel's fork or fails, so it returns 0 only in a new
+// process.
 unsafe impl Sys for Faulty {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         self.inject(Call::GetAttr)?;
@@ -264,7 +266,7 @@ unsafe impl Sys for Faulty {
 
     unsafe fn fork_without_sigchld(&self) -> io::Result<pid_t> {
         self.inject(Call::Fork)?;
-        // SAFETY: forwarded to the caller.
+        // SAFETY: the caller upholds the requirements of this call.
         unsafe { Kernel.fork_without_sigchld() }
     }
 

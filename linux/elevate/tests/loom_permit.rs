@@ -11,8 +11,8 @@ use loom::sync::atomic::Ordering::SeqCst;
 use loom::sync::atomic::fence;
 use upshift_elevate::dispatch::Permit;
 
-/// The thread and the supervisor never use the shared value at the same time, and neither waits
-/// forever.
+/// The thread and the supervisor must never use the shared value at the same time, and neither may
+/// wait forever.
 #[test]
 fn a_revoked_permit_keeps_its_thread_out() {
     loom::model(|| {
@@ -22,7 +22,7 @@ fn a_revoked_permit_keeps_its_thread_out() {
             for _ in 0..2 {
                 permit_of_thread.0.enter();
                 permit_of_thread.1.with_mut(|value| {
-                    // SAFETY: loom checks that no other thread has access.
+                    // SAFETY: the permit keeps other threads out, and loom checks this.
                     unsafe { *value += 1 }
                 });
                 let _ = permit_of_thread.0.leave();
@@ -39,8 +39,8 @@ fn a_revoked_permit_keeps_its_thread_out() {
     });
 }
 
-/// A supervisor that requests an answer during a use is notified at the end of the use, or learns
-/// that no use is in progress.
+/// A supervisor that requests an answer during a use must be notified at the end of the use, or
+/// learn that no use is in progress.
 #[test]
 fn a_request_is_answered_or_seen_to_be_late() {
     loom::model(|| {

@@ -10,7 +10,7 @@ use syn::{Error, Expr, ExprLit, Ident, Lit, LitInt, Token};
 const KNOWN: &str = "`vcpus = N`, `level = N`, `preemption`, `driver = \"readiness\"` and `tokio = false` \
                      are known; other settings need `upshift::Runtime::builder()`";
 
-/// Maximum number of vCPUs of a runtime: `upshift_core::MAX_VCPUS`.
+/// Maximum number of vCPUs of a runtime, the same as `upshift_core::MAX_VCPUS`.
 const MAX_VCPUS: u64 = 256;
 
 /// The highest number of a level.
@@ -145,7 +145,8 @@ fn literal(value: &Expr) -> Option<&Lit> {
     }
 }
 
-/// Checks that a literal is in `range`; the compiler checks the type of other expressions.
+/// Checks that a literal is in `range`. Other expressions are accepted here, because the compiler
+/// checks their type.
 fn check(value: &Expr, range: std::ops::RangeInclusive<u64>, message: &str) -> syn::Result<()> {
     let is_right = |number: &LitInt| number.base10_parse().is_ok_and(|n| range.contains(&n));
     match value {

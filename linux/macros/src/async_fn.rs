@@ -1,4 +1,4 @@
-//! The expansion of `#[async_fn]`: both forms of a call from one declaration.
+//! The expansion of `#[async_fn]`, which makes both forms of a call from one declaration.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};
@@ -8,7 +8,7 @@ use syn::{
     Visibility,
 };
 
-/// Suffix of the name of a synchronous function, which the names of the other items omit.
+/// Suffix of the name of a synchronous function. The names of the other items omit the suffix.
 const BLOCKING: &str = "_blocking";
 
 /// The argument of the attribute: `TYPE = CALL`.

@@ -62,7 +62,7 @@ pub fn test(
 ///
 /// In SharedScheduler (the paper's section 4.3.1, "User Space Modification"), the synchronous and
 /// the asynchronous form of a system call are generated from one declaration. Their calls differ in
-/// one argument: the coroutine that the completion wakes. From
+/// one argument, the coroutine that the completion wakes. From
 ///
 /// ```ignore
 /// /// Writes the data of a file to the device.
@@ -80,17 +80,17 @@ pub fn test(
 /// | `fsync_async(fd, cid)` | returns `<AsyncCall<op::Fsync>>::start(start_fsync(fd), cid)` |
 /// | `fsync!(fd)`, `fsync!(fd, cid)` | call the first or the second |
 ///
-/// A declaration without a body (`pub fn fsync(fd: usize) -> Result<(), Error>;`) waits for the
-/// same call: `<AsyncCall<…>>::wait(…)`.
+/// If the declaration has no body (`pub fn fsync(fd: usize) -> Result<(), Error>;`), the
+/// synchronous form starts the same call and waits for it, by `<AsyncCall<…>>::wait(…)`.
 ///
-/// A parameter marked `#[buffer]` is a slice in the synchronous form, which borrows it, and a
-/// `Vec<u8>` in the asynchronous form: `start(call, buffer, cid)` owns it until the call has
-/// completed.
+/// A parameter marked `#[buffer]` is a slice in the synchronous form, which borrows the buffer. In
+/// the asynchronous form it is a `Vec<u8>`, which `start(call, buffer, cid)` owns until the call
+/// has completed.
 ///
 /// If the name of the function ends in `_blocking`, the other two names omit the suffix.
 ///
 /// The type `CoroutineId` must be in scope. The functions must be in the module `calls` of the
-/// crate, or re-exported from there. The macro is in the same module as the function.
+/// crate, or re-exported from there. The macro is defined in the same module as the functions.
 #[proc_macro_attribute]
 pub fn async_fn(
     arguments: proc_macro::TokenStream,
@@ -101,8 +101,8 @@ pub fn async_fn(
         .into()
 }
 
-/// Expands, or returns the error and an empty function, so that the compiler does not also report a
-/// missing `main`.
+/// Expands the attribute. On a mistake, returns the error and an empty function, so that the
+/// compiler does not also report a missing `main`.
 fn expand_or_report(arguments: TokenStream, item: TokenStream, test: bool) -> TokenStream {
     let name = syn::parse2::<ItemFn>(item.clone()).map(|function| function.sig.ident);
     expand(arguments, item, test).unwrap_or_else(|error| {

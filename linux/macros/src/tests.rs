@@ -1,4 +1,4 @@
-//! Tests of expansions, and of mistakes and the tokens at which they are reported.
+//! Tests of expansions, and of the messages and tokens with which mistakes are reported.
 
 use std::str::FromStr;
 
@@ -143,7 +143,7 @@ fn a_wrong_value_is_reported_at_its_token() {
     assert!(message.contains("0 (the most urgent) to 63"), "{message}");
 }
 
-/// The compiler then does not report that `main` is missing, too.
+/// Without the function the compiler would also report that `main` is missing.
 #[test]
 fn a_mistake_leaves_an_empty_function() {
     let tokens = |text| TokenStream::from_str(text).unwrap();

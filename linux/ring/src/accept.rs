@@ -13,7 +13,7 @@ use std::{fmt, io};
 /// [`Ring::accept_multi`](crate::Ring::accept_multi).
 ///
 /// Errors (EMFILE, ENFILE, ENOBUFS, …) are reported once each and stop the stream; the next poll
-/// starts it again. The stream never ends by itself: after
+/// starts it again. The stream never ends by itself. After
 /// [`Ring::shutdown`](crate::Ring::shutdown) each poll reports ECANCELED.
 ///
 /// The number of unread connections is bounded by
@@ -44,7 +44,8 @@ impl AcceptMulti {
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
         Poll::Ready(match self.poll_raw(cx) {
             Poll::Pending => return Poll::Pending,
-            // SAFETY: the kernel made this descriptor for this stream, and no other code knows it.
+            // SAFETY: the kernel made this descriptor for this stream and no other code knows it,
+            // so the `OwnedFd` is its only owner.
             Poll::Ready(Ok(fd)) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             Poll::Ready(Err(errno)) => Err(io::Error::from_raw_os_error(errno)),
         })
@@ -66,7 +67,7 @@ impl AcceptMulti {
             Poll::Ready(Err(errno)) => return Poll::Ready(Err(errno)),
             Poll::Ready(Ok(event)) => event,
         };
-        // SAFETY: the event belongs to this consumer until it is freed.
+        // SAFETY: the event belongs to this consumer until `free`, so the pointer is valid here.
         let result = unsafe { event.as_ref() }.result.get();
         consumer.free(event);
         Poll::Ready(if result < 0 {
@@ -85,7 +86,8 @@ impl AcceptMulti {
     ///
     /// # Cancellation safety
     ///
-    /// This method is cancellation safe: a connection is either returned or stays in the stream.
+    /// This method is cancellation safe, because a connection is either returned or stays in the
+    /// stream.
     pub async fn next(&mut self) -> io::Result<OwnedFd> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

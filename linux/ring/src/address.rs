@@ -1,4 +1,4 @@
-//! Socket addresses in the kernel's layout: owned storage of 128 bytes.
+//! Socket addresses in the kernel's layout, in owned storage of 128 bytes.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +23,7 @@ impl Address {
     /// Creates room for an address that the kernel fills in.
     pub(crate) fn unset() -> Self {
         Self {
-            // SAFETY: all zeroes is a valid value: family AF_UNSPEC.
+            // SAFETY: all zeroes is a valid value, the one of family AF_UNSPEC.
             storage: unsafe { mem::zeroed() },
             length: size_of::<libc::sockaddr_storage>() as libc::socklen_t,
         }
@@ -95,8 +95,8 @@ impl Address {
         if bytes.len() > size_of_val(&address.storage) {
             return None;
         }
-        // SAFETY: the storage is large enough (just checked) and does not overlap `bytes`; every
-        // byte pattern is valid.
+        // SAFETY: the storage has room for `bytes` (just checked) and does not overlap them; every
+        // byte pattern is a valid address.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
@@ -112,7 +112,7 @@ impl Address {
     pub fn ip(&self) -> Option<SocketAddr> {
         let base = &raw const self.storage;
         match i32::from(self.storage.ss_family) {
-            // A short address is padded with zeroes.
+            // The bytes after a short address are zeroes.
             libc::AF_INET => {
                 // SAFETY: the storage is initialised, and large enough and aligned for a
                 // `sockaddr_in`.

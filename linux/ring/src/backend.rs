@@ -1,13 +1,13 @@
-//! The executor of entries: the kernel's io_uring, or readiness and nonblocking calls. Owner only.
+//! The executor of submission queue entries: either the kernel's io_uring, or the readiness driver,
+//! which waits for descriptors and makes nonblocking calls. Owner only.
 //!
-//! This is the only boundary between the two drivers. It lies below the slots: entries of the
-//! submission queue go down, completions (`user_data`, result, flags) come up, and receive buffers
-//! are provided through the same ring in memory. So operations, streams, cancellation, mail and
-//! owners are the same code for both, and an [`Operation`](crate::Operation) does not know its
-//! driver.
+//! Only this module distinguishes the two drivers. The slots above it hand entries down and get
+//! completions (`user_data`, result, flags) back; receive buffers are provided through the same
+//! ring in memory. So operations, streams, cancellation, mail and owners are the same code for
+//! both drivers, and an [`Operation`](crate::Operation) does not know its driver.
 //!
-//! The choice is a branch per call that always goes the same way for a ring. `iteration.rs`
-//! branches once per batch of completions that it reads, and once per submit.
+//! Each call chooses the driver by a branch, which always goes the same way for a ring.
+//! `iteration.rs` branches once per batch of completions that it reads, and once per submit.
 
 use crate::config::{Config, Driver, Mode};
 use crate::owner::Proxy;
@@ -104,9 +104,9 @@ impl Backend {
     #[must_use]
     pub(crate) unsafe fn push(&self, entry: &Entry, level: u8) -> bool {
         match self {
-            // SAFETY: forwarded.
+            // SAFETY: the caller upholds the requirements of this call.
             Self::Kernel(uring) => unsafe { uring.push(entry) },
-            // SAFETY: forwarded.
+            // SAFETY: the caller upholds the requirements of this call.
             Self::Readiness(readiness) => unsafe { readiness.push(entry, level) },
         }
     }
@@ -146,7 +146,7 @@ impl Backend {
     }
 
     /// Returns whether there are completions, or entries to hand over. With `busy`, also returns
-    /// true if an operation waits whose completion only an enter can bring. A few loads.
+    /// true if an operation is waiting and only an enter can bring its completion. A few loads.
     #[inline]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         match self {
@@ -170,8 +170,8 @@ impl Backend {
         }
     }
 
-    /// Hands all entries over without waiting; with `fetch` also brings the completions that are
-    /// held back to the queue.
+    /// Hands all entries over without waiting. With `fetch`, also moves the completions that the
+    /// kernel holds back into the queue.
     pub(crate) fn enter(&self, fetch: bool) -> io::Result<usize> {
         match self {
             Self::Kernel(uring) => uring.enter(fetch),
@@ -179,8 +179,8 @@ impl Backend {
         }
     }
 
-    /// Hands all entries over without waiting. The operations that the cancellations among them
-    /// end have their completions in the queue afterwards.
+    /// Hands all entries over without waiting. If cancellations among the entries end operations,
+    /// the completions of those operations are in the queue afterwards.
     pub(crate) fn hand_over_and_fetch(&self) -> io::Result<usize> {
         match self {
             Self::Kernel(uring) => uring.enter(true),
@@ -205,10 +205,10 @@ impl Backend {
         group: u16,
     ) -> io::Result<()> {
         match self {
-            // SAFETY: forwarded.
+            // SAFETY: the caller upholds the requirements of this call.
             Self::Kernel(uring) => unsafe { uring.register_buffers(address, entries, group) },
             Self::Readiness(readiness) => {
-                // SAFETY: forwarded.
+                // SAFETY: the caller upholds the requirements of this call.
                 unsafe { readiness.register_buffers(address, entries, group) };
                 Ok(())
             }
@@ -234,7 +234,7 @@ impl Backend {
     /// Called once, as the last use of `self`; nothing is in flight.
     pub(crate) unsafe fn close(&self) {
         match self {
-            // SAFETY: forwarded.
+            // SAFETY: the caller upholds the requirements of this call.
             Self::Kernel(uring) => unsafe { uring.close() },
             Self::Readiness(readiness) => readiness.close(),
         }

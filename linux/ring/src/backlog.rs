@@ -1,8 +1,9 @@
-//! Queues of the operations that found the submission queue full, and of the streams that found no
-//! buffer: most urgent level first, FIFO within a level. Owner only.
+//! Queues for operations that found the submission queue full, and for streams that found no
+//! buffer. The most urgent level comes first; each level is FIFO. Owner only.
 //!
-//! Slots are linked through themselves, so a backlog never allocates and is bounded by the number
-//! of slots. Every method but `remove` is O(1): a bitmap says which levels are not empty.
+//! Each slot holds the link to the next, so a backlog never allocates, and the number of slots
+//! bounds its length. Every method but `remove` is O(1), because a bitmap says which levels are not
+//! empty.
 
 use crate::slot::Slot;
 use std::cell::Cell;
@@ -34,16 +35,16 @@ impl SlotQueue {
         if self.head.get().is_null() {
             self.head.set(slot);
         } else {
-            // SAFETY: a queue that is not empty has a tail, and slots outlive the queues they are
-            // in.
+            // SAFETY: a queue that is not empty has a tail, and slots outlive the queues that hold
+            // them, so the pointer is valid.
             unsafe { &*self.tail.get() }.next.set(slot);
         }
         self.tail.set(slot);
     }
 
     pub(crate) fn first<'a>(&self) -> Option<&'a Slot> {
-        // SAFETY: null or a queued slot; slots live as long as the ring and its handles,
-        // and so outlive the reference.
+        // SAFETY: the pointer is null or points to a queued slot; slots live as long as the ring
+        // and its handles, and so outlive the reference.
         unsafe { self.head.get().as_ref() }
     }
 

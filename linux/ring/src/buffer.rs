@@ -116,7 +116,7 @@ unsafe impl IoBufMut for Vec<u8> {
         self.capacity()
     }
     unsafe fn set_filled(&mut self, count: usize) {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         unsafe { self.set_len(count) };
     }
 }
@@ -215,7 +215,7 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     fn io_ptr(&self) -> *const u8 {
-        // SAFETY: `start` is within the initialised bytes.
+        // SAFETY: `start` is within the initialised bytes, so the sum stays within the buffer.
         unsafe { self.buffer.io_ptr().add(self.start) }
     }
     fn io_len(&self) -> usize {
@@ -223,11 +223,12 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
     }
 }
 
-/// Bytes that the kernel transfers at once (MAX_RW_COUNT); longer buffers are read and written in
-/// part.
+/// Maximum number of bytes that one call of the kernel transfers (MAX_RW_COUNT). Of a longer buffer
+/// only the first part is read or written.
 const MAX_TRANSFER: usize = 0x7fff_f000;
 
-/// Converts the length of a buffer to the type of an entry's field; at most [`MAX_TRANSFER`].
+/// Converts the length of a buffer to the type of an entry's field, and limits it to
+/// [`MAX_TRANSFER`].
 pub(crate) fn clamp(length: usize) -> u32 {
     length.min(MAX_TRANSFER) as u32
 }

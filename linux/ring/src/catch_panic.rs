@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Runs user code and contains its panic, so that all other work continues. Returns `None` if the
 /// code panicked; the panic hook has reported the panic by then.
 ///
-/// The destructor of a panic's payload is user code, too. If that destructor panics, the second
-/// payload is leaked, so that nothing unwinds out of this function.
+/// The destructor of a panic's payload is user code, too. If that destructor panics, the payload
+/// of this second panic is leaked, so that nothing unwinds out of this function.
 ///
 /// ```
 /// assert_eq!(upshift_ring::catch_panic(|| 7), Some(7));

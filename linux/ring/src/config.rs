@@ -41,7 +41,7 @@ pub enum Mode {
     CoopTaskrun,
     /// The kernel interrupts the ring's thread for completions.
     Plain,
-    /// There is no io_uring: the ring's thread waits for readiness and makes the calls
+    /// There is no io_uring, so the ring's thread waits for readiness and makes the calls
     /// ([`Driver::Readiness`]).
     Readiness,
 }
@@ -79,24 +79,25 @@ impl fmt::Display for Mode {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Submission queue entries: operations per system call. 1 to 32768, rounded up to a power of
-    /// two.
+    /// Submission queue entries, that is, the maximum number of operations per system call. 1 to
+    /// 32768, rounded up to a power of two.
     pub entries: u32,
     /// Completion queue entries, at least `entries`. The kernel keeps further completions, at a
     /// cost, and loses none.
     pub cq_entries: u32,
-    /// Buffers for [`Ring::recv_multi`](crate::Ring::recv_multi): a power of two up to 32768,
-    /// or 0 for none. Each level that receives has its own pool of this size, so that unread
+    /// Number of buffers for [`Ring::recv_multi`](crate::Ring::recv_multi), a power of two up to
+    /// 32768, or 0 for none. Each level that receives has its own pool of this size, so that unread
     /// data of one level does not take the buffers of another.
     pub buffers: u16,
     /// Bytes per buffer, and so the largest event of a stream. 1 to 16 MiB.
     pub buffer_size: u32,
-    /// Unread buffers at which a receiving stream stops until its consumer has caught up. Never
-    /// more than half of `buffers`, so that a slow consumer cannot take them all. The kernel
-    /// hands out up to 32 buffers at a time, so a pool needs 128 or more to serve other streams
-    /// meanwhile.
+    /// Number of unread buffers at which a receiving stream stops until its consumer has caught
+    /// up. Never more than half of `buffers`, so that a slow consumer cannot take them all. The
+    /// kernel hands out up to 32 buffers at a time, so a pool needs 128 or more to serve other
+    /// streams while one is stopped.
     pub recv_window: u16,
-    /// Unread connections at which an accepting stream stops until its consumer has caught up.
+    /// Number of unread connections at which an accepting stream stops until its consumer has
+    /// caught up.
     pub accept_window: u16,
     /// Maximum number of operations and streams alive at once (128 bytes each, allocated 256 at a
     /// time as needed). Up to 2²⁴.
@@ -106,7 +107,7 @@ pub struct Config {
     /// The best mode of io_uring to try.
     pub mode: Mode,
     /// The threads on which [`Driver::Readiness`] makes calls that block, such as those on
-    /// files; `None`: a new thread for each call.
+    /// files. With `None`, each call gets a new thread.
     pub offload: Option<Arc<dyn Offload>>,
     /// Functions called around each use of a handle, needed if the ring's owner changes; see
     /// [`Ring::adopt`](crate::Ring::adopt).
@@ -132,8 +133,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the number of unread completions at which a submit stops fetching more. It is lower
-    /// for small pools, whose buffers are used up sooner.
+    /// Returns the number of unread completions at which a submit stops fetching more. The number
+    /// is lower for small pools, because their buffers are used up sooner.
     pub(crate) fn fetch_limit(&self) -> usize {
         match self.buffers {
             0 => MAX_FETCHED,
@@ -172,13 +173,13 @@ pub struct Stats {
     pub submitted: u64,
     /// Completion entries read.
     pub completed: u64,
-    /// Completions of operations that no longer existed; ignored.
+    /// Completions that were ignored, because their operations no longer existed.
     pub stale: u64,
     /// Maximum length of the backlog.
     pub backlog_max: u64,
     /// Number of times that a stream found no buffer.
     pub enobufs: u64,
-    /// Number of times that a stream without a buffer allocated one.
+    /// Number of times that a stream found no buffer in the pool and allocated one.
     pub unpooled: u64,
     /// Number of times that a stream was stopped because its consumer was behind.
     pub stalled: u64,

@@ -1,5 +1,5 @@
-//! The handle's half of a stream: takes events out of the inbox in order, requests more, and cleans
-//! up.
+//! The half of a stream that belongs to its handle. The consumer takes events out of the inbox in
+//! order, requests more, and releases everything when it is dropped.
 //!
 //! A consumer may be used on any thread, by one thread at a time. On the ring's thread, taking an
 //! event costs no read-modify-write.
@@ -21,10 +21,11 @@ pub(crate) struct Consumer {
     unread: *const Slot,
 }
 
-// SAFETY: the data of a stream is `Send`. Slot and shared memory may be reached from any thread
+// SAFETY: the data of a stream is `Send`. Any thread may access the slot and the shared memory
 // under the rules of `slot.rs` and `shared.rs`, which the methods below follow.
 unsafe impl Send for Consumer {}
-// SAFETY: streams use their consumer only through `&mut self`.
+// SAFETY: streams use their consumer only through `&mut self`, so threads that share a stream never
+// use its consumer at the same time.
 unsafe impl Sync for Consumer {}
 
 impl Consumer {
@@ -38,12 +39,12 @@ impl Consumer {
     }
 
     fn slot(&self) -> &Slot {
-        // SAFETY: this handle keeps the slot alive.
+        // SAFETY: this handle keeps the slot alive, so the pointer is valid.
         unsafe { self.slot.as_ref() }
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: this handle keeps the shared memory alive.
+        // SAFETY: this handle keeps the shared memory alive, so the pointer is valid.
         unsafe { self.shared.as_ref() }
     }
 
@@ -51,7 +52,7 @@ impl Consumer {
     /// belongs to the caller.
     #[inline]
     pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<NonNull<Slot>, i32>> {
-        // Wakers are user code: they are cloned, woken and dropped outside of uses.
+        // Wakers are user code, so they are cloned, woken and dropped outside of uses (`owner.rs`).
         let mut fresh = None;
         loop {
             if self.unread.is_null() && fresh.is_none() {
@@ -60,7 +61,7 @@ impl Consumer {
             let in_use = self.shared().begin_use();
             let is_owner = self.shared().is_owner();
             if let Some(event) = self.next_unread(is_owner) {
-                // SAFETY: an event taken out of the inbox belongs to the consumer.
+                // SAFETY: an event taken out of the inbox belongs to the consumer, so it is alive.
                 if unsafe { event.as_ref() }.result.get() != STALLED {
                     return Poll::Ready(Ok(event));
                 }
@@ -87,9 +88,9 @@ impl Consumer {
     #[inline]
     fn next_unread(&mut self, is_owner: bool) -> Option<NonNull<Slot>> {
         if self.unread.is_null() {
-            // The list is newest first: reverse it.
+            // Reverse the list, which is newest first.
             let mut event = self.slot().inbox.take(is_owner).cast_const();
-            // SAFETY: events taken out of the inbox belong to the consumer.
+            // SAFETY: events taken out of the inbox belong to the consumer, so they are alive.
             while let Some(at) = unsafe { event.as_ref() } {
                 let next = at.next.replace(self.unread);
                 self.unread = event;
@@ -131,7 +132,7 @@ impl Consumer {
             // SAFETY: slots live as long as `shared`.
             shared.driver.slab.give_back(unsafe { event.as_ref() });
         } else {
-            // After the end of the ring, slots of the slab need no bookkeeping.
+            // After the ring has ended, the slots need no bookkeeping, so `Closed` is ignored.
             let _ = shared.post(Message::Free {
                 slot: event,
                 releases_handle: false,
@@ -139,7 +140,7 @@ impl Consumer {
         }
     }
 
-    /// Releases unread events after the end of the ring; the caller releases the handle itself.
+    /// Releases the unread events after the ring has ended. The caller releases the handle itself.
     ///
     /// # Safety
     /// The mailbox has closed; called once.
@@ -161,7 +162,7 @@ impl Consumer {
                 }
             }
         }
-        // SAFETY: the stream ends here.
+        // SAFETY: the payload holds the stream, which is taken once, because it ends here.
         unsafe { Stored::<StreamOp>::take(slot.payload()) }.complete(0, 0);
     }
 }
@@ -169,7 +170,7 @@ impl Consumer {
 impl Drop for Consumer {
     fn drop(&mut self) {
         let slot = self.slot;
-        // SAFETY: this handle keeps slot and stream alive until `release`, its last act.
+        // SAFETY: this handle keeps the slot and the stream alive until `release`, its last act.
         // Until then only the consumer touches `unread`.
         unsafe {
             let in_use = self.shared().begin_use();

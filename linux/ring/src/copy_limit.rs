@@ -1,8 +1,8 @@
 //! Copies to the page cache, limited while a more urgent operation is in flight. Owner only.
 //!
 //! A write to the page cache is a copy, made by a kernel thread that competes with the ring's
-//! thread for its CPU. The kernel knows no levels: with many large writes queued it may copy all of
-//! them before the ring's thread notices an urgent completion. Hence the rule:
+//! thread for its CPU. The kernel knows no levels, so if many large writes are queued, it may copy
+//! all of them before the ring's thread notices an urgent completion. Hence the rule:
 //!
 //! **While an operation more urgent than the copies is in flight, the kernel has at most
 //! [`MAX_COPY_BYTES`] of copies, or [`max_copies`] copies of any size.** The other copies are
@@ -15,12 +15,13 @@
 //!    └────────────────► Held ─────────────────────┴──────────────────┘
 //! ```
 //!
-//! * **Counting.** [`Operation::copies`](crate::Operation::copies) gives the bytes of a copy. All
-//!   other operations start at once and pay nothing.
+//! * **Counting.** [`Operation::copies`](crate::Operation::copies) gives the bytes of a copy.
+//!   Operations that are not copies start at once and pay nothing.
 //! * **Progress.** A copy in the kernel may itself wait for a held copy (a file system served by
 //!   this process, a full disk). If no copy ends for [`HOLD_TIMEOUT`], the copies in the kernel are
 //!   no longer counted. The ring notices this within twice that time.
-//! * The readiness driver makes such calls on threads, by level, and holds nothing here.
+//! * **Readiness.** The readiness driver makes such calls on threads, by level, and holds no copies
+//!   here.
 //!
 //! Cost: a few loads per copy; while copies are held, one timeout in the kernel per
 //! [`HOLD_TIMEOUT`].
@@ -33,16 +34,17 @@ use io_uring::{opcode, types::Timespec};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Bytes of copies that may be in the kernel beside a more urgent operation: about 18 µs of
-/// copying.
+/// Maximum number of bytes of copies in the kernel while a more urgent operation is in flight.
+/// Copying them takes about 18 µs.
 const MAX_COPY_BYTES: u64 = 256 << 10;
 
-/// Returns the number of copies that may be in the kernel regardless of size: one if the ring's
-/// thread is bound to one CPU, as the kernel's copying thread then is, too; otherwise two. The
-/// second copy keeps a kernel thread on another CPU busy until the ring's thread hands over the
-/// next.
+/// Returns the number of copies that may be in the kernel regardless of their size. This is one if
+/// the ring's thread is bound to one CPU, because the kernel's copying thread is then bound to it,
+/// too. Otherwise it is two, so that a kernel thread on another CPU has a copy to make until the
+/// ring's thread hands over the next one.
 fn max_copies() -> u32 {
-    // SAFETY: plain bits, for which zeroes are valid; the calls access only `cpus`.
+    // SAFETY: a CPU set consists of plain bits, for which zeroes are valid; the calls access only
+    // `cpus`.
     let is_on_one_cpu = unsafe {
         let mut cpus: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&cpus), &raw mut cpus) == 0
@@ -51,15 +53,15 @@ fn max_copies() -> u32 {
     if is_on_one_cpu { 1 } else { 2 }
 }
 
-/// Time without the end of a copy after which held copies are released.
+/// If no copy ends for this time, the held copies are released.
 const HOLD_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The held copies, and counters of the copies in the kernel.
 pub(crate) struct CopyLimit {
     held: Backlog,
     max_copies: u32,
-    /// Bytes of the copies in the kernel. Too low for a moment after the end of a copy that was
-    /// no longer counted.
+    /// Bytes of the copies in the kernel. Too low for a moment when a copy ends that is no longer
+    /// counted.
     bytes: Cell<u64>,
     /// Number of copies in the kernel.
     copies: Cell<u32>,
@@ -164,15 +166,15 @@ impl Driver {
             let entry = opcode::Timeout::new(&raw const copy_limit.timeout)
                 .build()
                 .user_data(HOLD_TIMER);
-            // SAFETY: the time lies in the ring's shared memory, and the kernel reads
-            // it when it takes the entry.
+            // SAFETY: the kernel reads the time when it takes the entry; the time lies in the
+            // ring's shared memory, so it is still valid then.
             let pushed = unsafe { self.backend.push(&entry, 0) };
             copy_limit.is_armed.set(pushed);
         }
         copy_limit.is_armed.get()
     }
 
-    /// Handles the end of the timeout: without progress, releases the held copies.
+    /// Handles the end of the timeout. If no copy has ended meanwhile, releases the held copies.
     pub(crate) fn handle_hold_timeout(&self) {
         let copy_limit = &self.copy_limit;
         copy_limit.is_armed.set(false);

@@ -1,8 +1,8 @@
 //! The head and the tail of a completion queue, as threads that do not own the queue see them.
 //!
 //! [`CompletionStatus`] loads the owner's position non-atomically. That is correct on the owner's
-//! thread, and a data race on any other. Here both loads are atomic. The order of the two words is
-//! unknown, and does not matter for their distance.
+//! thread, but a data race on any other. Here both loads are atomic. Which of the two words is the
+//! head is unknown, and does not matter for their distance.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Acquire;
@@ -13,7 +13,8 @@ type Pointers = [*const AtomicU32; 2];
 
 pub(crate) struct CqPositions(Pointers);
 
-// SAFETY: the words are shared with the kernel, and are only loaded, atomically.
+// SAFETY: the words are shared with the kernel. This type only loads them, atomically, so threads
+// cannot race on them.
 unsafe impl Send for CqPositions {}
 // SAFETY: as above.
 unsafe impl Sync for CqPositions {}
@@ -25,16 +26,16 @@ impl CqPositions {
     /// The result is used only while the instance of the queue lives.
     pub(crate) unsafe fn new(cq: &CompletionQueue<'_>) -> CqPositions {
         const { assert!(size_of::<CompletionStatus>() == size_of::<Pointers>()) };
-        // SAFETY: the type consists of the pointers to the two positions, in some order:
-        // the manifest pins the version of the crate for which that holds. The caller keeps
-        // the instance alive.
+        // SAFETY: the type consists of the pointers to the two positions, in some order. The
+        // manifest pins the version of the crate for which this is true. The caller keeps the
+        // instance alive.
         CqPositions(unsafe { std::mem::transmute::<CompletionStatus, Pointers>(cq.status()) })
     }
 
     /// Returns the approximate number of completions that wait to be read. Two loads.
     #[inline]
     pub(crate) fn unread(&self) -> u32 {
-        // SAFETY: the pointers lead into the mapped queue.
+        // SAFETY: the pointers are valid, because the caller of `new` keeps the queue mapped.
         let [first, second] = self.0.map(|end| unsafe { &*end }.load(Acquire));
         let distance = first.wrapping_sub(second);
         distance.min(distance.wrapping_neg())

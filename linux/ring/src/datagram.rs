@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-/// Bytes of room for any address.
+/// Bytes that are reserved for the sender's address, enough for every address family.
 const NAME: usize = size_of::<libc::sockaddr_storage>();
 /// Bytes of the kernel's `struct io_uring_recvmsg_out`.
 const HEADER: usize = 16;
@@ -54,8 +54,8 @@ impl DatagramMulti {
         Self { stream }
     }
 
-    /// Returns the message header that tells the kernel, and the parser, how much room an
-    /// address has.
+    /// Returns the message header. It tells the kernel and the parser how many bytes are reserved
+    /// for an address.
     pub(crate) fn header() -> libc::msghdr {
         // SAFETY: all zeroes is an empty message.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -91,11 +91,12 @@ impl DatagramMulti {
     ///
     /// # Errors
     ///
-    /// The errno of `recvmsg`; EMSGSIZE if buffers are too small to hold even an address.
+    /// The errno of `recvmsg`, or EMSGSIZE if buffers are too small to hold even an address.
     ///
     /// # Cancellation safety
     ///
-    /// This method is cancellation safe: a datagram is either returned or stays in the stream.
+    /// This method is cancellation safe, because a datagram is either returned or stays in the
+    /// stream.
     pub async fn next(&mut self) -> io::Result<Option<Datagram>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

@@ -1,12 +1,12 @@
 //! User code that the ring runs or defers: wakers of other executors, and destructors of values
 //! that operations own.
 //!
-//! User code may take long, or take a lock that a suspended poll holds. A runtime that calls
-//! [`Ring::defer_user_code`](crate::Ring::defer_user_code) decides when and where it runs: it is
-//! deferred until [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers are
-//! still called at once, at the cost of one comparison of addresses. A thread that stands in for
-//! the owner ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. By default the ring
-//! runs all user code at once.
+//! By default the ring runs all user code at once. But user code may run for a long time, or take a
+//! lock that a suspended poll holds. So a runtime can decide when and where user code runs: after
+//! [`Ring::defer_user_code`](crate::Ring::defer_user_code) the ring defers it until
+//! [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers are still called
+//! at once, at the cost of one comparison of addresses. A thread that stands in for the owner
+//! ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all.
 
 use crate::catch_panic::catch_panic;
 use crate::driver::Driver;
@@ -16,8 +16,8 @@ use std::fmt;
 use std::ptr;
 use std::task::{RawWakerVTable, Waker};
 
-/// A deferred call of user code: of a waker, or of the destructor of a value. Dropping a
-/// `DeferredCall` makes the call, and contains its panic.
+/// A deferred call of a waker or of a value's destructor. Dropping a `DeferredCall` makes the call,
+/// and contains its panic.
 #[must_use = "dropping it runs the user code at once"]
 pub struct DeferredCall {
     level: u8,
@@ -71,7 +71,7 @@ impl fmt::Debug for DeferredCall {
 
 /// Deferred user code that waits to be [taken](crate::Ring::take_deferred).
 pub(crate) struct DeferredCalls {
-    /// The vtable of wakers that are called at once; null: none.
+    /// The vtable of the wakers that are called at once, or null if there are none.
     direct: Cell<*const RawWakerVTable>,
     /// Set if other wakers are deferred rather than called at once.
     defers: Cell<bool>,
@@ -79,7 +79,8 @@ pub(crate) struct DeferredCalls {
     has_calls: Cell<bool>,
 }
 
-/// The rule for wakers, which a thread saves before it stands in and restores afterwards.
+/// Which wakers are deferred. A thread saves this rule before it stands in for the owner, and
+/// restores it afterwards.
 pub(crate) struct WakerRule(*const RawWakerVTable, bool);
 
 impl DeferredCalls {
@@ -164,7 +165,8 @@ impl Driver {
         let table = slot.table.get();
         let (result, flags) = (slot.result.get(), slot.flags.get());
         if table.drop_runs_user_code && self.deferred.defers.get() {
-            // SAFETY: the operation is complete, has not been taken, and is not touched again.
+            // SAFETY: the payload holds a complete operation that has not been taken and is not
+            // touched again.
             let value = unsafe { (table.take)(slot.payload(), result, flags) };
             self.deferred.push(DeferredCall {
                 level: slot.level.get(),

@@ -1,10 +1,10 @@
 //! The owner's half of the ring: slots, queues, completions. All code here runs on the ring's
-//! thread.
+//! thread. `iteration.rs` hands entries over and fetches completions; `stream.rs` handles the
+//! completions of streams.
 //!
-//! Re-entrancy: wakers and destructors of operations are user code and may call back into the ring
-//! (`deferred.rs`). So state is in cells, no borrow lives across user code, and every function
-//! finishes its own bookkeeping before it runs user code. `iteration.rs` hands entries over and
-//! fetches completions; `stream.rs` handles the completions of streams.
+//! Wakers and destructors of operations are user code (`deferred.rs`) and may call back into the
+//! ring. So state is in cells, no borrow lives across user code, and every function finishes its
+//! own bookkeeping before it runs user code.
 
 use crate::backend::Backend;
 use crate::backlog::Backlog;
@@ -24,8 +24,8 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 
-/// Cancellations that found the submission queue full. Their number has its own cell, because every
-/// [`Driver::is_due`] reads it.
+/// Cancellations that found the submission queue full. Their number is in a cell of its own,
+/// because every call of [`Driver::is_due`] reads it.
 #[derive(Default)]
 pub(crate) struct Cancels {
     user_data: RefCell<Vec<u64>>,
@@ -55,7 +55,7 @@ impl Cancels {
     }
 }
 
-/// The level whose pool is made with the ring: a runtime's default level.
+/// The level whose pool is made together with the ring. This is a runtime's default level.
 const FIRST_POOL: u8 = 32;
 
 pub(crate) struct Driver {
@@ -63,7 +63,7 @@ pub(crate) struct Driver {
     pub(crate) slab: Slab,
     pub(crate) pools: Pools,
     pub(crate) mail: Arc<Mailbox>,
-    /// Streams without a buffer, by level.
+    /// Streams that wait for a buffer, by level.
     pub(crate) starved: Backlog,
     pub(crate) backlog: Backlog,
     /// Copies to the page cache that wait for other copies to end.
@@ -89,11 +89,11 @@ impl Driver {
     pub(crate) fn new(config: &Config, mail: Arc<Mailbox>) -> io::Result<Self> {
         let backend = Backend::new(config)?;
         let pools = Pools::new(config.buffers, config.buffer_size);
-        // One pool is made now, so that a refusal by the kernel or by a limit shows at the start.
+        // One pool is made now, so that `Ring::new` fails if the kernel or a limit forbids pools.
         if config.buffers != 0
             && let Err(error) = pools.provide(FIRST_POOL, &backend)
         {
-            // SAFETY: nothing is in flight, and `backend` is not used again.
+            // SAFETY: nothing is in flight, and this is the last use of `backend`.
             unsafe { backend.close() };
             return Err(error);
         }
@@ -119,8 +119,8 @@ impl Driver {
         })
     }
 
-    /// Takes a slot, stores the operation and queues its entry. On refusal returns the operation
-    /// with an errno.
+    /// Takes a slot, stores the operation in it and queues the entry. If the operation cannot be
+    /// started, returns the operation with an errno.
     #[inline]
     pub(crate) fn start<T: Operation>(&self, op: T, level: u8) -> Result<&Slot, (T, i32)> {
         if self.closing.get() {
@@ -142,7 +142,7 @@ impl Driver {
             return Ok(slot);
         }
         if self.backlog.is_empty() && !self.backend.is_full() {
-            // SAFETY: the value was just stored.
+            // SAFETY: the payload holds the `T` that was just stored.
             let entry = unsafe { (*Stored::<T>::value_ptr(slot.payload())).entry() };
             self.push(slot, entry);
         } else {
@@ -180,7 +180,7 @@ impl Driver {
         self.push(slot, entry);
     }
 
-    /// Writes the entry; the queue has room.
+    /// Writes the entry into the queue, which must have room.
     #[inline]
     fn push(&self, slot: &Slot, mut entry: io_uring::squeue::Entry) {
         entry.set_user_data(slot.user_data());
@@ -217,7 +217,7 @@ impl Driver {
         if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
-        // SAFETY: the entry has no pointers.
+        // SAFETY: the entry has no pointers, so no memory must stay valid.
         unsafe { self.backend.push(&entry, 0) }
     }
 
@@ -270,8 +270,7 @@ impl Driver {
         }
     }
 
-    /// Handles a completion of a slot in flight, or the end of an operation that never left the
-    /// backlog.
+    /// Handles a completion of a slot in flight, or ends an operation that never left the backlog.
     #[inline]
     pub(crate) fn handle_completion(&self, slot: &Slot, result: i32, flags: u32) {
         if slot.kind.get() != Kind::Once {
@@ -318,7 +317,7 @@ impl Driver {
         true
     }
 
-    /// Returns whether nothing is in flight any more.
+    /// Returns whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.count() == 0 && !self.watching.get()
     }
@@ -347,7 +346,8 @@ mod tests {
     use super::*;
     use crate::remote::Kick;
 
-    /// The completions come from the kernel, after the slot has a new occupant.
+    /// The completions come from the kernel when the slot has a new occupant already. The driver
+    /// must count them as stale, and leave the occupant alone.
     #[test]
     fn a_completion_of_another_generation_is_counted_and_ignored() {
         let kick = Arc::new(Kick::new().unwrap());
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(second.user_data() as u32, old as u32);
         for late in [old, u64::from(u32::MAX >> 1)] {
             let entry = opcode::Nop::new().build().user_data(late);
-            // SAFETY: the entry has no pointers.
+            // SAFETY: the entry has no pointers, so no memory must stay valid.
             assert!(unsafe { driver.backend.push(&entry, 0) });
         }
         driver.submit().unwrap();
@@ -380,7 +380,7 @@ mod tests {
             round += 1;
         }
         driver.dispose(second);
-        // SAFETY: the last use, and nothing is in flight.
+        // SAFETY: this is the last use of the backend, and nothing is in flight.
         unsafe { driver.backend.close() };
     }
 }

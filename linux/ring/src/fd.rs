@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
-/// A descriptor shared by handles and by the operations on it, and closed with the last of them.
+/// A descriptor that handles and operations share. It is closed when the last of them is dropped,
+/// so its number cannot be reused while an operation on it is in flight.
 ///
-/// So its number cannot be reused while an operation on it is in flight. Cloning and dropping cost
-/// one atomic addition each. Operations whose handles have been dropped keep the descriptor open
-/// until they have ended; [`Ring::settle`](crate::Ring::settle) ends them.
+/// Cloning and dropping cost one atomic addition each. Operations whose handles have been dropped
+/// keep the descriptor open until they have ended; [`Ring::settle`](crate::Ring::settle) ends them.
 ///
 /// ```
 /// # use upshift_ring::Fd;
@@ -27,7 +27,7 @@ impl Fd {
         Self(Arc::new(fd.into()))
     }
 
-    /// Returns the descriptor if it is not shared, otherwise the handle itself.
+    /// Returns the descriptor if nothing else shares it, otherwise the handle itself.
     ///
     /// # Errors
     ///

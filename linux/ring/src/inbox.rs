@@ -9,16 +9,19 @@
 //!    └─────────── 5 append (no waiter: straight to the list) ────────────────┴────┘
 //! ```
 //!
-//! The word has the size of a pointer. It has **one producer**, the thread of the ring (3, 4, 5),
-//! and **one consumer**, the holder of the handle by `&mut`, on any thread (1, 2, 6). A one-shot
-//! operation is a list of one node, the slot itself.
+//! The word has the size of a pointer. It has **one producer**, the ring's thread (3, 4, 5), and
+//! **one consumer**, which holds the handle by `&mut`, on any thread (1, 2, 6). The list of a
+//! one-shot operation has one node, the slot itself.
 //!
-//! The word also says which side may touch the *waker cell* beside it: in `EMPTY` and *list* the
-//! consumer, in `CLAIMED` the producer, and in `WAITING` the side that leaves the state by 2 or 3.
-//! A consumer that finds `CLAIMED` must not wait for the producer (it may outrank the producer
-//! under `SCHED_FIFO`): it wakes itself and tries again when it is polled.
+//! The word also says which side may touch the *waker cell* beside it. In `EMPTY` and *list* this
+//! is the consumer, in `CLAIMED` the producer. From `WAITING`, the side that makes the transition
+//! (2 or 3) gets the cell.
 //!
-//! Cost: delivering is one read-modify-write. On the thread of the ring (`is_owner` is true) the
+//! A consumer that finds `CLAIMED` must not wait for the producer, because the consumer's thread
+//! may outrank the producer's under `SCHED_FIFO`. The consumer wakes itself instead, and tries
+//! again when it is polled.
+//!
+//! Cost: delivering is one read-modify-write. On the ring's thread (`is_owner` is true) the
 //! consumer's transitions are plain loads and stores, because producer and consumer are the same
 //! thread; elsewhere each is one read-modify-write.
 
@@ -37,9 +40,9 @@ pub(crate) struct Inbox<N> {
 pub(crate) enum Withdrawn {
     /// The waker cell belongs to the consumer; nothing has arrived.
     Empty,
-    /// Nodes have arrived: take them.
+    /// Nodes have arrived, and the consumer should take them.
     Ready,
-    /// A node is arriving at this moment: the consumer wakes itself and tries again.
+    /// A node is arriving at this moment. The consumer should wake itself and try again.
     Busy,
 }
 
@@ -49,7 +52,8 @@ pub(crate) enum Withdrawn {
 pub(crate) enum Registered {
     /// The next delivery takes the waker.
     Waiting,
-    /// A node arrived in between: take it. The waker cell still belongs to the consumer.
+    /// A node has arrived meanwhile, and the consumer should take it. The waker cell still belongs
+    /// to the consumer.
     Ready,
 }
 
@@ -72,7 +76,7 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Resets the word to `EMPTY`. The slot must not be shared at the moment.
+    /// Resets the word to `EMPTY`. No other thread may use the slot during the call.
     #[inline]
     pub(crate) fn reset(&self) {
         self.word.store(empty(), Ordering::Relaxed);
@@ -97,7 +101,7 @@ impl<N> Inbox<N> {
                 link(seen);
                 node
             };
-            // AcqRel: acquires the waker cell written before WAITING, releases the node.
+            // AcqRel: acquire the waker cell, written before WAITING; release the node.
             match self
                 .word
                 .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed)
@@ -139,7 +143,7 @@ impl<N> Inbox<N> {
             self.word.store(empty(), Ordering::Relaxed);
             list
         } else {
-            // The producer only adds to a list, so the swap takes a list.
+            // The producer only adds to a list, so the swap still finds a list.
             self.word.swap(empty(), Ordering::AcqRel)
         }
     }
@@ -231,7 +235,7 @@ mod models {
             let woken = self.inbox.push(
                 ptr::from_ref(node).cast_mut(),
                 |next| node.next.set(next),
-                // SAFETY: CLAIMED: the cell belongs to the producer.
+                // SAFETY: in CLAIMED the cell belongs to the producer, so no other thread uses it.
                 || self.waker.with_mut(|cell| unsafe { (*cell).take() }),
             );
             if let Some(waker) = woken {
@@ -245,7 +249,8 @@ mod models {
                 if !list.is_null() {
                     let mut sum = 0;
                     while !list.is_null() {
-                        // SAFETY: nodes live as long as `self`; taken nodes belong to the consumer.
+                        // SAFETY: nodes live as long as `self`, and taken nodes belong to the
+                        // consumer.
                         let node = unsafe { &*list };
                         sum += node.value.get();
                         list = node.next.get();
@@ -262,7 +267,7 @@ mod models {
                     }
                     Withdrawn::Empty => {}
                 }
-                // SAFETY: EMPTY: the cell belongs to the consumer.
+                // SAFETY: in EMPTY the cell belongs to the consumer, so no other thread uses it.
                 self.waker
                     .with_mut(|cell| unsafe { *cell = Some(cx.waker().clone()) });
                 match self.inbox.register(false) {
@@ -286,7 +291,7 @@ mod models {
 
     #[test]
     fn two_completions_of_a_stream_are_both_seen() {
-        // The bound keeps the model short; without it the model passes, too.
+        // The bound shortens the run of the model, which also passes without the bound.
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {
@@ -317,7 +322,7 @@ mod models {
             let producer = shared.clone();
             let thread = loom::thread::spawn(move || producer.produce(0, 1));
             match shared.inbox.withdraw(false) {
-                // SAFETY: EMPTY: the cell belongs to the consumer.
+                // SAFETY: in EMPTY the cell belongs to the consumer, so no other thread uses it.
                 Withdrawn::Empty => {
                     assert!(
                         shared

@@ -1,9 +1,9 @@
-//! The work of the ring in one iteration of the owner's loop: hands entries over, fetches
-//! completions, and waits. Owner only.
+//! One iteration of the owner's loop: the ring hands entries over, fetches completions, and waits.
+//! Owner only.
 //!
-//! All system calls of operations are made here, one per iteration unless a queue is too short.
-//! Entries that the kernel refuses for want of memory or of room for completions stay queued for
-//! the next iteration.
+//! All system calls for operations are made here, one per iteration unless a queue is too short.
+//! If the kernel refuses entries because it lacks memory or room for completions, they stay queued
+//! for the next iteration.
 
 use crate::backend::Backend;
 use crate::counters::count;
@@ -22,7 +22,7 @@ const MAX_ENTERS: usize = 64;
 impl Driver {
     /// Fills the submission queue with, in this order, the poll of the eventfd, cancellations,
     /// starved streams that can have a buffer, and the backlog. Returns true if operations that
-    /// were cancelled in the backlog have completed: the woken tasks may have work.
+    /// were cancelled in the backlog have completed, because the woken tasks may have work then.
     #[inline]
     fn flush(&self) -> bool {
         let waits = self.cancels.len() + self.starved.len() + self.backlog.len();
@@ -75,7 +75,8 @@ impl Driver {
             .multi(true)
             .build()
             .user_data(KICK);
-        // SAFETY: the entry has no pointers, and the eventfd lives as long as the mailbox.
+        // SAFETY: the entry has no pointers, so no memory must stay valid. The eventfd lives as
+        // long as the mailbox.
         self.watching.set(unsafe { self.backend.push(&entry, 0) });
     }
 
@@ -147,7 +148,7 @@ impl Driver {
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    // The kernel lacks memory, or wants its completions reaped: the entries stay
+                    // The kernel lacks memory, or wants its completions reaped. The entries stay
                     // queued for the next iteration.
                     Some(libc::EBUSY | libc::EAGAIN) => return Ok(()),
                     _ => return Err(error),
@@ -157,7 +158,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends those operations on a descriptor whose handles were dropped; see
+    /// Ends the operations on `fd` whose submission handles were dropped; see
     /// [`crate::Ring::settle`].
     pub(crate) fn settle(&self, fd: &Fd) -> usize {
         let mut read = 0;
@@ -169,8 +170,8 @@ impl Driver {
             let enters = self.backend.pending() != 0 || self.backend.owes_completions();
             if enters {
                 let entered = self.backend.hand_over_and_fetch();
-                // A kernel that wants its completions reaped, or an issuer that has not answered in
-                // time, is asked again.
+                // Try again if the kernel wants its completions reaped, or if the issuer has not
+                // answered in time.
                 if entered.map(drop).or_else(Self::ignore_transient).is_err() {
                     break;
                 }
@@ -197,7 +198,7 @@ impl Driver {
         let mut completed = self.flush();
         while self.is_unsettled() {
             match self.backend.enter(self.backend.owes_completions()) {
-                // The kernel takes nothing: the caller must reap first.
+                // The kernel takes no entries, so the caller must reap first.
                 Ok(0) => return Ok(()),
                 Ok(_) => completed |= self.flush(),
                 Err(error) => return Self::ignore_transient(error),
@@ -246,15 +247,15 @@ impl Driver {
         read
     }
 
-    /// Runs one round of ending all operations in flight: even rounds cancel them, every round
-    /// waits.
+    /// Runs one round of the loop that ends all operations in flight. Even rounds cancel the
+    /// operations; every round waits.
     pub(crate) fn drain(&self, round: usize) -> io::Result<()> {
         if round.is_multiple_of(2) {
             let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all())
                 .build()
                 .user_data(CANCEL);
-            // A full queue is emptied by the enter below; a later round has room.
-            // SAFETY: the entry has no pointers.
+            // If the queue is full, the enter below empties it, and a later round has room.
+            // SAFETY: the entry has no pointers, so no memory must stay valid.
             let _ = unsafe { self.backend.push(&entry, 0) };
         }
         // Most operations end within the first enter; the timeout is for operations in the kernel's

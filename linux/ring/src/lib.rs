@@ -1,9 +1,9 @@
 //! The I/O drivers of Upshift: one ring per vCPU thread, with [`std::task::Waker`] as its only
 //! interface to the scheduler. A ring is an io_uring or, where io_uring is missing or forbidden, a
-//! readiness driver ([`Driver`]). The two differ below the slots (`backend.rs`).
+//! readiness driver ([`Driver`]). The two differ only in the code below the slots (`backend.rs`).
 //!
-//! The crate knows neither coroutines nor a scheduler. A [`Ring`] is a plain value, found through
-//! no global and no thread-local. One system call per iteration of the owner's loop,
+//! The crate knows neither coroutines nor a scheduler. A [`Ring`] is a plain value; no global or
+//! thread-local variable refers to it. One system call per iteration of the owner's loop,
 //! [`Ring::wait`] or [`Ring::submit`], hands over all operations that were started and fetches all
 //! completions.
 //!
@@ -33,8 +33,8 @@
 //!    operations on a descriptor.
 //! 6. The [`Submission`] takes the operation out of the slot and turns it into its output, on the
 //!    thread that polls.
-//! 7. The output of an operation without a handle is disposed of: buffers are freed, descriptors
-//!    closed.
+//! 7. The output of an operation without a handle is disposed of, that is, buffers are freed and
+//!    descriptors closed.
 //! 8. An output that was not taken is disposed of in the same way.
 //!
 //! Streams ([`AcceptMulti`], [`RecvMulti`], [`DatagramMulti`]) occupy a slot while they live and
@@ -44,15 +44,16 @@
 //!
 //! # Ownership
 //!
-//! * The ring and every module marked "owner only" belong to the ring's thread; handles may be
-//!   polled and dropped on any thread. The user-space side may change its owner (`owner.rs`), and
-//!   other threads may watch it (`watch.rs`).
+//! * Only the ring's thread, its *owner*, may use the ring and the modules marked "owner only";
+//!   handles may be polled and dropped on any thread. Another thread may become the owner of the
+//!   user-space side (`owner.rs`), and other threads may watch the ring (`watch.rs`).
 //! * A handle and the ring meet in one word of the slot (`inbox.rs`, model-checked) and in the
 //!   mailbox (`mailbox.rs`), through which handles on other threads cancel, request more events,
 //!   and return slots and buffers.
 //! * A buffer belongs to its operation, and the operation to its slot, until the terminal
 //!   completion. Operations keep their descriptor open ([`Fd`]).
-//! * A received buffer ([`RecvBuf`]) belongs to its holder, and to the kernel again once dropped.
+//! * A received buffer ([`RecvBuf`]) belongs to its holder. When the holder drops it, the buffer
+//!   belongs to the kernel again.
 //! * Memory is freed when the ring and its last handle are gone; [`Ring::shutdown`] first drains
 //!   the kernel.
 //!
@@ -60,9 +61,9 @@
 //!
 //! On the ring's thread an operation costs no system call, no lock and, up to 64 bytes, no
 //! allocation. It costs one atomic read-modify-write to deliver the result, two to clone and drop
-//! the [`Fd`], and the cost of the waker. A request of a server (an event of a [`RecvMulti`] and a
-//! [`op::Send`]) costs two such operations. On another thread, polling adds a
-//! read-modify-write, and returning the slot adds a lock.
+//! the [`Fd`], and the cost of the waker. A server that handles a request (an event of a
+//! [`RecvMulti`] and a [`op::Send`]) pays for two such operations. On another thread, polling adds
+//! a read-modify-write, and returning the slot adds a lock.
 //!
 //! # Faults
 //!
@@ -83,7 +84,8 @@
 //! # How it is checked
 //!
 //! Tests run on the real kernel, and once more with io_uring forbidden (`cargo xtask test
-//! readiness`). The two state words are checked under loom, everything under the address sanitizer:
+//! readiness`). The two state words (`inbox.rs`, `remote.rs`) are checked under loom, everything
+//! under the address sanitizer:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p upshift-ring --lib

@@ -1,14 +1,14 @@
 //! Messages from handles on other threads to the ring's thread.
 //!
-//! The mailbox is bounded by the handles: each has at most one release and a few requests
-//! outstanding. Posting costs an uncontended lock. The owner checks one flag per iteration of its
-//! loop, and takes the lock only if the flag is set. No user code runs and no thread is woken under
-//! the lock.
+//! The number of handles bounds the mailbox, because each handle has at most one release and a few
+//! requests outstanding. Posting costs an uncontended lock. The owner checks one flag per iteration
+//! of its loop, and takes the lock only if the flag is set. While the lock is held, no user code
+//! runs and no thread is woken.
 //!
 //! The first urgent message since the owner last read its mail signals the eventfd, even while the
-//! owner is awake. The signal is an arrival like any other: the owner reads the mail in the next
-//! iteration of its loop or, during a long poll, the thread that
-//! [stands in](crate::Ring::stand_in) for the owner reads it.
+//! owner is awake. The signal is an arrival like any other. So the owner reads the mail in the next
+//! iteration of its loop; during a long poll, the thread that [stands in](crate::Ring::stand_in)
+//! for the owner reads it.
 
 use crate::remote::Kick;
 use crate::slot::Slot;
@@ -16,8 +16,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A request to the ring's thread. A request about a living handle carries the generation of the
-/// slot, because the handle may move to the ring's thread and end there before the message is read.
+/// A request to the ring's thread. If the handle stays alive, the request also carries the slot's
+/// generation, because the handle may move to the ring's thread and end there before the message is
+/// read.
 #[derive(Clone, Copy)]
 pub(crate) enum Message {
     /// Frees the slot of a one-shot operation or of an event without a buffer. Releases a handle if
@@ -66,13 +67,13 @@ pub(crate) struct Mailbox {
     pub(crate) kick: Arc<Kick>,
 }
 
-// SAFETY: posting threads do not dereference the pointers in messages; only the owner does.
+// SAFETY: only the owner dereferences the pointers in messages, so other threads may hold them.
 unsafe impl Send for Mailbox {}
 // SAFETY: as above.
 unsafe impl Sync for Mailbox {}
 
-/// Error: the mailbox is closed. The ring no longer exists, and the caller is the only user of its
-/// slot.
+/// The error of a closed mailbox. The ring no longer exists, and the caller is the only user of its
+/// own slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Closed;
 
@@ -89,8 +90,8 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts a message, from any thread. After a message that releases a handle, the caller's
-    /// pointer to the ring's memory is invalid.
+    /// Posts a message, from any thread. If the message releases a handle, the caller must no
+    /// longer use its pointer to the ring's memory.
     pub(crate) fn post(&self, message: Message) -> Result<(), Closed> {
         let mut state = self.lock();
         if state.closed {
@@ -121,8 +122,8 @@ impl Mailbox {
         std::mem::swap(&mut state.messages, into);
     }
 
-    /// Sets whether returned buffers are urgent from now on. After `true` the owner must read its
-    /// mail once more, because earlier messages were not urgent yet. Owner only.
+    /// Sets whether returned buffers are urgent from now on. After setting `true`, the owner must
+    /// read its mail once more, because the earlier messages were not urgent. Owner only.
     pub(crate) fn set_starved(&self, starved: bool) {
         self.lock().starved = starved;
     }

@@ -1,13 +1,14 @@
-//! Calls that block, made on other threads for [`Driver::Readiness`](crate::Driver::Readiness): the
-//! counterpart of the kernel's own worker threads for io_uring.
+//! Calls that block, made on other threads for [`Driver::Readiness`](crate::Driver::Readiness).
+//! These threads do what the kernel's worker threads do for io_uring.
 //!
 //! ```text
-//!   Queued ──1 run──► Running ──2──► posted: its result
-//!     └──────3 cancelled, or dropped by the pool──► posted: ECANCELED
+//!   Queued ──run──► Running ──call returns──► posted: result of the call
+//!     └──── cancelled, or dropped by the pool ────► posted: ECANCELED
 //! ```
 //!
-//! A running call is not interrupted: it ends when the kernel ends it, also if it has been
-//! cancelled. The memory that it points to belongs to its slot until its result is posted.
+//! Cancelling does not interrupt a running call, which ends when the kernel ends it. The memory
+//! that the call uses must stay valid until the result is posted; the slot of the operation owns
+//! this memory until then.
 
 use crate::readiness::sqe::Sqe;
 use crate::readiness::{blocking, epoll};
@@ -16,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io, mem, thread};
 
-/// Threads that may block. A runtime provides them; a ring without any starts a thread for each
+/// Threads that may block. A runtime provides them; otherwise the ring starts a thread for each
 /// call.
 pub trait Offload: Send + Sync + fmt::Debug {
     /// Arranges that another thread [runs](Job::run) `job`. Jobs of more urgent levels (0 is the
-    /// most urgent) go first. A job that is dropped ends with ECANCELED.
+    /// most urgent) should run first. A job that is dropped ends with ECANCELED.
     fn offload(&self, level: u8, job: Job);
 }
 
@@ -148,8 +149,8 @@ impl Posts {
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts a result, from any thread. One `write` for the first result since the last
-    /// [`take`](Self::take).
+    /// Posts a result, from any thread. Only the first result since the last
+    /// [`take`](Self::take) writes to the eventfd.
     fn post(&self, user_data: u64, result: i32) {
         let first = {
             let mut results = self.results();
@@ -161,8 +162,8 @@ impl Posts {
         }
     }
 
-    /// Takes all results, on the ring's thread. A result posted meanwhile is taken, or signals
-    /// again.
+    /// Takes all results, on the ring's thread. A result posted during the call is either returned
+    /// or signals the eventfd again.
     pub(crate) fn take(&self) -> Vec<(u64, i32)> {
         epoll::drain(&self.eventfd);
         mem::take(&mut *self.results())

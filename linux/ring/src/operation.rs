@@ -11,8 +11,8 @@ pub(crate) const INLINE: usize = 64;
 /// The ring moves the operation to its final address (in a slot, or in a box if it is larger than
 /// 64 bytes), calls [`entry`](Self::entry) there once, and does not touch it until the terminal
 /// completion. Then it moves the operation out and calls [`complete`](Self::complete) with the
-/// kernel's result: in the handle, on the thread that polls it, or on the ring's thread if the
-/// handle is gone. So a resource in the result (a descriptor) is released in either case.
+/// kernel's result. The thread that polls the handle does this, or the ring's thread if the handle
+/// is gone. So a resource in the result (a descriptor) is released in either case.
 ///
 /// # Safety
 ///
@@ -39,7 +39,7 @@ pub unsafe trait Operation: Sized + Send + 'static {
     /// Describes the request. Called once the value has its final address. Must not panic.
     fn entry(&mut self) -> Entry;
 
-    /// Turns the kernel's result (negative: an errno) into the output.
+    /// Turns the kernel's result into the output. A negative result is a negated errno.
     fn complete(self, result: i32, flags: u32) -> Self::Output;
 }
 
@@ -85,12 +85,13 @@ impl<T: Operation> Stored<T> {
 
     pub(crate) const TABLE: &'static Table = &Table {
         entry: |payload| {
-            // SAFETY: the ring calls this only while the payload holds a `T`.
+            // SAFETY: `value_ptr` requires a stored `T`; the ring calls this only while the payload
+            // holds one.
             unsafe { (*Self::value_ptr(payload)).entry() }
         },
         dispose: |payload, result, flags| {
-            // SAFETY: the ring calls this once, after the terminal completion of the `T` in the
-            // payload.
+            // SAFETY: the payload holds a `T`, which the ring takes once, by this call, after the
+            // terminal completion.
             drop(unsafe { Self::take(payload) }.complete(result, flags));
         },
         take: |payload, result, flags| {
@@ -110,7 +111,8 @@ impl<T: Operation> Stored<T> {
     /// `payload` points to a free payload.
     #[inline]
     pub(crate) unsafe fn put(payload: *mut u8, value: T) {
-        // SAFETY: INLINE says that the value fits; a pointer always does.
+        // SAFETY: the payload is free, and large and aligned enough for the value (INLINE) or for a
+        // pointer.
         unsafe {
             if Self::INLINE {
                 payload.cast::<T>().write(value);
@@ -131,7 +133,7 @@ impl<T: Operation> Stored<T> {
         if Self::INLINE {
             payload.cast()
         } else {
-            // SAFETY: `put` stored a pointer.
+            // SAFETY: the payload holds the pointer that `put` stored.
             unsafe { payload.cast::<*mut T>().read() }
         }
     }
@@ -142,7 +144,7 @@ impl<T: Operation> Stored<T> {
     /// As for [`value_ptr`](Self::value_ptr); the payload is free afterwards.
     #[inline]
     pub(crate) unsafe fn take(payload: *mut u8) -> T {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         unsafe {
             if Self::INLINE {
                 payload.cast::<T>().read()

@@ -1,13 +1,14 @@
 //! Ownership of a ring's user-space side, which may pass from thread to thread.
 //!
-//! The kernel lets only the thread that made a ring, the *issuer*, enter it. The user-space side,
-//! slots and queues, is used by one thread at a time, the *owner*, which is at first the issuer. A
-//! runtime that suspends a thread in the middle of a poll and continues on another thread makes the
-//! new thread the owner ([`Ring::adopt`](crate::Ring::adopt)) and has the issuer execute the system
-//! calls ([`Proxy`]).
+//! The kernel lets only the thread that made a ring, the *issuer*, enter it. One thread at a time,
+//! the *owner*, uses the user-space side (slots and queues). The owner is at first the issuer. A
+//! runtime may suspend the owner in the middle of a poll and continue on another thread. The
+//! runtime then makes the new thread the owner ([`Ring::adopt`](crate::Ring::adopt)), and has the
+//! issuer execute the system calls ([`Proxy`]).
 //!
-//! The owner's handles work on the ring directly. A change of owner must not interrupt such a use,
-//! so each use is enclosed by the runtime's [`UseHooks`]. All other threads go through the mailbox.
+//! On the owner's thread a handle works on the ring directly; this is a *use*. The owner must not
+//! change during a use, so the runtime's [`UseHooks`] are called around each. On all other threads
+//! a handle sends messages to the mailbox.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub struct UseHooks {
     pub leave: fn(),
 }
 
-/// The ring's issuer as seen from another owner: executes system calls.
+/// The ring's issuer as seen from another owner. The issuer executes system calls for this owner.
 pub trait Proxy: Send + Sync {
     /// Has the issuer call `job` once, and returns when the call is done. Returns false if `job`
     /// was not called and never will be. The job makes one nonblocking system call and is
@@ -30,8 +31,8 @@ pub trait Proxy: Send + Sync {
     fn call(&self, job: &mut dyn FnMut()) -> bool;
 
     /// Blocks the calling thread, an owner that is not the issuer, until there may be completions,
-    /// the runtime needs the thread, or the timeout has passed (`None`: no limit). May return
-    /// early.
+    /// the runtime needs the thread, or the timeout has passed. With `None` there is no time limit.
+    /// May return early.
     fn wait(&self, timeout: Option<Duration>);
 }
 
@@ -39,7 +40,7 @@ pub trait Proxy: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(pub(crate) usize);
 
-/// A guard of a use of a handle.
+/// A guard that lasts as long as a use of a handle.
 pub(crate) struct InUse(Option<UseHooks>);
 
 impl InUse {

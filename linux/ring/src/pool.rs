@@ -3,8 +3,8 @@
 //!
 //! All buffers of a pool belong to the kernel at first. A completion takes one out;
 //! [`publish`](Pool::publish) gives it back with three stores and one release of the tail, no
-//! system call. `available` counts the kernel's buffers. It is exact when all completions have been
-//! read and an overestimate before, at the cost of at most one futile attempt to receive.
+//! system call. `available` counts the kernel's buffers. The count is exact when all completions
+//! have been read. Before, it is too high, which costs at most one futile attempt to receive.
 
 use std::cell::Cell;
 use std::io;
@@ -46,7 +46,7 @@ impl Mapping {
         let mapping = NonNull::new(base.cast())
             .map(|base| Self { base, length })
             .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        // SAFETY: the mapping was just made.
+        // SAFETY: the range is the mapping that was just made, so no other memory is affected.
         match unsafe { libc::madvise(base, length, libc::MADV_DONTFORK) } {
             0 => Ok(mapping),
             _ => Err(io::Error::last_os_error()),
@@ -56,15 +56,16 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; no pointer into it is used any more.
+        // SAFETY: `new` mapped this range, and no pointer into it is used any more.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.length);
         }
     }
 }
 
-/// Returns the bytes from one buffer to the next: a cache line more than a buffer has. With buffers
-/// of whole pages, the first bytes of all would share a few sets of each cache.
+/// Returns the distance from one buffer to the next, which is a cache line more than the size of a
+/// buffer. Otherwise, if buffers had whole pages, the first bytes of all buffers would share a few
+/// sets of each cache.
 #[inline]
 fn stride(size: u32) -> usize {
     size as usize + 64
@@ -107,7 +108,7 @@ impl Pool {
         self.available.get()
     }
 
-    /// Counts a buffer that a completion has brought.
+    /// Counts a buffer that a completion has taken out.
     #[inline]
     pub(crate) fn count_taken(&self) {
         self.available.set(self.available.get().saturating_sub(1));
@@ -117,7 +118,7 @@ impl Pool {
     #[inline]
     pub(crate) fn buffer(&self, id: u16) -> NonNull<u8> {
         let id = usize::from(id) & (usize::from(self.entries) - 1);
-        // SAFETY: within the mapping, because `id` is less than `entries`.
+        // SAFETY: the sum stays within the mapping, because `id` is less than `entries`.
         unsafe { self.memory.base.add(id * stride(self.size)) }
     }
 

@@ -1,7 +1,9 @@
-//! The receive-buffer pools of a ring, one for each level that receives. Owner only.
+//! The receive-buffer pools of a ring, one for each level that receives. Only the thread that owns
+//! the ring may use them.
 //!
-//! A pool is made when the first stream of its level is armed. Unread data of coroutines that wait
-//! for the CPU cannot take the buffers of more urgent levels.
+//! A pool is made when the first stream of its level is armed. Levels have separate pools, so that
+//! data that less urgent coroutines have not read yet cannot use up the buffers of more urgent
+//! ones.
 
 use crate::backend::Backend;
 use crate::backlog::LEVELS;
@@ -32,7 +34,7 @@ impl Pools {
         self.pools[usize::from(level) % LEVELS].get()
     }
 
-    /// Returns the bytes of a buffer.
+    /// Returns the size of a buffer in bytes.
     pub(crate) fn buffer_size(&self) -> usize {
         self.size as usize
     }
@@ -49,7 +51,8 @@ impl Pools {
         let cell = &self.pools[usize::from(level) % LEVELS];
         if cell.get().is_none() {
             let pool = Pool::new(self.entries, self.size)?;
-            // SAFETY: the pool lives as long as the driver, which unregisters it before its end.
+            // SAFETY: the memory stays valid until it is unregistered or the backend is closed,
+            // because the pool lives as long as the driver, which does either first.
             unsafe { backend.register_buffers(pool.address(), self.entries, group(level))? };
             let made = cell.set(pool);
             debug_assert!(made.is_ok(), "one thread makes the pools");

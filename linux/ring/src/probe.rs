@@ -1,5 +1,5 @@
-//! A test of whether io_uring works here. The test uses the features instead of reading the
-//! kernel's version, so it detects both missing and forbidden features.
+//! A test of whether io_uring works here. The test uses the features that the driver needs, instead
+//! of reading the kernel's version, so it detects both missing and forbidden features.
 
 use crate::config::Config;
 use crate::pool::Pool;
@@ -14,9 +14,9 @@ use std::time::Duration;
 const RECEIVE: u64 = 1;
 const CANCEL: u64 = 2;
 
-/// Creates a small instance, tests on it the features of io_uring that the driver needs, and closes
-/// it. These are setup, enter, buffer rings, multishot receive, and cancellation of everything.
-/// About twenty system calls.
+/// Tests the features of io_uring that the driver needs, on a small instance that is closed
+/// afterwards. These features are setup, enter, buffer rings, multishot receive, and cancellation
+/// of all operations. Makes about twenty system calls.
 ///
 /// # Errors
 /// The feature that is missing or refused, with advice ([`SetupError`](crate::SetupError)).
@@ -72,8 +72,9 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
 
 /// Hands an entry over and waits for a completion.
 fn submit_and_wait(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
-    // SAFETY: the socket lives until the operation on it has ended or the instance is closed; the
-    // buffers are those of the registered pool.
+    // SAFETY: the entry has no pointers; its buffers are those of the registered pool, which
+    // outlives the instance. The socket lives until its operation has ended or the instance is
+    // closed.
     if unsafe { ring.submission().push(entry) }.is_err() {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }

@@ -18,7 +18,7 @@ use std::{fmt, io, slice};
 /// An empty buffer marks the end of the stream; an error ends the stream, too. A stream whose
 /// consumer is behind by [`Config::recv_window`](crate::Config::recv_window) buffers stops, and
 /// resumes when the consumer has caught up. A stream that finds no free buffer allocates one or, if
-/// some of its data is unread, stops in the same way. The consumer notices neither.
+/// some of its data is unread, stops in the same way. Neither case is visible to the consumer.
 ///
 /// The stream may be polled and dropped on any thread. Dropping it cancels the receive; unread
 /// buffers go back to the pool.
@@ -96,7 +96,8 @@ impl RecvMulti {
     ///
     /// # Cancellation safety
     ///
-    /// This method is cancellation safe: a buffer is either returned or stays in the stream.
+    /// This method is cancellation safe, because a buffer is either returned or stays in the
+    /// stream.
     pub async fn next(&mut self) -> io::Result<RecvBuf> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -131,8 +132,8 @@ pub struct RecvBuf {
     length: usize,
 }
 
-// SAFETY: the value has exclusive access to `length` bytes at `data`, and its handle may end on any
-// thread.
+// SAFETY: the value has exclusive access to `length` bytes at `data`, and any thread may release
+// the value's handle.
 unsafe impl Send for RecvBuf {}
 // SAFETY: shared references only read the bytes.
 unsafe impl Sync for RecvBuf {}
@@ -174,8 +175,8 @@ impl Deref for RecvBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the kernel has filled this many bytes and does not touch the buffer until it is
-        // returned.
+        // SAFETY: the kernel has initialised this many bytes, and does not touch the buffer until
+        // the buffer is returned.
         unsafe { slice::from_raw_parts(self.data.as_ptr(), self.length) }
     }
 }
@@ -199,7 +200,7 @@ impl Drop for RecvBuf {
     #[inline]
     fn drop(&mut self) {
         if let Some((event, shared)) = self.handle {
-            // SAFETY: releases the buffer's own handle, as its last act.
+            // SAFETY: the buffer is a handle, and does not touch the ring's memory afterwards.
             unsafe {
                 Shared::release(
                     shared,

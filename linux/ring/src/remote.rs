@@ -8,16 +8,16 @@
 //!     └───────────── sleep (refused) or awake ───────────────────────┘─┘ also from AWAKE
 //! ```
 //!
-//! Any number of kicks cost one `write` per sleep and none while the ring's thread is awake. No
-//! kick is lost: both sides change the same word by read-modify-write, so either the kick sees
-//! `SLEEPING` and writes, or the sleeper sees `KICKED` and does not sleep. The word is back at
-//! `AWAKE` before `wait` returns, that is, before its caller looks for work.
+//! No kick is lost, because both sides change the same word by read-modify-write. Either the kick
+//! sees `SLEEPING` and writes, or the sleeper sees `KICKED` and does not sleep. The word is back at
+//! `AWAKE` before `wait` returns, that is, before the caller of `wait` looks for work. All kicks
+//! during one sleep cost one `write` together; while the ring's thread is awake, they cost none.
 //!
-//! An urgent [message](crate::mailbox) kicks, and writes in any case.
+//! An urgent [message](crate::mailbox) kicks, too, and always writes.
 //!
-//! A multishot poll watches the eventfd, which is never read: each write is an edge, and its 64-bit
-//! counter does not overflow in practice. After the ring is gone the word is never `SLEEPING`, so a
-//! kick is one atomic swap.
+//! A multishot poll watches the eventfd. Each write is an edge, so the eventfd is never read; its
+//! 64-bit counter does not overflow in practice. After the ring is gone the word is never
+//! `SLEEPING`, so a kick is one atomic swap.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -35,9 +35,9 @@ pub(crate) struct SleepState(AtomicU32);
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sleep {
-    /// The ring's thread has not been kicked since it last looked: block.
+    /// The ring's thread has not been kicked since it last looked for work, and may block.
     Block,
-    /// There was a kick: do not block; the caller looks for work.
+    /// The ring's thread was kicked. It must not block, but look for work.
     Kicked,
 }
 
@@ -81,14 +81,14 @@ pub(crate) struct Kick {
 
 impl Kick {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: no pointers involved.
+        // SAFETY: the call takes no pointers, so it has no preconditions.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(Self {
             sleep_state: SleepState::new(),
-            // SAFETY: a fresh descriptor with no other owner.
+            // SAFETY: the descriptor is new and has no other owner.
             eventfd: unsafe { OwnedFd::from_raw_fd(fd) },
         })
     }
@@ -113,8 +113,8 @@ impl Kick {
     /// Signals the eventfd without looking at the state word. Async-signal-safe.
     pub(crate) fn signal(&self) {
         let one = 1u64;
-        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves
-        // the descriptor readable.
+        // SAFETY: the pointer is valid for reading eight bytes. The only possible failure, a
+        // counter at its maximum, leaves the descriptor readable.
         unsafe {
             libc::write(self.raw_fd(), (&raw const one).cast(), 8);
         }

@@ -69,7 +69,7 @@ impl Ring {
 
     #[inline]
     fn shared(&self) -> &Shared {
-        // SAFETY: the ring is a handle and keeps the memory alive.
+        // SAFETY: the ring is a handle that keeps the memory alive, so the pointer is valid.
         unsafe { self.shared.as_ref() }
     }
 
@@ -78,8 +78,9 @@ impl Ring {
         self.shared().driver.backend.mode()
     }
 
-    /// Starts an operation: on return it is in the submission queue, or in the backlog of its level
-    /// if the queue is full. No system call; no allocation for operations up to 64 bytes.
+    /// Starts an operation. On return the operation is in the submission queue, or in the backlog
+    /// of its level if the queue is full. No system call; no allocation for operations up to 64
+    /// bytes.
     #[inline]
     pub fn start<T: Operation>(&self, op: T, level: u8) -> Submission<T> {
         Submission::new(self.shared().driver.start(op, clamp(level)), self.shared)
@@ -98,10 +99,10 @@ impl Ring {
         self.recv_stream(fd, level, false)
     }
 
-    /// Receives from a Unix socket by single receives rather than one multishot operation. The
-    /// kernel's multishot receive waits for a change after it has taken all bytes. A peer that
-    /// wrote and closed earlier causes no change on a Unix socket, so the end would be missed (seen
-    /// on Linux 6.18); for TCP the kernel checks for the end.
+    /// Receives from a Unix socket by single receives rather than one multishot operation, because
+    /// a multishot receive could miss the end. The kernel's multishot receive waits for a change
+    /// after it has taken all bytes. If the peer of a Unix socket has written and closed before,
+    /// there is no such change (seen on Linux 6.18). For TCP the kernel checks for the end.
     pub fn recv_unix(&self, fd: Fd, level: u8) -> RecvMulti {
         self.recv_stream(fd, level, true)
     }
@@ -131,14 +132,14 @@ impl Ring {
         shared.driver.reap()
     }
 
-    /// Hands all pending entries to the kernel and fetches the completions that it holds back; does
-    /// not wait. Costs one `io_uring_enter` for each filled submission queue and for each batch of
-    /// fetched completions, and none if there is nothing to do.
+    /// Hands all pending entries to the kernel and fetches the completions that the kernel holds
+    /// back; does not wait. Costs one `io_uring_enter` for each filled submission queue and for
+    /// each batch of fetched completions, and none if there is nothing to do.
     ///
     /// # Errors
     ///
     /// Those of `io_uring_enter` that a retry does not cure. A shortage of kernel memory or of room
-    /// for completions is not an error: entries stay queued for the next call.
+    /// for completions is not an error, because entries stay queued for the next call.
     #[inline]
     pub fn submit(&self) -> io::Result<()> {
         let shared = self.shared();
@@ -151,9 +152,10 @@ impl Ring {
     /// number of completions.
     ///
     /// Costs one enter, which hands over all pending entries; none if the descriptor is not
-    /// [shared](Fd::is_shared) or no operation has lost its handle. The readiness driver calls
-    /// `epoll_ctl` once for each operation. Calls that cannot be cancelled (mostly those on files)
-    /// and operations of other rings end later, and keep the descriptor open until then.
+    /// [shared](Fd::is_shared) or if no handle was dropped before its operation ended. The
+    /// readiness driver calls `epoll_ctl` once for each operation. Calls that cannot be cancelled
+    /// (mostly those on files) and operations of other rings end later, and keep the descriptor
+    /// open until then.
     ///
     /// ```
     /// # use upshift_ring::{Config, Fd, Ring, op};
@@ -170,8 +172,8 @@ impl Ring {
     }
 
     /// Hands all pending entries to the kernel and waits until there is a completion, a
-    /// [kick](Remote::kick) or a signal, or until `timeout` has passed (`None`: no limit). One
-    /// enter, after the enters that the backlog needs.
+    /// [kick](Remote::kick) or a signal, or until `timeout` has passed. With `None` there is no
+    /// time limit. Costs one enter, after the enters that the backlog needs.
     ///
     /// May return early; the caller reaps, looks for work and calls again. Does not block after
     /// [`shutdown`](Self::shutdown).
@@ -201,16 +203,17 @@ impl Ring {
         self.shared().driver.backend.has_completions()
     }
 
-    /// Like [`has_completions`](Self::has_completions), but with the readiness driver also asks the
-    /// kernel for ready descriptors, by a system call, unless completions are known.
+    /// Like [`has_completions`](Self::has_completions), but the readiness driver also sees
+    /// descriptors that have become ready since the last fetch. Unless it knows of completions
+    /// already, it makes a system call for this.
     pub fn has_arrivals(&self) -> bool {
         self.shared().driver.backend.has_arrivals()
     }
 
     /// Returns whether a [`submit`](Self::submit) is due, because there are completions to reap or
-    /// entries to hand over. Set `busy` if the thread has not waited for a while: with
+    /// entries to hand over. Set `busy` if the thread has not waited for a while. With
     /// [`Driver::Readiness`](crate::Driver::Readiness) a submit is then also due while operations
-    /// wait, to ask the kernel for arrivals. A few loads.
+    /// wait, because only a submit fetches arrivals from the kernel. A few loads.
     #[inline]
     pub fn is_due(&self, busy: bool) -> bool {
         self.shared().driver.is_due(busy)
@@ -264,8 +267,8 @@ impl Ring {
         driver.backend.watch(driver.in_flight.levels(), &self.kick)
     }
 
-    /// Returns whether the calling thread is the ring's issuer: the thread that made it. Other
-    /// threads enter the kernel through the [proxy](Self::set_proxy).
+    /// Returns whether the calling thread is the ring's issuer, the thread that made the ring.
+    /// Other threads enter the kernel through the [proxy](Self::set_proxy).
     #[inline]
     pub fn is_on_issuer_thread(&self) -> bool {
         self.shared().driver.backend.is_on_issuer_thread()
@@ -276,8 +279,8 @@ impl Ring {
         self.shared().owner()
     }
 
-    /// Makes the calling thread the owner of the user-space side of this ring: its handles work on
-    /// the ring directly, those of other threads through the mailbox.
+    /// Makes the calling thread the owner of the user-space side of this ring. Handles on this
+    /// thread then work on the ring directly, handles on other threads through the mailbox.
     ///
     /// # Safety
     ///
@@ -298,15 +301,17 @@ impl Ring {
         self.shared().assign(owner);
     }
 
-    /// Acts for the owner while its thread is stopped and not between the calls of its
-    /// [`UseHooks`](crate::UseHooks): reads its mail, publishes entries and reads completions.
-    /// Makes no system calls of io_uring; if [`StandInOutcome::needs_enter`] is set, the caller has
-    /// them made by [`RingWatch::enter`]. Neither wakers nor other user code run, since user code
-    /// may wait for the owner.
+    /// Acts for the owner: reads its mail, publishes entries and reads completions. The owner's
+    /// thread must be stopped meanwhile, at a point that is not between the calls of its
+    /// [`UseHooks`](crate::UseHooks).
+    ///
+    /// Makes no system calls of io_uring. If [`StandInOutcome::needs_enter`] is set, the caller
+    /// must have the issuer make them by [`RingWatch::enter`]. Neither wakers nor other user code
+    /// run, because user code may wait for the owner.
     ///
     /// # Safety
     ///
-    /// The requirements of [`adopt`](Self::adopt), from the call to its return.
+    /// The requirements of [`adopt`](Self::adopt), until the call returns.
     pub unsafe fn stand_in(&self) -> StandInOutcome {
         let shared = self.shared();
         let (owner, driver) = (shared.owner(), &shared.driver);
@@ -323,8 +328,8 @@ impl Ring {
         }
     }
 
-    /// Defers user code until [`take_deferred`](Self::take_deferred): the calls of wakers, and, for
-    /// operations without a handle, the destructors that [may run user
+    /// Defers user code until [`take_deferred`](Self::take_deferred). This user code is the calls
+    /// of wakers and, for operations without a handle, the destructors that [may run user
     /// code](crate::Operation::DROP_RUNS_USER_CODE). Wakers with `runtime_vtable` are the
     /// runtime's, and are still called at once.
     pub fn defer_user_code(&self, runtime_vtable: &'static RawWakerVTable) {
@@ -356,10 +361,10 @@ impl Ring {
         self.shared().driver.stats()
     }
 
-    /// Cancels everything and returns when nothing is in flight. Wakes the waiters: operations end
-    /// with ECANCELED, or with the result that they had reached. Later operations fail with
-    /// ECANCELED. Dropping the ring does this first, then closes the ring; memory is freed with the
-    /// last handle.
+    /// Cancels everything and returns when nothing is in flight. Operations end with ECANCELED, or
+    /// with the result that they had reached, and wake their waiters. Later operations fail with
+    /// ECANCELED. Dropping the ring shuts it down first, then closes it; the memory is freed when
+    /// the last handle is dropped.
     ///
     /// Blocks while the kernel executes an operation that it cannot interrupt (disk I/O). If the
     /// kernel refuses even to wait (a seccomp filter installed in the meantime), operations stay in
@@ -388,7 +393,7 @@ fn clamp(level: u8) -> u8 {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: called once, on the ring's thread, as the last act.
+        // SAFETY: this is the only call, made on the ring's thread, and the last act of the ring.
         unsafe { Shared::close(self.shared) };
     }
 }

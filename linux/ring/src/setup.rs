@@ -114,8 +114,9 @@ pub(crate) fn errno_of(error: &io::Error) -> i32 {
         .unwrap_or(libc::ENOMEM)
 }
 
-/// Bound of a single wait for memory. Waits double from 1 ms on, 63 ms in all. The kernel frees a
-/// closed ring asynchronously, and the ring's memory counts against the limit until then.
+/// Upper bound of a single wait for memory. Waits are useful because the kernel frees a closed ring
+/// asynchronously, and the ring's memory counts against the limit until then. The waits double from
+/// 1 ms on, and last 63 ms together.
 const MAX_MEMORY_WAIT: Duration = Duration::from_millis(50);
 
 /// Returns the best instance that the kernel grants, from `config.mode` downwards.

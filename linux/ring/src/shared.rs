@@ -1,14 +1,14 @@
 //! The memory of a ring, and the handles that keep it alive.
 //!
 //! Handles (submissions, streams, received buffers) point to the memory without atomic counting.
-//! While the ring lives, its thread counts them in a plain cell: it makes them all, and a handle
-//! that ends elsewhere reports through the mailbox. When the ring ends, the value of the cell
-//! becomes an atomic count, the mailbox refuses messages, and the last handle to leave frees the
-//! memory. The ring itself is the first handle.
+//! While the ring lives, its thread can count them in a plain cell, because this thread makes all
+//! handles, and a handle that ends on another thread sends a message to the mailbox. When the ring
+//! ends, the value of the cell becomes an atomic count, the mailbox refuses messages, and the last
+//! handle to leave frees the memory. The ring itself is the first handle.
 //!
 //! A caller is the owner if it runs on the thread that owns the ring, while the ring lives. The
-//! check costs a load and a call of `pthread_self`. No other thread can be mistaken for the owner:
-//! the ring forgets its owner when it is dropped, and the owner changes only between uses
+//! check costs a load and a call of `pthread_self`. No other thread can be mistaken for the owner,
+//! because the ring forgets its owner when it is dropped, and the owner changes only between uses
 //! (`owner.rs`).
 
 use crate::catch_panic::catch_panic;
@@ -89,7 +89,8 @@ impl Shared {
         message: Message,
         on_closed: impl FnOnce(),
     ) {
-        // SAFETY: the caller's handle keeps the memory alive until it is released.
+        // SAFETY: the pointer is valid, because the caller's handle keeps the memory alive until
+        // the handle is released.
         let shared = unsafe { this.as_ref() };
         let in_use = shared.begin_use();
         if shared.is_owner() {
@@ -104,7 +105,7 @@ impl Shared {
             }
             return;
         }
-        // After the post the owner may free everything.
+        // Cloned, because the owner may free all memory as soon as the message is posted.
         let mail = shared.mail.clone();
         if mail.post(message) == Err(Closed) {
             drop(in_use);
@@ -119,13 +120,15 @@ impl Shared {
     /// # Safety
     /// The mailbox has closed; called once per handle, as its last act.
     pub(crate) unsafe fn leave(this: NonNull<Self>) {
-        // SAFETY: the reference that is dropped here keeps the memory alive.
+        // SAFETY: the pointer is valid, because the reference that is dropped here keeps the memory
+        // alive.
         if unsafe { this.as_ref() }
             .references
             .fetch_sub(1, Ordering::AcqRel)
             == 1
         {
-            // SAFETY: leaked by `new`; this was the last reference.
+            // SAFETY: `new` leaked this box, and the last reference was dropped above, so the box
+            // is freed once and is not in use.
             drop(unsafe { Box::from_raw(this.as_ptr()) });
         }
     }
@@ -154,7 +157,7 @@ impl Shared {
 
     fn handle(&self, message: Message) {
         let driver = &self.driver;
-        // SAFETY: slots live as long as `self`.
+        // SAFETY: slots live as long as `self`, so the pointers in messages are valid.
         let slot_ref = |slot: NonNull<Slot>| unsafe { &*slot.as_ptr().cast_const() };
         let release = || driver.handles.set(driver.handles.get() - 1);
         match message {
@@ -216,10 +219,10 @@ impl Shared {
     /// # Safety
     /// Called once, by the ring, on its thread, as its last act.
     pub(crate) unsafe fn close(this: NonNull<Self>) {
-        // SAFETY: the ring is a handle.
+        // SAFETY: the pointer is valid, because the ring is a handle and keeps the memory alive.
         let shared = unsafe { this.as_ref() };
         if !shared.shutdown() {
-            // Buffers may stay in flight forever: leak the ring rather than free them.
+            // Leak the ring, because its buffers may stay in flight forever and must not be freed.
             return;
         }
         let freeze = || {
@@ -232,7 +235,8 @@ impl Shared {
         }
         shared.owner.store(0, Ordering::Relaxed);
         shared.driver.pools.withdraw(&shared.driver.backend);
-        // SAFETY: nothing is in flight, and without an owner the driver is not called again.
+        // SAFETY: nothing is in flight, and this is the last use of the backend, because without
+        // an owner the driver is not called again.
         unsafe { shared.driver.backend.close() };
         // SAFETY: the mailbox has closed, and the ring does not touch the memory again.
         unsafe { Self::leave(this) };

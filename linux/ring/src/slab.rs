@@ -1,8 +1,9 @@
 //! All slots of a ring: chunks of 256 with stable addresses, and a free list. The slot that was
 //! returned last is taken first, because it is probably in the cache.
 //!
-//! Owner only. Taking and returning a slot are a few loads and stores; a chunk (32 KiB) is
-//! allocated when the list is empty and freed with the ring and its last handle.
+//! Owner only. Taking and returning a slot are a few loads and stores. A chunk (32 KiB) is
+//! allocated when the list is empty. All chunks are freed when the ring and its last handle are
+//! gone.
 
 use crate::slot::{Slot, SlotState};
 use std::cell::{Cell, UnsafeCell};
@@ -28,20 +29,21 @@ impl Slab {
         }
     }
 
-    /// Takes a slot for an operation or a stream; `None` when the bound is reached.
+    /// Takes a slot for an operation or a stream. Returns `None` if the maximum number is in use.
     #[inline]
     pub(crate) fn take(&self) -> Option<&Slot> {
         (self.used.get() < self.max).then(|| self.take_event())
     }
 
-    /// Takes a slot for an event. Events need no bound here: there are never more than buffers,
-    /// unread connections and streams.
+    /// Takes a slot for an event. Events need no maximum here, because there are never more events
+    /// than buffers, unread connections and streams together.
     #[inline]
     pub(crate) fn take_event(&self) -> &Slot {
         if self.free.get().is_null() {
             self.grow();
         }
-        // SAFETY: the free list holds pointers into `chunks`, which are never freed before `self`.
+        // SAFETY: the pointer is valid, because it points into a chunk, and chunks are never freed
+        // before `self`.
         let slot = unsafe { &*self.free.get() };
         self.free.set(slot.next.get());
         self.used.set(self.used.get() + 1);
@@ -50,12 +52,14 @@ impl Slab {
 
     #[cold]
     fn grow(&self) {
-        // SAFETY: owner only, and no user code runs while the reference lives.
+        // SAFETY: this is the only reference, because only the owner calls this, and no user code
+        // runs while the reference lives.
         let chunks = unsafe { &mut *self.chunks.get() };
         let base = chunks.len() * CHUNK;
-        // The largest bound that the configuration allows is far below the reserved indices.
+        // The largest number that the configuration allows is far below the reserved indices.
         let chunk: Box<[Slot]> = (base..base + CHUNK).map(|i| Slot::new(i as u32)).collect();
-        // Raw from here on: handles keep pointers into it. `drop` frees it.
+        // From here on a raw pointer, because handles keep pointers into the chunk. `drop` frees
+        // the chunk.
         let chunk = NonNull::from(Box::leak(chunk));
         chunks.push(chunk);
         // SAFETY: the chunk was leaked above and has not been freed.
@@ -81,11 +85,11 @@ impl Slab {
 
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&Slot> {
-        // SAFETY: owner only; chunks are only ever added, and the boxes do not move.
+        // SAFETY: only the owner calls this, so no reference from `grow` exists at the same time.
         let chunks = unsafe { &*self.chunks.get() };
         let index = index as usize;
         let chunk = chunks.get(index / CHUNK)?;
-        // SAFETY: chunks live as long as `self`.
+        // SAFETY: chunks live as long as `self`, so the pointer is valid.
         Some(&unsafe { chunk.as_ref() }[index % CHUNK])
     }
 

@@ -4,7 +4,7 @@
 //! payload. An operation that fits lies in the payload; a larger operation is boxed. Slots also
 //! carry the events of streams (see `stream.rs`).
 //!
-//! All fields are for the thread of the ring, except as this table says:
+//! Only the ring's thread uses the fields, except as this table says:
 //!
 //! | field | the handle (any thread) may touch it |
 //! |---|---|
@@ -45,21 +45,22 @@ pub(crate) enum SlotState {
     InFlight,
     /// A stream that waits for a buffer to come back.
     Starved,
-    /// A stream without an operation: its consumer is behind, or it failed.
+    /// A stream without an operation, because its consumer is behind or the stream has failed.
     Idle,
     /// A result or an event that the handle has not returned yet.
     Done,
 }
 
-/// Mark: the handle is gone; dispose of the output, then free.
+/// Mark of a slot whose handle is gone. The ring disposes of the output and frees the slot.
 pub(crate) const ORPHAN: u8 = 1;
-/// Mark: a cancellation is under way, or a backlog entry is to be cancelled in its turn.
+/// Mark of a slot whose cancellation is under way, or that will be cancelled when its turn in the
+/// backlog comes.
 pub(crate) const CANCELLED: u8 = 2;
-/// Mark: the slot's copy is counted; see `copy_limit.rs`.
+/// Mark of a slot whose copy is counted; see `copy_limit.rs`.
 pub(crate) const COPY: u8 = 4;
 
-/// `user_data` of the timeout of held copies. Reserved, as are the next two: no slot has so high an
-/// index.
+/// `user_data` of the timeout of held copies. This value and the next two are reserved, because no
+/// slot has an index that high.
 pub(crate) const HOLD_TIMER: u64 = u64::MAX - 2;
 /// `user_data` of the poll of the eventfd.
 pub(crate) const KICK: u64 = u64::MAX - 1;
@@ -143,34 +144,34 @@ impl Slot {
         self.inbox.push(
             ptr::from_ref(node).cast_mut(),
             |next| node.next.set(next),
-            // SAFETY: `push` calls this only while the word is CLAIMED, when the cell belongs to
-            // the thread of the ring.
+            // SAFETY: `push` calls this only while the word is CLAIMED. Then the cell belongs to
+            // the ring's thread, so no other thread uses it.
             || unsafe { (*self.waker.get()).take() },
         )
     }
 
-    /// Takes the waker of a handle that ends; the caller drops the waker after the use. `is_owner`
-    /// is set on the thread of the ring.
+    /// Takes the waker of a handle that ends. The caller drops the waker after the use
+    /// (`owner.rs`). `is_owner` is set on the ring's thread.
     #[must_use]
     pub(crate) fn forget_waker(&self, is_owner: bool) -> Option<Waker> {
         match self.inbox.withdraw(is_owner) {
-            // SAFETY: EMPTY: the cell belongs to the handle, which is the caller.
+            // SAFETY: in EMPTY the cell belongs to the handle, which is the caller.
             Withdrawn::Empty => unsafe { (*self.waker.get()).take() },
             Withdrawn::Ready | Withdrawn::Busy => None,
         }
     }
 
-    /// Clones the waker for a [`wait`](Self::wait) that will probably need a clone. Called outside
-    /// of a use.
+    /// Clones the waker if a [`wait`](Self::wait) will probably need a clone. Called outside of a
+    /// use.
     #[inline]
     pub(crate) fn clone_for_wait(&self, waker: &Waker) -> Option<Waker> {
         self.inbox.is_empty().then(|| waker.clone())
     }
 
     /// Registers `waker`, by its clone in `fresh`, for the next delivery. Afterwards `fresh` may
-    /// hold another waker, which the caller drops. `is_owner` is set on the thread of the ring.
+    /// hold another waker, which the caller drops. `is_owner` is set on the ring's thread.
     ///
-    /// Runs no user code, which might deliver to this very slot.
+    /// Runs no user code, because user code might deliver to this slot.
     #[inline]
     pub(crate) fn wait(&self, waker: &Waker, fresh: &mut Option<Waker>, is_owner: bool) -> Wait {
         match self.inbox.withdraw(is_owner) {
@@ -178,7 +179,8 @@ impl Slot {
             Withdrawn::Busy => return Wait::Busy,
             Withdrawn::Empty => {}
         }
-        // SAFETY: EMPTY: the cell belongs to the handle, which is the caller.
+        // SAFETY: in EMPTY the cell belongs to the handle, which is the caller, so this is the only
+        // reference.
         let cell = unsafe { &mut *self.waker.get() };
         if !cell.as_ref().is_some_and(|old| old.will_wake(waker)) {
             let Some(new) = fresh.take() else {
@@ -194,7 +196,7 @@ impl Slot {
     }
 }
 
-/// The outcome of [`Slot::wait`]. Wakers are user code: they are cloned, woken and dropped after
+/// The outcome of [`Slot::wait`]. Wakers are user code, so they are cloned, woken and dropped after
 /// the use.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,7 +205,7 @@ pub(crate) enum Wait {
     Waiting,
     /// A node has arrived already.
     Ready,
-    /// A node is arriving at this moment: the consumer wakes itself and tries again.
+    /// A node is arriving at this moment. The consumer should wake itself and try again.
     Busy,
     /// Nothing was done, because a clone of the waker is needed.
     NeedsClone,

@@ -1,5 +1,4 @@
-//! Streams (multishot accept and receive): the handling of their completions on the thread of the
-//! ring.
+//! Streams (multishot accept and receive). The ring's thread handles their completions here.
 //!
 //! A stream occupies a slot of its own. Each completion with data for the consumer becomes an
 //! *event*, another slot, delivered through the inbox of the first. The driver decides when a
@@ -9,26 +8,27 @@
 //!              1 arm                          2 completion without F_MORE
 //!   Idle ───────────────▶ Backlog/InFlight ────────────────────────────────┐
 //!    ▲ ▲ ▲                     ▲   ▲                                       │
-//!    │ │ │ 6 consumer asks     │   └──── 3 data, or cancelled: arm again ──┤
+//!    │ │ │ 6 consumer requests │   └──── 3 data, or cancelled: arm again ──┤
 //!    │ │ └─────────────────────┤                                           │
-//!    │ └── 4 consumer behind: STALLED event, stop until it asks ───────────┤
-//!    │     5 end or error: event, stop until it asks (accept) or for good ─┘
+//!    │ └── 4 consumer behind: STALLED event, stop until 6 ─────────────────┤
+//!    │     5 end or error: event, stop until 6 (accept) or for good ───────┘
 //!    │                         │
 //!    │                      Starved ◀── 7 no buffer: wait for one ──────── (2)
 //!    └─────────────────────────┘ 8 a buffer came back
 //! ```
 //!
 //! Back-pressure: `pushed` (by the ring) minus `taken` (by the consumer) is the number of unread
-//! events. At the window the operation is cancelled. Completions that still arrive before the
-//! cancellation takes effect are delivered, too (they have taken their buffers already), so the
-//! window may be exceeded by up to 32 buffers per stream and enter. A receive waits for readiness
-//! before its first attempt, because the kernel cannot cancel a receive that goes on directly from
-//! that attempt. The consumer finds the `STALLED` event after the last data and asks for more.
+//! events. When this number reaches the window, the operation is cancelled. Completions that still
+//! arrive before the cancellation takes effect have taken their buffers already, so they are
+//! delivered, too. Thus the window may be exceeded by up to 32 buffers per stream and enter. A
+//! receive waits for readiness before its first attempt, because the kernel cannot cancel a receive
+//! that goes on directly from that attempt. The consumer finds the `STALLED` event after the last
+//! data and requests more.
 //!
 //! Starvation: consumers that do not read, or that hold their buffers, must not keep the other
 //! streams of their level from receiving. So a receive that finds no buffer in the pool allocates
-//! one for this receive, if its consumer has nothing unread; otherwise it stops until the consumer
-//! asks. Memory is bounded by the pool and one buffer per stream.
+//! one for this receive, if its consumer has read all data; otherwise the stream stops until the
+//! consumer requests more. So memory is bounded by the pool and one buffer per stream.
 //!
 //! A stream of datagrams that finds no buffer is queued, FIFO. Each submit arms as many starved
 //! streams of a level as there are buffers. The streams that have data take buffers; if buffers are
@@ -53,10 +53,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
 /// The result of an event that tells the consumer that the stream is stopped until the consumer
-/// asks for more. The kernel never returns this value.
+/// requests more. The kernel never returns this value.
 pub(crate) const STALLED: i32 = i32::MIN;
 
-/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt.
+/// `IORING_RECVSEND_POLL_FIRST`, by which the kernel waits for readiness before the first attempt.
 const POLL_FIRST: u16 = 1 << 0;
 /// `IORING_RECV_MULTISHOT`.
 const MULTISHOT: u16 = 1 << 1;
@@ -94,7 +94,8 @@ pub(crate) struct StreamOp {
     pub(crate) taken: AtomicU32,
     /// Events that the consumer had taken out but not read when it was dropped.
     pub(crate) unread: Cell<*const Slot>,
-    /// The header that sets the room for the senders' addresses, for a receive that reports them.
+    /// The header that says how many bytes are reserved for a sender's address; only for streams of
+    /// datagrams.
     message: Option<Box<libc::msghdr>>,
     /// Set if each receive is an operation of its own, so that the kernel checks each time whether
     /// the peer has closed.
@@ -103,14 +104,14 @@ pub(crate) struct StreamOp {
     unpooled: Cell<Option<Box<UnpooledBuffer>>>,
 }
 
-// SAFETY: the message header points to nothing; the other fields are used by the ring's owner, or
-// by the handle when the ring is gone.
+// SAFETY: the message header points to nothing. The other fields are used by one thread at a time:
+// the ring's owner or, when the ring is gone, the handle's thread.
 unsafe impl Send for StreamOp {}
 
-// SAFETY: the entry points to no memory but the message header, which lies in a box that the
-// operation owns and which the kernel only reads, and the operation's own buffer, which stays with
-// it until the completion. All other data goes into buffers of the pool. `fd` keeps the descriptor
-// open. The operation completes many times, which the driver handles by the slot's kind.
+// SAFETY: the entry points only to memory that the operation owns until its completion: to the
+// message header, which lies in a box and is only read, and to the buffer outside of the pool. All
+// other data goes into buffers of the pool. `fd` keeps the descriptor open. The operation completes
+// more than once, which the driver handles by the slot's kind.
 unsafe impl Operation for StreamOp {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -151,14 +152,14 @@ unsafe impl Operation for StreamOp {
 /// Returns the stream in a slot.
 ///
 /// # Safety
-/// The slot holds a stream that is alive. Only `taken` may be touched off the thread of the ring.
+/// The slot holds a stream that is alive. Other threads than the ring's touch only `taken`.
 pub(crate) unsafe fn stream_of(slot: &Slot) -> &StreamOp {
-    // SAFETY: forwarded.
+    // SAFETY: the caller guarantees that the slot holds a stream that is alive.
     unsafe { &*Stored::<StreamOp>::value_ptr(slot.payload()) }
 }
 
 impl Driver {
-    /// Makes and arms a stream. On refusal returns an errno.
+    /// Makes and arms a stream. Returns an errno if the stream cannot be started.
     pub(crate) fn start_stream(
         &self,
         fd: Fd,
@@ -231,7 +232,7 @@ impl Driver {
             if last {
                 self.dispose(slot);
             } else {
-                // The kernel may miss a busy operation: cancel once more.
+                // Cancel once more, because the kernel may miss an operation that is busy.
                 slot.unmark(CANCELLED);
                 self.cancel(slot);
             }
@@ -241,7 +242,7 @@ impl Driver {
             Kind::Recv => result > 0,
             Kind::Accept | Kind::Once => result >= 0,
         };
-        // SAFETY: the stream is alive: it is no orphan.
+        // SAFETY: the slot holds a stream that is alive, because the slot is no orphan.
         let unpooled = unsafe { stream_of(slot) }.unpooled.take();
         let mut waker = None;
         if data && let Some(mut unpooled) = unpooled {
@@ -290,15 +291,16 @@ impl Driver {
 
     /// Returns the number of events that the consumer has not taken.
     fn unread(&self, slot: &Slot) -> u32 {
-        // SAFETY: the stream is alive: its slot is not an orphan, or its last completion is being
-        // handled.
+        // SAFETY: the slot holds a stream that is alive, because the slot is no orphan or its last
+        // completion is being handled.
         let stream = unsafe { stream_of(slot) };
         let taken = stream.taken.load(Ordering::Relaxed);
         stream.pushed.get().wrapping_sub(taken)
     }
 
-    /// Returns whether a stream of bytes has delivered an event that is unread. False for
-    /// datagrams, which must not wait for their consumer: the socket's own queue would lose them.
+    /// Returns whether a stream of bytes has delivered an event that is unread. Returns false for
+    /// datagrams, because they must not wait for their consumer. Otherwise the socket's queue would
+    /// overflow and lose datagrams.
     fn has_unread(&self, slot: &Slot) -> bool {
         // SAFETY: as in `unread`.
         unsafe { stream_of(slot) }.message.is_none() && self.unread(slot) > 0
@@ -312,8 +314,8 @@ impl Driver {
             }
     }
 
-    /// Handles the lack of a buffer (7): a byte stream allocates one, a datagram stream waits for
-    /// one.
+    /// Handles the lack of a buffer (7). A byte stream allocates a buffer; a datagram stream waits
+    /// for one.
     #[cold]
     fn starve(&self, slot: &Slot) {
         // SAFETY: as in `unread`.
@@ -450,10 +452,11 @@ impl Driver {
 
     /// Ends a stream whose consumer was dropped.
     pub(crate) fn abandon_stream(&self, slot: &Slot) {
-        // SAFETY: the stream is freed below at the earliest.
+        // SAFETY: the stream is alive, because it is freed below at the earliest.
         let unread = unsafe { stream_of(slot) }.unread.get();
         for mut event in [unread, slot.inbox.take(true).cast_const()] {
-            // SAFETY: events live until they are returned to the slab.
+            // SAFETY: the pointer is valid, because events live until they are returned to the
+            // slab.
             while let Some(current) = unsafe { event.as_ref() } {
                 event = current.next.get();
                 // SAFETY: the consumer is gone, so the event belongs to the ring's thread.
@@ -483,7 +486,8 @@ impl Driver {
 /// Closes the connection in the result of an accept, if there is one.
 pub(crate) fn discard_connection(result: i32) {
     if result >= 0 {
-        // SAFETY: the kernel made this descriptor for this ring, and no other code knows it.
+        // SAFETY: the kernel made this descriptor for this ring and no other code knows it, so the
+        // `OwnedFd` is its only owner.
         drop(unsafe { OwnedFd::from_raw_fd(result) });
     }
 }

@@ -11,14 +11,14 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 
-/// A started operation: a future of its output.
+/// The handle of a started operation: a future that resolves to the operation's output.
 ///
 /// It may be polled and dropped on any thread. Dropping it before completion cancels the operation
 /// and disposes of its result (an accepted connection is closed); the buffers stay where they are
 /// until the kernel is done with them.
 ///
-/// If the ring has no slot left, the output is the error EBUSY; after the ring's shutdown it is
-/// ECANCELED. Both reach [`Operation::complete`] as if the kernel had returned them.
+/// If the ring has no slot left, the operation fails with EBUSY; after the ring's shutdown it fails
+/// with ECANCELED. [`Operation::complete`] gets both errors as if the kernel had returned them.
 ///
 /// # Cancellation safety
 ///
@@ -30,9 +30,9 @@ use std::task::{Context, Poll, Waker};
 /// When polled after completion.
 #[must_use = "an operation is cancelled when its submission is dropped"]
 pub struct Submission<T> {
-    // No bound on `T` here: a bound would make the compiler ask for `Operation` at every lifetime
-    // when it checks whether a future with a `Submission` of a `&'static` buffer is `Send`, and
-    // refuse.
+    // No bound on `T` here. When the compiler checks whether a future with a `Submission` of a
+    // `&'static` buffer is `Send`, a bound would make it require `Operation` for every lifetime,
+    // and reject the future.
     state: State<T>,
 }
 
@@ -51,10 +51,10 @@ struct Refused<T> {
 }
 
 // SAFETY: the thread that has the handle takes or drops the operation, which must therefore be
-// `Send`. Slot and shared memory may be reached from any thread under the rules of `slot.rs` and
+// `Send`. Any thread may access the slot and the shared memory under the rules of `slot.rs` and
 // `shared.rs`, which the methods below follow.
 unsafe impl<T: Send> Send for Submission<T> {}
-// SAFETY: a shared reference only loads an atomic word.
+// SAFETY: methods with a shared reference only load an atomic word, so threads cannot race on it.
 unsafe impl<T: Send> Sync for Submission<T> {}
 // Moving the handle in memory does not move the operation, which lies in its slot or in a box.
 impl<T> Unpin for Submission<T> {}
@@ -121,7 +121,7 @@ impl<T: Operation> Future for Submission<T> {
             // SAFETY: the operation is complete, so its payload belongs to this handle; it is taken
             // once.
             let op = unsafe { Stored::<T>::take(slot_ref.payload()) };
-            // SAFETY: the last use of the slot and the shared memory by this handle.
+            // SAFETY: this handle does not use the slot and the shared memory again.
             unsafe { free(slot, shared) };
             return Poll::Ready(op.complete(result, flags));
         }
@@ -166,7 +166,7 @@ impl<T> Drop for Submission<T> {
                     )
                 };
             }));
-            // SAFETY: the last use of the slot and the shared memory by this handle.
+            // SAFETY: this handle does not use the slot and the shared memory again.
             unsafe { free(slot, shared) };
             if let Err(panic) = disposed {
                 resume_unwind(panic);
@@ -177,7 +177,7 @@ impl<T> Drop for Submission<T> {
             let _use = shared_ref.begin_use();
             slot_ref.forget_waker(shared_ref.is_owner())
         };
-        // SAFETY: the last act of this handle, except for the waker that it took out.
+        // SAFETY: the caller is a handle, and afterwards uses only the waker that it took out.
         unsafe {
             Shared::release(
                 shared,
@@ -219,7 +219,7 @@ fn wait(slot: &Slot, shared: &Shared, waker: &Waker) -> Poll<()> {
 /// The caller is the slot's handle, and touches neither the slot nor the shared memory afterwards.
 #[inline]
 unsafe fn free(slot: NonNull<Slot>, shared: NonNull<Shared>) {
-    // SAFETY: forwarded.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe {
         Shared::release(
             shared,

@@ -1,5 +1,5 @@
-//! The two queues that the ring shares with the kernel, and the one system call. Only the owner
-//! uses them. This module does not know slots.
+//! The two queues that the ring shares with the kernel, and the system call `io_uring_enter`. Owner
+//! only. This module does not know slots.
 //!
 //! The views of the queues live as long as the instance, so pushing an entry is a copy of 64 bytes
 //! and two additions, and the tail is published once per [`enter`](Uring::enter). Only
@@ -26,8 +26,8 @@ pub(crate) struct Uring {
     /// The thread that made the instance, the only one that the kernel lets enter.
     issuer: usize,
     proxy: OnceCell<Box<dyn Proxy>>,
-    // The next three fields point into `*ring`. They own nothing and are never dropped, so it is
-    // harmless that they outlive the instance.
+    // The next three fields point into `*ring`. They own nothing and are never dropped, so they may
+    // outlive the instance.
     submitter: UnsafeCell<ManuallyDrop<Submitter<'static>>>,
     sq: UnsafeCell<ManuallyDrop<SubmissionQueue<'static>>>,
     cq: UnsafeCell<ManuallyDrop<CompletionQueue<'static>>>,
@@ -43,14 +43,17 @@ impl Uring {
     pub(crate) fn new(config: &Config) -> io::Result<Self> {
         let (ring, mode) = build(config)?;
         let ring = ManuallyDrop::new(Arc::new(ring));
-        // SAFETY: only `close` releases this reference, and no method is called after it.
+        // SAFETY: the instance stays valid until `close` releases this reference, and no method is
+        // called after `close`.
         let shared: &'static IoUring = unsafe { &*Arc::as_ptr(&ring) };
         let mut submitter = shared.submitter();
         // Saves the lookup of the descriptor in each enter (Linux 5.18). An error is harmless.
         let _ = submitter.register_ring_fd();
-        // SAFETY: the only view of the submission queue.
+        // SAFETY: the call requires that no other view of the submission queue is in use; this is
+        // the only one.
         let sq = unsafe { shared.submission_shared() };
-        // SAFETY: the only view of the completion queue.
+        // SAFETY: the call requires that no other view of the completion queue is in use; this is
+        // the only one.
         let cq = unsafe { shared.completion_shared() };
         // SAFETY: the status is used only until `close`, while the instance lives.
         let status = unsafe { cq.status() };
@@ -75,7 +78,7 @@ impl Uring {
         };
         // A seccomp filter may allow an instance to be made but not to be entered.
         if let Err(error) = uring.enter(true) {
-            // SAFETY: nothing is in flight, and `uring` is not used again.
+            // SAFETY: nothing is in flight, and this is the last use of `uring`.
             unsafe { uring.close() };
             return Err(explain("cannot enter io_uring", &error));
         }
@@ -98,7 +101,8 @@ impl Uring {
         reason = "owner only, and no borrow outlives a line"
     )]
     fn sq(&self) -> &mut SubmissionQueue<'static> {
-        // SAFETY: owner only; every use is a single call that runs no user code.
+        // SAFETY: this is the only reference, because only the owner uses the queue, and every use
+        // is a single call that runs no user code.
         unsafe { &mut *self.sq.get() }
     }
 
@@ -108,13 +112,15 @@ impl Uring {
         reason = "owner only, and no borrow outlives a line"
     )]
     fn cq(&self) -> &mut CompletionQueue<'static> {
-        // SAFETY: owner only; every use is a single call that runs no user code.
+        // SAFETY: this is the only reference, because only the owner uses the queue, and every use
+        // is a single call that runs no user code.
         unsafe { &mut *self.cq.get() }
     }
 
     #[inline]
     fn submitter(&self) -> &Submitter<'static> {
-        // SAFETY: owner only; only `close` changes the cell, and no method is called after it.
+        // SAFETY: no mutable reference exists, because only `close` changes the cell, and no method
+        // is called after `close`.
         unsafe { &*self.submitter.get() }
     }
 
@@ -172,7 +178,7 @@ impl Uring {
     #[inline]
     #[must_use]
     pub(crate) unsafe fn push(&self, entry: &Entry) -> bool {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         unsafe { self.sq().push(entry) }.is_ok()
     }
 
@@ -238,7 +244,7 @@ impl Uring {
         sq.sync();
         let pending = sq.len() as u32;
         let result = self.run_on_issuer(|| {
-            // SAFETY: no argument block.
+            // SAFETY: the call passes no argument block, so no memory must be valid.
             unsafe {
                 self.submitter()
                     .enter::<libc::sigset_t>(pending, 0, flags.bits(), None)
@@ -260,7 +266,7 @@ impl Uring {
         if !self.is_on_issuer_thread() {
             return self.hand_over_and_wait(pending, want, timeout);
         }
-        // SAFETY: `args` has the type that EXT_ARG announces; it and the time outlive the call.
+        // SAFETY: `args` has the type that EXT_ARG announces; `args` and the time outlive the call.
         let result = unsafe {
             self.submitter()
                 .enter(pending, want, self.wait_flags.bits(), Some(&args))
@@ -268,8 +274,8 @@ impl Uring {
         self.after_enter(result)
     }
 
-    /// Has the issuer hand the entries over, and waits through the proxy: the issuer itself does
-    /// not wait.
+    /// Has the issuer hand the entries over, and waits through the proxy, because the issuer itself
+    /// does not wait.
     #[cold]
     fn hand_over_and_wait(
         &self,
@@ -313,14 +319,14 @@ impl Uring {
         let mut tries = 0;
         let result = loop {
             let result = self.run_on_issuer(|| {
-                // SAFETY: forwarded.
+                // SAFETY: the caller upholds the requirements of this call.
                 unsafe {
                     self.submitter()
                         .register_buf_ring_with_flags(address, entries, group, 0)
                 }
             });
-            // An issuer that did not answer in time is asked again here, since no later
-            // iteration registers the buffers.
+            // If the issuer did not answer in time, try again here, because no later iteration
+            // registers the buffers.
             tries += 1;
             match &result {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < 100 => {}
@@ -331,7 +337,7 @@ impl Uring {
     }
 
     pub(crate) fn unregister_buffers(&self, group: u16) {
-        // The only possible failure is that there are none.
+        // The call can fail only if no buffers are registered.
         let _ = self.run_on_issuer(|| self.submitter().unregister_buf_ring(group));
     }
 
@@ -341,10 +347,10 @@ impl Uring {
     /// Called once, as the last use of `self`; nothing is in flight.
     pub(crate) unsafe fn close(&self) {
         // The registered descriptor would keep the instance alive as long as the thread.
-        // SAFETY: owner only, and the last use.
+        // SAFETY: this is the only reference, because only the owner calls this, as the last use.
         let _ = unsafe { (*self.submitter.get()).unregister_ring_fd() };
-        // SAFETY: `new` forgot this reference, only this function releases it, and the views are
-        // never used again.
+        // SAFETY: `new` forgot this reference, and only this function, called once, releases it.
+        // The views are never used again.
         drop(unsafe { Arc::from_raw(Arc::as_ptr(&self.ring)) });
     }
 }

@@ -1,17 +1,17 @@
-//! A watch on a ring for other threads: the arrivals, and an eventfd that they signal.
+//! A watch on a ring, by which other threads notice its arrivals. Arrivals signal an eventfd.
 //!
-//! The kernel signals an eventfd when it has the first completion to hand over, also while the
+//! The kernel signals the eventfd when it has the first completion to hand over, even while the
 //! ring's thread is busy and does not enter. One bit in memory shared with the kernel masks the
 //! eventfd, so a watch costs nothing but the signals that its user wants.
 //!
-//! The kernel signals only when an empty list becomes non-empty: after [`RingWatch::unmask`]
-//! check [`RingWatch::has_arrivals`], or an earlier arrival stays unnoticed until the ring is
-//! entered. The caller puts a full barrier between the two.
+//! The kernel signals only when an empty list becomes non-empty. So after [`RingWatch::unmask`] the
+//! caller must check [`RingWatch::has_arrivals`]; otherwise an earlier arrival stays unnoticed
+//! until the ring is entered. A full barrier is needed between the two calls; `unmask` contains it.
 //!
 //! The kernel signals while the ring's thread is busy only in
-//! [`Mode::DeferTaskrun`](crate::Mode::DeferTaskrun). In the other modes the completions and the
-//! signal come when that thread enters the kernel or is interrupted. The readiness driver always
-//! signals (`readiness/notifier.rs`).
+//! [`Mode::DeferTaskrun`](crate::Mode::DeferTaskrun). In the other modes of io_uring the
+//! completions and the signal come when that thread enters the kernel or is interrupted. The
+//! readiness driver always signals (`readiness/notifier.rs`).
 
 use crate::backlog::LEVELS;
 use crate::cq_positions::CqPositions;
@@ -97,8 +97,8 @@ impl RingWatch {
         }
     }
 
-    /// Lets the next arrival signal. One atomic operation, with the readiness driver sometimes a
-    /// system call; a full barrier.
+    /// Lets the next arrival signal. Is a full barrier. One atomic operation; with the readiness
+    /// driver sometimes a system call.
     #[inline]
     pub fn unmask(&self) {
         match &self.kind {
@@ -122,8 +122,8 @@ impl RingWatch {
     }
 
     /// Returns whether there are completions that another thread can read while it stands in for
-    /// the owner. A few loads; with the readiness driver, where these are all arrivals, a system
-    /// call.
+    /// the owner. With the readiness driver all arrivals are such completions. A few loads; with
+    /// the readiness driver a system call.
     #[inline]
     pub fn has_completions(&self) -> bool {
         match &self.kind {
@@ -159,9 +159,9 @@ impl RingWatch {
     }
 
     /// Hands over published entries, and waits for a completion to read or for a signal that `mask`
-    /// (the kernel's set: bit *n* - 1 for signal *n*) does not block. If completions are unread
-    /// already, waits for further ones, for at most 20 ms. Called on the thread that made the ring;
-    /// async-signal-safe. One system call, and one for published entries.
+    /// (the kernel's set, with bit *n* - 1 for signal *n*) does not block. If completions are
+    /// unread already, waits for further ones, for at most 20 ms. Called on the thread that made
+    /// the ring; async-signal-safe. One system call, and another if there are published entries.
     ///
     /// With the readiness driver, whose arrivals any owner may fetch, the call waits for the signal
     /// alone. [`wake`](Self::wake) ends the wait with both drivers.
@@ -175,9 +175,9 @@ impl RingWatch {
         }
     }
 
-    /// Ends the [`wait`](Self::wait) under way, or the next one, without a signal: by an eventfd
-    /// that the ring polls. With io_uring the owner then reaps a completion that belongs to no
-    /// operation. One `write`. May be called on any thread; async-signal-safe.
+    /// Ends the [`wait`](Self::wait) under way, or the next one, by an eventfd instead of a signal.
+    /// With io_uring the ring polls this eventfd, so the owner then reaps a completion that belongs
+    /// to no operation. One `write`. May be called on any thread; async-signal-safe.
     pub fn wake(&self) {
         match &self.kind {
             Kernel(instance) => instance.kick.signal(),
@@ -206,8 +206,8 @@ struct Instance {
 }
 
 // SAFETY: the methods called on the views only load words shared with the kernel, or change them
-// atomically. The views are never dropped, so they never write back positions of their own. The
-// mapping lives as long as `ring`.
+// atomically, so threads cannot race on them. The views are never dropped, so they never write back
+// positions of their own. The mapping lives as long as `ring`.
 unsafe impl Send for Instance {}
 // SAFETY: as above.
 unsafe impl Sync for Instance {}
@@ -222,7 +222,8 @@ impl Instance {
             (instance.submission_shared(), instance.completion_shared())
         };
         let (sq, cq) = (ManuallyDrop::new(sq), ManuallyDrop::new(cq));
-        // SAFETY: the positions lie in a struct that owns the instance.
+        // SAFETY: the positions are used only while the instance lives, because they lie in a
+        // struct that owns it.
         let positions = unsafe { CqPositions::new(&cq) };
         cq.disable_eventfd();
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
@@ -259,9 +260,9 @@ impl Instance {
     fn enter(&self) {
         let submitter = self.ring.submitter();
         let fetch = EnterFlags::GETEVENTS.bits();
-        // A call that takes fewer entries than it announces returns before it fetches. The owner's
-        // next enter returns any error.
-        // SAFETY: no argument block.
+        // Entries and completions need separate calls, because a call that takes fewer entries than
+        // it announces returns before it fetches. The owner's next enter returns any error.
+        // SAFETY: the call passes no argument block, so no memory must be valid.
         unsafe {
             let _ = submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None);
             let _ = submitter.enter::<libc::sigset_t>(0, 0, fetch, None);
@@ -274,7 +275,7 @@ impl Instance {
         }
         let fetch = EnterFlags::GETEVENTS.bits();
         let submitter = self.ring.submitter();
-        // SAFETY: no argument block.
+        // SAFETY: the call passes no argument block, so no memory must be valid.
         let _ = unsafe { submitter.enter::<libc::sigset_t>(0, 0, fetch, None) };
     }
 
@@ -282,15 +283,16 @@ impl Instance {
         if self.has_published() {
             let submitter = self.ring.submitter();
             // The owner's next enter returns any error.
-            // SAFETY: no argument block.
+            // SAFETY: the call passes no argument block, so no memory must be valid.
             let _ = unsafe { submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None) };
         }
     }
 
     fn wait(&self, mask: u64) -> io::Result<()> {
-        // If another thread reads completions between this load and the system call, the target is
-        // unreachable; hence the timeout, longer than a tick so that it needs no timer of its own.
-        // Arrivals signal the eventfd all the same.
+        // If another thread reads completions between this load and the system call, the number of
+        // completions that the call waits for is never reached. Therefore there is a timeout, which
+        // is longer than a tick so that it needs no timer of its own. Arrivals signal the eventfd
+        // even then.
         static UNREAD_TIMEOUT: Timespec = Timespec::new().nsec(20_000_000);
         self.hand_over();
         let submitter = self.ring.submitter();
@@ -305,14 +307,15 @@ impl Instance {
             },
         };
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        // SAFETY: the argument has the type that EXT_ARG announces; it and its pointees live for
-        // the length of the call.
+        // SAFETY: the argument has the type that EXT_ARG announces. The argument and the values
+        // that it points to outlive the call.
         unsafe { submitter.enter(0, unread + 1, flags.bits(), Some(&argument)) }.map(drop)
     }
 
     /// Returns whether there are entries that the kernel has not taken.
     fn has_published(&self) -> bool {
-        // SAFETY: a temporary view, which is not dropped, so it writes nothing back.
+        // SAFETY: the view is only read, and is not dropped, so it writes nothing back to the queue
+        // that the owner uses.
         let view = ManuallyDrop::new(unsafe { self.ring.submission_shared() });
         !view.is_empty()
     }
@@ -392,7 +395,7 @@ impl InFlight {
     fn publish(&self, level: u8) {
         let bit = 1 << (usize::from(level) % LEVELS);
         let before = self.levels.load(Ordering::Relaxed);
-        // The only writer needs no read-modify-write.
+        // The owner is the only writer, so it needs no read-modify-write.
         self.levels.store(before ^ bit, Ordering::Relaxed);
     }
 }

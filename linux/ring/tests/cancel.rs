@@ -183,11 +183,12 @@ fn shutdown_wakes_waiters_and_refuses_later_operations() {
     drop(recv);
 }
 
-/// The buffer of the dropped operation is the last owner of the ring.
+/// The buffer of the dropped operation is the last owner of the ring. Dropping the operation must
+/// drop the ring, too, and close the connection.
 #[test]
 fn a_ring_may_be_dropped_by_one_of_its_operations() {
     struct RingOwner(std::rc::Rc<Ring>, [u8; 4]);
-    // SAFETY: the ring and its owners stay on this thread.
+    // SAFETY: the ring and its owners stay on this thread, so no other thread uses them.
     unsafe impl Send for RingOwner {}
     // SAFETY: the bytes are inside the operation, which does not move.
     unsafe impl upshift_ring::IoBuf for RingOwner {

@@ -1,4 +1,4 @@
-//! Tests of the limit on copies: large copies of less urgent levels are held while an urgent
+//! Tests of the limit on copies. Large copies of less urgent levels must be held while an urgent
 //! operation is in flight.
 #![cfg(not(loom))]
 
@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::task::Poll;
 use upshift_ring::{Config, Fd, Ring, Submission, op};
 
-/// Length of a copy, in bytes: more than may be in the kernel beside an urgent operation.
+/// Length of a copy in bytes, more than may be in the kernel while an urgent operation is in
+/// flight.
 const LARGE: usize = 300 << 10;
 /// Capacity of a pipe in bytes.
 const CAPACITY: usize = 1 << 20;
@@ -22,7 +23,7 @@ struct Pipe {
 impl Pipe {
     fn new() -> Pipe {
         let (reader, writer) = std::io::pipe().unwrap();
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers, so it has no preconditions.
         let capacity = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, CAPACITY) };
         assert_eq!(capacity, CAPACITY as i32);
         let writer = Fd::new(OwnedFd::from(writer));
@@ -58,7 +59,8 @@ impl Pipe {
     }
 }
 
-/// Returns the number of copies that start regardless of their size: one for each CPU, up to two.
+/// Returns the number of copies that start regardless of their size: one if this thread is bound to
+/// one CPU, otherwise two.
 fn max_copies() -> usize {
     // SAFETY: zeroes are a valid `cpu_set_t`, and the calls access only `cpus`.
     unsafe {

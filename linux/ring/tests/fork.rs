@@ -1,5 +1,5 @@
-//! Tests of rings after `fork`: a child that uses its parent's ring faults, because the queues are
-//! not mapped in the child.
+//! Tests of rings after `fork`. A child that uses its parent's ring must fault, because the queues
+//! are not mapped in the child.
 #![cfg(not(loom))]
 
 mod common;
@@ -13,8 +13,8 @@ fn run_in_child(f: impl FnOnce()) -> libc::c_int {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: no pointers. The alarm ends a child that hangs; the default action reports a
-        // fault.
+        // SAFETY: the calls take no pointers to memory. The alarm ends a child that hangs; the
+        // default action reports a fault.
         unsafe {
             libc::alarm(60);
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
@@ -59,7 +59,7 @@ fn a_child_that_uses_the_ring_of_its_parent_faults_and_the_parent_continues() {
     assert_eq!(bytes, b"abc", "the child wrote into the parent's queue");
 }
 
-/// The parent has a ring, too.
+/// The parent has a ring, too. The child's ring must work.
 #[test]
 fn a_child_may_create_a_ring() {
     let _parent_ring = Ring::new(upshift_ring::Config::default()).unwrap();

@@ -128,7 +128,7 @@ fn the_levels_in_flight_are_the_levels_of_uncompleted_operations() {
     }
 }
 
-/// The thread may wake the ring before or during the wait.
+/// Another thread calls `wake` before or during the wait. In both cases the wait must end.
 #[test]
 fn wake_ends_a_wait_in_which_all_signals_are_blocked() {
     // SAFETY: no pointers. The alarm ends a test that hangs.
@@ -168,7 +168,8 @@ type Job = (*mut (dyn FnMut() + 'static), mpsc::Sender<()>);
 struct CreatorProxy(mpsc::SyncSender<JobMessage>);
 /// A job that is sent to the thread that runs it.
 struct JobMessage(Job);
-// SAFETY: the sender of the job waits until the job has ended.
+// SAFETY: the sender of the job waits until the job has ended, so only one thread uses the job at a
+// time.
 unsafe impl Send for JobMessage {}
 
 impl Proxy for CreatorProxy {
@@ -185,7 +186,7 @@ impl Proxy for CreatorProxy {
 }
 
 struct Shared(Ring);
-// SAFETY: the threads of the test use the ring one after the other.
+// SAFETY: the threads of the test use the ring one after the other, so no two use it at once.
 unsafe impl Sync for Shared {}
 
 #[test]
@@ -236,7 +237,7 @@ fn another_thread_adopts_the_ring_and_returns_it() {
         if round % 2 == 0 {
             // This thread does not own the ring yet, so the buffer returns through the mailbox.
             drop(buffer);
-            // SAFETY: the other thread has ended.
+            // SAFETY: the other thread has ended, so no other thread uses the ring.
             unsafe { ring.0.assign(creator) };
         } else {
             // SAFETY: as above.
@@ -278,13 +279,13 @@ fn a_thread_that_stands_in_runs_no_user_code() {
             .is_pending()
     );
     ring.submit().unwrap();
-    // An operation whose handle is dropped before it completes.
+    // The handle of this operation is dropped before the operation completes.
     let (idle, _other_end) = UnixStream::pair().unwrap();
     let readable = ring.start(op::PollAdd::new(Fd::new(idle), libc::POLLIN as u32), 2);
     ring.submit().unwrap();
     let slots = ring.slots_in_use();
     drop(readable);
-    // An entry that is not submitted before the other thread stands in.
+    // This entry is not submitted before the other thread stands in.
     let nop = ring.start(op::Nop::new(), 3);
     peer.write_all(b"x").unwrap();
 
@@ -293,7 +294,7 @@ fn a_thread_that_stands_in_runs_no_user_code() {
     while !nop.is_complete() || wakers.is_empty() {
         let outcome = std::thread::scope(|scope| {
             let ring = &ring;
-            // SAFETY: the creator waits for this thread.
+            // SAFETY: the creator waits for this thread, so only this thread uses the ring.
             let other = scope.spawn(move || unsafe { { ring }.0.stand_in() });
             other.join().unwrap()
         });

@@ -1,5 +1,5 @@
-//! Tests of small queues: the backlog of submissions, overflow of completions, and the system calls
-//! that are made.
+//! Tests of small queues: the backlog of submissions, the overflow of completions, and the number
+//! of system calls.
 #![cfg(not(loom))]
 
 mod common;

@@ -220,7 +220,7 @@ fn a_connect_to_a_unix_socket_whose_queue_is_full_is_retried() {
     let ring = ring();
     let path = std::env::temp_dir().join(format!("upshift-ring-{}-full", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers, so it has no preconditions.
     let shortened = unsafe { libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 0) };
     assert_eq!(shortened, 0);
     let address = upshift_ring::Address::unix(&path).unwrap();
@@ -256,7 +256,7 @@ fn a_connect_to_a_unix_socket_whose_queue_is_full_is_retried() {
 /// An operation that the driver does not support.
 struct Unsupported;
 
-// SAFETY: the entry has no pointers.
+// SAFETY: the entry has no pointers, so no memory must stay valid.
 unsafe impl Operation for Unsupported {
     type Output = std::io::Error;
 

@@ -208,7 +208,7 @@ fn a_stream_that_holds_all_buffers_does_not_prevent_others_from_receiving() {
     second_peer.write_all(&data).unwrap();
     assert!(block_on(&ring, collect(&mut second, 100)) == data);
     assert!(ring.stats().unpooled >= 100 / 16);
-    // Unread data stays bounded: after one buffer the stream stops, and the ring is idle.
+    // Unread data stays bounded, because the stream stops after one buffer, and the ring is idle.
     second_peer.write_all(&[7; 64]).unwrap();
     for _ in 0..10 {
         ring.submit().unwrap();

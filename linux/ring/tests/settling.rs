@@ -1,4 +1,4 @@
-//! Tests of `Ring::settle`, which ends all operations of a descriptor that have no handle.
+//! Tests of `Ring::settle`, which ends all operations on a descriptor that have no handle.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Tests of creating a ring: the choice of driver and mode, and the errors that name the reason of
-//! a failure.
+//! Tests of creating a ring: the choice of driver and mode, and the errors that say why a ring
+//! could not be created.
 #![cfg(not(loom))]
 
 mod common;
@@ -88,7 +88,7 @@ fn a_kernel_without_io_uring_is_named() {
     assert!(text.contains("CONFIG_IO_URING"), "{text}");
 }
 
-/// io_uring counts as missing if `io_uring_enter` is forbidden.
+/// If `io_uring_enter` is forbidden, io_uring must count as missing.
 #[test]
 fn a_filter_that_forbids_only_enter_is_named_and_leads_to_readiness() {
     let name = "a_filter_that_forbids_only_enter_is_named_and_leads_to_readiness";

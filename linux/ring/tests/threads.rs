@@ -37,8 +37,8 @@ fn park_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Waits on the ring and reaps until the other threads have set `done`. A lost kick appears as a
-/// wait that is too long.
+/// Waits on the ring and reaps until the other threads have set `done`. If a kick is lost, the wait
+/// lasts too long, which fails the test.
 fn serve(ring: &Ring, done: &AtomicBool) {
     let start = Instant::now();
     while !done.load(Ordering::SeqCst) {

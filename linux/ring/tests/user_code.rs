@@ -1,5 +1,5 @@
-//! Tests of user code in wakers, buffers and destructors: such code may call back into the ring,
-//! panic, or leak a handle, and it runs outside of all uses of the ring.
+//! Tests of user code in wakers, buffers and destructors. Such code may call back into the ring,
+//! panic, or leak a handle, and it must run outside of all uses of the ring.
 #![cfg(not(loom))]
 
 mod common;
@@ -260,7 +260,7 @@ fn a_descriptor_that_only_the_operation_holds_stays_open() {
 /// A buffer that owns the ring on which it is used.
 struct RingOwner(#[expect(dead_code, reason = "owned for its drop")] Rc<Ring>);
 
-// SAFETY: the ring and its owners stay on the thread of the test.
+// SAFETY: the ring and its owners stay on the thread of the test, so no other thread uses them.
 unsafe impl Send for RingOwner {}
 
 // SAFETY: the bytes are static.

@@ -46,8 +46,8 @@ pub(super) fn handles(reader: Reader, writer: Writer) -> Handles {
     Handles(reader, writer)
 }
 
-/// Starts an operation on a half of either kind of socket. The kind is examined here rather than in
-/// each poll, so that the operation holds the future of one kind only.
+/// Starts an operation on a reader or writer of either kind of socket. The kind is examined here
+/// rather than in each poll, so that the operation holds the future of one kind only.
 macro_rules! start_on {
     ($kind:ident, $op:ident, $cx:ident, $exclusive_use:ident, |$half:ident| $future:expr) => {
         match $exclusive_use.lend() {
@@ -107,7 +107,7 @@ unsafe fn check_arguments<T>(
     value: *mut Exclusive<T>,
     buf: *const upshift_buf,
 ) -> Result<(ExclusiveUse<T>, Buf), (io::Result<usize>, Buf)> {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     match unsafe { (Buf::from_caller(buf), begin_use(value)) } {
         (Ok(buf), Ok(exclusive_use)) => Ok((exclusive_use, buf)),
         (Ok(buf), Err(error)) => Err((Err(error), buf)),
@@ -115,7 +115,7 @@ unsafe fn check_arguments<T>(
     }
 }
 
-/// The caller's memory, touched within polls only.
+/// An operation on the caller's memory, which it touches only within polls.
 struct Borrowed<D, const ALL: bool> {
     direction: D,
     data: *mut u8,
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn upshift_recv_copy(
     data: *mut u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { recv_copy::<false>(op, cx, reader, data, len) }
 }
 
@@ -196,11 +196,11 @@ pub unsafe extern "C" fn upshift_recv_exact(
     data: *mut u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { recv_copy::<true>(op, cx, reader, data, len) }
 }
 
-/// Checks the caller's memory and begins the use of a call.
+/// Checks the memory of a call and begins the exclusive use.
 ///
 /// # Safety
 /// The contract of [`begin_use`].
@@ -213,7 +213,7 @@ unsafe fn begin_use_with_memory<T>(
     if !is_valid_slice(data, len) {
         return Err(invalid());
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { begin_use(value) }
 }
 
@@ -233,7 +233,7 @@ unsafe fn recv_copy<const ALL: bool>(
     let direction =
         match unsafe { begin_use_with_memory(reader.cast::<Exclusive<Reader>>(), data, len) } {
             Ok(exclusive_use) => exclusive_use,
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the requirements of this call.
             Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
         };
     let read = Borrowed::<_, ALL> {
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn upshift_write_bytes(
     bytes: *const upshift_bytes,
 ) -> c_int {
     if bytes.is_null() {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the requirements of this call.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
     // SAFETY: by contract the writer and `op` are valid, and the bytes are given away; the future
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn upshift_write_copy(
     let direction =
         match unsafe { begin_use_with_memory(writer.cast::<Exclusive<Writer>>(), data, len) } {
             Ok(exclusive_use) => exclusive_use,
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the requirements of this call.
             Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
         };
     let write = Borrowed::<_, true> {
@@ -321,7 +321,8 @@ pub unsafe extern "C" fn upshift_write_copy(
 /// Returns the connection's descriptor, which the connection still owns; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_int {
-    // SAFETY: by contract, or null; an operation under way changes no descriptor.
+    // SAFETY: by contract the pointer is null or valid, and an operation under way changes no
+    // descriptor.
     match unsafe {
         reader
             .cast::<Exclusive<Reader>>()
@@ -347,7 +348,8 @@ pub unsafe extern "C" fn upshift_reader_free(reader: *mut upshift_reader) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract, or null; `shutdown` needs only a shared reference.
+        // SAFETY: by contract the pointer is null or valid, and `shutdown` needs only a shared
+        // reference.
         match unsafe {
             writer
                 .cast::<Exclusive<Writer>>()

@@ -28,7 +28,7 @@ pub(super) struct SampleCounts {
     /// Number of timers of each delay.
     timers: usize,
     looks: u64,
-    /// Smallest number of samples that is meaningful.
+    /// Minimum number of samples for a meaningful result.
     min_meaningful: usize,
 }
 
@@ -58,7 +58,7 @@ const LOOK_ROUNDS: u64 = 4;
 /// Time between two looks when their cost is measured.
 const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Longest time without a pause: a quarter of the silence that raises the daemon's alarm.
+/// Maximum time without a pause, a quarter of the silence of a canary that alarms the daemon.
 const PIECE: Duration = Duration::from_millis(20);
 /// Length of a pause, in which waiting ordinary threads get a slice.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -147,7 +147,7 @@ fn measure(
     partner.pin(cpu)?;
     let partner = guard.get_or_init(|| partner);
     shared.ready.store(true, Release);
-    // The demoted partner wakes from its own sleep and reaches its loop during this sleep.
+    // During this sleep the demoted partner wakes from its own sleep and reaches its loop.
     std::thread::sleep(Duration::from_millis(2));
     let last = Instant::now();
     let mut pauses = Pauses { shared, last };
@@ -262,9 +262,9 @@ fn measure_delay(
     })
 }
 
-/// Returns the time that one look takes from the thread that it interrupts: the loss of work under
-/// regular interruptions, compared with the same time undisturbed. Of several rounds of either kind
-/// the fastest counts, since other activity can only slow a round down.
+/// Returns the time that one look takes from the thread that it interrupts. Compares the partner's
+/// speed under regular looks with its undisturbed speed. Of several rounds of each kind only the
+/// fastest counts, because other activity can only slow a round down.
 fn look_cost(
     samples: SampleCounts,
     shared: &Shared,
@@ -274,7 +274,7 @@ fn look_cost(
     let interval = nanos(LOOK_INTERVAL);
     let looks = samples.looks / LOOK_ROUNDS;
     let mut undisturbed = 0.0_f64;
-    // The speed, and the time between two looks, which come late.
+    // The speed, and the actual time between two looks, because looks come late.
     let mut disturbed = (0.0_f64, 0.0_f64);
     for _ in 0..LOOK_ROUNDS {
         pauses.pause_if_due();
@@ -315,7 +315,7 @@ fn spins_per_ns(
 }
 
 fn timer() -> std::io::Result<OwnedFd> {
-    // SAFETY: integers only.
+    // SAFETY: the call takes only integers, so it has no preconditions.
     let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
@@ -324,13 +324,14 @@ fn timer() -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Arms a one-shot timer for `due`, ns of CLOCK_MONOTONIC.
+/// Arms a one-shot timer for the time `due` of CLOCK_MONOTONIC, in ns.
 fn arm(timer: &OwnedFd, due: u64) -> std::io::Result<()> {
     let spec = libc::itimerspec {
         it_interval: timespec(0),
         it_value: timespec(due),
     };
-    // SAFETY: `spec` has the type that the call reads; the former setting is not requested.
+    // SAFETY: the pointer is valid for the type that the call reads; the null pointer means that
+    // the former setting is not requested.
     let armed = unsafe {
         libc::timerfd_settime(
             timer.as_raw_fd(),
@@ -356,7 +357,7 @@ fn wait_for(timer: &OwnedFd) -> bool {
 /// Returns CLOCK_MONOTONIC in nanoseconds.
 fn now_ns() -> u64 {
     let mut now = timespec(0);
-    // SAFETY: `now` has the type that the call writes; this clock always exists.
+    // SAFETY: the pointer is valid for the type that the call writes.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -395,7 +396,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| run_partner(&shared, crate::Priority::MIN, &guard));
             wait_until(&shared, || shared.tid.load(Acquire) != 0);
-            // Recorded but not elevated, so no rights are needed.
+            // The partner is recorded but not elevated, so no rights are needed.
             let held = elevator.record(shared.tid.load(Acquire)).unwrap();
             guard.get_or_init(|| held);
             shared.ready.store(true, Release);

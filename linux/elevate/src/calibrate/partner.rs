@@ -13,18 +13,18 @@ use crate::futex::{futex_wait_for, futex_wake};
 use crate::priority::Priority;
 use crate::sys::current_tid;
 
-/// Mode: demotes itself whenever it runs.
+/// Mode in which the partner demotes itself whenever it runs.
 pub(super) const SWITCH: u32 = 0;
-/// Mode: keeps the CPU busy.
+/// Mode in which the partner keeps the CPU busy.
 pub(super) const SPIN: u32 = 1;
-/// Mode: passes the token back.
+/// Mode in which the partner passes the token back.
 pub(super) const PING_PONG: u32 = 2;
-/// Mode: ends.
+/// Mode in which the partner ends.
 pub(super) const STOP: u32 = 3;
-/// Mode: sleeps.
+/// Mode in which the partner sleeps.
 pub(super) const PAUSE: u32 = 4;
 
-/// Longest sleep in a futex, in nanoseconds, so that no wait outlives the calibration.
+/// Maximum time of a sleep in a futex, in nanoseconds, so that no wait outlives the calibration.
 const MAX_SLEEP_NS: u64 = 50_000_000;
 
 /// The state that measurer and partner share.
@@ -35,7 +35,7 @@ pub(super) struct Shared {
     pub(super) tid: AtomicI32,
     /// Set when the partner has been elevated and may begin.
     pub(super) ready: AtomicBool,
-    /// The holder of the token: 0, the measurer; 1, the partner.
+    /// The holder of the token: 0 for the measurer, 1 for the partner.
     pub(super) token: AtomicU32,
     /// Number of rounds of the partner's loop while it keeps the CPU busy.
     pub(super) spins: AtomicU64,

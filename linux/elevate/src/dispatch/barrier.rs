@@ -1,10 +1,12 @@
-//! An asymmetric memory barrier, paid for by the side that needs it less often.
+//! An asymmetric memory barrier. Of two threads, the one that needs the barrier less often pays for
+//! it.
 //!
-//! A thread that very often sets a flag and loads another, and a thread that seldom does the
-//! reverse, need a full barrier between the two steps on both sides, or each may miss the other's
-//! flag. `membarrier` makes all running threads of the process execute a full barrier, so the
-//! frequent side needs a compiler barrier only. The call costs a system call, and an interrupt for
-//! each other CPU on which a thread of the process is running.
+//! Suppose that one thread very often sets a flag and loads another flag, and that a second thread
+//! seldom does the reverse. Both need a full barrier between the two steps; otherwise each may miss
+//! the other's flag. `membarrier` makes all running threads of the process execute a full barrier.
+//! If the second thread makes this call, the first thread needs only a compiler barrier. The call
+//! costs a system call, and an interrupt for each other CPU on which a thread of the process is
+//! running.
 
 use std::io::{self, Write};
 
@@ -13,7 +15,7 @@ const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 fn membarrier(command: libc::c_int) -> io::Result<libc::c_long> {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers, so it has no preconditions.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -42,18 +44,18 @@ pub fn register_barrier() -> io::Result<()> {
 /// Makes every running thread of the process pass a full memory barrier, the caller included.
 ///
 /// # Aborts
-/// Ends the process with a message on standard error if the system call fails: without a successful
-/// [`register_barrier`], or if the process has forbidden `membarrier` since. Continuing would be a
-/// data race, no other barrier can replace this one once threads rely on it, and a panic would
-/// leave the callers' locks held.
+/// Ends the process with a message on standard error if the system call fails. It fails without a
+/// successful [`register_barrier`], or if the process has forbidden `membarrier` since. The process
+/// must end, because continuing would be a data race, no other barrier can replace this one once
+/// threads rely on it, and a panic would leave the callers' locks held.
 pub fn heavy_barrier() {
     if let Err(error) = membarrier(PRIVATE_EXPEDITED) {
         end_process(&error);
     }
 }
 
-/// Reports the error and aborts. Allocates nothing and takes no lock: a suspended poll may hold
-/// either.
+/// Reports the error and aborts. Allocates nothing and takes no lock, because a suspended poll may
+/// hold the allocator's lock or another.
 #[cold]
 fn end_process(error: &io::Error) -> ! {
     let mut text = [0u8; 256];
@@ -66,7 +68,7 @@ fn end_process(error: &io::Error) -> ! {
          in the seccomp filter that was installed since"
     );
     let left = rest.len();
-    // SAFETY: `text` is at least as long as the length given.
+    // SAFETY: the pointer is valid for the given length, which is at most that of `text`.
     unsafe { libc::write(2, text.as_ptr().cast(), text.len() - left) };
     std::process::abort()
 }

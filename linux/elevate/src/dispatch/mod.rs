@@ -1,5 +1,6 @@
-//! [`Permit`]: a thread's right to use shared state, revoked with an asymmetric barrier. The
-//! runtime suspends polls with it, and lets other vCPUs stand in for a vCPU in a long poll.
+//! [`Permit`]: a thread's right to use shared state, which can be revoked with an asymmetric
+//! barrier. The runtime uses permits to suspend polls, and to let other vCPUs stand in for a vCPU
+//! that is in a long poll.
 
 mod barrier;
 mod permit;

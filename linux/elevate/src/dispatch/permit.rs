@@ -1,19 +1,21 @@
-//! [`Permit`]: the right of one thread to use the state that the threads of a vCPU share, and its
-//! revocation.
+//! [`Permit`]: the right of one thread to use the state that the threads of a vCPU share. A
+//! *supervisor*, another thread, can revoke this right.
 //!
-//! The thread brackets each use with [`enter`](Permit::enter) and [`leave`](Permit::leave), which
-//! nest. A supervisor may [`revoke`](Permit::revoke) the permit between uses; then the next `enter`
-//! waits until it is [granted](Permit::grant) again. Correctness does not depend on the threads'
-//! priorities or CPUs.
+//! The thread calls [`enter`](Permit::enter) before each use of the state and
+//! [`leave`](Permit::leave) after it. Uses may nest. Between uses the supervisor may
+//! [`revoke`](Permit::revoke) the permit. The next `enter` then waits until the supervisor
+//! [grants](Permit::grant) the permit again. Correctness does not depend on the threads' priorities
+//! or CPUs.
 //!
 //! ```text
 //!   thread:      depth = 1;  (compiler barrier)   revoked? ──► yes: wait until granted
-//!   supervisor:  revoked = 1; (heavy barrier)     depth?   ──► not 0: grant again, ask for `leave`
+//!   supervisor:  revoked = 1; (heavy barrier)     depth?   ──► not 0: grant again
 //! ```
 //!
-//! Either the thread sees `revoked`, or the supervisor sees `depth`, or both; never neither
-//! (checked by loom in `tests/loom_permit.rs`, with a full fence for the heavy barrier). If both,
-//! the supervisor reverts the revocation, and the thread continues.
+//! At least one of the two sees the other's store: the thread sees `revoked`, or the supervisor
+//! sees `depth`. (Loom checks this in `tests/loom_permit.rs`, with a full fence for the heavy
+//! barrier.) If both see the other's store, the supervisor reverts the revocation, and the thread
+//! continues.
 //!
 //! Cost: `enter` and `leave` take two loads and a store each, and no read-modify-write.
 
@@ -27,7 +29,7 @@ use Ordering::{Acquire, Relaxed, Release, SeqCst};
 #[cfg(not(loom))]
 use crate::futex::{futex_wait, futex_wake};
 
-/// Error: the thread is in the middle of a use, so the permit was not revoked.
+/// The error of a revocation in the middle of a use. The permit was not revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
@@ -43,7 +45,8 @@ pub struct Permit {
     asked: AtomicU32,
 }
 
-/// Orders a store before a load for the compiler; the heavy barrier does the rest.
+/// Orders a store before a load for the compiler. The supervisor's heavy barrier orders them for
+/// the CPU.
 #[inline]
 fn light_barrier() {
     #[cfg(not(loom))]
@@ -107,7 +110,7 @@ impl Permit {
         self.asked.swap(0, Relaxed) != 0
     }
 
-    /// Returns whether a use is under way. Exact for the thread itself.
+    /// Returns whether a use is under way. On another thread the answer may be out of date.
     #[must_use]
     pub fn in_use(&self) -> bool {
         self.depth.load(Acquire) != 0
@@ -128,8 +131,9 @@ impl Permit {
         self.waiting.store(0, Relaxed);
     }
 
-    /// Makes a waiting thread call `give_up` once more. The caller first changes the condition,
-    /// with a full barrier, and repeats the nudge while it matters.
+    /// Makes a thread that waits in [`wait_until`](Permit::wait_until) call `give_up` once more.
+    /// The caller first changes the condition that `give_up` checks, and executes a full barrier.
+    /// The caller repeats the nudge as long as the thread must notice the change.
     pub fn nudge(&self) {
         if self.waiting.load(SeqCst) != 0 {
             #[cfg(not(loom))]
@@ -137,12 +141,12 @@ impl Permit {
         }
     }
 
-    /// Revokes the permit: until it is granted again, the thread is outside of all uses. `barrier`
-    /// makes all threads pass a full memory barrier ([`heavy_barrier`](super::heavy_barrier)). Only
-    /// one supervisor at a time may call this.
+    /// Revokes the permit, so that the thread is outside of all uses until the permit is granted
+    /// again. `barrier` makes all threads pass a full memory barrier
+    /// ([`heavy_barrier`](super::heavy_barrier)). Only one supervisor at a time may call this.
     ///
     /// # Errors
-    /// [`Busy`] if a use is under way; nothing has changed.
+    /// [`Busy`] if a use is under way. The permit is then not revoked.
     pub fn revoke(&self, barrier: impl FnOnce()) -> Result<(), Busy> {
         self.revoked.store(1, SeqCst);
         barrier();
@@ -154,8 +158,8 @@ impl Permit {
         Err(Busy)
     }
 
-    /// Grants the permit again. A waiting thread must be woken by [`nudge`](Permit::nudge), at once
-    /// or later.
+    /// Grants the permit again. This does not wake the thread if it waits; the caller must call
+    /// [`nudge`](Permit::nudge) for that, at once or later.
     pub fn grant(&self) {
         self.revoked.store(0, SeqCst);
     }
@@ -173,8 +177,8 @@ impl Permit {
     }
 
     /// Requests that the next outermost [`leave`](Permit::leave) returns true. Returns whether a
-    /// use is still under way; if not, that leave may have missed the request, and the caller
-    /// checks again at once. `barrier` is that of [`revoke`](Permit::revoke).
+    /// use is still under way. If none is, the last `leave` may have missed the request, so the
+    /// caller must check again at once. `barrier` is that of [`revoke`](Permit::revoke).
     pub fn ask(&self, barrier: impl FnOnce()) -> bool {
         self.asked.store(1, SeqCst);
         barrier();
@@ -207,7 +211,7 @@ mod tests {
     }
 
     struct PlainCounter(UnsafeCell<u64>);
-    // SAFETY: the permit decides which thread touches the counter.
+    // SAFETY: the permit lets only one thread at a time touch the counter.
     unsafe impl Sync for PlainCounter {}
 
     impl PlainCounter {
@@ -216,13 +220,13 @@ mod tests {
         /// # Safety
         /// No other thread calls this meanwhile.
         unsafe fn increment(&self) {
-            // SAFETY: forwarded.
+            // SAFETY: the caller guarantees that no other thread uses the cell.
             unsafe { *self.0.get() += 1 };
         }
     }
 
-    /// A thread uses plain memory all the time, while another revokes the permit, uses the memory,
-    /// and grants the permit again.
+    /// A thread uses plain memory all the time. Another thread repeatedly revokes the permit, uses
+    /// the memory, and grants the permit again. No addition may be lost.
     #[test]
     fn shared_memory_is_used_by_one_thread_at_a_time() {
         register_barrier().unwrap();
@@ -237,7 +241,7 @@ mod tests {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
                     permit.enter();
-                    // SAFETY: the permit is held.
+                    // SAFETY: this thread is within a use, so the permit keeps the other one out.
                     unsafe { shared.increment() };
                     own.fetch_add(1, Relaxed);
                     let _ = permit.leave();
@@ -250,7 +254,8 @@ mod tests {
             while !(both(taken) && for_long()) && began.elapsed() < Duration::from_secs(30) {
                 if permit.revoke(heavy_barrier).is_ok() {
                     for _ in 0..10 {
-                        // SAFETY: the permit of the only other user is revoked.
+                        // SAFETY: the permit of the only other thread that uses the counter is
+                        // revoked.
                         unsafe { shared.increment() };
                         taken += 1;
                     }

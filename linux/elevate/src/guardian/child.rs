@@ -1,8 +1,8 @@
 //! The guardian's own code, which runs after the fork of a process with many threads.
 //!
-//! It is async-signal-safe: it makes system calls and uses plain memory, but does not allocate,
-//! lock or panic. It blocks in `poll`; without a heartbeat to check it costs nothing until its
-//! owner dies.
+//! The code is async-signal-safe, because it only makes system calls and uses plain memory, and
+//! does not allocate, lock or panic. The guardian blocks in `poll`. Without a heartbeat to check,
+//! it uses no CPU time until its owner dies.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -15,16 +15,16 @@ use crate::restore::{Restored, is_gone, leave_deadline, restore};
 use crate::sys::{CpuSet, Kernel, Sys};
 use crate::table::Table;
 
-/// Maximum number of passes over the table while any restoration fails.
+/// Maximum number of passes over the table if restorations fail.
 const MAX_PASSES: usize = 10;
 /// Pause between two passes, in milliseconds.
 const PAUSE_MS: c_int = 20;
 
-/// Interval of checks for the parent if the kernel has no pidfd, in milliseconds.
+/// Interval in milliseconds at which the guardian checks for its parent if the kernel has no pidfd.
 const PARENT_CHECK_MS: c_int = 100;
 
-/// Checks per heartbeat: a missed heartbeat is noticed after 1 to 1 + 1/[`CHECKS_PER_HEARTBEAT`]
-/// heartbeats.
+/// Number of checks per heartbeat, so that a missed heartbeat is noticed after 1 to
+/// 1 + 1/[`CHECKS_PER_HEARTBEAT`] heartbeats.
 const CHECKS_PER_HEARTBEAT: u32 = 4;
 
 /// Watches `owner`, restores all threads when it ends, and exits. `socket` is the guardian's end of
@@ -39,9 +39,9 @@ pub(super) fn run(
     raise_priority();
     let start = Kernel.birth(owner).unwrap_or(0);
     let pidfd = Kernel.pidfd_open(owner).unwrap_or(-1);
-    // SAFETY: the array has one byte. If the owner is dead already, the loop notices.
+    // SAFETY: the pointer is valid for one byte. If the owner is dead already, the loop notices.
     unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
-    // The table may hold records from before an earlier guardian died.
+    // The table may already hold records, made while an earlier guardian lived.
     let mut monitor = HeartbeatMonitor::new(table, heartbeat);
     loop {
         let timeout = match (monitor.check_interval_ms(), pidfd) {
@@ -60,7 +60,7 @@ pub(super) fn run(
         restore_leader_after_exec(table, owner, start);
     }
     restore_all(table);
-    // SAFETY: ends the process without running any code of the owner.
+    // SAFETY: the call has no preconditions; it ends the process without running the owner's code.
     unsafe { libc::_exit(0) }
 }
 
@@ -71,7 +71,7 @@ struct HeartbeatMonitor<'a> {
     interval_ms: Option<c_int>,
     is_checking: bool,
     last_beats: u64,
-    /// Number of consecutive checks without a beat in between.
+    /// Number of consecutive checks that found no new beat.
     missed: u32,
 }
 
@@ -102,15 +102,15 @@ impl<'a> HeartbeatMonitor<'a> {
         }
         let header = self.table.header();
         let beats = header.beats.load(Acquire);
-        // A process that has woken the guardian early is alive.
+        // If the owner has woken the guardian early, the owner is alive.
         let missed = timed_out && self.is_checking && beats == self.last_beats;
         (self.last_beats, self.missed) = (beats, if missed { self.missed + 1 } else { 0 });
         if missed && self.missed.is_multiple_of(CHECKS_PER_HEARTBEAT) && demote_all(self.table) {
             header.demotions.fetch_add(1, SeqCst);
         }
         header.armed.store(0, SeqCst);
-        // Pairs with the fence between the owner's record and its check of `armed`: at least one
-        // side sees the other's store.
+        // Pairs with the fence between the owner's record and its check of `armed`, so that at
+        // least one side sees the other's store.
         fence(SeqCst);
         self.is_checking = self.table.has_foreign();
         if self.is_checking {
@@ -119,8 +119,9 @@ impl<'a> HeartbeatMonitor<'a> {
     }
 }
 
-/// Takes every thread of other processes out of SCHED_FIFO; the records stay. Returns whether a
-/// thread was demoted. The owner may be alive, so only the atomic words of the table are read.
+/// Takes every recorded thread of other processes out of SCHED_FIFO. The records stay. Returns
+/// whether a thread was demoted. Only the atomic words of the table are read, because the owner may
+/// be alive.
 fn demote_all(table: &Table) -> bool {
     let mut demoted_any = false;
     for (tid, birth) in table.foreign_threads() {
@@ -140,8 +141,8 @@ fn demote_all(table: &Table) -> bool {
 
 /// Leaves the owner's session, directory and descriptors.
 fn detach(socket: c_int) {
-    // SAFETY: system calls on integers and constant strings. Signals were blocked before the fork.
-    // The closed descriptors are the guardian's own copies.
+    // SAFETY: the calls take only integers and valid constant strings. The closed descriptors are
+    // the guardian's own copies. Signals were blocked before the fork.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"upshift-guard".as_ptr());
         libc::setsid();
@@ -152,12 +153,12 @@ fn detach(socket: c_int) {
             closed &= libc::syscall(libc::SYS_close_range, 0, low - 1, 0) == 0;
         }
         if !closed {
-            // Linux before 5.9: one by one.
+            // Linux before 5.9 lacks the call, so close the descriptors one by one.
             for fd in (0..65_536).filter(|&fd| fd != socket) {
                 libc::close(fd);
             }
         }
-        // Best effort: this needs CAP_SYS_RESOURCE.
+        // Errors are ignored, because this needs CAP_SYS_RESOURCE.
         let fd = libc::open(
             c"/proc/self/oom_score_adj".as_ptr(),
             libc::O_WRONLY | libc::O_CLOEXEC,
@@ -172,7 +173,8 @@ fn detach(socket: c_int) {
     }
 }
 
-/// Takes every CPU the guardian may have and, if permitted, a priority above all guarded threads.
+/// Lets the guardian run on every permitted CPU and, if permitted, gives it a priority above all
+/// guarded threads.
 fn raise_priority() {
     let _ = Kernel.sched_setaffinity(0, &CpuSet::all());
     let _ = Kernel.sched_setscheduler(
@@ -182,7 +184,7 @@ fn raise_priority() {
     );
 }
 
-/// The reason for the end of a wait.
+/// The reason why a wait ended.
 enum WaitOutcome {
     /// The owner is dead or ends the guardian.
     OwnerEnded,
@@ -192,14 +194,14 @@ enum WaitOutcome {
     TimedOut,
 }
 
-/// Waits at most `timeout` milliseconds (-1: no limit).
+/// Waits at most `timeout` milliseconds. With -1 there is no time limit.
 fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> WaitOutcome {
     let mut fds = [socket, pidfd].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     });
-    // SAFETY: `fds` has two entries. The kernel ignores a negative descriptor.
+    // SAFETY: the pointer is valid for two entries. The kernel ignores a negative descriptor.
     let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) };
     // SAFETY: `getppid` has no arguments and cannot fail.
     let orphaned = unsafe { libc::getppid() } != owner;
@@ -229,13 +231,13 @@ fn restore_all(table: &Table) {
         if !failed {
             return;
         }
-        // SAFETY: without descriptors the call only waits.
+        // SAFETY: the call gets no descriptors, so it accesses no memory and only waits.
         unsafe { libc::poll(std::ptr::null_mut(), 0, PAUSE_MS) };
     }
 }
 
-/// Restores the main thread after an `exec`. If another thread called `exec`, it has become the
-/// main thread and kept its policy; its record names a tid that is gone.
+/// Restores the main thread after an `exec`. If another thread called `exec`, that thread has
+/// become the main thread and kept its policy, but its record names a tid that is gone.
 fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
     let same_process = Kernel.birth(owner).is_ok_and(|now| now == start);
     let has_lost_a_thread = || {
@@ -254,7 +256,7 @@ fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
             nices: [None; 2],
             pin: None,
         };
-        // If the main thread was elevated itself, its own record restores it after this.
+        // If the main thread itself was elevated, it is restored by its own record afterwards.
         let _: Result<Restored, _> = restore(&Kernel, table, &record);
     }
 }

@@ -53,7 +53,8 @@ impl fmt::Display for Throttling {
 pub struct RtGroup {
     /// Path of its `cpu.rt_runtime_us`.
     pub path: String,
-    /// Value of that file: µs of RT time in each period; 0 lets no thread into SCHED_FIFO.
+    /// Value of that file, which is the RT time in each period in µs. 0 lets no thread into
+    /// SCHED_FIFO.
     pub runtime_us: i64,
 }
 
@@ -101,7 +102,7 @@ fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
-/// Returns whether user ids are mapped otherwise than in the first user namespace.
+/// Returns whether the mapping of user ids differs from that of the first user namespace.
 pub(super) fn in_user_namespace(sys: &dyn Sys) -> bool {
     let map = sys.read_file("/proc/self/uid_map").unwrap_or_default();
     let fields: Vec<&str> = map.split_whitespace().collect();

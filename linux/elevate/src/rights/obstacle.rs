@@ -9,12 +9,12 @@ use super::Rights;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// Neither CAP_SYS_NICE nor RLIMIT_RTPRIO.
+    /// The process has neither CAP_SYS_NICE nor RLIMIT_RTPRIO.
     Capability {
         /// The path of this program.
         program: String,
     },
-    /// RLIMIT_RTPRIO permits priorities, but none that suffices.
+    /// RLIMIT_RTPRIO permits priorities, but none that is high enough.
     Limit {
         /// The soft limit.
         soft: u64,
@@ -124,7 +124,7 @@ pub(super) fn explain(
     } else if !rights.capable && !limit_helps {
         obstacles.push(Obstacle::Capability { program: program() });
     } else if obstacles.is_empty() {
-        // The process has the right, so another rule refuses.
+        // The process has the right, so there must be another reason for the refusal.
         if rights.group.is_none()
             && let Some(group) = unified
         {

@@ -1,10 +1,10 @@
 //! The identity of threads.
 //!
 //! The kernel gives every thread a number of its own, the inode of its pidfd (Linux 6.9), and
-//! reports the thread's process through a pidfd (6.13). Neither looks up a path. Older kernels have
-//! both only in files of `/proc`. A lookup there may wait, in a loop, for another thread that is in
-//! the middle of a lookup while a process of that name ends. It waits forever if that thread is
-//! less urgent and on the same CPU.
+//! reports the thread's process through a pidfd (6.13). Neither requires a lookup of a path. Older
+//! kernels have this data only in files of `/proc`. While a process ends, a lookup of its name may
+//! wait in a loop for another thread that is in the middle of the same lookup. The wait lasts
+//! forever if that other thread is less urgent and on the same CPU.
 //!
 //! The functions allocate nothing and take no lock.
 
@@ -23,14 +23,14 @@ pub(super) fn birth(tid: Tid) -> io::Result<u64> {
         return start_time(tid);
     }
     let status = with_pidfd(tid, |fd| {
-        // SAFETY: a structure of integers is valid when zeroed.
+        // SAFETY: zeroes are a valid value, because the structure consists of integers.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: `status` has the type that the call writes.
+        // SAFETY: the pointer is valid for the type that the call writes.
         check(c_long::from(unsafe { libc::fstat(fd, &raw mut status) }))?;
         Ok(status)
     });
     match status {
-        // The number is in use as the id of a group or session: its thread has ended.
+        // The thread has ended, because its number is now only the id of a group or session.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             Err(io::Error::from_raw_os_error(libc::ESRCH))
         }
@@ -66,7 +66,7 @@ fn leader_by_pidfd(fd: c_int) -> io::Result<Tid> {
         mask: PIDFD_INFO_PID,
         ..PidfdInfo::default()
     };
-    // SAFETY: `info` has the size that the number of the call encodes.
+    // SAFETY: the pointer is valid for the size that the number of the call encodes.
     check(c_long::from(unsafe {
         libc::ioctl(fd, PIDFD_GET_INFO as _, &raw mut info)
     }))?;
@@ -99,7 +99,7 @@ fn with_pidfd<T>(tid: Tid, ask: impl FnOnce(c_int) -> io::Result<T>) -> io::Resu
     /// Flag of `pidfd_open`: a pidfd of a thread rather than of a process (`linux/pidfd.h`).
     const PIDFD_THREAD: c_int = libc::O_EXCL;
     let tid = if tid == 0 { current_tid() } else { tid };
-    // SAFETY: integers only. The descriptor is close-on-exec.
+    // SAFETY: the call takes only integers. The descriptor is close-on-exec.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })? as c_int;
     let answer = ask(fd);
     // SAFETY: `fd` was opened above and has no other user.
@@ -121,9 +121,9 @@ fn pidfds_have_numbers() -> io::Result<bool> {
         _ => {}
     }
     let kind = with_pidfd(0, |fd| {
-        // SAFETY: a structure of integers is valid when zeroed.
+        // SAFETY: zeroes are a valid value, because the structure consists of integers.
         let mut status: libc::statfs = unsafe { std::mem::zeroed() };
-        // SAFETY: `status` has the type that the call writes.
+        // SAFETY: the pointer is valid for the type that the call writes.
         check(c_long::from(unsafe { libc::fstatfs(fd, &raw mut status) }))?;
         Ok(status.f_type as u64)
     });
@@ -136,7 +136,7 @@ fn pidfds_have_numbers() -> io::Result<bool> {
     Ok(yes)
 }
 
-/// Reads a thread's start in clock ticks since boot from `/proc/<tid>/stat`.
+/// Reads a thread's start time, in clock ticks since boot, from `/proc/<tid>/stat`.
 fn start_time(tid: Tid) -> io::Result<u64> {
     let mut path = [0u8; 32];
     let mut stat = [0u8; 1024];
@@ -145,7 +145,7 @@ fn start_time(tid: Tid) -> io::Result<u64> {
 }
 
 /// Returns whether the thread sleeps or is stopped by a signal, a tracer or its cgroup, and so is
-/// on no run queue. Also false if its state cannot be read. Allocates nothing.
+/// on no run queue. Returns false if its state cannot be read. Allocates nothing.
 pub fn sleeps(tid: Tid) -> bool {
     let mut path = [0u8; 32];
     let mut stat = [0u8; 128];
@@ -187,7 +187,7 @@ fn path_of<'a>(tid: Tid, file: &[u8], buffer: &'a mut [u8; 32]) -> &'a CStr {
 
 /// Reads the beginning of a file, without allocation. Returns the number of bytes.
 fn read_into(path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: `path` ends with a NUL.
+    // SAFETY: the pointer is to a string that ends with a NUL.
     let fd = check(c_long::from(unsafe {
         libc::open(path.as_ptr(), OPEN_FLAGS)
     }))? as c_int;
@@ -198,8 +198,8 @@ fn read_into(path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(read? as usize)
 }
 
-/// Returns field 22 of `/proc/<tid>/stat`. The name in field 2 may hold blanks and brackets: fields
-/// count from the last `)`.
+/// Returns field 22 of `/proc/<tid>/stat`. Fields are counted from the last `)`, because the name
+/// in field 2 may contain blanks and brackets.
 fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let field = stat

@@ -1,5 +1,5 @@
-//! Tests of calibration: it is bounded, measures every quantity, and leaves all threads as they
-//! were.
+//! Tests of calibration, which must take bounded time, measure every quantity, and leave all
+//! threads as they were.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};

@@ -29,8 +29,8 @@ fn role_of_a_child_process() {
     }
 }
 
-/// Limits this process: it ends after `seconds`, when its parent dies, or when a thread occupies a
-/// CPU in SCHED_FIFO for 1 s.
+/// Arranges that this process ends after `seconds`, when its parent dies, or when a thread occupies
+/// a CPU in SCHED_FIFO for 1 s.
 fn limit_process(seconds: u32) {
     let limit = libc::rlimit {
         rlim_cur: 1_000_000,
@@ -122,8 +122,8 @@ fn print_tids(threads: &[Tid]) {
     println!("threads {}", threads.join(" "));
 }
 
-/// Elevates threads of other processes and beats. Elevates the threads again after the guardian has
-/// demoted them.
+/// Elevates threads of other processes and gives signs of life. Elevates the threads again after
+/// the guardian has demoted them.
 fn heartbeat() {
     let builder = Elevator::builder().guardian(true);
     let elevator = builder
@@ -300,7 +300,7 @@ fn guardian_killer() {
         .map(|tid| elevator.elevate(tid, Priority::MIN).unwrap())
         .collect();
     let first = elevator.guardian_pid().unwrap();
-    // SAFETY: the guardian is a child of this process that has not been waited for.
+    // SAFETY: the pid is valid, because this child has not been waited for.
     unsafe { libc::kill(first, libc::SIGKILL) };
     while elevator.guardian_pid().is_some() {
         sleep(1);
@@ -323,7 +323,7 @@ fn exec() {
     if pid == 0 {
         exec_elevated();
     }
-    // SAFETY: no status is requested.
+    // SAFETY: the pointer is null, so the call writes no status.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 

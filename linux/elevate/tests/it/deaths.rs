@@ -34,7 +34,8 @@ fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
         let elevated: Vec<_> = left.iter().flat_map(|&pid| elevated_threads(pid)).collect();
         if change.is_none() && guardians.is_empty() && elevated.is_empty() {
             for pid in left {
-                // SAFETY: a process that the owner started: its environment has the owner's marker.
+                // SAFETY: the call takes only integers. The owner started this process, because its
+                // environment has the owner's marker.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
             }
             return;
@@ -70,8 +71,8 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
         ];
         let mut owner = Process::start("owner", &settings);
         if death == "killed" {
-            // In every third round the owner is killed at any moment of its life, otherwise while
-            // it works.
+            // In every third round the owner is killed at a random moment of its life, in the other
+            // rounds while it works.
             if round % 3 == 0 {
                 std::thread::sleep(Duration::from_micros(random.below(8000)));
             } else {
@@ -179,7 +180,8 @@ fn a_stopped_owner_keeps_no_thread_elevated() {
     };
     for _ in 0..3 {
         wait_until("the threads are elevated", elevated);
-        // SAFETY: a child that has not been waited for.
+        // SAFETY: the call takes only integers. The child has not been waited for, so its pid is
+        // still valid.
         unsafe { libc::kill(owner.pid(), libc::SIGSTOP) };
         wait_until("the threads are demoted", || !elevated());
         // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! Tests in which each system call fails, once or always, with each error: no thread stays
+//! Tests in which each system call fails, once or always, with each error. No thread may stay
 //! elevated.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const ERRORS: [i32; 6] = [
     libc::EBUSY,
 ];
 
-/// Upper bound of the number of system calls in one round of the test below.
+/// Upper bound for the number of system calls in one round of the test below.
 const CALLS: u64 = 24;
 
 #[test]
@@ -117,7 +117,7 @@ fn without_a_second_guardian_no_thread_of_another_process_is_elevated() {
         .sys(faulty.clone())
         .build()
         .unwrap();
-    // SAFETY: the guardian is a child of this process that has not been waited for.
+    // SAFETY: the pid is valid, because this child has not been waited for.
     unsafe { libc::kill(elevator.guardian_pid().unwrap(), libc::SIGKILL) };
     crate::process::wait_until("the guardian's death is noticed", || {
         elevator.guardian_pid().is_none()

@@ -216,7 +216,7 @@ fn cpus_that_another_program_has_chosen_are_kept() {
 
 /// Sets a nice value with the system call that `renice` uses.
 fn renice(tid: i32, nice: i32) {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers, so it has no preconditions.
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };
     assert_eq!(result, 0);
 }
@@ -402,7 +402,8 @@ fn an_elevator_restores_its_threads_when_dropped_even_if_another_thread_reads_it
 }
 
 /// A thread that restores itself leaves SCHED_FIFO before it has released the table's lock. A busy
-/// thread may then preempt it while it holds the lock.
+/// thread may then preempt it while it holds the lock. A more urgent thread that waits for the lock
+/// must still get it in time.
 #[test]
 fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_thread() {
     if !permitted() {
@@ -461,7 +462,7 @@ fn the_guardian_is_invisible_to_wait_loops() {
     let elevator = Elevator::with_guardian().unwrap();
     // Other tests have children, too, so the call names the guardian.
     let guardian = elevator.guardian_pid().unwrap();
-    // SAFETY: no status is requested.
+    // SAFETY: the pointer is null, so the call writes no status.
     let waited = unsafe { libc::waitpid(guardian, std::ptr::null_mut(), libc::WNOHANG) };
     assert_eq!(waited, -1);
     let descriptors = std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap();
@@ -471,7 +472,8 @@ fn the_guardian_is_invisible_to_wait_loops() {
     );
 }
 
-/// The tests of the daemon print this state if a guardian has not restored a thread in time.
+/// The daemon's tests print this state if a guardian has not restored a thread in time. It must
+/// show the beats and the recorded threads of other processes.
 #[test]
 fn the_heartbeat_state_shows_the_counters_of_the_guardian() {
     if !root() {
@@ -525,7 +527,7 @@ fn a_dead_guardian_is_replaced_before_another_thread_is_elevated() {
     let victim = Victim::start("victim");
     let elevator = Elevator::with_guardian().unwrap();
     let first = elevator.guardian_pid().unwrap();
-    // SAFETY: the guardian is a child of this process that has not been waited for.
+    // SAFETY: the pid is valid, because this child has not been waited for.
     unsafe { libc::kill(first, libc::SIGKILL) };
     wait_until("the death of the guardian is noticed", || {
         elevator.guardian_pid().is_none()
@@ -576,7 +578,8 @@ impl SamePid {
         arguments.exit_signal = libc::SIGCHLD as u64;
         arguments.set_tid = chosen.as_ptr() as u64;
         arguments.set_tid_size = 1;
-        // SAFETY: a `fork` with a given PID; the child only makes system calls.
+        // SAFETY: the arguments are valid and request a `fork` with a given PID. The child only
+        // makes system calls, so it is safe after the fork.
         unsafe {
             let child = libc::syscall(
                 libc::SYS_clone3,
@@ -594,7 +597,7 @@ impl SamePid {
 
 impl Drop for SamePid {
     fn drop(&mut self) {
-        // SAFETY: the process is a child that has not been waited for.
+        // SAFETY: the pid is valid, because the child has not been waited for.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, std::ptr::null_mut(), 0);
@@ -616,7 +619,8 @@ fn errors_for_threads_that_do_not_exist_name_the_reason() {
     assert!(current_tid() > 0);
 }
 
-/// A leaked reservation lasts until the kernel rebuilds the scheduling domains.
+/// No call that takes a sleeping thread out of `SCHED_DEADLINE` may leak the thread's reservation,
+/// because a leaked reservation lasts until the kernel rebuilds the scheduling domains.
 #[test]
 fn the_reservation_of_a_sleeping_thread_is_returned_whichever_call_ends_it() {
     if !permitted() {

@@ -23,8 +23,8 @@ fn skipped(reason: impl Display) {
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
 }
 
-/// Returns whether this process may use SCHED_FIFO, and reports the reason if not. Also limits the
-/// process: it ends when one of its threads occupies a CPU in SCHED_FIFO for 2 s.
+/// Returns whether this process may use SCHED_FIFO, and reports the reason if it may not. Also
+/// arranges that the process ends when one of its threads occupies a CPU in SCHED_FIFO for 2 s.
 fn permitted() -> bool {
     let limit = libc::rlimit {
         rlim_cur: 2_000_000,

@@ -182,7 +182,8 @@ fn unreadable_files_are_not_an_error() {
     assert!(faulty.calls() > 0 && Kernel.sched_getattr(0).is_ok());
 }
 
-/// The test creates a cgroup without real-time runtime in the v1 hierarchy.
+/// The test creates a cgroup without real-time runtime in the v1 hierarchy. For a thread in this
+/// cgroup, the error must say that RT time is missing, and the thread's policy must not change.
 #[test]
 fn a_refusal_in_a_cgroup_without_real_time_runtime_names_the_reason() {
     if !root() {

@@ -38,7 +38,7 @@ impl OpenAt {
     }
 }
 
-// SAFETY: the path is owned heap memory.
+// SAFETY: the path is heap memory that the operation owns, so the pointer stays valid.
 unsafe impl Operation for OpenAt {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -53,7 +53,8 @@ unsafe impl Operation for OpenAt {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for this operation, and no other code knows it.
+        // SAFETY: the kernel made this descriptor for this operation and no other code knows it, so
+        // the `OwnedFd` is its only owner.
         Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }
@@ -92,7 +93,7 @@ impl Statx {
     }
 }
 
-// SAFETY: path and answer are owned heap memory.
+// SAFETY: path and answer are heap memory that the operation owns, so the pointers stay valid.
 unsafe impl Operation for Statx {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -148,7 +149,7 @@ impl Fsync {
     }
 }
 
-// SAFETY: the entry has no pointers.
+// SAFETY: the entry has no pointers, so no memory must stay valid.
 unsafe impl Operation for Fsync {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -179,7 +180,7 @@ impl Ftruncate {
     }
 }
 
-// SAFETY: the entry has no pointers.
+// SAFETY: the entry has no pointers, so no memory must stay valid.
 unsafe impl Operation for Ftruncate {
     const DROP_RUNS_USER_CODE: bool = false;
 

@@ -17,7 +17,7 @@ impl Nop {
     }
 }
 
-// SAFETY: the entry has no pointers.
+// SAFETY: the entry has no pointers, so no memory must stay valid.
 unsafe impl Operation for Nop {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -46,7 +46,7 @@ impl PollAdd {
     }
 }
 
-// SAFETY: the entry has no pointers.
+// SAFETY: the entry has no pointers, so no memory must stay valid.
 unsafe impl Operation for PollAdd {
     const DROP_RUNS_USER_CODE: bool = false;
 

@@ -1,4 +1,5 @@
-//! Names in directories: making, moving and removing them. The kernel does this on a worker thread.
+//! Operations that make, move and remove names in directories. The kernel executes them on a worker
+//! thread.
 
 use super::outcome;
 use crate::fd::Fd;
@@ -87,7 +88,8 @@ impl OpenAt2 {
     }
 }
 
-// SAFETY: the path is owned heap memory; `how` lies in the operation, which does not move.
+// SAFETY: the path is heap memory that the operation owns, and `how` lies in the operation, which
+// does not move, so the pointers stay valid.
 unsafe impl Operation for OpenAt2 {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -100,7 +102,8 @@ unsafe impl Operation for OpenAt2 {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for this operation, and no other code knows it.
+        // SAFETY: the kernel made this descriptor for this operation and no other code knows it, so
+        // the `OwnedFd` is its only owner.
         Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }
@@ -127,7 +130,7 @@ impl MkDirAt {
     }
 }
 
-// SAFETY: the path is owned heap memory.
+// SAFETY: the path is heap memory that the operation owns, so the pointer stays valid.
 unsafe impl Operation for MkDirAt {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -177,7 +180,7 @@ impl UnlinkAt {
     }
 }
 
-// SAFETY: the path is owned heap memory.
+// SAFETY: the path is heap memory that the operation owns, so the pointer stays valid.
 unsafe impl Operation for UnlinkAt {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -223,7 +226,7 @@ macro_rules! two_paths {
             }
         }
 
-        // SAFETY: the paths are owned heap memory.
+        // SAFETY: the paths are heap memory that the operation owns, so the pointers stay valid.
         unsafe impl Operation for $name {
             const DROP_RUNS_USER_CODE: bool = false;
 
@@ -252,7 +255,7 @@ two_paths! {
 }
 
 two_paths! {
-    /// Gives a file a second name.
+    /// Gives a file another name.
     LinkAt, LinkAt
 }
 
@@ -282,7 +285,7 @@ impl SymlinkAt {
     }
 }
 
-// SAFETY: the paths are owned heap memory.
+// SAFETY: the paths are heap memory that the operation owns, so the pointers stay valid.
 unsafe impl Operation for SymlinkAt {
     const DROP_RUNS_USER_CODE: bool = false;
 

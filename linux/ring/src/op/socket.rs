@@ -25,7 +25,7 @@ impl Connect {
     }
 }
 
-// SAFETY: the address lies in the operation.
+// SAFETY: the address lies in the operation, which does not move, so the pointer stays valid.
 unsafe impl Operation for Connect {
     const DROP_RUNS_USER_CODE: bool = false;
 
@@ -68,7 +68,8 @@ unsafe impl Operation for Accept {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for this operation, and no other code knows it.
+        // SAFETY: the kernel made this descriptor for this operation and no other code knows it, so
+        // the `OwnedFd` is its only owner.
         Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }

@@ -12,12 +12,12 @@ use std::io;
 fn filled<B: IoBufMut>(result: i32, prefilled: u32, mut buffer: B) -> (io::Result<usize>, B) {
     let prefilled = prefilled as usize;
     let result = match outcome(result) {
-        // An error does not take back the bytes of earlier reads.
+        // After an error, the bytes of earlier reads are still in the buffer.
         Err(_) if prefilled > 0 => Ok(prefilled),
         result => result.map(|count| prefilled + count),
     };
     if let Ok(count) = result {
-        // SAFETY: the first `count` bytes have been written, and fit.
+        // SAFETY: the first `count` bytes are initialised, and `count` is at most the capacity.
         unsafe { buffer.set_filled(count) };
     }
     (result, buffer)
@@ -49,8 +49,8 @@ impl<B: IoBufMut> ReadAt<B> {
 
     /// Declares that the first `count` bytes at the offset are in the buffer already. The operation
     /// reads the bytes that follow, and resolves to the total number of bytes. If the kernel
-    /// reports an error and `count` is not 0, it resolves to `count`; the next read meets the error
-    /// again.
+    /// reports an error and `count` is not 0, the operation resolves to `count`; the next read
+    /// meets the error again.
     ///
     /// # Safety
     ///
@@ -69,7 +69,7 @@ impl<B: IoBufMut> ReadAt<B> {
     }
 }
 
-// SAFETY: the buffer guarantees its memory, and lies in the operation.
+// SAFETY: the operation owns the buffer, and the buffer guarantees that its memory stays valid.
 unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
@@ -78,11 +78,11 @@ unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
     fn entry(&mut self) -> Entry {
         let prefilled = self.prefilled as usize;
         let length = clamp(self.buffer.io_capacity() - prefilled);
-        // SAFETY: `prefilled` is at most the capacity.
+        // SAFETY: the sum is within the buffer, because `prefilled` is at most the capacity.
         let start = unsafe { self.buffer.io_mut_ptr().add(prefilled) };
         opcode::Read::new(self.fd.target(), start, length)
             .offset(match self.prefilled {
-                // May be the marker of the file's own position.
+                // The offset may be the value that means the file's own position.
                 0 => self.offset,
                 prefilled => self.offset + u64::from(prefilled),
             })
@@ -118,8 +118,8 @@ impl<B: IoBuf> WriteAt<B> {
         }
     }
 
-    /// Declares whether the write goes through the page cache: if so, the kernel copies the bytes,
-    /// and the ring [may delay the write](Operation::copies).
+    /// Declares whether the write goes through the page cache. If it does, the kernel copies the
+    /// bytes, and the ring [may delay the write](Operation::copies).
     #[must_use]
     pub fn copied(mut self, is_copied: bool) -> Self {
         self.is_copied = is_copied;
@@ -134,7 +134,7 @@ impl<B: IoBuf> WriteAt<B> {
     }
 }
 
-// SAFETY: the buffer guarantees its memory, and lies in the operation.
+// SAFETY: the operation owns the buffer, and the buffer guarantees that its memory stays valid.
 unsafe impl<B: IoBuf> Operation for WriteAt<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
@@ -188,7 +188,7 @@ impl<B: IoBufMut> Recv<B> {
     }
 }
 
-// SAFETY: the buffer guarantees its memory, and lies in the operation.
+// SAFETY: the operation owns the buffer, and the buffer guarantees that its memory stays valid.
 unsafe impl<B: IoBufMut> Operation for Recv<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
@@ -240,7 +240,7 @@ impl<B: IoBuf> Send<B> {
     }
 }
 
-// SAFETY: the buffer guarantees its memory, and lies in the operation.
+// SAFETY: the operation owns the buffer, and the buffer guarantees that its memory stays valid.
 unsafe impl<B: IoBuf> Operation for Send<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 

@@ -7,11 +7,11 @@ use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry};
 use std::{fmt, io, ptr};
 
-/// The kernel's descriptions of buffers; made when the operation has its final address.
+/// Descriptions of the buffers for the kernel, made when the operation has its final address.
 struct Vectors(Vec<libc::iovec>);
 
-// SAFETY: the pointers are only passed to the kernel. The operation that owns the vectors owns the
-// buffers, too.
+// SAFETY: the pointers are only passed to the kernel, so any thread may hold them. The operation
+// that owns the vectors owns the buffers, too.
 unsafe impl std::marker::Send for Vectors {}
 
 impl Vectors {
@@ -85,8 +85,8 @@ pub struct ReadVectored<B> {
 
 at_position!(ReadVectored, IoBufMut);
 
-// SAFETY: the buffers guarantee their memory; they and the vectors lie in the operation's own heap
-// memory.
+// SAFETY: the operation owns the heap memory that holds the buffers and the vectors, so the
+// pointers to them stay valid. By the contract of `IoBufMut`, so do the buffers' own pointers.
 unsafe impl<B: IoBufMut> Operation for ReadVectored<B> {
     const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
@@ -107,7 +107,8 @@ unsafe impl<B: IoBufMut> Operation for ReadVectored<B> {
         if result.is_ok() {
             for buffer in &mut self.buffers {
                 let count = left.min(buffer.io_capacity());
-                // SAFETY: the kernel fills the buffers in order.
+                // SAFETY: the kernel fills the buffers in order, so it has initialised the first
+                // `count` bytes of this one.
                 unsafe { buffer.set_filled(count) };
                 left -= count;
             }
@@ -178,8 +179,8 @@ pub struct SendVectored<B> {
 
 struct Message(libc::msghdr);
 
-// SAFETY: the pointers are only passed to the kernel. The operation that owns the header owns the
-// memory, too.
+// SAFETY: the pointers are only passed to the kernel, so any thread may hold them. The operation
+// that owns the header owns the memory, too.
 unsafe impl std::marker::Send for Message {}
 
 impl<B: IoBuf> SendVectored<B> {

@@ -1,5 +1,5 @@
-//! A nonblocking attempt at an operation: it completes, waits for readiness, or goes to a thread
-//! that may block.
+//! A nonblocking attempt at an operation. Afterwards the operation has completed, waits for
+//! readiness, or goes to a thread that may block.
 
 use crate::pool::BufferEntry;
 use crate::readiness::blocking;
@@ -22,9 +22,9 @@ const MAX_PER_ATTEMPT: usize = 32;
 /// The outcome of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// The terminal completion, with its result.
+    /// The operation has ended with this result.
     Done(i32),
-    /// Try again when the descriptor is ready for these events.
+    /// The operation must be attempted again when the descriptor is ready for these events.
     Wait(u32),
     /// The operation needs a thread that may block.
     Offload,
@@ -32,7 +32,8 @@ pub(super) enum Outcome {
 
 use Outcome::{Done, Offload, Wait};
 
-/// The end of a buffer ring from which buffers are taken; with io_uring the kernel has this end.
+/// The end of a buffer ring from which buffers are taken. With io_uring, only the kernel uses this
+/// end.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     ring: *const BufferEntry,
@@ -55,14 +56,15 @@ impl Group {
 
     /// Returns the address, the length and the id of the next buffer.
     fn peek(&self) -> Option<(*mut u8, usize, u16)> {
-        // SAFETY: entry 0 exists. Its last field is the tail, which both ends access atomically.
+        // SAFETY: entry 0 exists, so the pointer is valid. Both ends access the tail, its last
+        // field, only atomically.
         let tail: &AtomicU16 = unsafe { &(*self.ring).tail };
         if tail.load(Ordering::Acquire) == self.head {
             return None;
         }
         let index = usize::from(self.head & self.mask);
-        // SAFETY: entries between head and tail are filled, and are not written. They are read
-        // field by field, because the last field of entry 0 is the tail.
+        // SAFETY: the entries between head and tail are filled, and no thread writes to them. They
+        // are read field by field, because the last field of entry 0 is the tail.
         unsafe {
             let entry = self.ring.add(index);
             let address = (&raw const (*entry).address).read();
@@ -78,9 +80,9 @@ impl Group {
     }
 }
 
-/// Makes an attempt. `done` counts the bytes of earlier attempts of an operation that must transfer
-/// all its bytes; `post` takes completions that are not terminal. `first` is set if the operation
-/// has not waited for readiness yet.
+/// Makes an attempt. If the operation must transfer all its bytes, `done` counts the bytes of
+/// earlier attempts. `post` takes completions that are not terminal. `first` is set if the
+/// operation has not waited for readiness yet.
 pub(super) fn attempt(
     sqe: &Sqe,
     done: &mut u32,
@@ -122,7 +124,7 @@ fn would_block(result: i32) -> bool {
     result == -libc::EAGAIN || result == -libc::EWOULDBLOCK
 }
 
-/// Sends or receives one message; with `MSG_WAITALL` until all bytes are transferred.
+/// Sends or receives once; with `MSG_WAITALL`, repeatedly until all bytes are transferred.
 fn send_or_recv(sqe: &Sqe, done: &mut u32, events: u32) -> Outcome {
     loop {
         let moved = transmit(sqe, *done as usize, events);
@@ -164,12 +166,12 @@ fn is_message(sqe: &Sqe) -> bool {
 /// # Safety
 /// The entry points to a valid header.
 unsafe fn pieces(sqe: &Sqe) -> &[libc::iovec] {
-    // SAFETY: forwarded.
+    // SAFETY: the caller guarantees a valid header.
     let header = unsafe { &*sqe.pointer::<libc::msghdr>() };
     if header.msg_iovlen == 0 {
         return &[];
     }
-    // SAFETY: the header describes this many pieces.
+    // SAFETY: the header describes this many pieces, at a valid pointer that is not null.
     unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen) }
 }
 
@@ -189,8 +191,8 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
     let sends = events == WRITABLE;
     if !is_message(sqe) {
         let length = sqe.length as usize - done;
-        // SAFETY: the entry's buffer is valid for its length, of which `done` bytes have been
-        // transferred.
+        // SAFETY: the entry's buffer is valid for its whole length, of which `done` bytes have been
+        // transferred, so the rest is valid, too.
         return result(unsafe {
             let buffer = sqe.pointer::<u8>().add(done);
             if sends {
@@ -214,7 +216,7 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
         rest.msg_iovlen = left.len() as _;
         &raw mut rest
     };
-    // SAFETY: the header describes pieces of the operation's buffers.
+    // SAFETY: the header is valid, and the pieces that it describes lie in the operation's buffers.
     result(unsafe {
         if sends {
             libc::sendmsg(sqe.fd, message, flags)
@@ -232,7 +234,7 @@ fn skip(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
         done -= skipped;
         if skipped < piece.iov_len {
             left.push(libc::iovec {
-                // SAFETY: `skipped` is less than the length of the piece.
+                // SAFETY: the sum is within the piece, because `skipped` is less than its length.
                 iov_base: unsafe { piece.iov_base.cast::<u8>().add(skipped) }.cast(),
                 iov_len: piece.iov_len - skipped,
             });
@@ -260,7 +262,8 @@ fn receive_stream(
             };
         };
         let received = if is_message {
-            // SAFETY: the buffer belongs to the stream until its completion is posted.
+            // SAFETY: the buffer can be written, because it belongs to the stream until its
+            // completion is posted. The entry of such a stream points to a header.
             unsafe { receive_datagram(sqe, buffer, length) }
         } else {
             // SAFETY: as above.
@@ -273,7 +276,7 @@ fn receive_stream(
             received => {
                 group.take();
                 post(received, MORE | BUFFER | u32::from(id) << 16);
-                // The socket was empty; data that arrives later makes the descriptor readable.
+                // The socket is empty now; data that arrives later makes the descriptor readable.
                 if !is_message && (received as usize) < length {
                     return Wait(READABLE);
                 }
@@ -297,7 +300,7 @@ struct Datagram {
 /// # Safety
 /// The buffer can be written, and the entry points to a header.
 unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
-    // SAFETY: forwarded.
+    // SAFETY: the caller guarantees that the entry points to a header.
     let wanted = unsafe { &*sqe.pointer::<libc::msghdr>() };
     let name = wanted.msg_namelen as usize;
     let control = wanted.msg_controllen;
@@ -305,7 +308,7 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
     if length < before {
         return -libc::EFAULT;
     }
-    // SAFETY: the buffer has at least `before` bytes.
+    // SAFETY: the sums are within the buffer, which has at least `before` bytes.
     let (at_name, at_control, at_data) = unsafe {
         let at_name = buffer.add(size_of::<Datagram>());
         (at_name, at_name.add(name), buffer.add(before))
@@ -323,7 +326,8 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
     message.msg_iov = &raw mut piece;
     message.msg_iovlen = 1;
     let flags = sqe.op_flags.cast_signed() | libc::MSG_DONTWAIT;
-    // SAFETY: a header whose pointers lead into the buffer.
+    // SAFETY: the pointers and lengths in the header describe parts of the buffer, which can be
+    // written.
     let received = result(unsafe { libc::recvmsg(sqe.fd, &raw mut message, flags) } as i64);
     if received < 0 {
         return received;
@@ -340,14 +344,15 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
 }
 
 /// Accepts one connection or, for a stream, all waiting connections. Makes the listening socket
-/// nonblocking permanently, since another thread may accept on it and be faster.
+/// nonblocking permanently, because another thread may accept the connection first, and this call
+/// must not block then.
 fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
     if first && set_nonblocking(sqe.fd) < 0 {
         return Done(-errno());
     }
     let flags = sqe.op_flags.cast_signed();
     for _ in 0..MAX_PER_ATTEMPT {
-        // SAFETY: the null pointers request no address.
+        // SAFETY: with null pointers the call writes no address.
         let accepted =
             result(unsafe { libc::accept4(sqe.fd, ptr::null_mut(), ptr::null_mut(), flags) });
         match accepted {
@@ -366,7 +371,7 @@ fn connect(sqe: &Sqe, first: bool) -> Outcome {
     if !first {
         let mut error: c_int = 0;
         let mut length = size_of::<c_int>() as libc::socklen_t;
-        // SAFETY: pointers to locals, of the length given.
+        // SAFETY: the pointers are valid, because they point to locals of the given length.
         let asked = result(unsafe {
             libc::getsockopt(
                 sqe.fd,
@@ -381,18 +386,19 @@ fn connect(sqe: &Sqe, first: bool) -> Outcome {
     let connected = connect_at_once(sqe);
     match connected {
         connected if connected == -libc::EINPROGRESS || connected == -libc::EINTR => Wait(WRITABLE),
-        // A local socket whose peer's queue is full does not become ready when there is room.
+        // If the queue of a local socket's peer is full, the socket does not become ready when
+        // there is room, so a thread tries again.
         connected if would_block(connected) => Offload,
         connected => Done(connected),
     }
 }
 
-/// Reads or writes without blocking: from the page cache, or from a pipe.
+/// Reads or writes without blocking, which is possible in the page cache and on pipes.
 fn transfer(sqe: &Sqe, events: u32) -> Outcome {
     let vectors = Vectors::from_sqe(sqe);
     let (pointer, count) = (vectors.pointer(), vectors.count());
     let call = |offset: i64| {
-        // SAFETY: the buffers are valid for the operation's use of them.
+        // SAFETY: the operation's buffers are valid until its terminal completion.
         result(unsafe {
             if events == READABLE {
                 libc::preadv2(sqe.fd, pointer, count, offset, libc::RWF_NOWAIT)
@@ -402,7 +408,7 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
         } as i64)
     };
     loop {
-        // All ones is -1: the file's own position.
+        // An offset of all ones is -1, which means the file's own position.
         let mut moved = call(sqe.offset.cast_signed());
         if moved == -libc::ESPIPE {
             moved = call(-1);
@@ -423,10 +429,10 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
     }
 }
 
-/// Returns whether a read of a file at an offset ended with the cached pages, before the end of the
-/// file. A thread then repeats the whole read, because callers expect it to be complete.
+/// Returns whether a read of a file at an offset was cut short, because the cached pages ended
+/// before the file. A thread then repeats the whole read, because callers expect a complete read.
 fn is_cut_short(sqe: &Sqe, vectors: &Vectors, moved: i32) -> bool {
-    // SAFETY: the vectors are valid for the operation's use of them.
+    // SAFETY: the vectors are valid until the operation's terminal completion.
     let asked: usize = unsafe {
         let vectors = std::slice::from_raw_parts(vectors.pointer(), vectors.count() as usize);
         vectors.iter().map(|vector| vector.iov_len).sum()

@@ -52,10 +52,10 @@ fn set_io_priority(sqe: &Sqe) {
         opcode::Read::CODE | opcode::Write::CODE | opcode::Readv::CODE | opcode::Writev::CODE
     );
     if carries && PRIORITY.replace(sqe.ioprio) != sqe.ioprio {
-        /// `IOPRIO_WHO_PROCESS`; 0: the calling thread.
+        /// `IOPRIO_WHO_PROCESS`, with which 0 stands for the calling thread.
         const PROCESS: c_int = 1;
         // The priority is advice, so a refusal is ignored.
-        // SAFETY: no pointers involved.
+        // SAFETY: the call takes no pointers, so it has no preconditions.
         unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, 0, c_int::from(sqe.ioprio)) };
     }
 }
@@ -64,8 +64,9 @@ fn call(sqe: &Sqe) -> i32 {
     let path = sqe.pointer::<c_char>().cast_const();
     let second = sqe.second_pointer::<c_char>().cast_const();
     let (fd, flags, length) = (sqe.fd, sqe.op_flags.cast_signed(), sqe.length.cast_signed());
-    // SAFETY: the entry's memory is valid for its operation until the completion, which comes after
-    // this call; the fields are those of `struct io_uring_sqe` for each operation.
+    // SAFETY: the memory that the entry points to is valid until the completion, which comes after
+    // this call. For each operation, the arguments are the fields of `struct io_uring_sqe` that the
+    // kernel uses.
     unsafe {
         match sqe.opcode {
             opcode::Read::CODE | opcode::Readv::CODE => read(sqe),
@@ -99,7 +100,7 @@ fn call(sqe: &Sqe) -> i32 {
 /// Calls `renameat2`.
 ///
 /// # Safety
-/// As for the system call.
+/// Both paths are valid C strings.
 unsafe fn rename(
     from: c_int,
     old: *const c_char,
@@ -107,7 +108,7 @@ unsafe fn rename(
     new: *const c_char,
     flags: c_int,
 ) -> c_long {
-    // SAFETY: forwarded.
+    // SAFETY: the caller upholds the requirements of this call.
     unsafe { libc::syscall(libc::SYS_renameat2, from, old, to, new, flags) }
 }
 
@@ -118,13 +119,13 @@ unsafe fn rename(
 unsafe fn read(sqe: &Sqe) -> i32 {
     let vectors = Vectors::from_sqe(sqe);
     let at = |offset: i64| {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         result(
             unsafe { libc::preadv2(sqe.fd, vectors.pointer(), vectors.count(), offset, 0) } as i64,
         )
     };
     at_offset_or_plain(sqe, at, || {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         result(unsafe { libc::readv(sqe.fd, vectors.pointer(), vectors.count()) } as i64)
     })
 }
@@ -136,13 +137,13 @@ unsafe fn read(sqe: &Sqe) -> i32 {
 unsafe fn write(sqe: &Sqe) -> i32 {
     let vectors = Vectors::from_sqe(sqe);
     let at = |offset: i64| {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         result(
             unsafe { libc::pwritev2(sqe.fd, vectors.pointer(), vectors.count(), offset, 0) } as i64,
         )
     };
     at_offset_or_plain(sqe, at, || {
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         result(unsafe { libc::writev(sqe.fd, vectors.pointer(), vectors.count()) } as i64)
     })
 }

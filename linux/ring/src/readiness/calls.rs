@@ -1,5 +1,5 @@
-//! Helpers shared by nonblocking attempts and blocking calls: results in the form of completions,
-//! the buffers of an entry, nonblocking sockets.
+//! Helpers that both nonblocking attempts and blocking calls use, for results in the form of
+//! completions, for the buffers of an entry, and for nonblocking sockets.
 
 use crate::readiness::sqe::Sqe;
 use io_uring::opcode;
@@ -24,23 +24,23 @@ pub(crate) fn result(returned: impl Into<i64>) -> i32 {
 /// Makes a descriptor nonblocking. Returns its former flags, or a negative value if there is no
 /// such descriptor.
 pub(super) fn set_nonblocking(fd: c_int) -> i32 {
-    // SAFETY: no pointers involved.
+    // SAFETY: the call takes no pointers, so it has no preconditions.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     if flags >= 0 && flags & libc::O_NONBLOCK == 0 {
-        // SAFETY: no pointers involved.
+        // SAFETY: as above.
         unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
     }
     flags
 }
 
-/// Connects without blocking: the socket is nonblocking for the length of the call.
+/// Connects without blocking. For this, the socket is made nonblocking during the call.
 pub(super) fn connect_at_once(sqe: &Sqe) -> i32 {
     let before = set_nonblocking(sqe.fd);
-    // SAFETY: the address is valid for its length.
+    // SAFETY: the entry's address is valid for its length.
     let connected =
         result(unsafe { libc::connect(sqe.fd, sqe.pointer(), sqe.offset as libc::socklen_t) });
     if before >= 0 && before & libc::O_NONBLOCK == 0 {
-        // SAFETY: no pointers involved.
+        // SAFETY: the call takes no pointers, so it has no preconditions.
         unsafe { libc::fcntl(sqe.fd, libc::F_SETFL, before) };
     }
     connected

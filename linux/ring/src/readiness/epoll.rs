@@ -1,9 +1,9 @@
 //! The few calls of epoll and eventfd that the driver makes.
 //!
-//! No library meets the needs of a scheduler: waits to the nanosecond (`mio` rounds up to a
-//! millisecond), no system call besides the wait (`polling` also sets a timerfd and arms its
-//! eventfd for each wait), interest that stays armed while a stream receives, and an instance that
-//! another instance can watch.
+//! A scheduler needs waits to the nanosecond (`mio` rounds up to a millisecond), no system call
+//! besides the wait (`polling` also sets a timerfd and arms its eventfd for each wait), interest
+//! that stays armed while a stream receives, and an instance that another instance can watch. No
+//! library has all of these.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -26,24 +26,24 @@ pub(crate) fn check_result(result: libc::c_int) -> io::Result<libc::c_int> {
 
 /// Creates a nonblocking eventfd.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers involved.
+    // SAFETY: the call takes no pointers, so it has no preconditions.
     let fd = check_result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-    // SAFETY: a fresh descriptor with no other owner.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Makes an eventfd readable. Async-signal-safe.
 pub(crate) fn signal(eventfd: &OwnedFd) {
     let one = 1u64;
-    // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves it
-    // readable.
+    // SAFETY: the pointer is valid for reading eight bytes. The only possible failure, a counter at
+    // its maximum, leaves the eventfd readable.
     unsafe { libc::write(eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
 /// Makes an eventfd unreadable.
 pub(crate) fn drain(eventfd: &OwnedFd) {
     let mut count = 0u64;
-    // SAFETY: eight writable bytes; the descriptor does not block.
+    // SAFETY: the pointer is valid for writing eight bytes.
     unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn ready_events(fd: RawFd, events: u32) -> u32 {
         events: events as libc::c_short,
         revents: 0,
     };
-    // SAFETY: a pointer to one local.
+    // SAFETY: the pointer is valid for one `pollfd`.
     unsafe { libc::poll(&raw mut poll, 1, 0) };
     u32::from(poll.revents.cast_unsigned())
 }
@@ -68,9 +68,9 @@ pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: no pointers involved.
+        // SAFETY: the call takes no pointers, so it has no preconditions.
         let fd = check_result(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: a fresh descriptor with no other owner.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -86,7 +86,7 @@ impl Epoll {
         token: u64,
     ) -> io::Result<()> {
         let mut event = Event { events, u64: token };
-        // SAFETY: a pointer to a local.
+        // SAFETY: `event` is valid during the call.
         check_result(unsafe { libc::epoll_ctl(self.raw_fd(), operation, fd, &raw mut event) })
             .map(drop)
     }
@@ -100,7 +100,7 @@ impl Epoll {
     }
 
     pub(crate) fn remove(&self, fd: RawFd) {
-        // The only failure is that the descriptor is not registered.
+        // The call fails only if the descriptor is not registered.
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
@@ -109,7 +109,8 @@ impl Epoll {
         ready_events(self.raw_fd(), libc::POLLIN as u32) != 0
     }
 
-    /// Waits for events until `timeout` has passed (`None`: no limit), and fetches them.
+    /// Waits for events until `timeout` has passed, and fetches them. With `None` there is no time
+    /// limit.
     pub(crate) fn wait(
         &self,
         events: &mut [Event],
@@ -133,7 +134,8 @@ impl Epoll {
         };
         let no_mask = ptr::null::<libc::sigset_t>();
         if !LACKS_NANOSECONDS.load(Ordering::Relaxed) {
-            // SAFETY: the slice has room for its length of events, and the time outlives the call.
+            // SAFETY: the call writes at most as many events as the slice has, and the time
+            // outlives the call.
             let found = unsafe {
                 libc::syscall(
                     libc::SYS_epoll_pwait2,
@@ -147,7 +149,7 @@ impl Epoll {
             };
             match check_result(found as libc::c_int) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-                    // Linux before 5.11, or an old seccomp profile.
+                    // The call is missing before Linux 5.11, or an old seccomp profile forbids it.
                     LACKS_NANOSECONDS.store(true, Ordering::Relaxed);
                 }
                 found => return found.map(|found| found as usize),
@@ -158,7 +160,7 @@ impl Epoll {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: a pointer to one local, and the time outlives the call.
+        // SAFETY: the pointer is valid for one `pollfd`, and the time outlives the call.
         check_result(unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, no_mask) })?;
         self.wait(events, Some(Duration::ZERO))
     }

@@ -1,11 +1,11 @@
 //! The driver for machines without io_uring: readiness from epoll, nonblocking calls, and threads
 //! for calls that block.
 //!
-//! The driver takes the place of the kernel's side of the two queues, below the slots (the boundary
-//! is [`Backend`](crate::backend::Backend)): it takes the same entries, and answers with the same
-//! completions. [`enter`](Readiness::enter) attempts each entry at once. An entry that would block
-//! waits for its descriptor to become ready and is attempted again; an entry that can only block
-//! goes to an [`Offload`](crate::Offload).
+//! The driver takes the place of the kernel's side of the two queues, below the slots: it takes the
+//! same entries, and answers with the same completions
+//! ([`Backend`](crate::backend::Backend)). [`enter`](Readiness::enter) attempts each entry at once.
+//! An entry that would block waits for its descriptor to become ready and is attempted again. An
+//! entry that can only block goes to an [`Offload`](crate::Offload).
 //!
 //! ```text
 //!         attempt ┌──► completion
@@ -27,22 +27,22 @@
 //! | MKDIRAT, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT | on a thread |
 //! | ASYNC_CANCEL | by `user_data`, or all; a call that a thread is making runs to its end |
 //!
-//! A local socket whose peer's queue is full never becomes ready, so a thread tries to connect each
-//! millisecond. The table covers all of [`op`](crate::op). Any other entry, which only
-//! an [`Operation`](crate::Operation) of another crate can make, completes with EOPNOTSUPP.
+//! If the queue of a local socket's peer is full, the socket never becomes ready, so a thread tries
+//! to connect each millisecond. The table covers all of [`op`](crate::op). Any other entry, which
+//! only an [`Operation`](crate::Operation) of another crate can make, completes with EOPNOTSUPP.
 //!
 //! # Comparison with io_uring
 //!
 //! * Buffers, descriptors and slots belong to an operation until its last completion, which is
 //!   posted when no call uses them any more. A descriptor is registered only while operations wait
 //!   at it. These operations keep it open, so its number cannot be reused while it is registered.
-//! * Interest is level-triggered and stays armed while a stream receives: a request of a server
-//!   costs a `recv`, a `send`, and a share of an `epoll_wait`.
-//! * A busy thread is not told of arrivals: it asks once per iteration of its loop
-//!   ([`Ring::is_due`](crate::Ring::is_due)). A [`Notifier`] notifies other threads.
-//! * Any owner makes the calls, not only the thread that made the ring: no proxy is needed, and a
-//!   thread that stands in for a busy owner reads the owner's sockets itself.
-//! * A call that a thread is making cannot be interrupted: opening a file on a dead server, or a
+//! * Interest is level-triggered and stays armed while a stream receives. So a request to a server
+//!   costs a `recv`, a `send`, and part of an `epoll_wait`, which serves several requests.
+//! * Arrivals do not interrupt a busy thread, so it must check for them once per iteration of its
+//!   loop ([`Ring::is_due`](crate::Ring::is_due)). A [`Notifier`] notifies other threads.
+//! * Any owner makes the calls, not only the thread that made the ring. So no proxy is needed, and
+//!   a thread that stands in for a busy owner reads the owner's sockets itself.
+//! * A call that a thread is making cannot be interrupted. So opening a file on a dead server, or a
 //!   FIFO without a peer, delays the ring's shutdown.
 
 mod attempt;
@@ -74,11 +74,12 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use table::{EVENTS, NONE, Operation, State, Status, UNREGISTERED};
 
-/// The epoll tokens of the two eventfds, for kicks and for posts; descriptors are smaller.
+/// The epoll tokens of the two eventfds, for kicks and for posts. The token of a descriptor is its
+/// number, which is smaller than these.
 const KICKED: u64 = u64::MAX;
 const POSTED: u64 = u64::MAX - 1;
 
-/// Shortest time between two fetches while there are completions to reap.
+/// Minimum time between two fetches while there are completions to reap.
 const FETCH_INTERVAL: Duration = Duration::from_micros(20);
 
 /// A completion, in the form of an entry of the completion queue.
@@ -142,7 +143,7 @@ impl Readiness {
         Ok(RingWatch::from_notifier(self.notifier.clone(), levels))
     }
 
-    // The methods are cold so that their code stays out of the path of the kernel's ring.
+    // The methods are cold, so that their code stays out of the path of rings that use io_uring.
     #[cold]
     pub(crate) fn is_full(&self) -> bool {
         self.queue.borrow().len() == self.entries
@@ -231,7 +232,7 @@ impl Readiness {
         if groups.len() <= index {
             groups.resize(index + 1, None);
         }
-        // SAFETY: forwarded.
+        // SAFETY: the caller upholds the requirements of this call.
         groups[index] = Some(unsafe { Group::new(address, entries) });
     }
 
@@ -241,7 +242,7 @@ impl Readiness {
         }
     }
 
-    /// Takes all entries; with `fetch` also handles the events that are ready by now.
+    /// Takes all entries. With `fetch`, also handles the events that are ready now.
     pub(crate) fn enter(&self, fetch: bool) -> usize {
         let taken = self.take_entries();
         if fetch {
@@ -250,7 +251,8 @@ impl Readiness {
                 || self.unread() == 0
                 || !self.fetched_at.get().is_some_and(is_recent)
             {
-                // A fetch that does not wait is not interrupted.
+                // No error is possible, because signals do not interrupt a fetch that does not
+                // wait.
                 let _ = self.fetch(Some(Duration::ZERO));
             }
             self.fetch_due.set(false);
@@ -266,7 +268,7 @@ impl Readiness {
         Ok(taken)
     }
 
-    /// Closes the driver; nothing is in flight.
+    /// Closes the driver, when nothing is in flight.
     pub(crate) fn close(&self) {
         debug_assert_eq!(self.waiting.get(), 0);
     }
@@ -309,7 +311,7 @@ impl Readiness {
                 };
                 match self.wait_at(state, operation, events) {
                     Ok(()) => self.waiting.set(self.waiting.get() + 1),
-                    // A file: epoll does not support it, and it may block.
+                    // The descriptor is a file, which epoll does not support and which may block.
                     Err(libc::EPERM) => self.offload(state, sqe, level),
                     Err(errno) => self.post(sqe.user_data, -errno, 0),
                 }
@@ -317,7 +319,8 @@ impl Readiness {
         }
     }
 
-    /// Starts the multishot poll of the eventfd of kicks, which is written to and never read.
+    /// Starts the multishot poll of the eventfd for kicks. Each write to the eventfd is an event,
+    /// and nothing reads the eventfd.
     fn listen_for_kicks(&self, state: &mut State, sqe: &Sqe) {
         let each_write = (libc::EPOLLIN | libc::EPOLLET) as u32;
         match self.notifier.epoll.add(sqe.fd, each_write, KICKED) {
@@ -335,7 +338,7 @@ impl Readiness {
             status: Status::Offloaded(call.clone()),
         };
         self.waiting.set(self.waiting.get() + 1);
-        // `offload` is user code. If it panics, the drop of the job ends the operation.
+        // `offload` is user code. If it panics, the job is dropped, which ends the operation.
         catch_panic(|| self.offload.offload(level, Job::new(&call)));
     }
 
@@ -358,7 +361,7 @@ impl Readiness {
         Ok(())
     }
 
-    /// Sets the events of a descriptor that epoll reports; 0 removes the descriptor.
+    /// Sets the events that epoll reports for a descriptor. With 0, removes the descriptor.
     fn register(&self, state: &mut State, fd: RawFd, events: u32) -> Result<(), i32> {
         let descriptor = &mut state.descriptors[fd as usize];
         if descriptor.events == events {
@@ -466,11 +469,11 @@ impl Readiness {
             }
             index = next;
         }
-        // If this fails for want of memory, epoll reports more events than are wanted.
+        // If this fails because memory is short, epoll reports more events than are wanted.
         let _ = self.register(state, fd, wanted);
     }
 
-    /// Ends a waiting operation; its completion is posted.
+    /// Ends a waiting operation and posts its completion.
     fn cancel(&self, state: &mut State, user_data: u64) {
         if user_data == KICK || user_data == CANCEL {
             return;

@@ -1,19 +1,22 @@
 //! Notification of other threads about arrivals.
 //!
-//! The ring has its own, *inner* epoll instance, which is readable while a descriptor is ready that
-//! the owner has not fetched. The notifier adds an *outer* epoll instance, in which the inner one
-//! is registered with EPOLLONESHOT, beside an eventfd for explicit notifications. A thread that
-//! sleeps on the outer instance is therefore woken once per arming, even while the owner is busy.
+//! The ring has its own, *inner* epoll instance. It is readable while a descriptor is ready and the
+//! owner has not fetched this event. The notifier adds an *outer* epoll instance. Registered with
+//! the outer instance are the inner one, with EPOLLONESHOT, and an eventfd for explicit
+//! notifications. A thread that sleeps on the outer instance is therefore woken once per arming,
+//! even while the owner is busy.
 //!
 //! | | unmasked (`wanted`) | masked |
 //! |---|---|---|
 //! | armed in the kernel | the next arrival notifies | the next arrival may notify needlessly |
 //! | not armed | an arrival has notified already | arrivals do not notify |
 //!
+//! If [`has_arrivals`](Notifier::has_arrivals) returns `false` while arrivals are unmasked, the
+//! next arrival makes the descriptor of the outer instance readable.
+//!
 //! Masking is one store and no system call, so that it is cheap for a thread that polls repeatedly
 //! without a fetch. A fetch disarms a masked notifier that is still armed, at the cost of a second
-//! system call. If [`has_arrivals`](Notifier::has_arrivals) returns `false` while arrivals are
-//! unmasked, the next one makes the descriptor of the outer instance readable.
+//! system call.
 
 use crate::readiness::epoll::{self, Epoll, Event, NO_EVENT};
 use std::io;
@@ -29,8 +32,8 @@ const ARRIVAL: u64 = 0;
 /// Token of the eventfd for explicit notifications.
 const EXPLICIT: u64 = 1;
 
-/// The notifier of a ring. Methods may be called on any thread unless marked "Owner only". It
-/// outlives the ring.
+/// The notifier of a ring, which it may outlive. Methods may be called on any thread unless marked
+/// "Owner only".
 pub(crate) struct Notifier {
     /// The inner instance. Only the owner fetches from it.
     pub(crate) epoll: Epoll,
@@ -40,16 +43,16 @@ pub(crate) struct Notifier {
     wanted: AtomicBool,
     /// Set while the inner instance is armed in the outer one.
     armed: AtomicBool,
-    /// Set when a notification of an arrival was cleared, until the owner fetches.
+    /// Set when the notification of an arrival was cleared; unset when the owner fetches.
     arrival_notified: AtomicBool,
     outer: OnceLock<Outer>,
 }
 
 struct Outer {
     epoll: Epoll,
-    /// Becomes readable by [`Notifier::notify`].
+    /// The eventfd that [`Notifier::notify`] makes readable.
     eventfd: OwnedFd,
-    /// Eventfd that ends [`Notifier::wait_for_wake`].
+    /// The eventfd that ends [`Notifier::wait_for_wake`].
     wake: OwnedFd,
 }
 
@@ -82,8 +85,8 @@ impl Notifier {
         registered.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Returns the descriptor of the outer instance: readable after a notification, until
-    /// [`clear`](Self::clear). -1 before [`register`](Self::register).
+    /// Returns the descriptor of the outer instance, which is readable from a notification until
+    /// [`clear`](Self::clear). Returns -1 before [`register`](Self::register).
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.outer.get().map_or(-1, |outer| outer.epoll.raw_fd())
     }
@@ -116,7 +119,8 @@ impl Notifier {
         let no_timeout = ptr::null::<libc::timespec>();
         // The system call is made directly, because libc's `sigset_t` is larger than the kernel's
         // set of 64 bits.
-        // SAFETY: one descriptor, no timeout, and a set that lives for the length of the call.
+        // SAFETY: the pointers to one `pollfd` and to the set are valid during the call; the null
+        // pointer means no timeout.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_ppoll,
@@ -157,9 +161,10 @@ impl Notifier {
         self.wanted.store(false, Relaxed);
     }
 
-    /// Lets the next arrival notify; a full barrier. An arrival that has notified does not notify
-    /// again before it is fetched: until then [`is_notified`](Self::is_notified) tells the owner
-    /// of it, and [`has_arrivals`](Self::has_arrivals) other threads.
+    /// Lets the next arrival notify. Is a full barrier. An arrival that has notified does not
+    /// notify again before the owner fetches it. Until then [`is_notified`](Self::is_notified)
+    /// reports this arrival to the owner, and [`has_arrivals`](Self::has_arrivals) to other
+    /// threads.
     #[inline]
     pub(crate) fn unmask(&self) {
         self.wanted.swap(true, SeqCst);
@@ -170,7 +175,7 @@ impl Notifier {
     }
 
     /// Returns whether there are ready descriptors that the owner has not fetched, or completions
-    /// that it has not read. One system call.
+    /// that the owner has not read. Usually one system call.
     pub(crate) fn has_arrivals(&self) -> bool {
         if self.has_unread() || self.epoll.is_ready() {
             return true;
@@ -197,8 +202,8 @@ impl Notifier {
         self.unread.store(unread, Release);
     }
 
-    /// Prepares for a fetch, which may sleep: while masked, the arrivals that it fetches must not
-    /// notify. Owner only.
+    /// Prepares for a fetch, which may sleep. While arrivals are masked, those that the fetch waits
+    /// for must not notify. Owner only.
     #[inline]
     pub(crate) fn begin_fetch(&self) {
         if self.arrival_notified.load(Relaxed) {
@@ -235,7 +240,8 @@ impl Notifier {
         if let Some(outer) = self.outer.get() {
             self.armed.store(false, SeqCst);
             let _ = outer.epoll.change(self.epoll.raw_fd(), 0, ARRIVAL);
-            // Another thread may have unmasked meanwhile and seen the notifier armed.
+            // Another thread may have unmasked meanwhile. It saw the notifier armed, and did not
+            // arm it.
             self.arm_if_wanted();
         }
     }

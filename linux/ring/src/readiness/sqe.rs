@@ -29,8 +29,8 @@ const _: () = assert!(align_of::<Sqe>() <= align_of::<Entry>());
 
 impl Sqe {
     pub(crate) fn from_entry(entry: &Entry) -> Self {
-        // SAFETY: both are 64 bytes of plain integers in the kernel's layout, all of which are
-        // initialised.
+        // SAFETY: both types consist of 64 bytes of plain integers in the kernel's layout, all of
+        // them initialised, so each value of one is a valid value of the other.
         unsafe { std::ptr::from_ref(entry).cast::<Self>().read() }
     }
 
@@ -45,7 +45,7 @@ impl Sqe {
     }
 }
 
-/// `IOSQE_BUFFER_SELECT`: receive into a buffer of the group.
+/// `IOSQE_BUFFER_SELECT`, by which the operation receives into a buffer of the group.
 pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
 /// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`.
 pub(crate) const POLL_FIRST: u16 = 1 << 0;
@@ -60,9 +60,9 @@ pub(crate) const POLL_MULTI: u32 = 1 << 0;
 /// `IORING_FSYNC_DATASYNC`.
 pub(crate) const DATASYNC: u32 = 1 << 0;
 
-/// `IORING_CQE_F_BUFFER`: the upper half of the flags is the number of a buffer.
+/// `IORING_CQE_F_BUFFER`, which says that the upper half of the flags is the number of a buffer.
 pub(crate) const BUFFER: u32 = 1 << 0;
-/// `IORING_CQE_F_MORE`: further completions of the operation follow.
+/// `IORING_CQE_F_MORE`, which says that further completions of the operation follow.
 pub(crate) const MORE: u32 = 1 << 1;
 
 #[cfg(all(test, not(loom)))]

@@ -49,7 +49,7 @@ pub(super) enum Status {
 pub(super) struct Descriptor {
     pub(super) first: u32,
     pub(super) last: u32,
-    /// Registered events; 0: not registered.
+    /// Registered events, or 0 if the descriptor is not registered.
     pub(super) events: u32,
 }
 
