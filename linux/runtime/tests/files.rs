@@ -100,7 +100,7 @@ fn opening_fails_with_an_error_of_the_kernel_or_of_the_library() {
         let error = File::open("a\0b").await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
         let error = OpenOptions::new().open("/tmp").await.unwrap_err();
-        assert!(error.to_string().contains("reading or writing"));
+        assert!(error.to_string().contains("choose `read`"));
         let error = OpenOptions::new()
             .read(true)
             .truncate(true)

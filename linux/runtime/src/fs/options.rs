@@ -337,7 +337,11 @@ impl OpenOptions {
             (true, false) => libc::O_RDONLY,
             (false, true) => libc::O_WRONLY,
             (true, true) => libc::O_RDWR,
-            (false, false) => return Err(invalid("the options allow no access to the file")),
+            (false, false) => {
+                return Err(invalid(
+                    "choose `read`, `write` or `append`: the options allow no access",
+                ));
+            }
         };
         let creates = self.create || self.create_new;
         if (self.truncate || creates) && access == libc::O_RDONLY {
