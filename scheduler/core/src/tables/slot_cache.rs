@@ -1,12 +1,12 @@
-//! The cache of free slots that a vCPU keeps for its next spawns.
+//! Caches free slots of the table of coroutines for the next spawns on a vCPU.
 //!
 //! The free list of the [`Table`] is one word that all vCPUs write. When two vCPUs spawn at high
 //! rates, each spawn and each exit waits for a cache line that the other vCPU wrote last. So a vCPU
-//! keeps up to [`CAPACITY`] slots that are given back on it, and uses them for its spawns, last in,
-//! first out, because the line of a slot that was given back recently is still in the CPU's cache.
-//! An empty slot cache takes half of its capacity from the table in one step, and a full slot cache
-//! gives half back in one step. So the table's word is written once per half, even if all spawns
-//! are on one vCPU and all exits on another.
+//! keeps up to [`CAPACITY`] of the slots that are given back on it, and uses them for its spawns.
+//! The slot that was given back last is used first, because its line is still in the cache of the
+//! CPU. An empty slot cache takes half of its capacity from the table in one step, and a full slot
+//! cache gives half back in one step. So the word of the table is written once per half, even if
+//! all spawns are on one vCPU and all exits on another.
 //!
 //! Bound: each vCPU may keep [`CAPACITY`] slots while the table has none left.
 
@@ -27,7 +27,7 @@ pub(crate) struct SlotCache<H: Host>(UnsafeCell<Stack<H>>);
 
 struct Stack<H: Host> {
     len: usize,
-    /// Slots; the first `len` are `Some`.
+    /// The first `len` are `Some`.
     slots: [Option<NonNull<Slot<H>>>; CAPACITY],
 }
 
@@ -80,8 +80,6 @@ impl<H: Host> SlotCache<H> {
         stack.len += 1;
     }
 
-    /// Returns the number of cached slots.
-    ///
     /// # Safety
     /// Same as [`SlotCache::take`].
     pub(crate) unsafe fn len(&self) -> usize {

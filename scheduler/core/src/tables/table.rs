@@ -1,22 +1,25 @@
-//! The table of a domain's coroutines: slots that never move.
+//! Allocates the control blocks of the coroutines of a domain, in a table of *slots* that never
+//! move.
 //!
-//! An id is an index into the table and a generation. Slots live in [pages](Host::TABLE_PAGE) that
-//! are allocated as needed and freed with the domain, so any thread may read a slot's state word at
-//! any time, even after the exit of its tenant. The first slot of each page holds the page's
-//! number, so that the index of a slot is found with two loads.
+//! The id of a coroutine is the index of its slot and a generation, which counts the coroutines
+//! (*tenants*) that the slot has had. Slots live in [pages](Host::TABLE_PAGE) that are allocated as
+//! needed and freed with the domain, so any thread may read the state word of a slot at any time,
+//! even after the exit of its tenant. The first slot of each page holds the number of the page, so
+//! that the index of a slot is found with two loads.
 //!
-//! Pages are in chunks of 1, 2, 4, …. Where memory is *lazy*, that is, becomes resident only when
-//! it is used, a chunk is one allocation. Elsewhere a chunk is a list of the addresses of its
-//! pages, and each page is a separate allocation, made on its first use.
+//! Pages are grouped into chunks of 1, 2, 4, … pages. Where memory is *lazy*, that is, becomes
+//! resident only when it is used, a chunk is one allocation. Elsewhere a chunk is a list of the
+//! addresses of its pages, and each page is allocated separately, when it is first used.
 //!
-//! Taking or giving back one or several slots is one compare-exchange on a tagged free list,
-//! without a lock; the tag makes the exchange of a stale head fail. vCPUs cache free slots; see
-//! `slot_cache`. A table has at most 2³² slots, or 2²⁴ pages.
+//! Free slots are in a lock-free list, from which one or several slots are taken, or to which they
+//! are given back, with one compare-exchange. The head has a tag that changes with each exchange,
+//! which prevents the ABA problem. vCPUs cache free slots; see `slot_cache`. A table has at most
+//! 2³² slots, or 2²⁴ pages.
 //!
-//! Bound: the table has as many slots as there were coroutines at once, plus the slots in the
-//! caches of vCPUs, rounded up to a page. A slot that has had 2³² tenants is out of generations and
-//! is not used again, so that an id is never given twice. So the table grows by 64 bytes per 2³²
-//! coroutines, and has room for 2⁶⁴ coroutines.
+//! The table has as many slots as there were coroutines at once, plus the slots in the caches of
+//! vCPUs, rounded up to a page. A slot that has had 2³² tenants is not used again, so that an id is
+//! never given twice. So the table grows by 64 bytes per 2³² coroutines, and has room for 2⁶⁴
+//! coroutines.
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
@@ -26,13 +29,10 @@ use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Number of chunks.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
 
-/// A pointer to a page, that is, to its first slot.
 type Page<H> = AtomicPtr<Slot<H>>;
 
-/// The chunks and the free list.
 pub(crate) struct Table<H: Host> {
     /// Contiguous pages, or a list of [`Page`]s if a chunk is not [whole](Table::WHOLE).
     chunks: [AtomicPtr<Slot<H>>; CHUNKS],
@@ -109,7 +109,6 @@ impl<H: Host> Table<H> {
         (self.page(page)).map(|page| unsafe { page.add(slot as usize) })
     }
 
-    /// Returns a page, if it is allocated.
     fn page(&self, page: u32) -> Option<NonNull<Slot<H>>> {
         let (chunk, within) = Self::split(page);
         let base = self.chunks.get(chunk)?.load(Ordering::Acquire);
@@ -177,7 +176,6 @@ impl<H: Host> Table<H> {
         0
     }
 
-    /// Takes a slot that has never been in use.
     #[cold]
     pub(crate) fn take_fresh(&self) -> Option<NonNull<Slot<H>>> {
         loop {
@@ -228,7 +226,6 @@ impl<H: Host> Table<H> {
         layout.ok()
     }
 
-    /// Layout of a page that is a separate allocation.
     const LAYOUT: Layout = match Layout::from_size_align(Self::PAGE, Self::PAGE) {
         Ok(layout) => layout,
         Err(_) => unreachable!(),
@@ -257,7 +254,6 @@ impl<H: Host> Table<H> {
         !put::<H, _>(place, Self::LAYOUT, |memory| memory.cast()).is_null()
     }
 
-    /// Makes a chunk in memory of its [layout](Table::layout).
     fn chunk_of(memory: *mut u8) -> *mut Slot<H> {
         if !Self::WHOLE {
             return memory.cast();
@@ -435,7 +431,6 @@ pub(crate) mod tests {
         assert_eq!(unsafe { first.as_ref() }.word.live_generation(), None);
     }
 
-    /// A host whose memory is lazy.
     pub(crate) struct Roomy;
 
     // SAFETY: no thread serves a vCPU of this host.

@@ -1,5 +1,5 @@
-//! How a ready coroutine gets into a queue: directly on the thread that serves its vCPU, through
-//! the inbox from any other thread.
+//! Puts a ready coroutine into a queue: directly on the thread that serves its vCPU, through the
+//! inbox from any other thread.
 
 use core::ptr::NonNull;
 
@@ -22,10 +22,10 @@ impl<H: Host> Vcpu<H> {
 
     /// Announces that the inbox has received a coroutine of these levels.
     ///
-    /// Called after the push. A bit that is set already need not be set again, because the bit is
-    /// cleared before each take of the inbox, and the take finds all earlier pushes. If the take
-    /// had ended before this push, the push would have read the head that the take stored, and so
-    /// this function would see the bit cleared.
+    /// Called after the push. A bit that is already set need not be set again: the bit is cleared
+    /// before each take of the inbox, and the take finds all earlier pushes. If the take had ended
+    /// before this push, the push would have read the head that the take stored, so this function
+    /// would see the bit cleared.
     pub(super) fn announce_arrival(&self, levels: u64) {
         if self.mail.arriving.load(Relaxed) & levels == 0 {
             self.mail.arriving.fetch_or(levels, SeqCst);

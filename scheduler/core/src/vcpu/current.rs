@@ -1,4 +1,4 @@
-//! The poll under way on a vCPU: its start, its level, and reads by other threads.
+//! The current poll of a vCPU: its start and end, its level, and what other threads may read of it.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -53,8 +53,7 @@ impl<H: Host> Vcpu<H> {
         Level::new(self.published.running.load(Relaxed)).ok()
     }
 
-    /// Publishes the level of the poll under way. Other threads read the level with every wake, so
-    /// it is written only when it changes.
+    /// Other threads read the level with every wake, so it is written only when it changes.
     #[inline]
     pub(super) fn set_running(&self, level: u8) {
         if self.published.running.load(Relaxed) != level {
@@ -165,7 +164,6 @@ impl<H: Host> Vcpu<H> {
         self.current.store(slot.as_ptr(), Release);
     }
 
-    /// Ends the poll of the current coroutine.
     #[inline]
     pub(crate) fn stop(&self) {
         self.current.store(null_mut(), Relaxed);

@@ -1,4 +1,4 @@
-//! Release of references to coroutines, and return of slots without references to the table.
+//! Releases references to coroutines, and gives slots without references back to the table.
 
 use alloc::sync::Arc;
 use core::ptr::NonNull;
@@ -46,8 +46,6 @@ pub(crate) unsafe fn release_handle<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { finish(word.release_handle(), slot, domain) };
 }
 
-/// Acts on a release: frees the slot if it is no longer referenced.
-///
 /// # Safety
 /// `release` is the result of a release of references to this slot, and only the caller acts on it.
 /// `domain` is the domain of the slot.
@@ -90,7 +88,7 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Releases the count of the domain that was held for a slot marked as an orphan.
+    /// Releases the count of the domain that a slot marked as an orphan holds.
     ///
     /// # Safety
     /// The caller freed a slot that was marked.
