@@ -1,4 +1,4 @@
-//! Options of a domain and of a coroutine, and the errors of their creation.
+//! Options with which a domain or a coroutine is created, and the errors of the creation.
 
 use core::fmt;
 

@@ -1,5 +1,5 @@
-//! Events that are reported to a host: the steps of a coroutine ([`Change`]), a poll ([`Poll`]),
-//! and the urgency of the work that waits for the end of a poll ([`WaitingWork`]).
+//! Describes to a host what coroutines do: the steps of a coroutine ([`Change`]), a poll
+//! ([`Poll`]), and the most urgent work that waits for the end of a poll ([`WaitingWork`]).
 //!
 //! ```text
 //!  Spawned ─► Ready ─► Polled ─┬► Yielded (ready again) ─► Polled …

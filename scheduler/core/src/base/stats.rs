@@ -1,4 +1,5 @@
-//! Counters per level, and the wait-time histogram.
+//! Counts the polls, run times and wait times of each level. A wait time is from when a coroutine
+//! becomes ready until it is polled.
 //!
 //! The thread that serves the vCPU writes the counters with plain loads and stores; any thread
 //! reads them at any time. Times are in the host's ticks.
@@ -10,18 +11,16 @@ use crate::base::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{Statistic, zeros};
 
-/// Binary logarithm of the number of buckets per power of two.
+/// There are `1 << SUB` buckets per power of two.
 const SUB: u32 = 2;
 /// Buckets of a histogram: four per power of two, up to 2³³ ticks.
 pub const BUCKETS: usize = 128;
 
-/// Returns the bucket of a duration.
 fn bucket(ticks: u64) -> usize {
     let octave = (ticks | (1 << SUB)).ilog2() - SUB;
     (((octave << SUB) as u64 + (ticks >> octave)) as usize).min(BUCKETS - 1)
 }
 
-/// Returns the smallest duration of a bucket.
 fn lower_bound(bucket: usize) -> u64 {
     if bucket < 1 << SUB {
         return bucket as u64;
@@ -52,7 +51,6 @@ impl LevelCounters {
     }
 }
 
-/// The counters of one vCPU.
 pub(crate) struct Counters {
     levels: Box<[LevelCounters; LEVELS]>,
     pub(crate) spawned: Statistic,

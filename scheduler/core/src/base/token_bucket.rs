@@ -1,4 +1,4 @@
-//! Token bucket: an allowance that refills with time, up to a capacity.
+//! A token bucket is an allowance that refills with time, up to a capacity.
 //!
 //! A bucket stores the tokens that are missing and the time up to which the refill is counted. The
 //! caller passes the time, so a bucket needs no clock and no thread. Times are nanoseconds or
@@ -6,7 +6,7 @@
 //!
 //! A call with an earlier time than a previous call refills nothing, and no time is counted twice.
 //!
-//! Cost: O(1), a division per call.
+//! A call is O(1), with one division.
 
 /// An allowance that refills with time.
 ///

@@ -1,9 +1,8 @@
-//! The body of a coroutine: the allocation that holds the future and later its output, and the
-//! functions that depend on their types.
+//! The *body* of a coroutine is the allocation that holds the future and later its output. This
+//! file has the functions that depend on their types.
 //!
-//! The body is allocated with the coroutine and freed when its output is taken or dropped. A
-//! reference that remains, such as a waker, keeps only the control block alive, a [`Slot`] of the
-//! table.
+//! The body is freed when the output is taken or dropped. A reference that remains, such as a
+//! waker, keeps only the control block alive, which is a [`Slot`] of the table.
 
 use core::alloc::Layout;
 use core::future::Future;
@@ -52,7 +51,6 @@ union Body<F: Future> {
     output: ManuallyDrop<Result<F::Output, JoinError>>,
 }
 
-/// Returns the functions for the type `F`.
 pub(crate) fn vtable_of<F: Future + 'static, H: Host>() -> &'static VTable<H> {
     const { &Body::<F>::vtable::<H>() }
 }
@@ -161,8 +159,6 @@ impl<F: Future + 'static> Body<F> {
         unsafe { Self::free::<H>(body) };
     }
 
-    /// Frees the body.
-    ///
     /// # Safety
     /// The body came from [`allocate`], and its content has been moved out or dropped.
     unsafe fn free<H: Host>(body: NonNull<Body<F>>) {
@@ -171,7 +167,6 @@ impl<F: Future + 'static> Body<F> {
     }
 }
 
-/// Number of bits of a spawn site's number.
 #[cfg(target_pointer_width = "64")]
 const SITE_BITS: u32 = 16;
 
@@ -197,7 +192,6 @@ impl BodyPtr {
         (untagged(tagged) == body.as_ptr()).then_some(body_ptr)
     }
 
-    /// Returns the address and the number.
     #[inline]
     fn parts(&self) -> (NonNull<()>, u16) {
         let tagged = self.body.load(Relaxed);
@@ -230,7 +224,6 @@ impl BodyPtr {
 }
 
 impl BodyPtr {
-    /// Returns the null pointer of a slot without a tenant.
     #[cfg(loom)]
     pub(super) fn none() -> BodyPtr {
         BodyPtr {
@@ -245,7 +238,6 @@ impl BodyPtr {
 /// Each function has the contract that [`VTable`] states for the function that it calls. `sites`
 /// are the spawn sites of the coroutine's domain.
 impl<H: Host> Slot<H> {
-    /// Returns the body and the functions of its type.
     #[inline]
     fn body(&self, sites: &SpawnSites<H>) -> (NonNull<()>, &'static VTable<H>) {
         let (body, site) = self.body_ptr.parts();
@@ -253,7 +245,6 @@ impl<H: Host> Slot<H> {
         (body, unsafe { sites.get(site) }.vtable)
     }
 
-    /// Returns the source position of the spawn.
     pub(crate) fn spawned_at(
         &self,
         sites: &SpawnSites<H>,

@@ -1,19 +1,19 @@
-//! The loans of a coroutine that holds locks: the number of its locks, and the most urgent level
-//! that waiters for these locks lend, in one word.
+//! Priority inheritance for the holder of locks. One word holds the number of locks that a
+//! coroutine holds, and the most urgent level that waiters for these locks *lend* to it.
 //!
-//! Both are in one word because a guard may have been moved to another thread, which releases the
-//! last lock while the coroutine takes the next lock and is lent a level for it. So only the atomic
-//! operation that counts down to zero may end the loans.
+//! Both are in one word because a guard may have been moved to another thread. That thread may
+//! release the last lock while the coroutine takes the next lock and is lent a level for it. So
+//! only the atomic operation that counts down to zero may end the loans.
 //!
 //! ```text
 //!   bits 15..7   6..0
 //!   locks        the level lent; 127: none
 //! ```
 //!
-//! A waiter may lend less than before, or nothing, when it becomes less urgent or gives up. If the
-//! holder has one lock, the lent level changes accordingly. If the holder has several, the lock for
-//! which the level was lent is not known, and the holder keeps the level until it has released its
-//! last lock.
+//! A waiter may lend less than before when it becomes less urgent, and nothing when it gives up. If
+//! the holder has one lock, the lent level changes accordingly. If the holder has several locks, it
+//! is not known for which of them the level was lent, so the holder keeps the level until it has
+//! released its last lock.
 //!
 //! After a coroutine has held [`MAX_LOCKS`] locks at once, its locks are no longer counted, and it
 //! keeps the lent level until it exits.
@@ -22,15 +22,13 @@ use crate::sync::AtomicU16;
 use crate::sync::Ordering::Relaxed;
 
 const LEVEL: u16 = 0x7f;
-/// Value of the level bits while nothing is lent.
 pub(crate) const NO_LOAN: u8 = LEVEL as u8;
 const ONE_LOCK: u16 = LEVEL + 1;
-/// Largest number of locks that the word can count.
 const MAX_LOCKS: u16 = u16::MAX / ONE_LOCK;
 
-/// The word. A thread that has changed the word then recomputes the coroutine's level and moves the
-/// coroutine to its new place (`Shared::resettle`), under the lock of the coroutine's vCPU. That
-/// lock orders the changes.
+/// A thread that has changed the word then recomputes the level of the coroutine and moves the
+/// coroutine to its new place (`Shared::resettle`), under the lock of the vCPU of the coroutine.
+/// That lock orders the changes.
 pub(crate) struct Loans(AtomicU16);
 
 impl Loans {

@@ -1,4 +1,5 @@
-//! The control block of a coroutine: a slot of the domain's table, one cache line.
+//! The control block of a coroutine, which fills one cache line and is a slot of the table of the
+//! domain.
 //!
 //! ```text
 //!  Slot (in the domain's table, 64 bytes)                    Body (an allocation)
@@ -46,7 +47,7 @@ pub(crate) use body::{Ended, VTable, allocate, take_back, vtable_of};
 const KIND: u8 = 0b0011;
 const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
-/// Set in traits while the coroutine is suspended and resumes before the others of its level.
+/// Set in traits while the coroutine is suspended and queues before the others of its level.
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
 /// Set in traits while the poll under way has polled handles of less urgent coroutines; see
@@ -81,9 +82,9 @@ pub(crate) struct Slot<H: Host> {
     pub(crate) base: AtomicU8,
     /// Level lent by the coroutine that awaits the join handle.
     pub(crate) join_boost: AtomicU8,
-    /// Locks that the coroutine holds, and the level lent by the waiters for them.
+    /// Number of locks that the coroutine holds, and the level lent by the waiters for them.
     pub(crate) loans: Loans,
-    /// Effective level: the most urgent of the three.
+    /// Effective level: the most urgent of the level in `base` and the two lent ones.
     level: AtomicU8,
     /// Level in whose list the coroutine is, or `NOT_QUEUED`.
     pub(crate) queued: AtomicU8,
@@ -92,14 +93,11 @@ pub(crate) struct Slot<H: Host> {
     host: PhantomData<fn() -> H>,
 }
 
-/// Initial values of a control block.
 pub(crate) struct SlotInit {
     pub(crate) level: Level,
     pub(crate) kind: Kind,
     pub(crate) pinned: bool,
-    /// Address of the home vCPU.
     pub(crate) vcpu: NonNull<()>,
-    /// Number of the spawn site.
     pub(crate) site: u16,
 }
 
@@ -112,7 +110,7 @@ unsafe impl<H: Host> Linked for Slot<H> {
 
 impl<H: Host> Slot<H> {
     pub(crate) const NOT_QUEUED: u8 = u8::MAX;
-    /// Value of a boost without a loan: less urgent than any level.
+    /// Value of `join_boost` without a loan: less urgent than any level.
     pub(crate) const NO_BOOST: u8 = u8::MAX;
 
     /// Initializes the block of a slot for a new tenant, except for the state word. Returns false
@@ -151,7 +149,7 @@ impl<H: Host> Slot<H> {
         true
     }
 
-    /// Links a free slot to the next free one, given by its index.
+    /// `next` is the index of the next free slot.
     pub(crate) fn link_free(&self, next: u32) {
         let next = without_provenance_mut(next as usize);
         self.next.store(next, Relaxed);
@@ -162,7 +160,7 @@ impl<H: Host> Slot<H> {
         self.next.load(Relaxed).addr() as u32
     }
 
-    /// Creates a free slot. loom's atomics are not words, so zeroed memory is not a slot.
+    /// Needed because loom's atomics are not words, so zeroed memory is not a slot.
     #[cfg(loom)]
     pub(crate) fn empty() -> Slot<H> {
         use core::ptr::null_mut;
@@ -189,7 +187,7 @@ impl<H: Host> Slot<H> {
         Level::from_stored(self.level.load(Relaxed))
     }
 
-    /// Recomputes and returns the effective level. Called under the lock of `vcpu`.
+    /// Called under the lock of `vcpu`.
     pub(crate) fn update_level(&self) -> Level {
         let level = self
             .base
@@ -216,7 +214,6 @@ impl<H: Host> Slot<H> {
         }
     }
 
-    /// Returns true if the coroutine must stay on its vCPU.
     pub(crate) fn is_pinned(&self) -> bool {
         self.traits.load(Relaxed) & PINNED != 0
     }
@@ -255,7 +252,7 @@ impl<H: Host> Slot<H> {
         self.set_state_of_poll(State::Running);
     }
 
-    /// Sets the state in the middle of a poll, which may have woken itself.
+    /// Sets the state in the middle of a poll, which may have woken its own coroutine.
     fn set_state_of_poll(&self, state: State) {
         let flags = self.state.load(Relaxed) & (WOKEN | KEEPS_PLACE);
         self.state.store(state as u8 | flags, Relaxed);
@@ -283,7 +280,6 @@ impl<H: Host> Slot<H> {
         }
     }
 
-    /// Returns true if the poll that has just ended keeps its place.
     #[inline]
     pub(crate) fn keeps_place(&self) -> bool {
         self.state.load(Relaxed) & KEEPS_PLACE != 0
@@ -300,7 +296,6 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & LENDS != 0
     }
 
-    /// Returns true if the poll under way has polled handles of less urgent coroutines.
     #[inline]
     pub(crate) fn has_polled_handles(&self) -> bool {
         self.traits.load(Relaxed) & HAS_POLLED_HANDLES != 0
@@ -310,8 +305,6 @@ impl<H: Host> Slot<H> {
         self.set_trait(HAS_POLLED_HANDLES, has);
     }
 
-    /// Returns true if the coroutine lends its level to the coroutines whose handles the poll under
-    /// way polls.
     pub(crate) fn is_polled_to_lend(&self) -> bool {
         self.traits.load(Relaxed) & POLLED_TO_LEND != 0
     }
@@ -338,8 +331,8 @@ impl<H: Host> Slot<H> {
     }
 }
 
-/// Runs user code whose panic has no receiver. The destructor of the payload is user code, too. If
-/// it panics, the second payload is leaked.
+/// Runs user code and drops the payload of its panic. If the destructor of the payload panics, too,
+/// the second payload is leaked.
 pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
     if let Err(panic) = H::catch(code)
         && let Err(second) = H::catch(|| drop::<Panic>(panic))
@@ -352,8 +345,7 @@ pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
 /// allocation.
 pub const CONTROL_BLOCK_BYTES: usize = size_of::<Slot<Probe>>();
 
-/// A host that is never run. It is the concrete type with which the size of a control block is
-/// computed.
+/// A host that is never run, for the size of a control block and for tests.
 pub(crate) struct Probe;
 
 // SAFETY: no thread serves a vCPU of this host.
@@ -375,5 +367,5 @@ unsafe impl Host for Probe {
 #[cfg(not(loom))]
 const _: () = assert!(CONTROL_BLOCK_BYTES == 64);
 
-/// A waker of another executor; see [`crate::poll::join`].
+/// A waiter that is not a coroutine of the domain; see [`crate::poll::join`].
 pub(crate) type BoxedWaker = Box<core::task::Waker>;

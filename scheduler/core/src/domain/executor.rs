@@ -1,4 +1,4 @@
-//! The executor of a vCPU: the right to serve it.
+//! An executor is the right to serve a vCPU, that is, to pick and poll its coroutines.
 
 use core::fmt;
 use core::future::Future;

@@ -1,4 +1,4 @@
-//! A domain: vCPUs that share one table of coroutines.
+//! A domain is a set of vCPUs that share one table of coroutines.
 //!
 //! [`Domain`] is a handle that can be cloned and sent anywhere; an [`Executor`] is the right to
 //! serve one vCPU. When the last handle and the last executor are dropped, every coroutine is

@@ -1,5 +1,5 @@
-//! Coroutines pinned to a vCPU. The functions are for hosts that poll pinned coroutines on a thread
-//! other than the one that serves the vCPU.
+//! Finds and ends the coroutines that are pinned to a vCPU. The functions are for hosts that poll
+//! pinned coroutines on a thread other than the one that serves the vCPU.
 
 use core::ptr::{self, NonNull};
 
