@@ -12,7 +12,7 @@
 //! it. A coroutine that is cancelled before its first poll goes from `Spawned` or `Ready` to
 //! `Exited`.
 //!
-//! Cost while the host does not trace: a call of
+//! While the host does not trace, a step costs a call of
 //! [`Host::is_tracing`](crate::Host::is_tracing) and a branch.
 
 use core::panic::Location;

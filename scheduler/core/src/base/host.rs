@@ -197,8 +197,6 @@ pub(crate) const fn is_lazy<H: Host>() -> bool {
     H::TABLE_PAGE > 4096 && !cfg!(miri)
 }
 
-/// Allocates zeroed memory: by [`Host::map`] if [`is_lazy`], else by the global allocator.
-///
 /// # Safety
 /// The contract of [`Host::map`], except that any alignment is allowed unless [`is_lazy`].
 pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
@@ -225,7 +223,6 @@ pub(crate) unsafe fn take_back<H: Host>(memory: *mut u8, layout: Layout) {
     }
 }
 
-/// A critical section, from [`Host::enter_critical`] to its drop.
 pub(crate) struct Critical<H: Host> {
     host: PhantomData<fn() -> H>,
 }

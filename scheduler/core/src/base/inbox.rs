@@ -11,8 +11,6 @@ use core::ptr::{NonNull, null_mut};
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// An element with a link of its own.
-///
 /// # Safety
 /// `link` always returns the same field, and only the inbox uses the field while the element is in
 /// an inbox.
@@ -59,7 +57,6 @@ impl<T: Linked> Inbox<T> {
         }
     }
 
-    /// Takes all elements, oldest push first.
     pub(crate) fn take(&self) -> Drain<T> {
         // SeqCst, because this follows the clearing of the vCPU's `arriving`, which a pusher sets
         // after its push.

@@ -36,7 +36,7 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
 /// owner.
 const REBIAS_AFTER: u32 = if cfg!(loom) { 1 } else { 4096 };
 
-/// A spin lock without data; the fields that it guards are in `Guarded` of the vCPU.
+/// The fields that the lock guards are in `Guarded` of the vCPU.
 pub(crate) struct Lock {
     /// Set while the owner holds the lock by its bias, or tries to take it. Written by the owner.
     inside: AtomicBool,
@@ -47,7 +47,6 @@ pub(crate) struct Lock {
     /// Number of times the owner has taken `held` since another thread last took it. Guarded by
     /// `held`.
     streak: AtomicU32,
-    /// The guarded data, for the model checker.
     #[cfg(loom)]
     content: loom::cell::UnsafeCell<()>,
 }
@@ -73,8 +72,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock on the owner's thread, and spins with [`Host::relax`] while another thread
-    /// has it.
+    /// Spins with [`Host::relax`] while another thread has the lock.
     ///
     /// # Safety
     /// The calling thread serves the vCPU, and synchronizes with the thread that served the vCPU
@@ -118,7 +116,7 @@ impl Lock {
         self.guard(&self.held)
     }
 
-    /// Ends the bias. The caller has `held`.
+    /// The caller has `held`.
     #[cold]
     fn end_bias<H: Host>(&self, host: &H) {
         self.biased.store(false, Ordering::SeqCst);
@@ -164,7 +162,6 @@ impl Lock {
 }
 
 pub(crate) struct Guard<'a> {
-    /// The flag to clear: `inside` or `held`.
     flag: &'a AtomicBool,
     #[cfg(loom)]
     access: Option<loom::cell::MutPtr<()>>,

@@ -32,7 +32,6 @@ fn lower_bound(bucket: usize) -> u64 {
 struct LevelCounters {
     polls: Statistic,
     suspensions: Statistic,
-    /// Ticks spent in polls.
     run: Statistic,
     /// Ticks during which the level starved; see [`LevelStats::starve_ticks`].
     starve: Statistic,
@@ -59,8 +58,8 @@ pub(crate) struct Counters {
     pub(crate) stolen: Statistic,
 }
 
-/// Adds to a counter, wrapping. The caller holds the lock or serves the vCPU, so the counter has
-/// one writer at a time and needs no atomic read-modify-write.
+/// The caller holds the lock or serves the vCPU, so the counter has one writer at a time and needs
+/// no atomic read-modify-write. Wraps, so that [`u64::MAX`] subtracts one.
 #[inline]
 pub(crate) fn add(counter: &Statistic, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);

@@ -36,13 +36,13 @@ impl Loans {
         Loans(AtomicU16::new(LEVEL))
     }
 
-    /// Returns the most urgent level lent, or [`NO_LOAN`], which is less urgent than any level.
+    /// May be [`NO_LOAN`], which is less urgent than any level.
     #[inline]
     pub(crate) fn level(&self) -> u8 {
         (self.0.load(Relaxed) & LEVEL) as u8
     }
 
-    /// Counts a lock that was taken. Called before any waiter can lend for this lock.
+    /// Called before any waiter can lend for the lock.
     #[inline]
     pub(crate) fn add_lock(&self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |word| {
@@ -50,8 +50,7 @@ impl Loans {
         });
     }
 
-    /// Counts a lock that was released. Returns true if the coroutine has no other lock and a level
-    /// had been lent.
+    /// Returns true if the coroutine has no other lock and a level had been lent.
     #[inline]
     #[must_use]
     pub(crate) fn remove_lock(&self) -> bool {
@@ -65,7 +64,7 @@ impl Loans {
         before.is_ok_and(|word| word / ONE_LOCK == 1 && word & LEVEL != LEVEL)
     }
 
-    /// Lends a level. Returns true if it is more urgent than the level lent before.
+    /// Returns true if `level` is more urgent than the level lent before.
     #[must_use]
     pub(crate) fn lend(&self, level: u8) -> bool {
         self.0
@@ -75,8 +74,8 @@ impl Loans {
             .is_ok()
     }
 
-    /// Sets the most urgent level of the coroutines that wait for one of the locks, or [`NO_LOAN`].
-    /// Returns true if the level lent has changed.
+    /// `level` is the most urgent level of the coroutines that wait for one of the locks, or
+    /// [`NO_LOAN`]. Returns true if the level lent has changed.
     #[must_use]
     pub(crate) fn set_loan(&self, level: u8) -> bool {
         self.0

@@ -63,7 +63,7 @@ const WOKEN: u8 = 0b1000_0000;
 /// under way yields. With [`State::Ready`]: the coroutine has kept its place.
 const KEEPS_PLACE: u8 = 0b0100_0000;
 
-/// A control block. Zeroed memory is a block without a tenant.
+/// Zeroed memory is a control block without a *tenant*, that is, without a coroutine.
 #[repr(C, align(64))]
 pub(crate) struct Slot<H: Host> {
     pub(crate) word: StateWord,
@@ -71,14 +71,14 @@ pub(crate) struct Slot<H: Host> {
     pub(crate) next: AtomicPtr<Slot<H>>,
     /// Link towards the head of a ready queue.
     pub(crate) prev: AtomicPtr<Slot<H>>,
-    /// Time when the coroutine became ready, in the host's ticks.
+    /// Tick at which the coroutine became ready.
     pub(crate) ready_at: AtomicU64,
     /// Waker or id of the waiter; see [`crate::poll::join`].
     pub(crate) waiter: AtomicPtr<()>,
     /// Address of the vCPU where the coroutine is queued, runs, or ran last; see [`crate::vcpu`].
     pub(crate) vcpu: AtomicPtr<()>,
     body_ptr: BodyPtr,
-    /// Level that the coroutine was given.
+    /// Level that the coroutine was given by its spawn or by `reprio`.
     pub(crate) base: AtomicU8,
     /// Level lent by the coroutine that awaits the join handle.
     pub(crate) join_boost: AtomicU8,
@@ -149,7 +149,6 @@ impl<H: Host> Slot<H> {
         true
     }
 
-    /// `next` is the index of the next free slot.
     pub(crate) fn link_free(&self, next: u32) {
         let next = without_provenance_mut(next as usize);
         self.next.store(next, Relaxed);
@@ -218,61 +217,55 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & PINNED != 0
     }
 
-    /// Returns true if another vCPU may take the coroutine, which is then neither pinned nor
-    /// suspended.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {
         self.traits.load(Relaxed) & (PINNED | SUSPENDED) == 0
     }
 
-    /// Returns true while the coroutine is stopped in the middle of a poll. Changes only while the
-    /// coroutine is in no queue.
+    /// Changes only while the coroutine is in no queue.
     #[inline]
     pub(crate) fn is_suspended(&self) -> bool {
         self.traits.load(Relaxed) & SUSPENDED != 0
     }
 
-    /// Returns true if the coroutine queues before all others of its level. Changes only while the
+    /// True if the coroutine queues before all others of its level. Changes only while the
     /// coroutine is in no queue.
     pub(crate) fn goes_first(&self) -> bool {
         self.traits.load(Relaxed) & FIRST != 0
     }
 
-    /// Marks the coroutine as stopped in the middle of its poll. Called by its owner, while the
-    /// coroutine is in no queue.
+    /// Called by the owner, while the coroutine is in no queue.
     pub(crate) fn suspend(&self, goes_first: bool) {
         let first = if goes_first { FIRST } else { 0 };
         self.traits.fetch_or(SUSPENDED | first, Relaxed);
         self.set_state_of_poll(State::Suspended);
     }
 
-    /// Marks the poll as continued. Called by the owner, which took the coroutine from its queue.
+    /// Called by the owner, which took the coroutine from its queue.
     pub(crate) fn resume(&self) {
         self.traits.fetch_and(!(SUSPENDED | FIRST), Relaxed);
         self.set_state_of_poll(State::Running);
     }
 
-    /// Sets the state in the middle of a poll, which may have woken its own coroutine.
     fn set_state_of_poll(&self, state: State) {
         let flags = self.state.load(Relaxed) & (WOKEN | KEEPS_PLACE);
         self.state.store(state as u8 | flags, Relaxed);
     }
 
-    /// Marks that the poll under way wakes its own coroutine. Called by the thread that polls.
+    /// Called by the thread that polls the coroutine.
     #[inline]
     pub(crate) fn wake_itself(&self) {
         self.state.store(State::Running as u8 | WOKEN, Relaxed);
     }
 
-    /// Returns true if the poll that has just ended has woken its own coroutine. Valid until the
-    /// next [`Slot::set_state`].
+    /// Valid until the next [`Slot::set_state`].
     #[inline]
     pub(crate) fn has_woken_itself(&self) -> bool {
         self.state.load(Relaxed) & WOKEN != 0
     }
 
-    /// Makes the poll under way, if it has woken its own coroutine, keep its place in the queue
-    /// when it yields. Called by the thread that polls.
+    /// If the poll under way has woken its own coroutine, the coroutine keeps its place in the
+    /// queue when the poll yields. Called by the thread that polls.
     pub(crate) fn keep_place(&self) {
         if self.has_woken_itself() {
             self.state
@@ -285,7 +278,6 @@ impl<H: Host> Slot<H> {
         self.state.load(Relaxed) & KEEPS_PLACE != 0
     }
 
-    /// Marks the coroutine as ready again, at its old place.
     pub(crate) fn set_ready_in_place(&self) {
         self.state.store(State::Ready as u8 | KEEPS_PLACE, Relaxed);
     }

@@ -8,9 +8,9 @@
 //!
 //! There are at most 65,535 pairs of 24 bytes. Where memory becomes resident only when it is used,
 //! they are in one array. Elsewhere they are in chunks of doubling size, which have room for 65,407
-//! pairs. A program may spawn from more positions only if it leaks them, since each is `'static`.
-//! It then gets the number of another position with the same type. If there is none, the spawn
-//! fails.
+//! pairs. Hardly any program has as many, unless it leaks source positions to get new ones. When no
+//! number is left, a spawn gets the number of another position with the same type. If there is
+//! none, the spawn fails.
 
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -39,7 +39,7 @@ const BUCKETS: usize = if cfg!(loom) {
 pub(crate) struct Site<H: Host> {
     pub(crate) vtable: &'static VTable<H>,
     pub(crate) location: &'static Location<'static>,
-    /// Number of the next pair in its bucket; 0 for the last.
+    /// Number of the next pair in the bucket; 0 for the last one.
     next: u16,
 }
 
@@ -47,12 +47,11 @@ pub(crate) struct SpawnSites<H: Host> {
     chunks: [AtomicPtr<Site<H>>; CHUNKS],
     /// Smallest number that has not been given to a pair. 0 is never given.
     used: AtomicU32,
-    /// Number of the first pair of each list; 0 if the list is empty.
+    /// Heads of the lists; 0 if a list is empty.
     buckets: [AtomicU16; BUCKETS],
 }
 
 impl<H: Host> SpawnSites<H> {
-    /// Number of pairs in the first chunk.
     const FIRST: u32 = if is_lazy::<H>() { 1 << 16 } else { FIRST_CHUNK };
     const END: u32 = if is_lazy::<H>() {
         Self::FIRST
@@ -94,7 +93,6 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Returns the number of a pair, or `None` if memory or numbers have run out.
     #[inline]
     pub(crate) fn number(
         &self,
@@ -126,7 +124,7 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Returns the number of a pair in a list; 0 if the list does not contain the pair.
+    /// Returns 0 if the list does not contain the pair.
     fn find(&self, first: u16, vtable: &VTable<H>, location: &Location<'_>) -> u16 {
         let mut number = first;
         while number != 0 {
@@ -219,8 +217,7 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Returns the number of any pair of this type, when no number is left for the position.
-    /// O(pairs).
+    /// Called when no number is left for a position. O(pairs).
     #[cold]
     fn any_of_type(&self, vtable: &VTable<H>) -> Option<u16> {
         self.buckets.iter().find_map(|bucket| {
@@ -238,8 +235,7 @@ impl<H: Host> SpawnSites<H> {
     }
 }
 
-/// Returns the bucket of a pair: a hash of the addresses of two statics, multiples of 8 that lie
-/// close together.
+/// Hashes the addresses of two statics, which are multiples of 8 and lie close together.
 #[inline]
 fn bucket_of<H: Host>(vtable: &VTable<H>, location: &Location<'_>) -> usize {
     /// 2⁶⁴ over the golden ratio. Its multiples are spread evenly (Knuth, volume 3, 6.4).

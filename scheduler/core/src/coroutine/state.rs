@@ -48,15 +48,16 @@ const EXITED: u64 = 1 << 2;
 const CANCELLED: u64 = 1 << 3;
 const HANDLE: u64 = 1 << 4;
 const WAITER: u64 = 1 << 5;
-/// Set when the last handle to the domain is dropped while the slot is still referenced. The slot
-/// then holds a count of the domain's shared state, which keeps the table alive.
+/// Set if the slot is still referenced when the last handle to the domain is dropped. The slot then
+/// holds a count of the shared state of the domain, which keeps the table alive.
 const ORPHAN: u64 = 1 << 6;
 /// Set with `WAITER` if the waiter is an id.
 const BY_ID: u64 = 1 << 7;
 
 const REF: u64 = 1 << 8;
 const REFS: u64 = 0xff_ffff << 8;
-/// References at which `retain` panics: half of the field, far above any use and far from overflow.
+/// Number of references, shifted like the field, at which `retain` panics: half of the field, far
+/// above any use and far from overflow.
 const REFS_LIMIT: u64 = 1 << 31;
 const GENERATION: u32 = 32;
 
@@ -137,8 +138,7 @@ pub(crate) enum HandleTransition {
 pub(crate) struct StateWord(AtomicU64);
 
 impl StateWord {
-    /// Creates the word of a slot that was never used. Outside of models, such a word is zeroed
-    /// memory.
+    /// For a slot that was never used. Outside of models, such a word is zeroed memory.
     #[cfg(loom)]
     pub(crate) fn free() -> StateWord {
         StateWord(AtomicU64::new(0))
@@ -269,8 +269,8 @@ impl StateWord {
         self.0.load(Ordering::Relaxed) & (NOTIFIED | CANCELLED) != 0
     }
 
-    /// 6: exits. The future has been dropped; the output is stored, or dropped (`dropped`) if there
-    /// is no handle.
+    /// 6: exits. The future has been dropped. The output is stored or, if `dropped`, has been
+    /// dropped because there is no handle.
     #[inline]
     pub(crate) fn exit(&self, dropped: bool) -> TransitionToExited {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -311,7 +311,7 @@ impl StateWord {
         }
     }
 
-    /// Adds a reference, for the holder of one.
+    /// The caller already has a reference.
     ///
     /// # Panics
     /// Panics with over eight million references, a sign of leaked wakers.
@@ -407,8 +407,8 @@ impl StateWord {
         }
     }
 
-    /// Ends the handle. After `Done`, the handle's reference is still to be released; after
-    /// `Exited`, the output is to be dropped as well.
+    /// After `Done`, the reference of the handle is still to be released; after `Exited`, the
+    /// output is to be dropped as well.
     pub(crate) fn drop_handle(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some(word & !HANDLE)) {
             Ok(_) => HandleTransition::Done,
@@ -416,9 +416,9 @@ impl StateWord {
         }
     }
 
-    /// Ends the handle and, if the result is `Done`, releases the handle's reference, which was not
-    /// the last, because the coroutine has one of its own until it has exited. After `Exited` the
-    /// caller still has the output and the reference.
+    /// After `Done`, the reference of the handle is released. It was not the last one, because the
+    /// coroutine has one of its own until it has exited. After `Exited`, the caller still has the
+    /// output and the reference.
     pub(crate) fn drop_handle_and_release(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some((word & !HANDLE) - REF)) {
             Ok(_) => HandleTransition::Done,
@@ -440,8 +440,8 @@ impl StateWord {
         self.0.load(Ordering::Relaxed) & WAITER != 0
     }
 
-    /// Marks a slot that is still referenced, at the end of its domain. Returns false if the slot
-    /// is not referenced.
+    /// Called at the end of the domain. Returns false, and marks nothing, if the slot is not
+    /// referenced.
     pub(crate) fn mark_orphan(&self) -> bool {
         self.update(|word| (word & REFS != 0).then_some(word | ORPHAN))
             .is_ok()
@@ -452,7 +452,7 @@ impl StateWord {
         self.0.load(Ordering::Acquire) & HANDLE == 0
     }
 
-    /// Returns true if the coroutine is queued, being polled, or suspended.
+    /// True while the coroutine is queued, being polled, or suspended.
     pub(crate) fn is_owned(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (OWNED | EXITED) == OWNED
     }
@@ -461,7 +461,7 @@ impl StateWord {
         self.0.load(Ordering::Acquire) & EXITED != 0
     }
 
-    /// Returns the generation of the living tenant, if the slot has one.
+    /// Returns `None` if the slot has no living tenant.
     pub(crate) fn live_generation(&self) -> Option<u32> {
         let word = self.0.load(Ordering::Acquire);
         let generation = (word >> GENERATION) as u32;
@@ -488,8 +488,7 @@ fn released(word: u64, given: u64) -> TransitionToFree {
     }
 }
 
-/// Returns true if the word is that of a living coroutine of this generation: referenced, not
-/// exited.
+/// True for the word of a coroutine of this generation that has not exited.
 fn is_live(word: u64, generation: u32) -> bool {
     (word >> GENERATION) as u32 == generation && word & REFS != 0 && word & EXITED == 0
 }

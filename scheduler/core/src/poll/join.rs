@@ -63,7 +63,7 @@ use crate::vcpu::{Vcpu, release, wake};
 /// its result in place.
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T, H: Host> {
-    /// Slot of the coroutine, tagged with [`TAKEN`] when the result has been taken.
+    /// Tagged with [`TAKEN`] when the result has been taken.
     slot: NonNull<Slot<H>>,
     result: PhantomData<T>,
 }
@@ -191,7 +191,6 @@ unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { release::release_handle(slot) };
 }
 
-/// Waits until the thread that has exited the coroutine has read the waiter's id.
 #[cold]
 fn wait_for_exit<H: Host>(block: &Slot<H>) {
     let mut spins = 0;
@@ -268,7 +267,7 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
 }
 
 /// Sets the level lent to a coroutine whose handle has just been polled. `from` is the coroutine of
-/// the domain that polled the handle; `by_id` is true if this coroutine used its own waker.
+/// the domain that polled the handle, and `by_id` is true if it used its own waker.
 ///
 /// # Safety
 /// Same as [`lend`], and `from` is being polled by the calling thread.
@@ -298,8 +297,6 @@ unsafe fn lend_from<H: Host>(
     unsafe { lend(domain, slot, level) };
 }
 
-/// Sets the level lent to an awaited coroutine.
-///
 /// # Safety
 /// The caller is the handle of the coroutine, or is dropping the handle, and holds a reference.
 #[inline]
@@ -443,8 +440,6 @@ fn take_back<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>)
     (taken, is_box.then(|| unsafe { take_waiter(block) }))
 }
 
-/// Takes the boxed waker out of the field.
-///
 /// # Safety
 /// The field holds a box that belongs to the caller: not published, taken back, or published before
 /// the caller exited the coroutine.
@@ -472,8 +467,8 @@ pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>
 }
 
 /// Returns the id of `waiting`, the coroutine that is being polled, as a value of the field
-/// `waiter`; `None` if `waker` is not the coroutine's own. Never null, because no coroutine's slot
-/// has index 0.
+/// `waiter`. Returns `None` if `waker` is not its own. An id is never null, because no coroutine's
+/// slot has index 0.
 fn id_to_wake<H: Host>(waiting: NonNull<Slot<H>>, waker: &Waker) -> Option<*mut ()> {
     if waker::slot_of::<H>(waker) != Some(waiting) {
         return None;

@@ -182,8 +182,8 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
     unsafe { coroutine.as_ref().poll(vcpu.spawn_sites(), &mut cx) }
 }
 
-/// Polls once more a coroutine that has polled handles of less urgent coroutines, if it is about to
-/// block. In this poll it lends its level to the coroutines whose handles it polls (see [`join`]).
+/// Polls once more a coroutine that is about to block and has polled handles of less urgent
+/// coroutines. In this poll it lends its level to these coroutines (see [`join`]).
 ///
 /// # Safety
 /// Same as [`poll_future`].

@@ -55,7 +55,6 @@ impl<H: Host> List<H> {
         self.head = coroutine.as_ptr();
     }
 
-    /// Returns the oldest element, or the newest if `newest`.
     #[inline]
     fn end(&self, newest: bool) -> Option<NonNull<Slot<H>>> {
         NonNull::new(if newest { self.tail } else { self.head })
@@ -77,10 +76,10 @@ fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
 }
 
 impl<H: Host> Lists<H> {
-    /// Returns the next coroutine of the level, where `fresh` is the next one that is not
-    /// suspended, and true if a suspended coroutine goes before `fresh` because its delay is
-    /// over; see [`ReadyQueues::pop`]. `may_turn` is true if a suspended coroutine last went before
-    /// a fresh one long enough ago.
+    /// Returns the next coroutine of the level. `fresh` is the next one that is not suspended. The
+    /// second result is true if a suspended coroutine goes before `fresh` because its delay is
+    /// over; see [`ReadyQueues::pop`]. `may_turn` is true if it is long enough ago that a suspended
+    /// coroutine last went before a fresh one.
     #[cold]
     fn choose(
         &self,
@@ -111,8 +110,7 @@ impl<H: Host> Lists<H> {
 pub(crate) struct Lengths {
     levels: [Statistic; LEVELS],
     suspended: Statistic,
-    /// Number of *expired* coroutines of each level, that is, of those suspended after they have
-    /// used their quantum.
+    /// A coroutine is *expired* if it was suspended after it had used its quantum.
     expired: [Statistic; LEVELS],
 }
 
@@ -125,12 +123,11 @@ impl Lengths {
         })
     }
 
-    /// Returns the number of coroutines queued on a level, suspended ones included.
+    /// Suspended coroutines are included.
     pub(crate) fn len(&self, level: Level) -> usize {
         self.levels[level.index()].load(Relaxed) as usize
     }
 
-    /// Returns true if the level has queued coroutines and all of them are expired.
     #[inline]
     pub(crate) fn all_expired(&self, level: Level) -> bool {
         let expired = self.expired[level.index()].load(Relaxed);
@@ -225,7 +222,7 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Clears the bits of a level without elements, after one of its lists has become empty.
+    /// Called after one of the lists of the level has become empty.
     fn clear_bits(&mut self, level: Level) {
         let lists = &self.levels[level.index()];
         if lists.movable.is_empty() {
@@ -279,7 +276,7 @@ impl<H: Host> ReadyQueues<H> {
         list.prepend(coroutine);
     }
 
-    /// Puts a coroutine into its list: at the head if it resumes first, else at the tail. Its stamp
+    /// Puts a coroutine at the head of its list if it resumes first, else at the tail. Its stamp
     /// stays.
     ///
     /// # Safety
@@ -334,8 +331,6 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Moves a queued coroutine to the tail of its current level.
-    ///
     /// # Safety
     /// Same as [`ReadyQueues::unlink`].
     pub(crate) unsafe fn relink(&mut self, coroutine: NonNull<Slot<H>>) {

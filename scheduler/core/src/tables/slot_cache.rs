@@ -22,7 +22,7 @@ use crate::tables::table::Table;
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 2 } else { 64 };
 const HALF: usize = CAPACITY / 2;
 
-/// The free slots of one vCPU. Used only by the thread that serves the vCPU, in a critical section.
+/// Used only by the thread that serves the vCPU, in a critical section.
 pub(crate) struct SlotCache<H: Host>(UnsafeCell<Stack<H>>);
 
 struct Stack<H: Host> {
@@ -39,7 +39,7 @@ impl<H: Host> SlotCache<H> {
         }))
     }
 
-    /// Takes a slot, from the table if the cache is empty. Returns `None` if the table is full, or
+    /// Takes a slot from the table if the cache is empty. Returns `None` if the table is full, or
     /// memory has run out.
     ///
     /// # Safety
@@ -99,7 +99,7 @@ impl<H: Host> Stack<H> {
         }
     }
 
-    /// Gives back the half of the slots that has been cached longest, whose lines are the coldest.
+    /// Gives back the slots that have been cached longest, whose lines are the coldest.
     #[cold]
     fn spill(&mut self, table: &Table<H>) {
         table.give_some(&self.slots[..HALF]);

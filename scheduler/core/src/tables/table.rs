@@ -41,7 +41,7 @@ pub(crate) struct Table<H: Host> {
     /// Tag in the high half, index of the first free slot in the low half; 0 for none, since slot 0
     /// is a page's header.
     free: AtomicU64,
-    /// Number of slots that are out of generations.
+    /// Number of slots that have no generation left.
     exhausted: AtomicUsize,
 }
 
@@ -71,13 +71,13 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Returns the slot at an index that is in use or has been in use.
+    /// Returns the slot if it is in use or has been in use.
     pub(crate) fn slot(&self, index: u32) -> Option<&Slot<H>> {
         // SAFETY: slots live as long as the table.
         self.find(index).map(|slot| unsafe { slot.as_ref() })
     }
 
-    /// Returns the slot as a pointer that [`index`](Table::index) accepts.
+    /// Like [`slot`](Table::slot), but returns a pointer that [`index`](Table::index) accepts.
     pub(crate) fn find(&self, index: u32) -> Option<NonNull<Slot<H>>> {
         if index.is_multiple_of(Self::PER_PAGE)
             || u64::from(index) >= self.used.load(Ordering::Acquire)
@@ -87,7 +87,7 @@ impl<H: Host> Table<H> {
         self.slot_ptr(index)
     }
 
-    /// Returns the chunk of a page, and its index in the chunk.
+    /// Returns the chunk of a page, and the index in the chunk.
     #[inline]
     fn split(page: u32) -> (usize, usize) {
         let chunk = (page + 1).ilog2();
@@ -137,7 +137,7 @@ impl<H: Host> Table<H> {
         number * Self::PER_PAGE + within as u32
     }
 
-    /// Takes a free slot. Returns `None` if the table is full, or memory has run out.
+    /// Returns `None` if the table is full, or memory has run out.
     pub(crate) fn take(&self) -> Option<NonNull<Slot<H>>> {
         let mut one = [None];
         match self.take_some(&mut one) {
@@ -202,7 +202,7 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Makes room for `slots` slots. Returns false if there is no memory for them.
+    /// Returns false if there is no memory.
     pub(crate) fn reserve(&self, slots: usize) -> bool {
         // The first slot of each page is its header.
         let pages = slots.div_ceil(Self::PER_PAGE as usize - 1);
@@ -231,7 +231,7 @@ impl<H: Host> Table<H> {
         Err(_) => unreachable!(),
     };
 
-    /// Allocates a page. Returns false if there is no memory, or the table is full.
+    /// Returns false if there is no memory, or the table is full.
     #[cold]
     fn grow(&self, page: u32) -> bool {
         let (chunk, within) = Self::split(page);
@@ -290,7 +290,7 @@ impl<H: Host> Table<H> {
         retired
     }
 
-    /// Puts retired slots into the free list, the last of them at its head. All elements are
+    /// The slots are retired. The last of them becomes the head of the free list. All elements are
     /// `Some`, and there is at least one.
     pub(crate) fn give_some(&self, slots: &[Option<NonNull<Slot<H>>>]) {
         let mut slots = slots.iter().flatten();
@@ -320,7 +320,7 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Returns the number of slots in the free list or out of generations. Exact only if no slot is
+    /// Counts the slots in the free list or without a generation left. Exact only if no slot is
     /// taken meanwhile. O(n).
     pub(crate) fn count_free(&self) -> usize {
         let mut index = self.free.load(Ordering::Acquire) as u32;
@@ -332,7 +332,6 @@ impl<H: Host> Table<H> {
         count
     }
 
-    /// Iterates over all slots that are in use or have been in use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, &Slot<H>)> {
         let used = self.used.load(Ordering::Acquire) as u32;
         (0..used).filter_map(|index| Some((index, self.slot(index)?)))
@@ -399,7 +398,7 @@ impl<H: Host> Drop for Table<H> {
     }
 }
 
-/// Returns the id of a coroutine whose control block is alive.
+/// The control block of the coroutine must be alive.
 pub(crate) fn id_of<H: Host>(coroutine: NonNull<Slot<H>>) -> CoroutineId {
     // SAFETY: the caller passes a pointer to a living control block.
     let block = unsafe { coroutine.as_ref() };

@@ -20,8 +20,6 @@ impl<H: Host> Vcpu<H> {
         arriving != 0 && arriving.trailing_zeros() < u32::from(self.published.running.load(Relaxed))
     }
 
-    /// Announces that the inbox has received a coroutine of these levels.
-    ///
     /// Called after the push. A bit that is already set need not be set again: the bit is cleared
     /// before each take of the inbox, and the take finds all earlier pushes. If the take had ended
     /// before this push, the push would have read the head that the take stored, so this function
@@ -33,7 +31,7 @@ impl<H: Host> Vcpu<H> {
         self.set_preempt_flag(ARRIVED);
     }
 
-    /// Puts a coroutine that the caller owns into the queue where it belongs.
+    /// Puts a coroutine into the queue where it belongs.
     ///
     /// # Safety
     /// The caller owns the coroutine (`OWNED`), which is in no queue.
@@ -106,8 +104,6 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Puts a coroutine into the inbox, from any thread.
-    ///
     /// # Safety
     /// Same as [`Vcpu::admit`].
     pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Slot<H>>) {

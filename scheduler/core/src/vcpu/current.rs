@@ -80,7 +80,7 @@ impl<H: Host> Vcpu<H> {
         Some(CoroutineId::new(Table::index(slot), generation))
     }
 
-    /// Returns true if the calling thread is polling the coroutine in this slot here.
+    /// True if the calling thread is polling the coroutine in this slot.
     #[inline]
     pub(crate) fn polls_here(&self, slot: &Slot<H>) -> bool {
         core::ptr::eq(self.current.load(Relaxed), slot)
@@ -91,13 +91,12 @@ impl<H: Host> Vcpu<H> {
                 .is_some_and(|here| core::ptr::eq(here.0.as_ptr().cast(), self))
     }
 
-    /// Returns the control block of the coroutine that is being polled here. Called only by the
-    /// thread that polls, or while that thread is stopped.
+    /// Called only by the thread that polls, or while that thread is stopped.
     pub(crate) fn current(&self) -> Option<NonNull<Slot<H>>> {
         NonNull::new(self.current.load(Relaxed))
     }
 
-    /// Begins or resumes the poll of a coroutine.
+    /// `resumed` is `None` unless the poll was suspended.
     ///
     /// # Safety
     /// The caller took the coroutine out of a queue.

@@ -78,7 +78,7 @@ impl<'a, H: Host> Locked<'a, H> {
         self.guarded().now
     }
 
-    /// Reads the clock; while polls are short, only after every fourth poll.
+    /// While polls are short, the clock is read only after every fourth poll.
     #[inline]
     pub(super) fn read_clock(&mut self) {
         let guarded = self.guarded();
@@ -273,7 +273,7 @@ impl<'a, H: Host> Locked<'a, H> {
         unsafe { self.queues().push(coroutine, since) }
     }
 
-    /// Returns true if the remaining work is worth waking another vCPU, and then marks the work as
+    /// If the remaining work is worth waking another vCPU, returns true and marks the work as
     /// surplus, which idle vCPUs may take.
     pub(super) fn offers_surplus(&mut self) -> bool {
         let surplus = self.has_surplus();
@@ -295,8 +295,8 @@ impl<'a, H: Host> Locked<'a, H> {
         worth >= threshold
     }
 
-    /// Takes the next coroutine out of the queues and accounts for it. The second value is `Some`
-    /// if the coroutine is suspended, and then tells whether the level also has fresh coroutines.
+    /// The second value is `Some` if the coroutine is suspended, and then tells whether the level
+    /// also has fresh coroutines.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Slot<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
@@ -357,7 +357,7 @@ impl<'a, H: Host> Locked<'a, H> {
         Some((coroutine, level, resumed))
     }
 
-    /// Returns the level to pick and, with chaos, whether its newest coroutine goes first.
+    /// Returns the level and, with chaos, whether its newest coroutine goes first.
     #[cold]
     fn choose_level(&mut self, ready: u64) -> (u8, bool) {
         let vcpu = self.vcpu;

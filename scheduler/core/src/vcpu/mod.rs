@@ -122,7 +122,6 @@ struct Guarded<H: Host> {
     queues: ReadyQueues<H>,
     /// Tick at which each level was last served, or received a coroutine by a change of levels.
     served: [u64; LEVELS],
-    /// Level at which the current poll was picked.
     picked: u8,
     /// For each level, the part of its quantum (in ticks) that the coroutine at the head has
     /// already used, if that coroutine keeps its place.
@@ -311,7 +310,6 @@ impl<H: Host> Vcpu<H> {
         self.published.service.vacate();
     }
 
-    /// Puts the vCPU back into service. Returns false if it has an executor.
     pub(crate) fn revive(&self) -> bool {
         self.published.service.revive()
     }
@@ -344,15 +342,16 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Takes the next coroutine, after putting `back` into its queue. Returns `None` if no
-    /// coroutine is ready here or can be taken from another vCPU.
+    /// Puts `back` into its queue, and then takes the next coroutine. Returns `None` if no
+    /// coroutine is ready here and none can be taken from another vCPU.
     ///
     /// # Safety
     /// The calling thread serves the vCPU and has its executor. `back` is owned by the caller, was
     /// polled here last, and is in no queue.
-    // Always inlined, like every function that a loop calls once per poll, because a program has
-    // two or three such loops, and arguments and results then stay in registers. Without the
-    // attribute the compiler does not inline it, and an iteration takes a tenth longer.
+    // Always inlined, so that arguments and results stay in registers. A program has only two or
+    // three loops that call this. Without the attribute the compiler does not inline it, and an
+    // iteration takes a tenth longer. The same holds for every function that such a loop calls once
+    // per poll.
     #[inline(always)]
     pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
         let domain = self.shared();
@@ -415,7 +414,7 @@ impl<H: Host> Vcpu<H> {
         Some(Next::Poll(coroutine))
     }
 
-    /// Reads the host's clock, which may have been set back since the vCPU's last reading.
+    /// The clock of the host may have been set back since the last reading.
     fn host_now(&self) -> u64 {
         // The stored reading is loaded first. Otherwise, a thread that loses the CPU between the
         // two steps might load a stored reading that is later than its own reading.

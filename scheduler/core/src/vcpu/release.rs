@@ -8,8 +8,6 @@ use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
 use crate::coroutine::state::TransitionToFree;
 
-/// Releases a reference, and with the last one the slot.
-///
 /// # Safety
 /// The caller has a reference, and does not use it afterwards.
 pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
@@ -20,8 +18,8 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
     }
 }
 
-/// Releases the references of the handle of an exited coroutine. On a thread that serves a vCPU
-/// this needs no atomic read-modify-write if they are the only ones, as they usually are.
+/// On a thread that serves a vCPU this needs no atomic read-modify-write if the references of the
+/// handle are the only ones, as they usually are.
 ///
 /// # Safety
 /// The caller is the handle, which has seen the exit, and uses no reference afterwards.
@@ -68,10 +66,9 @@ pub(crate) unsafe fn finish<H: Host>(
 }
 
 impl<H: Host> Shared<H> {
-    /// Gives back a slot whose tenant's future is gone: to the cache of the calling thread's vCPU,
-    /// or to the table. The last handle to the domain may be waiting for this very slot, so the
-    /// domain may be freed while this function returns. Therefore no argument is a reference to the
-    /// domain.
+    /// Gives the slot to the cache of the vCPU of the calling thread, or to the table. The last
+    /// handle to the domain may be waiting for this very slot, so the domain may be freed while
+    /// this function returns. Therefore no argument is a reference to the domain.
     ///
     /// # Safety
     /// The domain lives until the slot is back; the slot is in its table, without a tenant.

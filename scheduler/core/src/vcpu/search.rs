@@ -116,7 +116,6 @@ enum Wait {
     Saved,
 }
 
-/// A [`Wait`] that other vCPUs read.
 pub(super) struct WaitWord(AtomicU8);
 
 impl WaitWord {
@@ -145,7 +144,7 @@ impl WaitWord {
         self.0.store(wait as u8, Relaxed);
     }
 
-    /// Records a pick of the vCPU. Returns true if its wait has ended since the last pick.
+    /// Returns true if the wait has ended since the last pick.
     pub(super) fn begin_pick(&self) -> bool {
         let ended = self.is(Wait::Ended) || self.is(Wait::Saved);
         if ended {
@@ -165,14 +164,13 @@ enum Snapshot {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Returns true if this vCPU, which is idle, should take work from another vCPU at tick `now`.
+    /// True if this vCPU, which is idle, should take work from another vCPU.
     pub(super) fn may_help(&self, now: u64) -> bool {
         self.shared()
             .vcpus()
             .any(|vcpu| vcpu.index != self.index && vcpu.offers_work(now))
     }
 
-    /// Returns true if an idle vCPU should take work from this one.
     fn offers_work(&self, now: u64) -> bool {
         let give = self.movable_levels();
         if give == 0 {
@@ -190,8 +188,8 @@ impl<H: Host> Vcpu<H> {
         after == 0 || self.is_long() || now.saturating_sub(self.clock()) >= after
     }
 
-    /// Returns true if work of this level that arrived here at tick `now` should be announced to an
-    /// idle vCPU.
+    /// True if work of this level that arrived here at tick `now` should be announced to an idle
+    /// vCPU.
     pub(super) fn should_announce(&self, level: Level, now: u64) -> bool {
         let running = self.published.running.load(Relaxed);
         (running != NONE_RUNNING && level.get() < running) || self.is_overdue(now)

@@ -22,9 +22,8 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) host: H,
     pub(crate) config: Config,
     pub(crate) vcpus: [AtomicPtr<Vcpu<H>>; MAX_VCPUS],
-    /// Number of vCPUs. Entries of `vcpus` below this index are set.
+    /// Entries of `vcpus` below this index are set.
     pub(crate) count: AtomicUsize,
-    /// Number of vCPUs that are not retired.
     pub(crate) active: AtomicUsize,
     pub(crate) idle: AtomicUsize,
     /// Number of parked vCPUs that do not look for long polls; see `search`.
@@ -81,7 +80,6 @@ impl<H: Host> Shared<H> {
         })
     }
 
-    /// Returns the vCPU of this domain that the calling thread serves.
     #[inline]
     pub(crate) fn here(&self) -> Option<&Vcpu<H>> {
         let vcpu = self.host.current()?;
@@ -169,7 +167,6 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Runs `f` with the control block of a living coroutine.
     pub(crate) fn with_coroutine<R>(
         &self,
         id: CoroutineId,

@@ -25,8 +25,6 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { wake_other(slot, critical) };
 }
 
-/// Wakes a coroutine that the calling thread does not poll.
-///
 /// # Safety
 /// Same as [`wake_slot`].
 #[inline(never)]
