@@ -76,10 +76,10 @@ fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
 }
 
 impl<H: Host> Lists<H> {
-    /// Returns the next coroutine of the level. `fresh` is the next one that is not suspended. The
-    /// second result is true if a suspended coroutine goes before `fresh` because its delay is
-    /// over; see [`ReadyQueues::pop`]. `may_turn` is true if it is long enough ago that a suspended
-    /// coroutine last went before a fresh one.
+    /// Returns the next coroutine of the level. The second result is true if a suspended coroutine
+    /// goes before `fresh`, the next one that is not suspended, because its delay is over; see
+    /// [`ReadyQueues::pop`]. `may_turn` allows this: it is true if no suspended coroutine has
+    /// recently gone before a fresh one.
     #[cold]
     fn choose(
         &self,

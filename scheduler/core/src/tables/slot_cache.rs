@@ -39,8 +39,8 @@ impl<H: Host> SlotCache<H> {
         }))
     }
 
-    /// Takes a slot from the table if the cache is empty. Returns `None` if the table is full, or
-    /// memory has run out.
+    /// If the cache is empty, the slot comes from the table. Returns `None` if the table is full,
+    /// or memory has run out.
     ///
     /// # Safety
     /// The caller serves the vCPU, in a critical section, or is the only thread that can reach the
