@@ -1,7 +1,7 @@
-//! The atomics of this crate: `core`'s, or `loom`'s under the model checker.
+//! Atomics from `core`, or from `loom` under the model checker.
 //!
-//! Every word that two threads access without the vCPU lock goes through this shim, so that the
-//! same source runs in production and under the model checker.
+//! Every word that two threads access without the vCPU lock uses these types, except for counters
+//! that only inspection reads. So the same source runs in production and under the model checker.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
@@ -28,7 +28,6 @@ pub(crate) fn light_barrier() {
 /// them.
 pub(crate) type Statistic = core::sync::atomic::AtomicU64;
 
-/// Returns `N` counters at 0.
 pub(crate) fn zeros<const N: usize>() -> [Statistic; N] {
     [const { Statistic::new(0) }; N]
 }

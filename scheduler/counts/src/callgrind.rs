@@ -1,4 +1,4 @@
-//! Runs of this program under callgrind.
+//! Runs this program under callgrind.
 
 use std::process::Command;
 

@@ -1,7 +1,8 @@
-//! Counts the instructions of operations. These figures do not depend on the load of the machine.
+//! Counts the instructions that operations of the runtime, such as a spawn or a wake, execute.
+//! Unlike times, these figures do not depend on the load of the machine.
 //!
-//! Each operation is run N times and 3 N times under callgrind, so that the difference between the
-//! two counts contains neither the start nor the end of the process. User-space instructions of all
+//! Each operation is run N times and 3 N times under callgrind. The difference between the two
+//! counts contains neither the start nor the end of the process. User-space instructions of all
 //! threads count; instructions of the kernel do not.
 //!
 //! `table.txt` contains the figures and the versions of the tools. Another compiler, C library or
@@ -18,10 +19,10 @@ use clap::Parser;
 use operations::OPERATIONS;
 use table::Table;
 
-/// Tolerated excess over the table, as a share. Other code in the same binary changes inlining, and
-/// most counts thereby change by no more than this share. The count of `timer` includes a call of
-/// `Sleep::advance`, which is not inlined because `serve` calls it, too, as in a program that
-/// sleeps in several places.
+/// Tolerated excess over the table, as a share. A change elsewhere in the binary may change
+/// inlining, and most counts thereby change by no more than this share. The count of `timer`
+/// includes a call of `Sleep::advance`, which is not inlined because `serve` calls it, too, as in a
+/// program that sleeps in several places.
 const TOLERANCE: f64 = 0.03;
 
 /// Counts the instructions of operations under callgrind

@@ -1,5 +1,5 @@
-//! The operations. Each runs on a runtime with one vCPU and default settings, except for spinning,
-//! reaping and warnings.
+//! The operations whose instructions are counted. Each runs on a runtime with one vCPU (worker
+//! thread) and default settings, except for spinning, reaping of completions, and warnings.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -303,8 +303,8 @@ fn echo(times: u32) -> io::Result<()> {
     })
 }
 
-/// Like `echo`, but with the calls that a server makes. Requests are received into the runtime's
-/// buffers, and replies are written through the ring.
+/// Like `echo`, but with the calls that a server makes. Requests are received into buffers of the
+/// runtime, and replies are written through io_uring.
 fn request(times: u32) -> io::Result<()> {
     static REPLY: [u8; 64] = [7; 64];
     on_one_vcpu(async move {

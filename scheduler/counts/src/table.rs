@@ -1,4 +1,5 @@
-//! The table of counts, with a line for the versions of the tools, then a line for each operation.
+//! Reads and writes the table of counts: a line with the versions of the tools, then a line for
+//! each operation.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Models of the runtime under the model checker:
+//! Model checks of the runtime with `loom`, which runs all interleavings of a few threads:
 //!
 //! * `tests/loom_sync.rs`: the sync primitives, whose source in `linux/runtime/src/sync` is
 //!   included unmodified;

@@ -1,9 +1,10 @@
-//! Models of the signal that frees a CPU. A poll that has continued after a suspension is stopped
-//! once more, another thread is made current, and the poll continues again. The permit is
-//! unmodified. The model checker does not interrupt threads, so the handler runs at points that the
-//! test chooses. There are models without a signal, with a late signal, and with two signals. The
-//! runtime's own steps around the permit (`preempt/{suspend,current,watcher}.rs`) are repeated in
-//! [`Vcpu`].
+//! Model checks of the signal that frees a CPU. A thread needs a *permit* to use its vCPU, and a
+//! watcher thread revokes the permit to stop a poll. In these models, a poll that has continued
+//! after a suspension is stopped once more, another thread is made current, and the poll continues
+//! again. The permit is unmodified. The model checker does not interrupt threads, so the handler
+//! runs at points that the test chooses. There are models without a signal, with a late signal, and
+//! with two signals. The steps of the runtime around the permit
+//! (`preempt/{suspend,current,watcher}.rs`) are repeated in [`Vcpu`].
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_signal`
 
@@ -70,19 +71,17 @@ impl Vcpu {
         self.own.with_mut(|own| unsafe { *own += 1 });
     }
 
-    /// Wakes the spare thread, unless it has been woken.
     fn start_next(&self) {
         if self.next_up.load(SeqCst) && self.next_up.swap(false, SeqCst) {
             self.go.complete();
         }
     }
 
-    /// Acknowledges, on the thread of the poll, that the poll continues.
+    /// Called on the thread of the poll, to tell that the poll continues.
     fn acknowledge(&self) {
         self.woken.store(false, SeqCst);
     }
 
-    /// Runs the signal's handler, on the thread of the poll.
     fn run_handler(&self) {
         if self.permit.is_revoked() {
             self.permit.wait_until(|| {
@@ -117,7 +116,7 @@ impl Vcpu {
         let _ = self.permit.leave();
     }
 
-    /// Stops the poll as a look of the watcher does, later than a turn after the poll continued. A
+    /// Stops the poll as the watcher does, later than a time slice after the poll continued. A
     /// thread that does not wait for its permit has continued, so the poll may be stopped.
     fn stop_poll(&self) {
         let is_to_wake = self.woken.load(SeqCst) && self.permit.is_awaited();
@@ -158,7 +157,7 @@ fn model(handlers: [usize; POINTS]) {
         begun.wait();
         vcpu.stop_poll();
         stopped.complete();
-        // The next look starts the spare thread even if the handler has not run.
+        // The watcher later starts the spare thread even if the handler has not run.
         vcpu.start_next();
         spare.join().unwrap();
         poll.join().unwrap();

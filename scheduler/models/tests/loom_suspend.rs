@@ -1,7 +1,8 @@
-//! Models of suspension. The watcher stops a poll in its middle, another thread (the *spare
-//! thread*) serves the vCPU, and the poll resumes. The vCPU of `scheduler/core` and the permit are
-//! unmodified. [`SharedVcpu`] repeats the steps of the runtime (`preempt/suspend.rs`) without
-//! roles, signals and futexes.
+//! Model checks of the suspension of a poll. A watcher thread stops a poll in its middle, another
+//! thread (the *spare thread*) serves the vCPU, and the poll resumes. A thread needs a *permit* to
+//! use the vCPU, and the watcher revokes it to stop the poll. The vCPU of `scheduler/core` and the
+//! permit are unmodified. [`SharedVcpu`] repeats the steps of the runtime (`preempt/suspend.rs`)
+//! without signals and futexes.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_suspend`
 
@@ -26,7 +27,7 @@ struct SharedVcpu {
     domain: Domain<ModelHost>,
     vcpu: Executor<ModelHost>,
     permit: Permit,
-    /// Set while the first thread is in the middle of a poll.
+    /// Set while a poll on the first thread is under way.
     began: AtomicBool,
     /// State that only the current thread uses while its permit is in use, such as the ring.
     own: UnsafeCell<u32>,
@@ -57,7 +58,7 @@ impl SharedVcpu {
         (work, id)
     }
 
-    /// Uses the state of the current thread. Called by that thread, with its permit in use.
+    /// Called by the current thread, with its permit in use.
     fn use_own_state(&self) {
         // SAFETY: the checker verifies the access.
         self.own.with_mut(|own| unsafe { *own += 1 });
@@ -147,7 +148,6 @@ impl SharedVcpu {
         others
     }
 
-    /// Polls the remaining coroutines, after the other threads have ended.
     fn finish(&self) {
         models::run(&self.vcpu);
         assert_eq!(self.vcpu.bitmap(), 0, "a bit is left");
@@ -281,8 +281,8 @@ fn a_level_given_to_a_poll_that_is_being_suspended_counts() {
     });
 }
 
-/// The stack of a suspended poll belongs to its thread, so an idle vCPU does not take the suspended
-/// coroutine.
+/// An idle vCPU does not take a suspended coroutine, because the stack of the poll belongs to its
+/// thread.
 #[test]
 fn a_suspended_poll_is_not_taken_by_another_vcpu() {
     check(3, || {

@@ -1,12 +1,12 @@
-//! Models of the sync primitives. The checker runs all interleavings of two or three threads. In
-//! some models a thread gives up waiting.
+//! Model checks of the synchronization primitives. The checker runs all interleavings of two or
+//! three threads. In some models a thread gives up waiting.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_sync`
 
 #![cfg(loom)]
 
-/// The interface of the runtime to the primitives, with the results that it returns outside of a
-/// coroutine.
+/// Stands for the functions of the runtime that the primitives call, with the results that they
+/// return outside of a coroutine.
 mod context {
     use upshift_core::{CoroutineId, Level};
 
@@ -148,8 +148,8 @@ fn add_one(cell: &UnsafeCell<u32>) {
     });
 }
 
-/// Checks transitions 1 to 4 of the mutex (`sync/mutex.rs`). One thread at a time holds the mutex
-/// and sees the writes of the previous holder, and no waiter waits for ever.
+/// One thread at a time holds the mutex and sees the writes of the previous holder, and no waiter
+/// waits for ever. Covers transitions 1 to 4 of `sync/mutex.rs`.
 #[test]
 fn a_mutex_has_one_holder_at_a_time_and_each_waiter_gets_it() {
     loom::model(|| {

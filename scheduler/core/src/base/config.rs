@@ -1,4 +1,4 @@
-//! Options of a domain and of a coroutine, and the errors of their creation.
+//! Options with which a domain or a coroutine is created, and the errors of the creation.
 
 use core::fmt;
 
@@ -26,21 +26,21 @@ pub struct Config {
     /// Seed of a test mode in which the order within a level is shuffled and a random half of the
     /// polls is asked to yield. If `None`, the mode is off.
     pub chaos: Option<u64>,
-    /// Ticks. While polls take less than this, the clock is read at every fourth poll only, and the
+    /// While polls take fewer ticks than this, the clock is read at every fourth poll only, and the
     /// four polls share the elapsed time. If 0, the clock is read at every poll.
     pub coarse_below: u64,
-    /// Ticks. A vCPU wakes a parked vCPU to take over work if that work would take at least this
-    /// long. The work is estimated as the number of coroutines that may move, of the most urgent
-    /// level that has any, times the mean length of a poll. If 0, any such work suffices.
+    /// A vCPU wakes a parked vCPU to take over work if that work would take at least this many
+    /// ticks. The time is estimated as the mean length of a poll, times the number of coroutines
+    /// that may move in the most urgent level that has any. If 0, any such work suffices.
     pub notify_above: u64,
-    /// Ticks. A poll that has run for this time is *long*, and idle vCPUs take the work that waits
+    /// A poll that has run for this many ticks is *long*, and idle vCPUs take the work that waits
     /// behind it. A good value is the cost of moving work to another CPU. If 0, vCPUs do not look
     /// at each other's polls, and [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit) always returns
     /// `None`.
     pub long_poll_after: u64,
-    /// Ticks. A suspended coroutine queues in its level as if it had become ready this much later,
-    /// so coroutines that have not used their quantum go before it, for this long at most. When the
-    /// suspended coroutine has waited that long, it may go before them; but only one suspended
+    /// A suspended coroutine queues in its level as if it had become ready this many ticks later.
+    /// So coroutines that have not used their quantum go before it, but for this long at most. When
+    /// the suspended coroutine has waited that long, it may go before them. Only one suspended
     /// coroutine does so per `suspended_delay`, however many are suspended. If 0, a suspended
     /// coroutine is queued like any other.
     pub suspended_delay: u64,
@@ -54,7 +54,7 @@ pub struct Floor {
     pub from: Level,
     /// Share of these levels in percent, 1 to 99.
     pub percent: u8,
-    /// Ticks. The time by which the levels may be ahead of their share or behind it.
+    /// The time, in ticks, by which the levels may be ahead of their share or behind it.
     pub quantum: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Events that are reported to a host: the steps of a coroutine ([`Change`]), a poll ([`Poll`]),
-//! and the urgency of the work that waits for the end of a poll ([`WaitingWork`]).
+//! Describes to a host what coroutines do: the steps of a coroutine ([`Change`]), a poll
+//! ([`Poll`]), and the most urgent work that waits for the end of a poll ([`WaitingWork`]).
 //!
 //! ```text
 //!  Spawned ─► Ready ─► Polled ─┬► Yielded (ready again) ─► Polled …
@@ -12,7 +12,7 @@
 //! it. A coroutine that is cancelled before its first poll goes from `Spawned` or `Ready` to
 //! `Exited`.
 //!
-//! Cost while the host does not trace: a call of
+//! While the host does not trace, a step costs a call of
 //! [`Host::is_tracing`](crate::Host::is_tracing) and a branch.
 
 use core::panic::Location;

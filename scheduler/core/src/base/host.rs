@@ -1,7 +1,6 @@
 //! The interface between the scheduler and its environment.
 //!
-//! A Linux process, a kernel and a test run the same source with different implementations of
-//! [`Host`].
+//! [`Host`] is a trait, so that a Linux process, a kernel and a test can run the same scheduler.
 
 use alloc::boxed::Box;
 use core::alloc::Layout;
@@ -192,15 +191,12 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     }
 }
 
-/// Returns whether the host's pages become resident only when they are used, so that the table asks
-/// for large pages. False under Miri, whose symbolic check of alignments refuses computed
-/// alignments.
+/// Returns whether pages become resident only when they are used, so that the table asks for large
+/// pages. False under Miri, whose symbolic check of alignments refuses computed alignments.
 pub(crate) const fn is_lazy<H: Host>() -> bool {
     H::TABLE_PAGE > 4096 && !cfg!(miri)
 }
 
-/// Allocates zeroed memory: by [`Host::map`] if [`is_lazy`], else by the global allocator.
-///
 /// # Safety
 /// The contract of [`Host::map`], except that any alignment is allowed unless [`is_lazy`].
 pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
@@ -214,8 +210,6 @@ pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
     }
 }
 
-/// Frees memory of [`zeroed`].
-///
 /// # Safety
 /// `memory` came from [`zeroed`] with this layout, and is not used any more.
 pub(crate) unsafe fn take_back<H: Host>(memory: *mut u8, layout: Layout) {
@@ -229,7 +223,6 @@ pub(crate) unsafe fn take_back<H: Host>(memory: *mut u8, layout: Layout) {
     }
 }
 
-/// A critical section, from [`Host::enter_critical`] to its drop.
 pub(crate) struct Critical<H: Host> {
     host: PhantomData<fn() -> H>,
 }

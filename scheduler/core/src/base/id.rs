@@ -1,4 +1,5 @@
-//! The id of a coroutine: a slot of the table and the slot's generation.
+//! Ids of coroutines. An id is the index of a slot of the table and the generation of the slot,
+//! which counts the coroutines that the slot has had.
 
 use core::fmt;
 

@@ -1,9 +1,9 @@
-//! The inbox of a vCPU: an intrusive, lock-free list of coroutines that other threads have woken.
+//! The inbox of a vCPU is an intrusive, lock-free list of coroutines that other threads have woken.
 //!
 //! Any thread pushes; the holder of the vCPU lock takes all elements at once, in the order of the
-//! pushes. A push is one compare-exchange and never fails: the inbox cannot overflow, because a
-//! coroutine is in at most one queue (`OWNED` in the state word) and contains its own link. Taking
-//! the elements costs one swap and a constant time per element, amortised O(1).
+//! pushes. A push is a compare-exchange loop and needs no memory, because a coroutine is in at most
+//! one queue (`OWNED` in the state word) and contains its own link. So the inbox cannot overflow.
+//! Taking the elements costs one swap and a constant time per element.
 //!
 //! There is no ABA problem, because single elements are never popped.
 
@@ -11,8 +11,6 @@ use core::ptr::{NonNull, null_mut};
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// An element with a link of its own.
-///
 /// # Safety
 /// `link` always returns the same field, and only the inbox uses the field while the element is in
 /// an inbox.
@@ -20,7 +18,6 @@ pub(crate) unsafe trait Linked: Sized {
     fn link(&self) -> &AtomicPtr<Self>;
 }
 
-/// The list head.
 pub(crate) struct Inbox<T> {
     head: AtomicPtr<T>,
 }
@@ -32,14 +29,11 @@ impl<T: Linked> Inbox<T> {
         }
     }
 
-    /// Returns whether the inbox is empty. Costs one load.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.head.load(Ordering::Relaxed).is_null()
     }
 
-    /// Adds an element.
-    ///
     /// # Safety
     /// `element` is valid until it has been taken, and in no other list.
     pub(crate) unsafe fn push(&self, element: NonNull<T>) {
@@ -63,7 +57,6 @@ impl<T: Linked> Inbox<T> {
         }
     }
 
-    /// Takes all elements, oldest push first.
     pub(crate) fn take(&self) -> Drain<T> {
         // SeqCst, because this follows the clearing of the vCPU's `arriving`, which a pusher sets
         // after its push.
@@ -81,7 +74,6 @@ impl<T: Linked> Inbox<T> {
     }
 }
 
-/// The elements of an inbox, oldest push first.
 pub(crate) struct Drain<T> {
     next: *mut T,
 }

@@ -84,7 +84,6 @@ impl Level {
         self.0
     }
 
-    /// Returns the number as an index that the compiler knows to be below [`LEVELS`].
     #[inline]
     pub(crate) const fn index(self) -> usize {
         (self.0 & (LEVELS as u8 - 1)) as usize

@@ -1,5 +1,5 @@
-//! The lock of a vCPU's ready queues: held for a few instructions, and biased to the thread that
-//! serves the vCPU, its *owner*.
+//! The spin lock of the ready queues of a vCPU. It is held for a few instructions, and biased to
+//! its *owner*, the thread that serves the vCPU.
 //!
 //! Under the lock, no user code runs and no memory is allocated. The lock itself calls the host
 //! only to wait ([`Host::relax`]) and to end a bias ([`Host::heavy_barrier`]). The owner takes the
@@ -19,15 +19,14 @@
 //!
 //! The heavy barrier orders the owner's store before its load, so at least one side sees the other.
 //! Either the owner sees that the bias has ended, or the other thread sees that the owner is
-//! inside. (`tests/loom_bias.rs` checks this, with full fences for both barriers.) This is Dekker's
-//! protocol, with a store and a load on both sides, and the cheap side is the one that runs a
-//! thousand times as often.
+//! inside. This is Dekker's protocol, and its cheap side is the one that runs a thousand times as
+//! often. (`tests/loom_bias.rs` checks it, with full fences for both barriers.)
 //!
 //! The owner sets the bias again, under `held`, when it has taken the lock [`REBIAS_AFTER`] times
-//! since another thread last took it. That many atomic exchanges cost as much as a heavy barrier,
-//! so the total cost is at most twice that of the better of two policies, *always biased* and
-//! *never biased*, whatever the other threads do (ski rental). On a host without heavy barriers the
-//! lock is never biased.
+//! since another thread last took it. That many atomic exchanges cost as much as a heavy barrier.
+//! By the ski-rental argument, the total cost is at most twice that of the better of two policies,
+//! *always biased* and *never biased*, whatever the other threads do. On a host without heavy
+//! barriers the lock is never biased.
 
 use super::host::Host;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
@@ -37,7 +36,7 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
 /// owner.
 const REBIAS_AFTER: u32 = if cfg!(loom) { 1 } else { 4096 };
 
-/// A spin lock without data; the fields that it guards are in `Guarded` of the vCPU.
+/// The fields that the lock guards are in `Guarded` of the vCPU.
 pub(crate) struct Lock {
     /// Set while the owner holds the lock by its bias, or tries to take it. Written by the owner.
     inside: AtomicBool,
@@ -48,7 +47,6 @@ pub(crate) struct Lock {
     /// Number of times the owner has taken `held` since another thread last took it. Guarded by
     /// `held`.
     streak: AtomicU32,
-    /// The guarded data, for the model checker.
     #[cfg(loom)]
     content: loom::cell::UnsafeCell<()>,
 }
@@ -74,8 +72,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock on the owner's thread, and spins with [`Host::relax`] while another thread
-    /// has it.
+    /// Spins with [`Host::relax`] while another thread has the lock.
     ///
     /// # Safety
     /// The calling thread serves the vCPU, and synchronizes with the thread that served the vCPU
@@ -93,7 +90,6 @@ impl Lock {
         self.take_by_owner(host)
     }
 
-    /// Takes the lock on the owner's thread while it is not biased.
     #[inline(never)]
     fn take_by_owner<H: Host>(&self, host: &H) -> Guard<'_> {
         // Cleared before the wait for `held`, whose holder may be waiting until this flag is clear.
@@ -109,7 +105,6 @@ impl Lock {
         self.guard(&self.held)
     }
 
-    /// Takes the lock, on any thread.
     pub(crate) fn lock<H: Host>(&self, host: &H) -> Guard<'_> {
         self.take(host);
         if host.has_heavy_barrier() {
@@ -121,7 +116,7 @@ impl Lock {
         self.guard(&self.held)
     }
 
-    /// Ends the bias. The caller has `held`.
+    /// The caller has `held`.
     #[cold]
     fn end_bias<H: Host>(&self, host: &H) {
         self.biased.store(false, Ordering::SeqCst);
@@ -166,9 +161,7 @@ impl Lock {
     }
 }
 
-/// Releases the lock when dropped.
 pub(crate) struct Guard<'a> {
-    /// The flag to clear: `inside` or `held`.
     flag: &'a AtomicBool,
     #[cfg(loom)]
     access: Option<loom::cell::MutPtr<()>>,

@@ -1,4 +1,4 @@
-//! Types of the scheduler that know neither a coroutine nor a vCPU.
+//! Basic types of the scheduler, which depend on neither coroutines nor vCPUs.
 
 pub(crate) mod config;
 pub(crate) mod events;

@@ -1,4 +1,5 @@
-//! Counters per level, and the wait-time histogram.
+//! Counts the polls, run times and wait times of each level. A wait time is from when a coroutine
+//! becomes ready until it is polled.
 //!
 //! The thread that serves the vCPU writes the counters with plain loads and stores; any thread
 //! reads them at any time. Times are in the host's ticks.
@@ -10,18 +11,16 @@ use crate::base::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{Statistic, zeros};
 
-/// Binary logarithm of the number of buckets per power of two.
+/// There are `1 << SUB` buckets per power of two.
 const SUB: u32 = 2;
 /// Buckets of a histogram: four per power of two, up to 2³³ ticks.
 pub const BUCKETS: usize = 128;
 
-/// Returns the bucket of a duration.
 fn bucket(ticks: u64) -> usize {
     let octave = (ticks | (1 << SUB)).ilog2() - SUB;
     (((octave << SUB) as u64 + (ticks >> octave)) as usize).min(BUCKETS - 1)
 }
 
-/// Returns the smallest duration of a bucket.
 fn lower_bound(bucket: usize) -> u64 {
     if bucket < 1 << SUB {
         return bucket as u64;
@@ -33,7 +32,6 @@ fn lower_bound(bucket: usize) -> u64 {
 struct LevelCounters {
     polls: Statistic,
     suspensions: Statistic,
-    /// Ticks spent in polls.
     run: Statistic,
     /// Ticks during which the level starved; see [`LevelStats::starve_ticks`].
     starve: Statistic,
@@ -52,7 +50,6 @@ impl LevelCounters {
     }
 }
 
-/// The counters of one vCPU.
 pub(crate) struct Counters {
     levels: Box<[LevelCounters; LEVELS]>,
     pub(crate) spawned: Statistic,
@@ -61,8 +58,8 @@ pub(crate) struct Counters {
     pub(crate) stolen: Statistic,
 }
 
-/// Adds to a counter, wrapping. The caller holds the lock or serves the vCPU, so the counter has
-/// one writer at a time and needs no atomic read-modify-write.
+/// The caller holds the lock or serves the vCPU, so the counter has one writer at a time and needs
+/// no atomic read-modify-write. Wraps, so that [`u64::MAX`] subtracts one.
 #[inline]
 pub(crate) fn add(counter: &Statistic, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);

@@ -1,12 +1,13 @@
-//! Token bucket: an allowance that refills with time, up to a capacity.
+//! A token bucket is an allowance that refills with time, up to a capacity.
 //!
 //! A bucket stores the tokens that are missing and the time up to which the refill is counted. The
-//! caller passes the time, so a bucket needs no clock and no thread. Times are nanoseconds or
-//! ticks, the same unit at each call; the arithmetic is in integers, exact, and saturates.
+//! caller passes the time, so a bucket needs no clock and no thread. Times may be nanoseconds or
+//! ticks, but must have the same unit at each call. The arithmetic uses integers, is exact, and
+//! saturates.
 //!
 //! A call with an earlier time than a previous call refills nothing, and no time is counted twice.
 //!
-//! Cost: O(1), a division per call.
+//! A call is O(1), with one division.
 
 /// An allowance that refills with time.
 ///
@@ -25,9 +26,10 @@ pub struct TokenBucket {
     tokens: u64,
     per: u64,
     capacity: u64,
-    /// Number of tokens that the bucket lacks; tokens beyond the capacity are owed.
+    /// Number of tokens missing from a full bucket. If it exceeds the capacity, the bucket owes the
+    /// rest.
     missing: u64,
-    /// Accrued fraction of the next token, in units of 1 / `per`.
+    /// Refilled fraction of the next token, in units of 1 / `per`.
     part: u64,
     /// Time up to which the refill is counted.
     at: u64,

@@ -1,9 +1,8 @@
-//! The body of a coroutine: the allocation that holds the future and later its output, and the
-//! functions that depend on their types.
+//! The *body* of a coroutine is the allocation that holds the future and later its output. This
+//! file has the functions that depend on their types.
 //!
-//! The body is allocated with the coroutine and freed when its output is taken or dropped. A
-//! reference that remains, such as a waker, keeps only the control block alive, a [`Slot`] of the
-//! table.
+//! The body is freed when the output is taken or dropped. A reference that remains, such as a
+//! waker, keeps only the control block alive, which is a [`Slot`] of the table.
 
 use core::alloc::Layout;
 use core::future::Future;
@@ -21,7 +20,7 @@ use crate::sync::AtomicPtr;
 use crate::sync::AtomicU16;
 use crate::sync::Ordering::Relaxed;
 
-/// The way in which a coroutine ended. Its output has been stored.
+/// How a coroutine ended. Its output has been stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Ended {
@@ -36,7 +35,6 @@ pub(crate) enum Ended {
 /// future. After `cancel`, and after `poll` has returned `Some`, the body holds the output.
 /// `take_output` or `drop_output` is then called once, by the owner of the output.
 pub(crate) struct VTable<H: Host> {
-    /// Polls the future; `None` if it is pending.
     poll: unsafe fn(NonNull<()>, &mut Context<'_>) -> Option<Ended>,
     /// Drops the future and stores `JoinError::Cancelled` as the output.
     cancel: unsafe fn(NonNull<()>) -> Ended,
@@ -52,12 +50,11 @@ union Body<F: Future> {
     output: ManuallyDrop<Result<F::Output, JoinError>>,
 }
 
-/// Returns the functions for the type `F`.
 pub(crate) fn vtable_of<F: Future + 'static, H: Host>() -> &'static VTable<H> {
     const { &Body::<F>::vtable::<H>() }
 }
 
-/// Moves a future to an allocation of its own, or gives it back if there is no memory.
+/// Returns the future if there is no memory.
 pub(crate) fn allocate<F: Future + 'static, H: Host>(future: F) -> Result<NonNull<()>, F> {
     // SAFETY: the layout is not empty, since it has room for a `JoinError`.
     let memory = unsafe { H::allocate(Layout::new::<Body<F>>()) }.cast::<Body<F>>();
@@ -70,8 +67,6 @@ pub(crate) fn allocate<F: Future + 'static, H: Host>(future: F) -> Result<NonNul
     Ok(body.cast())
 }
 
-/// Moves the future out of its body, and frees the body.
-///
 /// # Safety
 /// The body came from [`allocate`] with this type, and is not used elsewhere.
 #[cold]
@@ -161,8 +156,6 @@ impl<F: Future + 'static> Body<F> {
         unsafe { Self::free::<H>(body) };
     }
 
-    /// Frees the body.
-    ///
     /// # Safety
     /// The body came from [`allocate`], and its content has been moved out or dropped.
     unsafe fn free<H: Host>(body: NonNull<Body<F>>) {
@@ -171,14 +164,13 @@ impl<F: Future + 'static> Body<F> {
     }
 }
 
-/// Number of bits of a spawn site's number.
 #[cfg(target_pointer_width = "64")]
 const SITE_BITS: u32 = 16;
 
-/// Address of the body and number of its [spawn site](super::spawn_sites). Where addresses have 64
-/// bits, one word contains both, because the upper 16 bits of an address only repeat bit 47, so the
-/// number replaces them. (x86-64 and arm64 give longer addresses only to programs that request
-/// them; on RISC-V, addresses are shorter.)
+/// Address of the body, and number of its [spawn site](super::spawn_sites). Where addresses have 64
+/// bits, one word contains both: the number replaces the upper 16 bits of the address, which only
+/// repeat bit 47. (x86-64 and arm64 give longer addresses only to programs that request them; on
+/// RISC-V, addresses are shorter.)
 pub(super) struct BodyPtr {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]
@@ -187,7 +179,7 @@ pub(super) struct BodyPtr {
 
 #[cfg(target_pointer_width = "64")]
 impl BodyPtr {
-    /// Packs both. Returns `None` if the address is longer than 48 bits.
+    /// Returns `None` if the address is longer than 48 bits.
     #[inline]
     pub(super) fn new(body: NonNull<()>, site: u16) -> Option<BodyPtr> {
         let tagged = (body.as_ptr()).map_addr(|address| address << SITE_BITS | usize::from(site));
@@ -197,7 +189,6 @@ impl BodyPtr {
         (untagged(tagged) == body.as_ptr()).then_some(body_ptr)
     }
 
-    /// Returns the address and the number.
     #[inline]
     fn parts(&self) -> (NonNull<()>, u16) {
         let tagged = self.body.load(Relaxed);
@@ -230,7 +221,6 @@ impl BodyPtr {
 }
 
 impl BodyPtr {
-    /// Returns the null pointer of a slot without a tenant.
     #[cfg(loom)]
     pub(super) fn none() -> BodyPtr {
         BodyPtr {
@@ -239,13 +229,10 @@ impl BodyPtr {
     }
 }
 
-/// Calls through the vtable.
-///
 /// # Safety
 /// Each function has the contract that [`VTable`] states for the function that it calls. `sites`
 /// are the spawn sites of the coroutine's domain.
 impl<H: Host> Slot<H> {
-    /// Returns the body and the functions of its type.
     #[inline]
     fn body(&self, sites: &SpawnSites<H>) -> (NonNull<()>, &'static VTable<H>) {
         let (body, site) = self.body_ptr.parts();
@@ -253,7 +240,6 @@ impl<H: Host> Slot<H> {
         (body, unsafe { sites.get(site) }.vtable)
     }
 
-    /// Returns the source position of the spawn.
     pub(crate) fn spawned_at(
         &self,
         sites: &SpawnSites<H>,

@@ -1,4 +1,4 @@
-//! The error of a coroutine without a result.
+//! The error that a join handle returns if its coroutine has no result.
 
 use alloc::boxed::Box;
 use core::fmt;

@@ -1,19 +1,19 @@
-//! The loans of a coroutine that holds locks: the number of its locks, and the most urgent level
-//! that waiters for these locks lend, in one word.
+//! Priority inheritance for the holder of locks. One word holds the number of locks that a
+//! coroutine holds, and the most urgent level that waiters for these locks *lend* to it.
 //!
-//! Both are in one word because a guard may have been moved to another thread, which releases the
-//! last lock while the coroutine takes the next lock and is lent a level for it. So only the atomic
-//! operation that counts down to zero may end the loans.
+//! Both are in one word because a guard may have been moved to another thread. That thread may
+//! release the last lock while the coroutine takes the next lock and is lent a level for it. So
+//! only the atomic operation that counts down to zero may end the loans.
 //!
 //! ```text
 //!   bits 15..7   6..0
 //!   locks        the level lent; 127: none
 //! ```
 //!
-//! A waiter may lend less than before, or nothing, when it becomes less urgent or gives up. If the
-//! holder has one lock, the lent level changes accordingly. If the holder has several, the lock for
-//! which the level was lent is not known, and the holder keeps the level until it has released its
-//! last lock.
+//! A waiter may lend less than before when it becomes less urgent, and nothing when it gives up. If
+//! the holder has one lock, the lent level changes accordingly. If the holder has several locks, it
+//! is not known for which of them the level was lent, so the holder keeps the level until it has
+//! released its last lock.
 //!
 //! After a coroutine has held [`MAX_LOCKS`] locks at once, its locks are no longer counted, and it
 //! keeps the lent level until it exits.
@@ -22,15 +22,13 @@ use crate::sync::AtomicU16;
 use crate::sync::Ordering::Relaxed;
 
 const LEVEL: u16 = 0x7f;
-/// Value of the level bits while nothing is lent.
 pub(crate) const NO_LOAN: u8 = LEVEL as u8;
 const ONE_LOCK: u16 = LEVEL + 1;
-/// Largest number of locks that the word can count.
 const MAX_LOCKS: u16 = u16::MAX / ONE_LOCK;
 
-/// The word. A thread that has changed the word then recomputes the coroutine's level and moves the
-/// coroutine to its new place (`Shared::resettle`), under the lock of the coroutine's vCPU. That
-/// lock orders the changes.
+/// A thread that has changed the word then recomputes the level of the coroutine and moves the
+/// coroutine to its new place (`Shared::resettle`), under the lock of the vCPU of the coroutine.
+/// That lock orders the changes.
 pub(crate) struct Loans(AtomicU16);
 
 impl Loans {
@@ -38,13 +36,13 @@ impl Loans {
         Loans(AtomicU16::new(LEVEL))
     }
 
-    /// Returns the most urgent level lent, or [`NO_LOAN`], which is less urgent than any level.
+    /// May be [`NO_LOAN`], which is less urgent than any level.
     #[inline]
     pub(crate) fn level(&self) -> u8 {
         (self.0.load(Relaxed) & LEVEL) as u8
     }
 
-    /// Counts a lock that was taken. Called before any waiter can lend for this lock.
+    /// Called before any waiter can lend for the lock.
     #[inline]
     pub(crate) fn add_lock(&self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |word| {
@@ -52,8 +50,7 @@ impl Loans {
         });
     }
 
-    /// Counts a lock that was released. Returns true if the coroutine has no other lock and a level
-    /// had been lent.
+    /// Returns true if the coroutine has no other lock and a level had been lent.
     #[inline]
     #[must_use]
     pub(crate) fn remove_lock(&self) -> bool {
@@ -67,7 +64,7 @@ impl Loans {
         before.is_ok_and(|word| word / ONE_LOCK == 1 && word & LEVEL != LEVEL)
     }
 
-    /// Lends a level. Returns true if it is more urgent than the level lent before.
+    /// Returns true if `level` is more urgent than the level lent before.
     #[must_use]
     pub(crate) fn lend(&self, level: u8) -> bool {
         self.0
@@ -77,8 +74,8 @@ impl Loans {
             .is_ok()
     }
 
-    /// Sets the most urgent level of the coroutines that wait for one of the locks, or [`NO_LOAN`].
-    /// Returns true if the level lent has changed.
+    /// `level` is the most urgent level of the coroutines that wait for one of the locks, or
+    /// [`NO_LOAN`]. Returns true if the level lent has changed.
     #[must_use]
     pub(crate) fn set_loan(&self, level: u8) -> bool {
         self.0

@@ -1,4 +1,5 @@
-//! The control block of a coroutine: a slot of the domain's table, one cache line.
+//! The control block of a coroutine, which fills one cache line and is a slot of the table of the
+//! domain.
 //!
 //! ```text
 //!  Slot (in the domain's table, 64 bytes)                    Body (an allocation)
@@ -46,7 +47,7 @@ pub(crate) use body::{Ended, VTable, allocate, take_back, vtable_of};
 const KIND: u8 = 0b0011;
 const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
-/// Set in traits while the coroutine is suspended and resumes before the others of its level.
+/// Set in traits while the coroutine is suspended and queues before the others of its level.
 const FIRST: u8 = 0b1_0000;
 const SUSPENDED: u8 = 0b10_0000;
 /// Set in traits while the poll under way has polled handles of less urgent coroutines; see
@@ -62,7 +63,7 @@ const WOKEN: u8 = 0b1000_0000;
 /// under way yields. With [`State::Ready`]: the coroutine has kept its place.
 const KEEPS_PLACE: u8 = 0b0100_0000;
 
-/// A control block. Zeroed memory is a block without a tenant.
+/// Zeroed memory is a control block without a *tenant*, that is, without a coroutine.
 #[repr(C, align(64))]
 pub(crate) struct Slot<H: Host> {
     pub(crate) word: StateWord,
@@ -70,20 +71,20 @@ pub(crate) struct Slot<H: Host> {
     pub(crate) next: AtomicPtr<Slot<H>>,
     /// Link towards the head of a ready queue.
     pub(crate) prev: AtomicPtr<Slot<H>>,
-    /// Time when the coroutine became ready, in the host's ticks.
+    /// Tick at which the coroutine became ready.
     pub(crate) ready_at: AtomicU64,
     /// Waker or id of the waiter; see [`crate::poll::join`].
     pub(crate) waiter: AtomicPtr<()>,
     /// Address of the vCPU where the coroutine is queued, runs, or ran last; see [`crate::vcpu`].
     pub(crate) vcpu: AtomicPtr<()>,
     body_ptr: BodyPtr,
-    /// Level that the coroutine was given.
+    /// Level that the coroutine was given by its spawn or by `reprio`.
     pub(crate) base: AtomicU8,
     /// Level lent by the coroutine that awaits the join handle.
     pub(crate) join_boost: AtomicU8,
-    /// Locks that the coroutine holds, and the level lent by the waiters for them.
+    /// Number of locks that the coroutine holds, and the level lent by the waiters for them.
     pub(crate) loans: Loans,
-    /// Effective level: the most urgent of the three.
+    /// Effective level: the most urgent of the level in `base` and the two lent ones.
     level: AtomicU8,
     /// Level in whose list the coroutine is, or `NOT_QUEUED`.
     pub(crate) queued: AtomicU8,
@@ -92,14 +93,11 @@ pub(crate) struct Slot<H: Host> {
     host: PhantomData<fn() -> H>,
 }
 
-/// Initial values of a control block.
 pub(crate) struct SlotInit {
     pub(crate) level: Level,
     pub(crate) kind: Kind,
     pub(crate) pinned: bool,
-    /// Address of the home vCPU.
     pub(crate) vcpu: NonNull<()>,
-    /// Number of the spawn site.
     pub(crate) site: u16,
 }
 
@@ -112,7 +110,7 @@ unsafe impl<H: Host> Linked for Slot<H> {
 
 impl<H: Host> Slot<H> {
     pub(crate) const NOT_QUEUED: u8 = u8::MAX;
-    /// Value of a boost without a loan: less urgent than any level.
+    /// Value of `join_boost` without a loan: less urgent than any level.
     pub(crate) const NO_BOOST: u8 = u8::MAX;
 
     /// Initializes the block of a slot for a new tenant, except for the state word. Returns false
@@ -151,7 +149,6 @@ impl<H: Host> Slot<H> {
         true
     }
 
-    /// Links a free slot to the next free one, given by its index.
     pub(crate) fn link_free(&self, next: u32) {
         let next = without_provenance_mut(next as usize);
         self.next.store(next, Relaxed);
@@ -162,7 +159,7 @@ impl<H: Host> Slot<H> {
         self.next.load(Relaxed).addr() as u32
     }
 
-    /// Creates a free slot. loom's atomics are not words, so zeroed memory is not a slot.
+    /// Needed because loom's atomics are not words, so zeroed memory is not a slot.
     #[cfg(loom)]
     pub(crate) fn empty() -> Slot<H> {
         use core::ptr::null_mut;
@@ -189,7 +186,7 @@ impl<H: Host> Slot<H> {
         Level::from_stored(self.level.load(Relaxed))
     }
 
-    /// Recomputes and returns the effective level. Called under the lock of `vcpu`.
+    /// Called under the lock of `vcpu`.
     pub(crate) fn update_level(&self) -> Level {
         let level = self
             .base
@@ -216,66 +213,59 @@ impl<H: Host> Slot<H> {
         }
     }
 
-    /// Returns true if the coroutine must stay on its vCPU.
     pub(crate) fn is_pinned(&self) -> bool {
         self.traits.load(Relaxed) & PINNED != 0
     }
 
-    /// Returns true if another vCPU may take the coroutine, which is then neither pinned nor
-    /// suspended.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {
         self.traits.load(Relaxed) & (PINNED | SUSPENDED) == 0
     }
 
-    /// Returns true while the coroutine is stopped in the middle of a poll. Changes only while the
-    /// coroutine is in no queue.
+    /// Changes only while the coroutine is in no queue.
     #[inline]
     pub(crate) fn is_suspended(&self) -> bool {
         self.traits.load(Relaxed) & SUSPENDED != 0
     }
 
-    /// Returns true if the coroutine queues before all others of its level. Changes only while the
+    /// True if the coroutine queues before all others of its level. Changes only while the
     /// coroutine is in no queue.
     pub(crate) fn goes_first(&self) -> bool {
         self.traits.load(Relaxed) & FIRST != 0
     }
 
-    /// Marks the coroutine as stopped in the middle of its poll. Called by its owner, while the
-    /// coroutine is in no queue.
+    /// Called by the owner, while the coroutine is in no queue.
     pub(crate) fn suspend(&self, goes_first: bool) {
         let first = if goes_first { FIRST } else { 0 };
         self.traits.fetch_or(SUSPENDED | first, Relaxed);
         self.set_state_of_poll(State::Suspended);
     }
 
-    /// Marks the poll as continued. Called by the owner, which took the coroutine from its queue.
+    /// Called by the owner, which took the coroutine from its queue.
     pub(crate) fn resume(&self) {
         self.traits.fetch_and(!(SUSPENDED | FIRST), Relaxed);
         self.set_state_of_poll(State::Running);
     }
 
-    /// Sets the state in the middle of a poll, which may have woken itself.
     fn set_state_of_poll(&self, state: State) {
         let flags = self.state.load(Relaxed) & (WOKEN | KEEPS_PLACE);
         self.state.store(state as u8 | flags, Relaxed);
     }
 
-    /// Marks that the poll under way wakes its own coroutine. Called by the thread that polls.
+    /// Called by the thread that polls the coroutine.
     #[inline]
     pub(crate) fn wake_itself(&self) {
         self.state.store(State::Running as u8 | WOKEN, Relaxed);
     }
 
-    /// Returns true if the poll that has just ended has woken its own coroutine. Valid until the
-    /// next [`Slot::set_state`].
+    /// Valid until the next [`Slot::set_state`].
     #[inline]
     pub(crate) fn has_woken_itself(&self) -> bool {
         self.state.load(Relaxed) & WOKEN != 0
     }
 
-    /// Makes the poll under way, if it has woken its own coroutine, keep its place in the queue
-    /// when it yields. Called by the thread that polls.
+    /// If the poll under way has woken its own coroutine, the coroutine keeps its place in the
+    /// queue when the poll yields. Called by the thread that polls.
     pub(crate) fn keep_place(&self) {
         if self.has_woken_itself() {
             self.state
@@ -283,13 +273,11 @@ impl<H: Host> Slot<H> {
         }
     }
 
-    /// Returns true if the poll that has just ended keeps its place.
     #[inline]
     pub(crate) fn keeps_place(&self) -> bool {
         self.state.load(Relaxed) & KEEPS_PLACE != 0
     }
 
-    /// Marks the coroutine as ready again, at its old place.
     pub(crate) fn set_ready_in_place(&self) {
         self.state.store(State::Ready as u8 | KEEPS_PLACE, Relaxed);
     }
@@ -300,7 +288,6 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & LENDS != 0
     }
 
-    /// Returns true if the poll under way has polled handles of less urgent coroutines.
     #[inline]
     pub(crate) fn has_polled_handles(&self) -> bool {
         self.traits.load(Relaxed) & HAS_POLLED_HANDLES != 0
@@ -310,8 +297,6 @@ impl<H: Host> Slot<H> {
         self.set_trait(HAS_POLLED_HANDLES, has);
     }
 
-    /// Returns true if the coroutine lends its level to the coroutines whose handles the poll under
-    /// way polls.
     pub(crate) fn is_polled_to_lend(&self) -> bool {
         self.traits.load(Relaxed) & POLLED_TO_LEND != 0
     }
@@ -338,8 +323,8 @@ impl<H: Host> Slot<H> {
     }
 }
 
-/// Runs user code whose panic has no receiver. The destructor of the payload is user code, too. If
-/// it panics, the second payload is leaked.
+/// Runs user code and drops the payload of its panic. If the destructor of the payload panics, too,
+/// the second payload is leaked.
 pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
     if let Err(panic) = H::catch(code)
         && let Err(second) = H::catch(|| drop::<Panic>(panic))
@@ -352,8 +337,7 @@ pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
 /// allocation.
 pub const CONTROL_BLOCK_BYTES: usize = size_of::<Slot<Probe>>();
 
-/// A host that is never run. It is the concrete type with which the size of a control block is
-/// computed.
+/// A host that is never run, for the size of a control block and for tests.
 pub(crate) struct Probe;
 
 // SAFETY: no thread serves a vCPU of this host.
@@ -375,5 +359,5 @@ unsafe impl Host for Probe {
 #[cfg(not(loom))]
 const _: () = assert!(CONTROL_BLOCK_BYTES == 64);
 
-/// A waker of another executor; see [`crate::poll::join`].
+/// A waiter that is not a coroutine of the domain; see [`crate::poll::join`].
 pub(crate) type BoxedWaker = Box<core::task::Waker>;

@@ -1,15 +1,16 @@
-//! Interned spawn sites: pairs of the source position of a spawn and the vtable of the future's
-//! type, numbered in 16 bits for the control block.
+//! Interns *spawn sites*. A spawn site is a pair of the source position of a spawn and the vtable
+//! of the type of the future. Each pair gets a 16-bit number, which fits in the control block.
 //!
-//! A pair is looked up at each spawn, in the list of a bucket of a hash table, and at each poll, by
-//! its number. Both look-ups only load, because a pair is never changed and is freed with its
-//! domain. A program has one pair per call of `spawn` and future type. When two threads add the
-//! same pair at the same time, one of them may waste a number.
+//! Each spawn looks its pair up in a hash table, and each poll finds its pair by the number. Both
+//! look-ups only load, because a pair is never changed and is freed with its domain. A program has
+//! one pair per call of `spawn` and future type. When two threads add the same pair at the same
+//! time, one of them may waste a number.
 //!
-//! Bound: 65,535 pairs (65,407 in chunks) of 24 bytes, in one array where memory becomes resident
-//! only when it is used, else in chunks of doubling size. A program that spawns from more positions
-//! (which it would have to leak, since each is `'static`) gets the number of another position with
-//! the same type. If there is none, the spawn fails.
+//! There are at most 65,535 pairs of 24 bytes. Where memory becomes resident only when it is used,
+//! they are in one array. Elsewhere they are in chunks of doubling size, which have room for 65,407
+//! pairs. Hardly any program has as many, unless it leaks source positions to get new ones. When no
+//! number is left, a spawn gets the number of another position with the same type. If there is
+//! none, the spawn fails.
 
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -35,28 +36,23 @@ const BUCKETS: usize = if cfg!(loom) {
     256
 };
 
-/// A source position and a type of futures.
 pub(crate) struct Site<H: Host> {
     pub(crate) vtable: &'static VTable<H>,
     pub(crate) location: &'static Location<'static>,
-    /// Number of the next pair in its bucket; 0 for the last.
+    /// Number of the next pair in the bucket; 0 for the last one.
     next: u16,
 }
 
-/// All pairs of a domain.
 pub(crate) struct SpawnSites<H: Host> {
     chunks: [AtomicPtr<Site<H>>; CHUNKS],
     /// Smallest number that has not been given to a pair. 0 is never given.
     used: AtomicU32,
-    /// Number of the first pair of each bucket; 0 if the bucket is empty.
+    /// Heads of the lists; 0 if a list is empty.
     buckets: [AtomicU16; BUCKETS],
 }
 
 impl<H: Host> SpawnSites<H> {
-    /// Number of pairs in the first chunk, which holds all pairs where memory becomes resident only
-    /// when it is used.
     const FIRST: u32 = if is_lazy::<H>() { 1 << 16 } else { FIRST_CHUNK };
-    /// Upper bound of the numbers, exclusive.
     const END: u32 = if is_lazy::<H>() {
         Self::FIRST
     } else {
@@ -84,8 +80,6 @@ impl<H: Host> SpawnSites<H> {
         (chunk as usize, (shifted - (1 << octave)) as usize)
     }
 
-    /// Returns the pair with this number.
-    ///
     /// # Safety
     /// The number came from a call of [`SpawnSites::number`] that happened before this one.
     #[inline]
@@ -99,7 +93,6 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Returns the number of a pair, or `None` if memory or numbers have run out.
     #[inline]
     pub(crate) fn number(
         &self,
@@ -131,7 +124,7 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Returns the number of a pair in a list; 0 if the list does not contain the pair.
+    /// Returns 0 if the list does not contain the pair.
     fn find(&self, first: u16, vtable: &VTable<H>, location: &Location<'_>) -> u16 {
         let mut number = first;
         while number != 0 {
@@ -177,7 +170,6 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Takes the next number and its memory. Returns `None` if memory or numbers have run out.
     fn take(&self) -> Option<(u16, *mut Site<H>)> {
         let mut used = self.used.load(Relaxed);
         loop {
@@ -199,7 +191,7 @@ impl<H: Host> SpawnSites<H> {
         Layout::array::<Site<H>>(sites).unwrap_or_else(|_| unreachable!("less than 2 MiB"))
     }
 
-    /// Returns a chunk, which is allocated on its first use, or `None` if there is no memory.
+    /// The chunk is allocated on its first use. Returns `None` if there is no memory.
     fn chunk(&self, chunk: usize) -> Option<*mut Site<H>> {
         let place = &self.chunks[chunk];
         let there = place.load(Acquire);
@@ -225,8 +217,7 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Returns the number of any pair of this type, when no number is left for the position.
-    /// O(pairs).
+    /// Called when no number is left for a position. O(pairs).
     #[cold]
     fn any_of_type(&self, vtable: &VTable<H>) -> Option<u16> {
         self.buckets.iter().find_map(|bucket| {
@@ -244,8 +235,7 @@ impl<H: Host> SpawnSites<H> {
     }
 }
 
-/// Returns the bucket of a pair: a hash of the addresses of two statics, multiples of 8 that lie
-/// close together.
+/// Hashes the addresses of two statics, which are multiples of 8 and lie close together.
 #[inline]
 fn bucket_of<H: Host>(vtable: &VTable<H>, location: &Location<'_>) -> usize {
     /// 2⁶⁴ over the golden ratio. Its multiples are spread evenly (Knuth, volume 3, 6.4).
@@ -280,7 +270,7 @@ mod tests {
 
     extern crate std;
 
-    /// Returns a new source position, in a list that shows Miri that its memory is still reachable.
+    /// Returns a new source position. The list shows Miri that its memory is still reachable.
     fn location() -> &'static Location<'static> {
         static LOCATIONS: std::sync::Mutex<Vec<&Location<'_>>> = std::sync::Mutex::new(Vec::new());
         let location = Box::leak(Box::new(*Location::caller()));

@@ -1,8 +1,8 @@
-//! The state word of a coroutine. Only this file knows the bits of the word.
+//! The state machine of a coroutine, in one atomic word. Only this file knows the bits of the word.
 //!
-//! One atomic word per slot of the table holds the generation of the slot, the number of references
-//! to its coroutine, and eight flags. Every transition is one atomic step and returns a
-//! `#[must_use]` enum that names the caller's new duty.
+//! Each slot of the table has such a word. It holds the generation of the slot, the number of
+//! references to its coroutine, and eight flags. Every transition is one atomic step and returns a
+//! `#[must_use]` enum that names what the caller has to do next.
 //!
 //! ```text
 //!            1 init                 3 begin_poll
@@ -18,12 +18,12 @@
 //! coroutine, and the thread that takes the coroutine from the queue may touch the future. Hence a
 //! coroutine has at most one poller and one queue entry at a time.
 //!
-//! No wake is lost: a wake finds `OWNED` clear and enqueues (2), or finds it set and sets
-//! `NOTIFIED` in the same atomic step. `NOTIFIED` is cleared only by `begin_poll` (3), an acquire
-//! that precedes the poll, so this poll sees what was written before an absorbed wake. `end_poll`
-//! tests `NOTIFIED` and clears `OWNED` in one step (4), so a wake during the poll makes `end_poll`
-//! return `Again` (5). A wake never skips its write when `NOTIFIED` is set already, because the
-//! write orders the waker's data before the next poll.
+//! No wake is lost. A wake that finds `OWNED` clear enqueues the coroutine (2). A wake that finds
+//! `OWNED` set also sets `NOTIFIED`, in the same atomic step. `NOTIFIED` is cleared only by
+//! `begin_poll` (3), an acquire that precedes the poll, so this poll sees what was written before
+//! an absorbed wake. `end_poll` tests `NOTIFIED` and clears `OWNED` in one step (4), so a wake
+//! during the poll makes `end_poll` return `Again` (5). A wake never skips its write when
+//! `NOTIFIED` is set already, because the write orders the data of the waker before the next poll.
 //!
 //! A poll that wakes its own coroutine does not change the word. Instead, its thread marks the
 //! control block (`Slot::wake_itself`), and tests the mark before `end_poll`.
@@ -33,11 +33,12 @@
 //! References: the coroutine itself has one until it has exited; the join handle has one, and so
 //! has each waker and each cancel handle. The slot is free when all references are released (7).
 //!
-//! The coroutine's own reference is released with the exit in one step (6), except in two cases in
-//! which the exiting thread still needs the control block: to wake a boxed waker, or to drop the
-//! output after a concurrent drop of the handle. If the waiter is an id, the reference passes to
-//! the handle. The exiting thread reads the id and then clears the field (`join.rs`), and the
-//! handle, which has seen the exit, releases both references when it has seen the clear field.
+//! When the coroutine exits, its own reference is released in the same step (6), except in three
+//! cases. In two of them the exiting thread still needs the control block: to wake a boxed waker,
+//! or to drop the output after a concurrent drop of the handle. In the third case the waiter is an
+//! id, and the reference passes to the handle. The exiting thread reads the id and then clears the
+//! field (`join.rs`). The handle, which has seen the exit, releases both references when it has
+//! seen the clear field.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -47,19 +48,19 @@ const EXITED: u64 = 1 << 2;
 const CANCELLED: u64 = 1 << 3;
 const HANDLE: u64 = 1 << 4;
 const WAITER: u64 = 1 << 5;
-/// Set when the last handle to the domain is dropped while the slot is still referenced. The slot
-/// then holds a count of the domain's shared state, which keeps the table alive.
+/// Set if the slot is still referenced when the last handle to the domain is dropped. The slot then
+/// holds a count of the shared state of the domain, which keeps the table alive.
 const ORPHAN: u64 = 1 << 6;
 /// Set with `WAITER` if the waiter is an id.
 const BY_ID: u64 = 1 << 7;
 
 const REF: u64 = 1 << 8;
 const REFS: u64 = 0xff_ffff << 8;
-/// References at which `retain` panics: half of the field, far above any use and far from overflow.
+/// Number of references, shifted like the field, at which `retain` panics: half of the field, far
+/// above any use and far from overflow.
 const REFS_LIMIT: u64 = 1 << 31;
 const GENERATION: u32 = 32;
 
-/// Result of a wake.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
 pub(crate) enum TransitionToReady {
@@ -75,9 +76,7 @@ pub(crate) enum TransitionToReady {
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
 pub(crate) enum TransitionToRunning {
-    /// Poll the coroutine.
     Poll,
-    /// Drop its future and exit.
     Cancel,
 }
 
@@ -127,7 +126,6 @@ pub(crate) enum TransitionToFree {
     FreeOrphan,
 }
 
-/// Outcome of a transition by the join handle.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
 pub(crate) enum HandleTransition {
@@ -137,12 +135,10 @@ pub(crate) enum HandleTransition {
     Exited,
 }
 
-/// The atomic word.
 pub(crate) struct StateWord(AtomicU64);
 
 impl StateWord {
-    /// Creates the word of a slot that was never used. Outside of models, such a word is zeroed
-    /// memory.
+    /// For a slot that was never used. Outside of models, such a word is zeroed memory.
     #[cfg(loom)]
     pub(crate) fn free() -> StateWord {
         StateWord(AtomicU64::new(0))
@@ -153,7 +149,6 @@ impl StateWord {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, &mut f)
     }
 
-    /// Returns the current generation of the slot.
     pub(crate) fn generation(&self) -> u32 {
         (self.0.load(Ordering::Acquire) >> GENERATION) as u32
     }
@@ -229,7 +224,6 @@ impl StateWord {
         wake
     }
 
-    /// Returns true if the coroutine has been cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire) & CANCELLED != 0
     }
@@ -275,8 +269,8 @@ impl StateWord {
         self.0.load(Ordering::Relaxed) & (NOTIFIED | CANCELLED) != 0
     }
 
-    /// 6: exits. The future has been dropped; the output is stored, or dropped (`dropped`) if there
-    /// is no handle.
+    /// 6: exits. The future has been dropped. The output is stored or, if `dropped`, has been
+    /// dropped because there is no handle.
     #[inline]
     pub(crate) fn exit(&self, dropped: bool) -> TransitionToExited {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -317,7 +311,7 @@ impl StateWord {
         }
     }
 
-    /// Adds a reference, for the holder of one.
+    /// The caller already has a reference.
     ///
     /// # Panics
     /// Panics with over eight million references, a sign of leaked wakers.
@@ -381,7 +375,7 @@ impl StateWord {
         next.is_some()
     }
 
-    /// Sets the generation of a slot that is about to be free, to test the end of generations.
+    /// For a slot that is about to be free.
     #[cfg(test)]
     pub(crate) fn set_generation(&self, generation: u32) {
         self.0.fetch_and(u64::from(u32::MAX), Ordering::Relaxed);
@@ -406,7 +400,6 @@ impl StateWord {
         }
     }
 
-    /// Takes back the waker that the handle had published, if any.
     pub(crate) fn clear_waiter(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some(word & !(WAITER | BY_ID))) {
             Ok(_) => HandleTransition::Done,
@@ -414,8 +407,8 @@ impl StateWord {
         }
     }
 
-    /// Ends the handle. After `Done`, the handle's reference is still to be released; after
-    /// `Exited`, the output is to be dropped as well.
+    /// After `Done`, the reference of the handle is still to be released; after `Exited`, the
+    /// output is to be dropped as well.
     pub(crate) fn drop_handle(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some(word & !HANDLE)) {
             Ok(_) => HandleTransition::Done,
@@ -423,9 +416,9 @@ impl StateWord {
         }
     }
 
-    /// Ends the handle and, if the result is `Done`, releases the handle's reference, which was not
-    /// the last, because the coroutine has one of its own until it has exited. After `Exited` the
-    /// caller still has the output and the reference.
+    /// After `Done`, the reference of the handle is released. It was not the last one, because the
+    /// coroutine has one of its own until it has exited. After `Exited`, the caller still has the
+    /// output and the reference.
     pub(crate) fn drop_handle_and_release(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some((word & !HANDLE) - REF)) {
             Ok(_) => HandleTransition::Done,
@@ -433,35 +426,33 @@ impl StateWord {
         }
     }
 
-    /// Returns true if the published waiter is an id. Called by the handle.
     pub(crate) fn has_waiter_by_id(&self) -> bool {
         self.0.load(Ordering::Relaxed) & BY_ID != 0
     }
 
-    /// Returns true if the coroutine has not exited and the published waiter is an id. For a thread
-    /// that has just changed the coroutine's level.
+    /// Returns false if the coroutine has exited. For a thread that has just changed the level of
+    /// the coroutine.
     pub(crate) fn has_waiter_by_id_now(&self) -> bool {
         self.0.load(Ordering::SeqCst) & (BY_ID | EXITED) == BY_ID
     }
 
-    /// Returns true if the handle has published a waker or an id. Called by the handle.
     pub(crate) fn has_waiter(&self) -> bool {
         self.0.load(Ordering::Relaxed) & WAITER != 0
     }
 
-    /// Marks a slot that is still referenced, at the end of its domain. Returns false if the slot
-    /// is not referenced.
+    /// Called at the end of the domain. Returns false, and marks nothing, if the slot is not
+    /// referenced.
     pub(crate) fn mark_orphan(&self) -> bool {
         self.update(|word| (word & REFS != 0).then_some(word | ORPHAN))
             .is_ok()
     }
 
-    /// Returns true if the handle is gone. Once true, always true.
+    /// Once true, always true.
     pub(crate) fn is_detached(&self) -> bool {
         self.0.load(Ordering::Acquire) & HANDLE == 0
     }
 
-    /// Returns true if the coroutine is queued, being polled, or suspended.
+    /// True while the coroutine is queued, being polled, or suspended.
     pub(crate) fn is_owned(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (OWNED | EXITED) == OWNED
     }
@@ -470,7 +461,7 @@ impl StateWord {
         self.0.load(Ordering::Acquire) & EXITED != 0
     }
 
-    /// Returns the generation of the living tenant, if the slot has one.
+    /// Returns `None` if the slot has no living tenant.
     pub(crate) fn live_generation(&self) -> Option<u32> {
         let word = self.0.load(Ordering::Acquire);
         let generation = (word >> GENERATION) as u32;
@@ -486,7 +477,7 @@ fn handle_refs(word: u64) -> u64 {
     REF + ((word & BY_ID) << 1)
 }
 
-/// Returns the duty after references were released; `word` is the word before the release.
+/// `word` is the word before the release.
 fn released(word: u64, given: u64) -> TransitionToFree {
     if word & REFS != given {
         TransitionToFree::Alive
@@ -497,8 +488,7 @@ fn released(word: u64, given: u64) -> TransitionToFree {
     }
 }
 
-/// Returns true if the word is that of a living coroutine of this generation: referenced, not
-/// exited.
+/// True for the word of a coroutine of this generation that has not exited.
 fn is_live(word: u64, generation: u32) -> bool {
     (word >> GENERATION) as u32 == generation && word & REFS != 0 && word & EXITED == 0
 }

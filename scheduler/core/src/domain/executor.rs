@@ -1,4 +1,4 @@
-//! The executor of a vCPU: the right to serve it.
+//! An executor is the right to serve a vCPU, that is, to pick and poll its coroutines.
 
 use core::fmt;
 use core::future::Future;
@@ -53,8 +53,8 @@ impl<H: Host> Executor<H> {
         self.vcpu
     }
 
-    /// Takes the next coroutine, after putting `back` into its queue. Returns `None` if no
-    /// coroutine is ready here or can be taken from another vCPU.
+    /// Puts `back` into its queue, and then takes the next coroutine. Returns `None` if no
+    /// coroutine is ready here and none can be taken from another vCPU.
     #[inline(always)]
     pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
         // A coroutine that yielded on another vCPU returns there when `back` is dropped.
@@ -151,7 +151,7 @@ impl<H: Host> Executor<H> {
         self.forward();
     }
 
-    /// Cancels the coroutines pinned here, in one round. Returns true if there were any.
+    /// Cancels each of them once. Returns true if there were any.
     fn cancel_pinned(&self) -> bool {
         let mut found = false;
         for (id, slot) in self.pinned() {

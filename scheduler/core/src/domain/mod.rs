@@ -1,9 +1,9 @@
-//! A domain: vCPUs that share one table of coroutines.
+//! A domain is a set of vCPUs that share one table of coroutines.
 //!
-//! [`Domain`] is a handle that can be cloned and sent anywhere; an [`Executor`] is the right to
-//! serve one vCPU. When the last handle and the last executor are dropped, every coroutine is
-//! cancelled and the memory is freed, except for slots to which wakers and join handles still
-//! refer. Their memory is freed with the last reference.
+//! [`Domain`] is a handle that can be cloned and sent to any thread. An [`Executor`] is the right
+//! to serve one vCPU. When the last handle and the last executor are dropped, every coroutine is
+//! cancelled and the memory is freed. Slots to which wakers and join handles still refer are an
+//! exception: their memory is freed with the last reference.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

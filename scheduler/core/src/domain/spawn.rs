@@ -1,4 +1,4 @@
-//! The start of a domain's coroutines, and their end with the domain.
+//! Spawns the coroutines of a domain, and ends them with the domain.
 
 use core::future::Future;
 use core::panic::Location;
@@ -29,7 +29,7 @@ impl<H: Host> Shared<H> {
         })
     }
 
-    /// Returns the coroutine that the calling thread is polling, if it is in this domain.
+    /// Returns `None` if the current coroutine is in another domain.
     pub(super) fn current(&self) -> Option<NonNull<Slot<H>>> {
         self.here().and_then(Vcpu::current)
     }
@@ -113,7 +113,7 @@ impl<H: Host> Shared<H> {
         Ok(handle)
     }
 
-    /// Cancels all coroutines. Only the calling thread may still serve a vCPU.
+    /// Only the calling thread may still serve a vCPU.
     pub(super) fn shut_down(&self) {
         self.closed.store(true, SeqCst);
         for rounds in 0.. {

@@ -21,8 +21,6 @@ unsafe impl<H: Host> Send for CancelHandle<H> {}
 unsafe impl<H: Host> Sync for CancelHandle<H> {}
 
 impl<H: Host> CancelHandle<H> {
-    /// Creates a handle.
-    ///
     /// # Safety
     /// The caller has a reference to the slot's coroutine, and gives this reference to the handle.
     pub(crate) unsafe fn new(slot: NonNull<Slot<H>>) -> CancelHandle<H> {

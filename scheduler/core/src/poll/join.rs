@@ -1,36 +1,37 @@
-//! Join handles, by which a coroutine is awaited.
+//! A join handle awaits a coroutine and takes its result.
 //!
-//! A handle may publish one waiter, in one word of the control block. If the handle is awaited in
-//! the poll of a coroutine of the same domain, with that coroutine's own waker, the waiter is the
-//! id of that coroutine; otherwise it is a boxed waker. While `WAITER` is set in the state word,
-//! the field belongs to the thread that exits the awaited coroutine; while `WAITER` is clear, the
-//! field belongs to the handle.
+//! A handle may publish one waiter, in one word of the control block of the awaited coroutine. If
+//! the handle is polled by a coroutine of the same domain, with that coroutine's own waker, the
+//! waiter is the id of that coroutine. Otherwise it is a boxed waker. While `WAITER` is set in the
+//! state word, the field belongs to the thread that exits the awaited coroutine; while `WAITER` is
+//! clear, the field belongs to the handle.
 //!
-//! An id needs no reference, because if its coroutine has exited, or the slot has another tenant,
-//! no coroutine has to be woken. The exiting thread needs the control block only to read the id,
-//! and then clears the field. The handle may see the exit before the field is clear. Then it waits,
-//! for a few instructions, until the field is clear. Only then does the handle release its own
-//! reference and that of the coroutine.
+//! An id needs no reference to its coroutine. If the coroutine has exited, or the slot has another
+//! tenant, no coroutine has to be woken. The exiting thread needs the control block only until it
+//! has read the id and cleared the field. A handle that sees the exit earlier waits until the field
+//! is clear, which takes a few instructions. Only then does it release its own reference and that
+//! of the coroutine.
 //!
 //! # Lending
 //!
-//! A coroutine that is blocked on a less urgent one lends its level to that coroutine. The handle
-//! is not told when a wait ends. For example, `timeout(d, &mut handle)` abandons the wait but keeps
-//! the handle, and the poll that abandons the wait has polled the handle, too. So the rule is:
-//! **the last poll before a coroutine blocks lends, and any other poll of a handle takes the loan
-//! back.** A coroutine that has polled handles of less urgent coroutines is polled once more before
-//! it blocks.
+//! A coroutine that is blocked on a less urgent one lends its level to that coroutine (priority
+//! inheritance). The handle is not told when a wait ends. For example, `timeout(d, &mut handle)`
+//! abandons the wait but keeps the handle, and the poll that abandons the wait has polled the
+//! handle, too. So the rule is: **the last poll before a coroutine blocks lends, and any other poll
+//! of a handle takes the loan back.** A coroutine that has polled handles of less urgent coroutines
+//! is polled once more before it blocks.
 //!
 //! Only the handle writes the level that is lent through it (`join_boost`), so no lock and no list
-//! is needed. A wait that ends without a poll of the handle (`select!`, if the other branch was
-//! polled first, or the end of the waiter while the handle is elsewhere) leaves the loan in place
-//! until the handle is polled or dropped. A handle that is polled with a waker other than that of
-//! the coroutine around it (as by a set of futures that polls only woken futures) lends in each
+//! is needed. If a wait ends without a poll of the handle, the loan stays until the handle is
+//! polled or dropped. That happens in a `select!` whose other branch was polled first, or if the
+//! waiter ends while the handle is elsewhere. A handle that is polled with a waker other than that
+//! of the coroutine around it (as by a set of futures that polls only woken futures) lends in each
 //! poll, until the handle is dropped. [`reprio`](crate::Domain::reprio) of an awaited coroutine
 //! wakes its waiter, whose next poll decides again whether it lends.
 //!
-//! Cost: a test of one bit for a poll that polls no handle of a less urgent coroutine; else one
-//! more poll when the coroutine blocks, and a change of level, O(1), for each handle.
+//! Cost: a poll that polls no handle of a less urgent coroutine tests one bit. Any other poll leads
+//! to one more poll when the coroutine blocks, and to a change of level, which is O(1), for each
+//! handle.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -62,7 +63,7 @@ use crate::vcpu::{Vcpu, release, wake};
 /// its result in place.
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T, H: Host> {
-    /// Slot of the coroutine, tagged with [`TAKEN`] when the result has been taken.
+    /// Tagged with [`TAKEN`] when the result has been taken.
     slot: NonNull<Slot<H>>,
     result: PhantomData<T>,
 }
@@ -95,8 +96,6 @@ impl<T, H: Host> fmt::Debug for JoinHandle<T, H> {
 }
 
 impl<T, H: Host> JoinHandle<T, H> {
-    /// Creates a handle.
-    ///
     /// # Safety
     /// The slot's coroutine has the output `T`, and its state word counts this handle.
     pub(crate) unsafe fn new(slot: NonNull<Slot<H>>) -> JoinHandle<T, H> {
@@ -158,7 +157,6 @@ impl<T, H: Host> JoinHandle<T, H> {
         })
     }
 
-    /// Takes the result if the coroutine has exited.
     #[inline]
     fn try_take(&mut self) -> Option<Result<T, JoinError>> {
         let block = self.block();
@@ -179,8 +177,6 @@ impl<T, H: Host> JoinHandle<T, H> {
     }
 }
 
-/// Releases the references of the handle of an exited coroutine.
-///
 /// # Safety
 /// The reference belongs to the handle, which has seen the exit, and the output is gone.
 #[inline(never)]
@@ -195,7 +191,6 @@ unsafe fn release_exited<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { release::release_handle(slot) };
 }
 
-/// Waits until the thread that has exited the coroutine has read the waiter's id.
 #[cold]
 fn wait_for_exit<H: Host>(block: &Slot<H>) {
     let mut spins = 0;
@@ -234,7 +229,8 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
     }
 }
 
-/// Publishes the waiter of a coroutine and lends to the coroutine, in a poll of its handle.
+/// Polls the handle of a coroutine that has not exited: publishes the waiter, and lends to the
+/// coroutine.
 ///
 /// # Safety
 /// The reference is the handle's, and the result has not been taken.
@@ -271,7 +267,7 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
 }
 
 /// Sets the level lent to a coroutine whose handle has just been polled. `from` is the coroutine of
-/// the domain that polled the handle; `by_id` is true if this coroutine used its own waker.
+/// the domain that polled the handle, and `by_id` is true if it used its own waker.
 ///
 /// # Safety
 /// Same as [`lend`], and `from` is being polled by the calling thread.
@@ -301,8 +297,6 @@ unsafe fn lend_from<H: Host>(
     unsafe { lend(domain, slot, level) };
 }
 
-/// Sets the level lent to an awaited coroutine.
-///
 /// # Safety
 /// The caller is the handle of the coroutine, or is dropping the handle, and holds a reference.
 #[inline]
@@ -321,8 +315,6 @@ unsafe fn lend<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>, level: u8
     }
 }
 
-/// Settles the coroutine after a change of its loan.
-///
 /// # Safety
 /// Same as [`lend`].
 #[inline(never)]
@@ -349,8 +341,7 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
     }
 }
 
-/// Drops the handle of a coroutine. A separate call, since the destructor is inlined wherever a
-/// handle may be dropped.
+/// Separate, and not inlined, because the destructor is inlined wherever a handle may be dropped.
 ///
 /// # Safety
 /// `handle` is the field `slot` of a [`JoinHandle`], and the caller gives up the reference of that
@@ -367,8 +358,6 @@ unsafe fn drop_handle<H: Host>(handle: NonNull<Slot<H>>) {
     }
 }
 
-/// Drops the handle of a coroutine whose output has not been taken.
-///
 /// # Safety
 /// The reference is the handle's.
 #[inline(never)]
@@ -405,8 +394,8 @@ unsafe fn drop_with_output<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { release::release(slot) };
 }
 
-/// Publishes the waiter of a coroutine: the id of `waiting`, the coroutine of the domain in whose
-/// poll this is called, if the waker is its own, else a copy of the waker.
+/// Publishes the waiter of a coroutine. `waiting` is the coroutine of the domain that is polling
+/// the handle, if any. If the waker is its own, its id is published, else a copy of the waker.
 fn register<H: Host>(
     block: &Slot<H>,
     new: &Waker,
@@ -440,8 +429,8 @@ fn register<H: Host>(
     set
 }
 
-/// Takes back the waiter that the handle has published, unless the coroutine has exited: a box, or
-/// an id, which needs no drop.
+/// Takes back the waiter that the handle has published, unless the coroutine has exited. A waiter
+/// that is an id needs no drop, so only a box is returned.
 fn take_back<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>) {
     let word = &block.word;
     let by_id = word.has_waiter_by_id();
@@ -451,8 +440,6 @@ fn take_back<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>)
     (taken, is_box.then(|| unsafe { take_waiter(block) }))
 }
 
-/// Takes the waker out of the field.
-///
 /// # Safety
 /// The field holds a box that belongs to the caller: not published, taken back, or published before
 /// the caller exited the coroutine.
@@ -480,8 +467,8 @@ pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>
 }
 
 /// Returns the id of `waiting`, the coroutine that is being polled, as a value of the field
-/// `waiter`; `None` if `waker` is not the coroutine's own. Never null, because no coroutine's slot
-/// has index 0.
+/// `waiter`. Returns `None` if `waker` is not its own. An id is never null, because no coroutine's
+/// slot has index 0.
 fn id_to_wake<H: Host>(waiting: NonNull<Slot<H>>, waker: &Waker) -> Option<*mut ()> {
     if waker::slot_of::<H>(waker) != Some(waiting) {
         return None;

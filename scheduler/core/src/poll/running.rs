@@ -1,4 +1,4 @@
-//! A picked coroutine, its poll, and the outcome of the poll.
+//! Polls a coroutine that was taken from the ready queues, and acts on the outcome.
 //!
 //! [`Running`] owns a coroutine from its removal from the queue to the end of its poll. If it is
 //! dropped without a poll, the coroutine returns to the tail of its level.
@@ -169,7 +169,7 @@ impl<'a, H: Host> Running<'a, H> {
     }
 }
 
-/// Polls the future of a coroutine. Returns `None` if the future is pending.
+/// Returns `None` if the future is pending.
 ///
 /// # Safety
 /// The caller owns the coroutine and has begun its poll.
@@ -182,8 +182,8 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
     unsafe { coroutine.as_ref().poll(vcpu.spawn_sites(), &mut cx) }
 }
 
-/// Polls once more a coroutine that has polled handles of less urgent coroutines, if it is about to
-/// block. In this poll it lends its level to the coroutines whose handles it polls (see [`join`]).
+/// Polls once more a coroutine that is about to block and has polled handles of less urgent
+/// coroutines. In this poll it lends its level to these coroutines (see [`join`]).
 ///
 /// # Safety
 /// Same as [`poll_future`].
@@ -245,11 +245,11 @@ impl<H: Host> Drop for Yielded<'_, H> {
     }
 }
 
-/// Exits a coroutine whose future has been dropped and whose output is stored. `began` is the start
-/// of its poll in ticks, if the coroutine ended in a poll.
+/// Exits a coroutine whose future has been dropped and whose output is stored. `began` is the tick
+/// at which its last poll began; `None` if it ended without a poll.
 ///
-/// User code that this calls (the destructor of the output of a detached coroutine, a waker of
-/// another executor) is still part of the poll, so it may take long, and be suspended.
+/// This may call user code: the destructor of the output of a detached coroutine, or a waker of
+/// another executor. Such code is still part of the poll, so it may take long, and be suspended.
 ///
 /// # Safety
 /// The caller owns the coroutine.

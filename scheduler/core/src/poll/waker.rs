@@ -36,7 +36,7 @@ macro_rules! waker_table {
     }};
 }
 
-/// Creates a waker of a coroutine that borrows the caller's reference to the coroutine.
+/// Creates a waker that borrows the reference of the caller.
 ///
 /// # Safety
 /// The caller holds a reference for as long as the result is used.
@@ -47,7 +47,7 @@ pub(crate) unsafe fn borrow<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Wak
     ManuallyDrop::new(unsafe { Waker::from_raw(raw) })
 }
 
-/// Returns the slot of a waker of this host's coroutines; `None` for other wakers.
+/// Returns `None` for wakers of other executors.
 pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
     core::ptr::eq(waker.vtable(), H::waker_table())
         .then(|| NonNull::new(waker.data().cast_mut().cast()))

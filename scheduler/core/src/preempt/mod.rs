@@ -1,10 +1,10 @@
-//! The decision to suspend a poll, without threads, clocks or system calls. All times are in
-//! nanoseconds.
+//! Decides when a long poll is suspended so that waiting work can run. The decision needs no
+//! threads, clocks or system calls. All times are in nanoseconds.
 //!
-//! Suspending a poll and resuming it later costs *C* of CPU time ([`Rule::cost`]). The remaining
-//! time of the poll is not known. That is the ski-rental problem: renting (letting the poll run)
-//! until the rent has reached the price, and then buying (suspending the poll), costs at most twice
-//! as much as a decision with knowledge of the future.
+//! Suspending a poll and resuming it later costs *C* of CPU time ([`Rule::cost`]). Nobody knows how
+//! long the poll would still take. That is the ski-rental problem: to rent (let the poll run) until
+//! the rent has reached the price, and then to buy (suspend the poll), costs at most twice as much
+//! as a decision with knowledge of the future.
 //!
 //! 1. A poll may be suspended for **more urgent** work once it has used *C* of CPU time. It returns
 //!    to the head of its level until it has used its quantum, then to the tail.
@@ -14,13 +14,15 @@
 //!    take turns.
 //! 3. **One budget**: suspensions, turns and stale looks are charged to one [`TokenBucket`] that is
 //!    refilled by a tenth of the time. Suspensions for equals use it only while it is at least half
-//!    full. While it does not hold *C*, polls run on. After a stale look (the poll for which the
-//!    timer of the look was set has ended) the watcher ignores arrivals for 20 ms
-//!    ([`REST_LENGTH`]), or until a poll is suspended; it still looks at a poll that lasts for 2 to
-//!    4 ms.
-//! 4. **Nothing hangs**: a suspended poll gets a turn at least every 2 ms while other work may
-//!    depend on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll whose
-//!    thread sleeps while others wait behind it is set aside.
+//!    full. While it does not hold *C*, polls run on. A *look* is one examination of the running
+//!    poll by its *watcher*, which is a thread beside the vCPU. A look is *stale* if the poll for
+//!    which its timer was set has ended. After a stale look the watcher ignores newly ready work
+//!    for 20 ms ([`REST_LENGTH`]), or until a poll is suspended. It still looks at a poll that
+//!    lasts for 2 to 4 ms.
+//! 4. **Nothing hangs**: a suspended poll gets a *turn* ([`TURN_LENGTH`]), in which it runs on, at
+//!    least every 2 ms while other work may depend on it, and every 20 ms otherwise. Turns are
+//!    charged, but never refused. A poll whose thread sleeps while others wait behind it is set
+//!    aside, that is, the vCPU continues without it until the thread is awake.
 //!
 //! `docs/preemption-proofs.md` states the bounds as theorems. The simulator checks this code
 //! against the theorems, and the runtime's watcher runs the same code.

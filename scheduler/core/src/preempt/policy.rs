@@ -1,4 +1,4 @@
-//! The decision of a vCPU's watcher at a look.
+//! What the watcher of a vCPU decides when it looks at the running poll.
 
 use super::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, Rule, RunTime, SHARE, TURN_LENGTH};
 use crate::base::events::WaitingWork;
@@ -71,12 +71,11 @@ pub enum Decision {
     SetAside,
 }
 
-/// State on which the decisions for a vCPU depend. Each vCPU has its own.
+/// The state on which the decisions for one vCPU depend.
 #[derive(Clone, Debug)]
 pub struct Policy {
     looks: LookCosts,
     budget: TokenBucket,
-    /// Time of the last turn of a suspended poll.
     turned_at: u64,
     /// Number of the poll for which the timer of the next look is set, and the time of that look.
     awaited: Option<(u64, u64)>,
@@ -140,7 +139,8 @@ impl Policy {
             return Decision::SetAside;
         }
         // An earlier look would itself use the CPU time that the poll still needs. The more time
-        // the poll has lost to other threads, the longer it takes to use the remaining time.
+        // the poll has lost to other threads, the longer it needs until it has used the time that
+        // is left to it.
         let lost = ran.elapsed.saturating_sub(ran.total);
         let least = (lost / 4).min(TURN_LENGTH).max(self.looks.timer);
         // On a busy machine, the measured cost of a timer may exceed `MAX_SUSPENSION`.
@@ -181,8 +181,8 @@ impl Policy {
         self.rests_until = 0;
         Decision::Later {
             wait,
-            // After a look because of an arrival that was not more urgent, the next look is early
-            // enough for further arrivals.
+            // If this look was caused by an arrival that was not more urgent, the timer of the next
+            // look is early enough for further arrivals.
             listens: by_timer && waits == WaitingWork::Equal && snapshot.expects_urgent,
         }
     }

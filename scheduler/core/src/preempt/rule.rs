@@ -1,5 +1,5 @@
-//! The time for which a poll runs before it may be suspended, and the end of the queue to which it
-//! then goes.
+//! Computes how long a poll may run before it is suspended, and at which end of its queue it then
+//! waits.
 
 use crate::base::events::WaitingWork;
 use crate::base::kind::QueueEnd;

@@ -1,16 +1,15 @@
-//! The ready queues of one vCPU: 64 levels and a bitmap. Every operation takes O(1).
+//! The ready queues of a vCPU, one for each of the 64 levels, and a bitmap of the levels that are
+//! not empty. Every operation takes O(1).
 //!
-//! Each level has four doubly linked lists: of coroutines that may move to another vCPU, of pinned
-//! coroutines, of suspended coroutines that resume first, and of other suspended coroutines. Only
-//! coroutines of the first list may move. The level's bit is set iff any of the lists has an
-//! element.
+//! Each level has four doubly linked lists: coroutines that may move to another vCPU, pinned
+//! coroutines, suspended coroutines that resume first, and other suspended coroutines. The bit of
+//! the level is set iff any of the lists has an element.
 //!
 //! Suspended coroutines that resume first form a stack, which is served before the other lists. The
-//! other lists are served as one FIFO: every element has the strictly increasing stamp of its
-//! enqueueing, and suspended coroutines count as enqueued `suspended_delay` later. At most one
-//! suspended coroutine per `suspended_delay` goes before *fresh* ones, which are not suspended,
-//! however many are suspended. Push, pop, unlink and the search for the most urgent level touch a
-//! constant number of words.
+//! other lists are served as one FIFO. For this purpose, every element has a stamp, which is the
+//! time of its enqueueing, made strictly increasing. Suspended coroutines count as enqueued
+//! `suspended_delay` later. At most one suspended coroutine per `suspended_delay` goes before
+//! *fresh* coroutines (those that are not suspended), however many are suspended.
 //!
 //! The lock of the vCPU guards its queues, except for [`Lengths`], which any thread may read.
 
@@ -40,7 +39,7 @@ impl<H: Host> List<H> {
         self.head.is_null()
     }
 
-    /// Puts an element, which is alive and in no list, at the head.
+    /// The element is alive and in no list.
     fn prepend(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the element is alive, by contract.
         let block = unsafe { coroutine.as_ref() };
@@ -56,7 +55,6 @@ impl<H: Host> List<H> {
         self.head = coroutine.as_ptr();
     }
 
-    /// Returns the oldest element, or the newest if `newest`.
     #[inline]
     fn end(&self, newest: bool) -> Option<NonNull<Slot<H>>> {
         NonNull::new(if newest { self.tail } else { self.head })
@@ -68,22 +66,20 @@ impl<H: Host> List<H> {
 struct Lists<H: Host> {
     movable: List<H>,
     pinned: List<H>,
-    /// Suspended coroutines that resume first.
     first: List<H>,
     suspended: List<H>,
 }
 
-/// Returns the stamp of a queued coroutine.
 fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
     // SAFETY: a queued coroutine is alive.
     unsafe { queued.as_ref() }.ready_at.load(Relaxed)
 }
 
 impl<H: Host> Lists<H> {
-    /// Returns the next coroutine of the level, where `fresh` is the next one that is not
-    /// suspended, and true if a suspended coroutine goes before `fresh` because its delay is
-    /// over; see [`ReadyQueues::pop`]. `may_turn` is true if a suspended coroutine last went before
-    /// a fresh one long enough ago.
+    /// Returns the next coroutine of the level. The second result is true if a suspended coroutine
+    /// goes before `fresh`, the next one that is not suspended, because its delay is over; see
+    /// [`ReadyQueues::pop`]. `may_turn` allows this: it is true if no suspended coroutine has
+    /// recently gone before a fresh one.
     #[cold]
     fn choose(
         &self,
@@ -110,12 +106,11 @@ impl<H: Host> Lists<H> {
     }
 }
 
-/// Numbers of queued coroutines, for threads that do not hold the lock. One store per change.
+/// Numbers of queued coroutines, for threads that do not hold the lock.
 pub(crate) struct Lengths {
     levels: [Statistic; LEVELS],
     suspended: Statistic,
-    /// Number of *expired* coroutines of each level, that is, of those suspended after they have
-    /// used their quantum.
+    /// A coroutine is *expired* if it was suspended after it had used its quantum.
     expired: [Statistic; LEVELS],
 }
 
@@ -128,33 +123,30 @@ impl Lengths {
         })
     }
 
-    /// Returns the number of coroutines queued on a level, suspended ones included.
+    /// Suspended coroutines are included.
     pub(crate) fn len(&self, level: Level) -> usize {
         self.levels[level.index()].load(Relaxed) as usize
     }
 
-    /// Returns true if the level has queued coroutines and all of them are expired.
     #[inline]
     pub(crate) fn all_expired(&self, level: Level) -> bool {
         let expired = self.expired[level.index()].load(Relaxed);
         expired != 0 && expired == self.levels[level.index()].load(Relaxed)
     }
 
-    /// Returns the number of suspended coroutines, on all levels.
     pub(crate) fn suspended(&self) -> usize {
         self.suspended.load(Relaxed) as usize
     }
 }
 
-/// The queues of one vCPU. Fields that most operations use lie close together.
+/// Fields that most operations use lie close together.
 #[repr(C)]
 pub(crate) struct ReadyQueues<H: Host> {
-    /// Bit L is set iff level L has an element.
     ready: u64,
-    /// Bit L is set iff level L has an element that may move.
+    /// Levels that have an element in the list `movable`.
     movable: u64,
     stamp: u64,
-    /// Stamp at which a suspended coroutine last went before a fresh one.
+    /// Stamp at which a suspended coroutine was last served before a fresh one.
     turned: u64,
     lengths: Arc<Lengths>,
     /// Number of coroutines of each level that may not move.
@@ -182,22 +174,18 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Returns the bitmap of levels with a ready coroutine.
     pub(crate) fn ready(&self) -> u64 {
         self.ready
     }
 
-    /// Returns the bitmap of levels with a ready coroutine that may move.
     pub(crate) fn movable(&self) -> u64 {
         self.movable
     }
 
-    /// Returns the number of coroutines of a level that may move.
     pub(crate) fn movable_len(&self, level: Level) -> usize {
         self.lengths.len(level) - self.fixed[level.index()] as usize
     }
 
-    /// Returns true if the level has a coroutine that is not suspended.
     pub(crate) fn has_fresh(&self, level: Level) -> bool {
         let lists = &self.levels[level.index()];
         !(lists.movable.is_empty() && lists.pinned.is_empty())
@@ -234,7 +222,7 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Clears the bits of a level without elements, after one of its lists has become empty.
+    /// Called after one of the lists of the level has become empty.
     fn clear_bits(&mut self, level: Level) {
         let lists = &self.levels[level.index()];
         if lists.movable.is_empty() {
@@ -288,7 +276,7 @@ impl<H: Host> ReadyQueues<H> {
         list.prepend(coroutine);
     }
 
-    /// Puts a coroutine into its list: at the head if it resumes first, else at the tail. Its stamp
+    /// Puts a coroutine at the head of its list if it resumes first, else at the tail. Its stamp
     /// stays.
     ///
     /// # Safety
@@ -317,8 +305,6 @@ impl<H: Host> ReadyQueues<H> {
         level
     }
 
-    /// Takes a coroutine out of the middle of its level.
-    ///
     /// # Safety
     /// The coroutine is in these queues, whose lock the caller holds.
     #[inline]
@@ -345,8 +331,6 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Moves a queued coroutine to the tail of its current level.
-    ///
     /// # Safety
     /// Same as [`ReadyQueues::unlink`].
     pub(crate) unsafe fn relink(&mut self, coroutine: NonNull<Slot<H>>) {
@@ -425,7 +409,6 @@ impl<H: Host> ReadyQueues<H> {
         oldest
     }
 
-    /// Takes the oldest coroutine of a level that may move.
     pub(crate) fn pop_movable(&mut self, level: Level) -> Option<NonNull<Slot<H>>> {
         let head = NonNull::new(self.levels[level.index()].movable.head)?;
         // SAFETY: the coroutine is the head of one of these lists.

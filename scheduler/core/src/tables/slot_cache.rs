@@ -1,12 +1,12 @@
-//! The cache of free slots that a vCPU keeps for its next spawns.
+//! Caches free slots of the table of coroutines for the next spawns on a vCPU.
 //!
 //! The free list of the [`Table`] is one word that all vCPUs write. When two vCPUs spawn at high
 //! rates, each spawn and each exit waits for a cache line that the other vCPU wrote last. So a vCPU
-//! keeps up to [`CAPACITY`] slots that are given back on it, and uses them for its spawns, last in,
-//! first out, because the line of a slot that was given back recently is still in the CPU's cache.
-//! An empty slot cache takes half of its capacity from the table in one step, and a full slot cache
-//! gives half back in one step. So the table's word is written once per half, even if all spawns
-//! are on one vCPU and all exits on another.
+//! keeps up to [`CAPACITY`] of the slots that are given back on it, and uses them for its spawns.
+//! The slot that was given back last is used first, because its line is still in the cache of the
+//! CPU. An empty slot cache takes half of its capacity from the table in one step, and a full slot
+//! cache gives half back in one step. So the word of the table is written once per half, even if
+//! all spawns are on one vCPU and all exits on another.
 //!
 //! Bound: each vCPU may keep [`CAPACITY`] slots while the table has none left.
 
@@ -22,12 +22,12 @@ use crate::tables::table::Table;
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 2 } else { 64 };
 const HALF: usize = CAPACITY / 2;
 
-/// The free slots of one vCPU. Used only by the thread that serves the vCPU, in a critical section.
+/// Used only by the thread that serves the vCPU, in a critical section.
 pub(crate) struct SlotCache<H: Host>(UnsafeCell<Stack<H>>);
 
 struct Stack<H: Host> {
     len: usize,
-    /// Slots; the first `len` are `Some`.
+    /// The first `len` are `Some`.
     slots: [Option<NonNull<Slot<H>>>; CAPACITY],
 }
 
@@ -39,8 +39,8 @@ impl<H: Host> SlotCache<H> {
         }))
     }
 
-    /// Takes a slot, from the table if the cache is empty. Returns `None` if the table is full, or
-    /// memory has run out.
+    /// If the cache is empty, the slot comes from the table. Returns `None` if the table is full,
+    /// or memory has run out.
     ///
     /// # Safety
     /// The caller serves the vCPU, in a critical section, or is the only thread that can reach the
@@ -80,8 +80,6 @@ impl<H: Host> SlotCache<H> {
         stack.len += 1;
     }
 
-    /// Returns the number of cached slots.
-    ///
     /// # Safety
     /// Same as [`SlotCache::take`].
     pub(crate) unsafe fn len(&self) -> usize {
@@ -101,7 +99,7 @@ impl<H: Host> Stack<H> {
         }
     }
 
-    /// Gives back the half of the slots that has been cached longest, whose lines are the coldest.
+    /// Gives back the slots that have been cached longest, whose lines are the coldest.
     #[cold]
     fn spill(&mut self, table: &Table<H>) {
         table.give_some(&self.slots[..HALF]);

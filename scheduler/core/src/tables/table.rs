@@ -1,22 +1,25 @@
-//! The table of a domain's coroutines: slots that never move.
+//! Allocates the control blocks of the coroutines of a domain, in a table of *slots* that never
+//! move.
 //!
-//! An id is an index into the table and a generation. Slots live in [pages](Host::TABLE_PAGE) that
-//! are allocated as needed and freed with the domain, so any thread may read a slot's state word at
-//! any time, even after the exit of its tenant. The first slot of each page holds the page's
-//! number, so that the index of a slot is found with two loads.
+//! The id of a coroutine is the index of its slot and a generation, which counts the coroutines
+//! (*tenants*) that the slot has had. Slots live in [pages](Host::TABLE_PAGE) that are allocated as
+//! needed and freed with the domain, so any thread may read the state word of a slot at any time,
+//! even after the exit of its tenant. The first slot of each page holds the number of the page, so
+//! that the index of a slot is found with two loads.
 //!
-//! Pages are in chunks of 1, 2, 4, …. Where memory is *lazy*, that is, becomes resident only when
-//! it is used, a chunk is one allocation. Elsewhere a chunk is a list of the addresses of its
-//! pages, and each page is a separate allocation, made on its first use.
+//! Pages are grouped into chunks of 1, 2, 4, … pages. Where memory is *lazy*, that is, becomes
+//! resident only when it is used, a chunk is one allocation. Elsewhere a chunk is a list of the
+//! addresses of its pages, and each page is allocated separately, when it is first used.
 //!
-//! Taking or giving back one or several slots is one compare-exchange on a tagged free list,
-//! without a lock; the tag makes the exchange of a stale head fail. vCPUs cache free slots; see
-//! `slot_cache`. A table has at most 2³² slots, or 2²⁴ pages.
+//! Free slots are in a lock-free list, from which one or several slots are taken, or to which they
+//! are given back, with one compare-exchange. The head has a tag that changes with each exchange,
+//! which prevents the ABA problem. vCPUs cache free slots; see `slot_cache`. A table has at most
+//! 2³² slots, or 2²⁴ pages.
 //!
-//! Bound: the table has as many slots as there were coroutines at once, plus the slots in the
-//! caches of vCPUs, rounded up to a page. A slot that has had 2³² tenants is out of generations and
-//! is not used again, so that an id is never given twice. So the table grows by 64 bytes per 2³²
-//! coroutines, and has room for 2⁶⁴ coroutines.
+//! The table has as many slots as there were coroutines at once, plus the slots in the caches of
+//! vCPUs, rounded up to a page. A slot that has had 2³² tenants is not used again, so that an id is
+//! never given twice. So the table grows by 64 bytes per 2³² coroutines, and has room for 2⁶⁴
+//! coroutines.
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
@@ -26,13 +29,10 @@ use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Number of chunks.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
 
-/// A pointer to a page, that is, to its first slot.
 type Page<H> = AtomicPtr<Slot<H>>;
 
-/// The chunks and the free list.
 pub(crate) struct Table<H: Host> {
     /// Contiguous pages, or a list of [`Page`]s if a chunk is not [whole](Table::WHOLE).
     chunks: [AtomicPtr<Slot<H>>; CHUNKS],
@@ -41,7 +41,7 @@ pub(crate) struct Table<H: Host> {
     /// Tag in the high half, index of the first free slot in the low half; 0 for none, since slot 0
     /// is a page's header.
     free: AtomicU64,
-    /// Number of slots that are out of generations.
+    /// Number of slots that have no generation left.
     exhausted: AtomicUsize,
 }
 
@@ -71,13 +71,13 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Returns the slot at an index that is in use or has been in use.
+    /// Returns the slot if it is in use or has been in use.
     pub(crate) fn slot(&self, index: u32) -> Option<&Slot<H>> {
         // SAFETY: slots live as long as the table.
         self.find(index).map(|slot| unsafe { slot.as_ref() })
     }
 
-    /// Returns the slot as a pointer that [`index`](Table::index) accepts.
+    /// Like [`slot`](Table::slot), but returns a pointer that [`index`](Table::index) accepts.
     pub(crate) fn find(&self, index: u32) -> Option<NonNull<Slot<H>>> {
         if index.is_multiple_of(Self::PER_PAGE)
             || u64::from(index) >= self.used.load(Ordering::Acquire)
@@ -87,7 +87,7 @@ impl<H: Host> Table<H> {
         self.slot_ptr(index)
     }
 
-    /// Returns the chunk of a page, and its index in the chunk.
+    /// Returns the chunk of a page, and the index in the chunk.
     #[inline]
     fn split(page: u32) -> (usize, usize) {
         let chunk = (page + 1).ilog2();
@@ -109,7 +109,6 @@ impl<H: Host> Table<H> {
         (self.page(page)).map(|page| unsafe { page.add(slot as usize) })
     }
 
-    /// Returns a page, if it is allocated.
     fn page(&self, page: u32) -> Option<NonNull<Slot<H>>> {
         let (chunk, within) = Self::split(page);
         let base = self.chunks.get(chunk)?.load(Ordering::Acquire);
@@ -138,7 +137,7 @@ impl<H: Host> Table<H> {
         number * Self::PER_PAGE + within as u32
     }
 
-    /// Takes a free slot. Returns `None` if the table is full, or memory has run out.
+    /// Returns `None` if the table is full, or memory has run out.
     pub(crate) fn take(&self) -> Option<NonNull<Slot<H>>> {
         let mut one = [None];
         match self.take_some(&mut one) {
@@ -177,7 +176,6 @@ impl<H: Host> Table<H> {
         0
     }
 
-    /// Takes a slot that has never been in use.
     #[cold]
     pub(crate) fn take_fresh(&self) -> Option<NonNull<Slot<H>>> {
         loop {
@@ -204,7 +202,7 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Makes room for `slots` slots. Returns false if there is no memory for them.
+    /// Returns false if there is no memory.
     pub(crate) fn reserve(&self, slots: usize) -> bool {
         // The first slot of each page is its header.
         let pages = slots.div_ceil(Self::PER_PAGE as usize - 1);
@@ -228,13 +226,12 @@ impl<H: Host> Table<H> {
         layout.ok()
     }
 
-    /// Layout of a page that is a separate allocation.
     const LAYOUT: Layout = match Layout::from_size_align(Self::PAGE, Self::PAGE) {
         Ok(layout) => layout,
         Err(_) => unreachable!(),
     };
 
-    /// Allocates a page. Returns false if there is no memory, or the table is full.
+    /// Returns false if there is no memory, or the table is full.
     #[cold]
     fn grow(&self, page: u32) -> bool {
         let (chunk, within) = Self::split(page);
@@ -257,7 +254,6 @@ impl<H: Host> Table<H> {
         !put::<H, _>(place, Self::LAYOUT, |memory| memory.cast()).is_null()
     }
 
-    /// Makes a chunk in memory of its [layout](Table::layout).
     fn chunk_of(memory: *mut u8) -> *mut Slot<H> {
         if !Self::WHOLE {
             return memory.cast();
@@ -294,7 +290,7 @@ impl<H: Host> Table<H> {
         retired
     }
 
-    /// Puts retired slots into the free list, the last of them at its head. All elements are
+    /// The slots are retired. The last of them becomes the head of the free list. All elements are
     /// `Some`, and there is at least one.
     pub(crate) fn give_some(&self, slots: &[Option<NonNull<Slot<H>>>]) {
         let mut slots = slots.iter().flatten();
@@ -324,7 +320,7 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Returns the number of slots in the free list or out of generations. Exact only if no slot is
+    /// Counts the slots in the free list or without a generation left. Exact only if no slot is
     /// taken meanwhile. O(n).
     pub(crate) fn count_free(&self) -> usize {
         let mut index = self.free.load(Ordering::Acquire) as u32;
@@ -336,7 +332,6 @@ impl<H: Host> Table<H> {
         count
     }
 
-    /// Iterates over all slots that are in use or have been in use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, &Slot<H>)> {
         let used = self.used.load(Ordering::Acquire) as u32;
         (0..used).filter_map(|index| Some((index, self.slot(index)?)))
@@ -403,7 +398,7 @@ impl<H: Host> Drop for Table<H> {
     }
 }
 
-/// Returns the id of a coroutine whose control block is alive.
+/// The control block of the coroutine must be alive.
 pub(crate) fn id_of<H: Host>(coroutine: NonNull<Slot<H>>) -> CoroutineId {
     // SAFETY: the caller passes a pointer to a living control block.
     let block = unsafe { coroutine.as_ref() };
@@ -435,7 +430,6 @@ pub(crate) mod tests {
         assert_eq!(unsafe { first.as_ref() }.word.live_generation(), None);
     }
 
-    /// A host whose memory is lazy.
     pub(crate) struct Roomy;
 
     // SAFETY: no thread serves a vCPU of this host.

@@ -1,5 +1,5 @@
-//! How a ready coroutine gets into a queue: directly on the thread that serves its vCPU, through
-//! the inbox from any other thread.
+//! Puts a ready coroutine into a queue: directly on the thread that serves its vCPU, through the
+//! inbox from any other thread.
 
 use core::ptr::NonNull;
 
@@ -20,12 +20,10 @@ impl<H: Host> Vcpu<H> {
         arriving != 0 && arriving.trailing_zeros() < u32::from(self.published.running.load(Relaxed))
     }
 
-    /// Announces that the inbox has received a coroutine of these levels.
-    ///
-    /// Called after the push. A bit that is set already need not be set again, because the bit is
-    /// cleared before each take of the inbox, and the take finds all earlier pushes. If the take
-    /// had ended before this push, the push would have read the head that the take stored, and so
-    /// this function would see the bit cleared.
+    /// Called after the push. A bit that is already set need not be set again: the bit is cleared
+    /// before each take of the inbox, and the take finds all earlier pushes. If the take had ended
+    /// before this push, the push would have read the head that the take stored, so this function
+    /// would see the bit cleared.
     pub(super) fn announce_arrival(&self, levels: u64) {
         if self.mail.arriving.load(Relaxed) & levels == 0 {
             self.mail.arriving.fetch_or(levels, SeqCst);
@@ -33,7 +31,7 @@ impl<H: Host> Vcpu<H> {
         self.set_preempt_flag(ARRIVED);
     }
 
-    /// Puts a coroutine that the caller owns into the queue where it belongs.
+    /// Puts a coroutine into the queue where it belongs.
     ///
     /// # Safety
     /// The caller owns the coroutine (`OWNED`), which is in no queue.
@@ -106,8 +104,6 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Puts a coroutine into the inbox, from any thread.
-    ///
     /// # Safety
     /// Same as [`Vcpu::admit`].
     pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Slot<H>>) {

@@ -1,5 +1,5 @@
-//! Moves of coroutines between vCPUs: a vCPU with less urgent work or none steals, and a retired
-//! vCPU passes its coroutines on.
+//! Moves coroutines between vCPUs. A vCPU steals if it has no work, or only work that is less
+//! urgent than that of another vCPU. A retired vCPU passes its coroutines on.
 
 use super::{Locked, STEAL_MAX, Vcpu};
 use crate::base::events::Step;
@@ -13,9 +13,9 @@ impl<H: Host> Vcpu<H> {
     /// Steals work that is more urgent than all work that is ready here, or any work if none is
     /// ready here.
     ///
-    /// A thief that comes too late looks again. It does not do so for ever, because each time
-    /// another vCPU has taken a coroutine, or a coroutine in an inbox was found to be pinned and is
-    /// published as such from now on.
+    /// A thief that finds the work gone tries again. The loop ends, because every retry means that
+    /// another vCPU took a coroutine, or that a coroutine in an inbox turned out to be pinned,
+    /// which is now published.
     #[inline(never)]
     pub(super) fn look_elsewhere<'a>(&'a self, mut locked: Locked<'a, H>) -> Locked<'a, H> {
         loop {
@@ -24,8 +24,8 @@ impl<H: Host> Vcpu<H> {
             // ready.
             let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);
             let victim = match mine {
-                // An idle vCPU that may help takes the most urgent work, whatever its reason to
-                // help.
+                // An idle vCPU steals only if it may help. Then it takes the most urgent work, not
+                // only the work because of which it may help.
                 0 if !self.may_help(locked.now()) => None,
                 _ if wanted == 0 => None,
                 _ => self.shared().find_victim(self, wanted),
@@ -43,8 +43,8 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Steals from `victim` the oldest coroutine of its most urgent wanted level, and with `idle`
-    /// up to half of that level. Returns false if no wanted coroutine was left.
+    /// Steals the oldest coroutine of the most urgent wanted level of `victim` or, if `idle`, up to
+    /// half of the coroutines of that level. Returns false if no wanted coroutine was left.
     pub(super) fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) -> bool {
         let mut batch = [None; STEAL_MAX];
         let mut theirs = victim.lock();
@@ -90,13 +90,14 @@ impl<H: Host> Vcpu<H> {
         true
     }
 
-    /// Ends the wait of the vCPU if it has work, after another thread has moved the inbox into the
-    /// ready queues, or published a level that changed in the inbox. Meanwhile the vCPU may have
-    /// looked at the queues and the inbox, found no work, and parked. No other vCPU would take
-    /// coroutines that are pinned to it, and its bitmap would stay wrong.
+    /// Ends the wait of the vCPU if it has work. Called after another thread has moved the inbox
+    /// into the ready queues, or has published a level that changed in the inbox. Between the two
+    /// steps of that thread, the vCPU may have found both the inbox and the queues empty, and
+    /// parked. Without this call it would sleep on. Coroutines that are pinned to it would never
+    /// run, and its bitmap would stay stale.
     ///
-    /// Either the vCPU saw the published queues after it had set its flag, or this thread sees the
-    /// flag after it has published the queues.
+    /// Either the vCPU saw the published queues after it had set its parked flag, or this thread
+    /// sees the flag after it has published the queues.
     pub(crate) fn look_again(&self) {
         fence(SeqCst);
         if self.is_parked() && self.bitmap() != 0 {

@@ -1,4 +1,4 @@
-//! The poll under way on a vCPU: its start, its level, and reads by other threads.
+//! The current poll of a vCPU: its start and end, its level, and what other threads may read of it.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -53,8 +53,7 @@ impl<H: Host> Vcpu<H> {
         Level::new(self.published.running.load(Relaxed)).ok()
     }
 
-    /// Publishes the level of the poll under way. Other threads read the level with every wake, so
-    /// it is written only when it changes.
+    /// Other threads read the level with every wake, so it is written only when it changes.
     #[inline]
     pub(super) fn set_running(&self, level: u8) {
         if self.published.running.load(Relaxed) != level {
@@ -81,7 +80,7 @@ impl<H: Host> Vcpu<H> {
         Some(CoroutineId::new(Table::index(slot), generation))
     }
 
-    /// Returns true if the calling thread is polling the coroutine in this slot here.
+    /// True if the calling thread is polling the coroutine in this slot.
     #[inline]
     pub(crate) fn polls_here(&self, slot: &Slot<H>) -> bool {
         core::ptr::eq(self.current.load(Relaxed), slot)
@@ -92,13 +91,12 @@ impl<H: Host> Vcpu<H> {
                 .is_some_and(|here| core::ptr::eq(here.0.as_ptr().cast(), self))
     }
 
-    /// Returns the control block of the coroutine that is being polled here. Called only by the
-    /// thread that polls, or while that thread is stopped.
+    /// Called only by the thread that polls, or while that thread is stopped.
     pub(crate) fn current(&self) -> Option<NonNull<Slot<H>>> {
         NonNull::new(self.current.load(Relaxed))
     }
 
-    /// Begins or resumes the poll of a coroutine.
+    /// `resumed` is `None` unless the poll was suspended.
     ///
     /// # Safety
     /// The caller took the coroutine out of a queue.
@@ -165,7 +163,6 @@ impl<H: Host> Vcpu<H> {
         self.current.store(slot.as_ptr(), Release);
     }
 
-    /// Ends the poll of the current coroutine.
     #[inline]
     pub(crate) fn stop(&self) {
         self.current.store(null_mut(), Relaxed);

@@ -1,9 +1,10 @@
-//! The floor of a vCPU: a guaranteed share of its time for less urgent levels.
+//! The *floor* of a vCPU is a share of its time that is guaranteed to less urgent levels.
 //!
-//! A [`TokenBucket`] of time is refilled at the rate of the share and holds at most two quanta.
-//! While it holds a quantum, the next pick takes the most urgent ready level of the floor. A poll
-//! of the floor that begins while the bucket is not empty is charged its time, from its pick to the
-//! next pick; other polls of the floor run in time that no more urgent level wanted.
+//! The time is kept in a [`TokenBucket`], which is refilled at the rate of the share and holds at
+//! most two quanta. While it holds a quantum, the next pick takes the most urgent ready level of
+//! the floor. If the bucket is not empty when a poll of the floor begins, the bucket is charged the
+//! time from this pick to the next. Other polls of the floor run in time that no more urgent level
+//! wanted, and are not charged.
 //!
 //! [`Config::floor`](crate::Config::floor) states the two bounds that follow, and `upshift-sim`
 //! checks them. The lock of the vCPU guards the budget. Cost: O(1), a division or two per pick; in
@@ -16,13 +17,10 @@ use crate::base::token_bucket::TokenBucket;
 /// middle of a poll would take hours to pay off the time.
 const MAX_CHARGE: u64 = 100;
 
-/// The time budget of a vCPU's floor.
 pub(super) struct FloorBudget {
-    /// Bitmap of the floor's levels.
     levels: u64,
     quantum: u64,
     tokens: TokenBucket,
-    /// True while the poll under way is charged.
     charged: bool,
 }
 
@@ -48,12 +46,10 @@ impl FloorBudget {
         level
     }
 
-    /// Begins a poll of this level at tick `now`.
     pub(super) fn begin(&mut self, level: u8, now: u64) {
         self.charged = self.levels & (1 << level) != 0 && self.tokens.holds(1, now);
     }
 
-    /// Charges the poll that took `ticks` and ended at tick `now`.
     pub(super) fn charge(&mut self, ticks: u64, now: u64) {
         if core::mem::take(&mut self.charged) {
             let price = ticks.min(MAX_CHARGE * self.quantum);

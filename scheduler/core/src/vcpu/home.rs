@@ -1,4 +1,4 @@
-//! The home vCPU of a coroutine.
+//! The home vCPU of a coroutine, to which its wakes go.
 
 use core::ptr;
 
@@ -20,14 +20,14 @@ impl<H: Host> Slot<H> {
         ptr::eq(self.vcpu.load(Acquire).cast(), vcpu)
     }
 
-    /// Stores the vCPU where the coroutine is queued; the caller holds the vCPU's lock.
+    /// The caller holds the lock of the vCPU, in whose queue the coroutine is.
     #[inline]
     pub(super) fn set_vcpu(&self, vcpu: &Vcpu<H>) {
         self.vcpu
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Relaxed);
     }
 
-    /// Moves the coroutine, which the caller owns and which is in no queue, to a vCPU.
+    /// The caller owns the coroutine, which is in no queue.
     pub(crate) fn move_to(&self, vcpu: &Vcpu<H>) {
         // Release, because `settle`, under the lock of the new vCPU, must not see the coroutine
         // still queued on the old vCPU.
@@ -35,7 +35,6 @@ impl<H: Host> Slot<H> {
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Release);
     }
 
-    /// Returns the source position of the spawn.
     pub(crate) fn location(&self) -> &'static core::panic::Location<'static> {
         self.spawned_at(self.vcpu().spawn_sites())
     }

@@ -1,4 +1,4 @@
-//! Counters of a vCPU. Every function only loads, on any thread.
+//! Reads the counters of a vCPU. Every function only loads, so any thread may call it.
 
 use super::Vcpu;
 use crate::base::host::Host;

@@ -1,7 +1,8 @@
-//! Operations on a vCPU under its lock: changes of the queues and of the published words,
-//! accounting of time.
+//! Operations on a vCPU whose lock is held. They change the ready queues and the words that other
+//! threads read, and account for the time of polls.
 //!
-//! Every operation is O(1) per coroutine. The upcalls are the clock and the notices of arrivals.
+//! Every operation is O(1) per coroutine. The host is called only for the clock and for notices of
+//! arrivals, that is, of coroutines that have become ready.
 
 use core::ptr::NonNull;
 
@@ -17,7 +18,6 @@ use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::fence;
 use crate::tables::queue::ReadyQueues;
 
-/// A vCPU whose lock is held.
 pub(crate) struct Locked<'a, H: Host> {
     pub(super) vcpu: &'a Vcpu<H>,
     #[expect(dead_code, reason = "held for its drop")]
@@ -25,8 +25,7 @@ pub(crate) struct Locked<'a, H: Host> {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Charges polls of these levels with equal shares of the ticks since the last reading; returns
-    /// one share.
+    /// Charges the polls of these levels with equal shares of `elapsed`. Returns one share.
     #[inline(never)]
     fn charge_shares(&self, elapsed: u64, levels: &[u8]) -> u64 {
         let count = levels.len() as u64;
@@ -59,7 +58,7 @@ impl<'a, H: Host> Locked<'a, H> {
         &mut self.guarded().queues
     }
 
-    /// Writes the bitmaps that have changed to the words that other vCPUs read.
+    /// Writes only words that have changed, because other vCPUs read them at each pick.
     pub(crate) fn publish(&mut self) {
         let vcpu = self.vcpu;
         let queues = self.queues();
@@ -75,12 +74,11 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// Returns the last reading of the clock.
     pub(super) fn now(&mut self) -> u64 {
         self.guarded().now
     }
 
-    /// Reads the clock; while polls are short, only after every fourth poll.
+    /// While polls are short, the clock is read only after every fourth poll.
     #[inline]
     pub(super) fn read_clock(&mut self) {
         let guarded = self.guarded();
@@ -124,7 +122,6 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// Moves the inbox into the ready queues.
     #[inline]
     pub(super) fn drain_inbox(&mut self) {
         let vcpu = self.vcpu;
@@ -148,8 +145,8 @@ impl<'a, H: Host> Locked<'a, H> {
         self.publish();
     }
 
-    /// Asks the poll under way to yield to more urgent work, after another thread has drained the
-    /// inbox, where [`Vcpu::need_preempt`] would have seen that work.
+    /// Asks the poll under way to yield if more urgent work is ready. Called after another thread
+    /// has drained the inbox, where [`Vcpu::need_preempt`] would have seen that work.
     pub(super) fn request_yield(&mut self) {
         let vcpu = self.vcpu;
         let ready = self.queues().ready();
@@ -260,7 +257,7 @@ impl<'a, H: Host> Locked<'a, H> {
         unsafe { guarded.queues.push_in_place(coroutine, now) };
     }
 
-    /// Enqueues at the tail, with the tick at which the coroutine became ready.
+    /// Enqueues at the tail. `since` is the tick at which the coroutine became ready.
     ///
     /// # Safety
     /// Same as [`Locked::enqueue`].
@@ -276,7 +273,7 @@ impl<'a, H: Host> Locked<'a, H> {
         unsafe { self.queues().push(coroutine, since) }
     }
 
-    /// Returns true if the remaining work is worth waking another vCPU, and then marks the work as
+    /// If the remaining work is worth waking another vCPU, returns true and marks the work as
     /// surplus, which idle vCPUs may take.
     pub(super) fn offers_surplus(&mut self) -> bool {
         let surplus = self.has_surplus();
@@ -298,8 +295,8 @@ impl<'a, H: Host> Locked<'a, H> {
         worth >= threshold
     }
 
-    /// Takes the next coroutine out of the queues and accounts for it. The second value is `Some`
-    /// if the coroutine is suspended, and then tells whether the level also has fresh coroutines.
+    /// The second value is `Some` if the coroutine is suspended, and then tells whether the level
+    /// also has fresh coroutines.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Slot<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
@@ -322,7 +319,7 @@ impl<'a, H: Host> Locked<'a, H> {
         let now = guarded.now;
         let mut waited = now.saturating_sub(block.ready_at.load(Relaxed));
         // The level has starved since it was last served, or since its oldest coroutine became
-        // ready.
+        // ready if that was later.
         let served = core::mem::replace(&mut guarded.served[level.index()], now);
         let starved = waited.min(now.saturating_sub(served));
         let mut began = now;
@@ -341,8 +338,8 @@ impl<'a, H: Host> Locked<'a, H> {
         Some((coroutine, resumed))
     }
 
-    /// Takes the next coroutine and returns it with its level, for [`Locked::next`] if there is a
-    /// floor, chaos, or a suspended coroutine in the most urgent level.
+    /// The slow path of [`Locked::next`], taken if there is a floor or chaos, or if the most urgent
+    /// level has a suspended coroutine.
     #[cold]
     fn choose(&mut self, ready: u64) -> Option<(NonNull<Slot<H>>, Level, Option<bool>)> {
         let config = &self.vcpu.shared().config;
@@ -360,7 +357,7 @@ impl<'a, H: Host> Locked<'a, H> {
         Some((coroutine, level, resumed))
     }
 
-    /// Returns the level to pick and, with chaos, whether its newest coroutine goes first.
+    /// Returns the level and, with chaos, whether its newest coroutine goes first.
     #[cold]
     fn choose_level(&mut self, ready: u64) -> (u8, bool) {
         let vcpu = self.vcpu;
@@ -447,8 +444,6 @@ impl<'a, H: Host> Locked<'a, H> {
         true
     }
 
-    /// Takes a coroutine out of its queue.
-    ///
     /// # Safety
     /// The coroutine is queued on this vCPU.
     pub(super) unsafe fn unlink(&mut self, coroutine: NonNull<Slot<H>>) {
@@ -457,7 +452,6 @@ impl<'a, H: Host> Locked<'a, H> {
         self.publish();
     }
 
-    /// Takes a pinned coroutine of the most urgent level that has one.
     pub(crate) fn take_pinned(&mut self) -> Option<NonNull<Slot<H>>> {
         self.drain_inbox();
         let coroutine = self.queues().pop_pinned();
@@ -465,7 +459,6 @@ impl<'a, H: Host> Locked<'a, H> {
         coroutine
     }
 
-    /// Takes any coroutine, for a domain that shuts down.
     pub(crate) fn take_any(&mut self) -> Option<NonNull<Slot<H>>> {
         self.drain_inbox();
         let ready = self.queues().ready();

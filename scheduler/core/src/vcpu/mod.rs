@@ -1,26 +1,30 @@
-//! A vCPU: the right to run on one CPU, and the loop body that uses it.
+//! A vCPU is a set of ready queues, from which one worker thread takes the coroutines that it
+//! polls.
 //!
 //! One thread (or hart) at a time *serves* a vCPU. In a loop, this thread calls [`Vcpu::pick`],
 //! polls the coroutine that `pick` returns, and passes a coroutine that has yielded to the next
-//! `pick`. The loop takes the lock once per poll. Other threads reach a vCPU through its inbox
-//! (wakes), under its lock (`reprio`, thieves), and by loads of its published words.
+//! `pick`. Each iteration takes the lock of the vCPU once. Other threads put the coroutines that
+//! they wake into the *inbox* of the vCPU, which is a lock-free list. They take the lock to steal
+//! coroutines or to change a level (`reprio`), and read the published words without the lock.
 //!
-//! Order: `pick` returns the oldest coroutine of the most urgent ready level of the vCPU, or a more
-//! urgent coroutine of another vCPU of the domain, if it may move.
+//! Order: without a floor and chaos ([`Config`]), `pick` returns the oldest coroutine of the most
+//! urgent ready level of the vCPU. It returns a more urgent coroutine of another vCPU of the domain
+//! instead, if there is one that may move.
 //!
-//! Cost of a pick: taking the lock, which needs an atomic exchange only if other threads have
-//! recently taken it (see `lock`); a clock reading, or one at every fourth pick (see
-//! [`Config::coarse_below`](crate::Config::coarse_below)); a constant number of plain loads and
-//! stores; and with more than one vCPU one load per other vCPU. No allocation. The upcalls are
-//! [`Host::now`], and [`Host::kick`] if work is left for an idle vCPU.
+//! Cost of a pick: a pick takes the lock, which needs an atomic exchange only if other threads have
+//! recently taken it (see `lock`). It reads the clock, though only at every fourth pick while polls
+//! are short (see [`Config::coarse_below`](crate::Config::coarse_below)). The rest is a constant
+//! number of plain loads and stores and, with more than one vCPU, one load per other vCPU. Nothing
+//! is allocated. The host is called for [`Host::now`], and for [`Host::kick`] if work is left for
+//! an idle vCPU.
 //!
 //! # Writers and readers
 //!
-//! *Owner*: the thread that serves the vCPU. *Holder*: a thread that has the vCPU's lock. *Others*:
-//! other vCPUs at their picks and looks. At a *look* ([`Vcpu::look`]), a vCPU searches the others
-//! for long polls. Words are grouped into cache lines by writer, so the words that others read at
-//! each pick share no line with the words that the owner writes at each poll, nor with those of
-//! wakers.
+//! *Owner*: the thread that serves the vCPU. *Holder*: a thread that has the lock of the vCPU.
+//! *Others*: other vCPUs, when they pick or look. To *look* ([`Vcpu::look`]) is to search the other
+//! vCPUs for long polls. Words are grouped into cache lines by writer. So the words that others
+//! read at each pick share no line with the words that the owner writes at each poll, nor with
+//! those that wakers write.
 //!
 //! | word | written by | read by | file |
 //! |---|---|---|---|
@@ -86,7 +90,6 @@ use service::Service;
 use shared::Shared;
 pub use suspend::SetAside;
 
-/// Value of `running` while no coroutine runs.
 const NONE_RUNNING: u8 = LEVELS as u8;
 /// Flag of `preempt`: a coroutine more urgent than the running one was queued here.
 const PREEMPT_WAKE: u32 = 1;
@@ -96,15 +99,13 @@ const PREEMPT_HOST: u32 = 2;
 const ARRIVED: u32 = 4;
 /// Number of polls between two readings of the clock while polls are short.
 const COARSE_POLLS: u32 = 4;
-/// Largest number of coroutines that a thief takes at once.
 const STEAL_MAX: usize = 16;
 
 /// Fields that the lock guards. The fields that every pick uses lie close together.
 #[repr(C)]
 struct Guarded<H: Host> {
-    /// The last reading of the clock.
     now: u64,
-    /// Levels of the polls since that reading.
+    /// Levels of the polls since the last reading of the clock.
     batch: [u8; COARSE_POLLS as usize],
     polls: u32,
     /// True while polls are short, so that the clock is read only after every fourth poll.
@@ -112,26 +113,23 @@ struct Guarded<H: Host> {
     /// Number of ticks after a reading of the clock at which other vCPUs begin to consider this
     /// vCPU unserved; see `search`.
     unserved_after: u64,
-    /// Running mean of the ticks of a poll.
+    /// Running mean of the length of a poll, in ticks.
     mean: u64,
-    /// True without floor and chaos, when a pick takes the oldest coroutine of the most urgent
-    /// level.
+    /// True without a floor and chaos: a pick takes the oldest coroutine of the most urgent level.
     strict_fifo: bool,
     floor: Option<floor::FloorBudget>,
     random: u64,
     queues: ReadyQueues<H>,
     /// Tick at which each level was last served, or received a coroutine by a change of levels.
     served: [u64; LEVELS],
-    /// Level at which the current poll was picked.
     picked: u8,
     /// For each level, the part of its quantum (in ticks) that the coroutine at the head has
     /// already used, if that coroutine keeps its place.
     used: [u64; LEVELS],
-    /// Budget of fruitless looks.
+    /// Limits the looks that find no work.
     looks: TokenBucket,
 }
 
-/// A coroutine that [`Vcpu::pick`] found.
 pub(crate) enum Next<H: Host> {
     /// A coroutine to poll, which the caller owns from here on.
     Poll(NonNull<Slot<H>>),
@@ -155,7 +153,7 @@ struct Published {
     /// Level of the poll under way, or [`NONE_RUNNING`].
     running: AtomicU8,
     parked: AtomicBool,
-    /// Set after a look has found the poll under way to be long.
+    /// Set after another vCPU has found the poll under way to be long.
     long: AtomicBool,
     /// Whether idle vCPUs may take ready work that is not behind a long poll; see `search`.
     surplus: AtomicU8,
@@ -169,7 +167,7 @@ struct Mail<H: Host> {
     inbox: Inbox<Slot<H>>,
     /// Levels of the coroutines in the inbox; may lag behind the inbox.
     arriving: AtomicU64,
-    /// Reasons for the poll under way to yield.
+    /// Flags that ask the poll under way to yield, such as [`PREEMPT_WAKE`].
     preempt: AtomicU32,
     /// Set from the request for a call of `Host::notify_arrival` until that call.
     arrival_notice: AtomicBool,
@@ -183,17 +181,13 @@ pub struct Vcpu<H: Host> {
     published: Published,
     mail: Mail<H>,
     lock: Lock,
-    /// Last reading of the clock.
     clock: AtomicU64,
-    /// Tick at which the quantum of the current poll began, without the time in which it had
-    /// yielded: see [`Vcpu::quantum_began`].
+    /// Tick at which the quantum of the current poll began; see [`Vcpu::quantum_began`].
     quantum_began: AtomicU64,
-    /// Tick of the last look.
     looked_at: AtomicU64,
     /// Slot of the coroutine that is being polled. A watchdog may read the slot, which lives as
     /// long as the domain.
     current: AtomicPtr<Slot<H>>,
-    /// Slot of the coroutine whose poll is to be reported.
     watched: AtomicPtr<Slot<H>>,
     lengths: Arc<Lengths>,
     pub(crate) counters: Counters,
@@ -308,7 +302,6 @@ impl<H: Host> Vcpu<H> {
         self.published.service.is_over_now()
     }
 
-    /// Ends the service. Returns false if it had ended before.
     pub(crate) fn retire_once(&self) -> bool {
         self.published.service.retire()
     }
@@ -317,7 +310,6 @@ impl<H: Host> Vcpu<H> {
         self.published.service.vacate();
     }
 
-    /// Puts the vCPU back into service. Returns false if it has an executor.
     pub(crate) fn revive(&self) -> bool {
         self.published.service.revive()
     }
@@ -326,7 +318,6 @@ impl<H: Host> Vcpu<H> {
         self.published.movable.load(Relaxed) | self.mail.arriving.load(Relaxed)
     }
 
-    /// Takes the lock, on any thread.
     pub(crate) fn lock(&self) -> Locked<'_, H> {
         let domain = self.shared();
         if domain.here().is_some_and(|here| core::ptr::eq(here, self)) {
@@ -339,8 +330,6 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Takes the lock on the thread that serves the vCPU.
-    ///
     /// # Safety
     /// The calling thread serves the vCPU and has its executor.
     #[inline]
@@ -353,15 +342,16 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Takes the next coroutine, after putting `back` into its queue. Returns `None` if no
-    /// coroutine is ready here or can be taken from another vCPU.
+    /// Puts `back` into its queue, and then takes the next coroutine. Returns `None` if no
+    /// coroutine is ready here and none can be taken from another vCPU.
     ///
     /// # Safety
     /// The calling thread serves the vCPU and has its executor. `back` is owned by the caller, was
     /// polled here last, and is in no queue.
-    // Always inlined, like every function that a loop calls once per poll, because a program has
-    // two or three such loops, and arguments and results then stay in registers. Without the
-    // attribute the compiler does not inline it, and an iteration takes a tenth longer.
+    // Always inlined, so that arguments and results stay in registers. A program has only two or
+    // three loops that call this. Without the attribute the compiler does not inline it, and an
+    // iteration takes a tenth longer. The same holds for every function that such a loop calls once
+    // per poll.
     #[inline(always)]
     pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
         let domain = self.shared();
@@ -398,7 +388,7 @@ impl<H: Host> Vcpu<H> {
             self.current.store(null_mut(), Relaxed);
             return None;
         };
-        // Started under the lock, so that `settle` finds the coroutine queued or running.
+        // Started under the lock, so that `settle` finds the coroutine either queued or running.
         // SAFETY: the coroutine was just taken out of a queue, so it is owned by us.
         unsafe { self.start(coroutine, resumed) };
         if was_long || must_offer {
@@ -406,9 +396,9 @@ impl<H: Host> Vcpu<H> {
             // here, or the test below sees that vCPU.
             fence(SeqCst);
         }
-        // The pick of another vCPU ended the wait of this vCPU. That pick notified no further vCPU,
-        // and may have left more work behind a poll that never ends. So this pick passes the notice
-        // on.
+        // If the pick of another vCPU ended the wait of this vCPU, that pick notified no further
+        // vCPU, and may have left more work behind a poll that never ends. So this pick passes the
+        // notice on.
         let notify = domain.idle.load(Relaxed) != 0
             && (locked.offers_surplus()
                 || self.is_unwatched()
@@ -424,7 +414,7 @@ impl<H: Host> Vcpu<H> {
         Some(Next::Poll(coroutine))
     }
 
-    /// Reads the host's clock, which may have been set back since the vCPU's last reading.
+    /// The clock of the host may have been set back since the last reading.
     fn host_now(&self) -> u64 {
         // The stored reading is loaded first. Otherwise, a thread that loses the CPU between the
         // two steps might load a stored reading that is later than its own reading.

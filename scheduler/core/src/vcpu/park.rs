@@ -1,8 +1,10 @@
-//! Parking: a vCPU without work waits until a wake, or work that it may steal, ends the wait.
+//! Parks a vCPU that has no work. The wait ends when a coroutine becomes ready on the vCPU, or when
+//! there is work that the vCPU may steal.
 //!
-//! No wake is lost between the decision to wait and the wait: [`Vcpu::prepare_park`] sets the flag,
-//! then looks at the queues; a waker fills a queue, then looks at the flag. These steps are
-//! sequentially consistent, so at least one of the two sees what the other has written.
+//! No wake is lost between the decision to wait and the wait. [`Vcpu::prepare_park`] sets the
+//! parked flag and then looks at the queues, whereas a waker fills a queue and then looks at the
+//! flag. These steps are sequentially consistent, so at least one of the two sees what the other
+//! has written.
 
 use super::Vcpu;
 use crate::base::host::Host;
@@ -65,7 +67,6 @@ impl<H: Host> Vcpu<H> {
         !self.mail.inbox.is_empty() || self.published.ready.load(Relaxed) != 0
     }
 
-    /// Ends the wait of the vCPU, if it is parked. Returns true if it was.
     pub(crate) fn kick(&self) -> bool {
         let was_parked = self.published.parked.swap(false, SeqCst);
         if was_parked {

@@ -1,4 +1,4 @@
-//! Release of references to coroutines, and return of slots without references to the table.
+//! Releases references to coroutines, and gives slots without references back to the table.
 
 use alloc::sync::Arc;
 use core::ptr::NonNull;
@@ -8,8 +8,6 @@ use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
 use crate::coroutine::state::TransitionToFree;
 
-/// Releases a reference, and with the last one the slot.
-///
 /// # Safety
 /// The caller has a reference, and does not use it afterwards.
 pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
@@ -20,8 +18,8 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
     }
 }
 
-/// Releases the references of the handle of an exited coroutine. On a thread that serves a vCPU
-/// this needs no atomic read-modify-write if they are the only ones, as they usually are.
+/// On a thread that serves a vCPU this needs no atomic read-modify-write if the references of the
+/// handle are the only ones, as they usually are.
 ///
 /// # Safety
 /// The caller is the handle, which has seen the exit, and uses no reference afterwards.
@@ -46,8 +44,6 @@ pub(crate) unsafe fn release_handle<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { finish(word.release_handle(), slot, domain) };
 }
 
-/// Acts on a release: frees the slot if it is no longer referenced.
-///
 /// # Safety
 /// `release` is the result of a release of references to this slot, and only the caller acts on it.
 /// `domain` is the domain of the slot.
@@ -70,10 +66,9 @@ pub(crate) unsafe fn finish<H: Host>(
 }
 
 impl<H: Host> Shared<H> {
-    /// Gives back a slot whose tenant's future is gone: to the cache of the calling thread's vCPU,
-    /// or to the table. The last handle to the domain may be waiting for this very slot, so the
-    /// domain may be freed while this function returns. Therefore no argument is a reference to the
-    /// domain.
+    /// Gives the slot to the cache of the vCPU of the calling thread, or to the table. The last
+    /// handle to the domain may be waiting for this very slot, so the domain may be freed while
+    /// this function returns. Therefore no argument is a reference to the domain.
     ///
     /// # Safety
     /// The domain lives until the slot is back; the slot is in its table, without a tenant.
@@ -90,7 +85,7 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Releases the count of the domain that was held for a slot marked as an orphan.
+    /// Releases the count of the domain that a slot marked as an orphan holds.
     ///
     /// # Safety
     /// The caller freed a slot that was marked.

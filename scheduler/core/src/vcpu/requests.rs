@@ -1,4 +1,5 @@
-//! Requests to a vCPU: to make its poll yield, and to notify the host of arrivals.
+//! Requests that other threads make to a vCPU: that its poll yields, or that the host is notified
+//! of arrivals, that is, of coroutines that become ready there.
 
 use core::ptr::NonNull;
 
@@ -22,7 +23,7 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Sets a flag of `preempt`. Costs only one load if the flag is already set.
+    /// Costs only one load if the flag is already set.
     #[inline]
     pub(super) fn set_preempt_flag(&self, flag: u32) {
         if self.mail.preempt.load(Relaxed) & flag == 0 {

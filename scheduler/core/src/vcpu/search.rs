@@ -1,17 +1,18 @@
-//! The search for work: an idle vCPU looks for work that waits behind a long poll of another vCPU.
+//! Searches the other vCPUs for work that waits behind a long poll, so that an idle vCPU can take
+//! it.
 //!
 //! In the middle of a poll, a vCPU cannot notify others that work waits for the end of that poll.
-//! So parked vCPUs *look*, that is, they examine the polls of the others. Then the law of
-//! *conservation* holds: while a vCPU of a domain is parked, no coroutine that may run there waits
-//! for long.
+//! So parked vCPUs *look*, that is, they examine the polls of the others. This ensures *work
+//! conservation*: while a vCPU of a domain is parked, no coroutine that may run there waits for
+//! long.
 //!
 //! A poll is **long** when it has run for
 //! [`Config::long_poll_after`](crate::Config::long_poll_after) ticks, the cost of moving work to
 //! another CPU. By the ski-rental argument, work behind a poll is left alone until then and moved
-//! afterwards. A look ([`Vcpu::look`]) marks long polls. Work behind a long poll is taken; work
-//! that becomes ready during a long poll is announced to a parked vCPU at once; and the look passes
-//! the vCPU of the long poll to the host, which can serve the timers and the I/O of that vCPU. So
-//! one look finds a long poll, and parked vCPUs need not look again because of that poll.
+//! afterwards. A look ([`Vcpu::look`]) marks long polls. From then on, idle vCPUs take the work
+//! behind the poll, and work that the poll makes ready is announced to a parked vCPU at once. The
+//! look also passes the vCPU of the long poll to the host, which can serve the timers and the I/O
+//! of that vCPU. So one look suffices for a long poll.
 //!
 //! # Work that an idle vCPU takes
 //!
@@ -35,23 +36,24 @@
 //! * Otherwise it watches, and its next look comes after `long_poll_after`, or when its budget
 //!   allows a look.
 //!
-//! A vCPU that begins a poll while all parked vCPUs sleep wakes one ([`Vcpu::pick`]), and so does
-//! the vCPU that watched, when it has found work. The two sides are ordered as in `park`. The
-//! sleeping vCPU adds itself to the count, then reads the words of the polling vCPU; the polling
-//! vCPU changes its words, then reads the count. A vCPU becomes worth watching when it returns from
-//! its wait, begins the poll after a long poll, or reads its clock after a period without a
-//! reading; each of these steps is followed by a fence. Other picks need no fence.
+//! If all parked vCPUs sleep, a vCPU that begins a poll wakes one ([`Vcpu::pick`]). A vCPU that
+//! watched and has found work does the same. The two sides are ordered as in `park`. The sleeping
+//! vCPU adds itself to the count, then reads the words of the polling vCPU; the polling vCPU
+//! changes its words, then reads the count. A vCPU becomes worth watching when it returns from its
+//! wait, begins the poll after a long poll, or reads its clock after a period without a reading;
+//! each of these steps is followed by a fence. Other picks need no fence.
 //!
 //! A poll is marked as long under the lock of its vCPU. So the look sees work that the poll made
 //! ready earlier, and a thread that makes work ready later sees the mark.
 //!
 //! # Budget
 //!
-//! Each wait that ends without work is charged a *period* of `SHARE · long_poll_after` to a
-//! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU in debt looks once a period. So
-//! fruitless looks come at most once a period on average, at any load. A coroutine behind a long
-//! poll waits for at most 2 · `long_poll_after` plus the cost of a wake-up, and for a period more
-//! if fruitless looks at many short polls have used up the budget.
+//! Looks that find no work are limited by a [`TokenBucket`] of time. Each wait that ends without
+//! work is charged a *period* of `SHARE · long_poll_after`. The bucket holds `SHARE` periods, and a
+//! vCPU in debt looks once a period. So fruitless looks come at most once a period on average, at
+//! any load. A coroutine behind a long poll waits for at most 2 · `long_poll_after` plus the cost
+//! of a wake-up, and for a period more if fruitless looks at many short polls have used up the
+//! budget.
 //!
 //! A vCPU that is not parked also looks, once a period ([`Vcpu::is_look_due`]), because work that
 //! is more urgent than its own may wait behind a long poll of another vCPU while no vCPU is parked.
@@ -80,12 +82,11 @@ const SURPLUS_SEEN: u8 = 1;
 /// Value of `surplus`: idle vCPUs may take work, until none is left.
 pub(super) const SURPLUS: u8 = 2;
 
-/// Creates the budget of looks of a vCPU.
 pub(super) fn budget(long_poll_after: u64) -> TokenBucket {
     TokenBucket::new(1, SHARE * SHARE * long_poll_after, 0)
 }
 
-/// The wait of a vCPU. The thread that serves the vCPU makes all steps.
+/// The wait of a vCPU. Only the thread that serves the vCPU makes the steps.
 ///
 /// ```text
 ///            sleep_limit                 unpark            pick
@@ -107,7 +108,7 @@ enum Wait {
     Watches,
     /// The vCPU does not look, and is counted in `Shared::asleep`.
     Sleeps,
-    /// The vCPU waits only until its budget is paid off.
+    /// The vCPU waits only until its budget of looks is no longer in debt.
     Saves,
     /// The wait has ended since the last pick.
     Ended,
@@ -115,7 +116,6 @@ enum Wait {
     Saved,
 }
 
-/// A [`Wait`] that other vCPUs read.
 pub(super) struct WaitWord(AtomicU8);
 
 impl WaitWord {
@@ -144,7 +144,7 @@ impl WaitWord {
         self.0.store(wait as u8, Relaxed);
     }
 
-    /// Records a pick of the vCPU. Returns true if its wait has ended since the last pick.
+    /// Returns true if the wait has ended since the last pick.
     pub(super) fn begin_pick(&self) -> bool {
         let ended = self.is(Wait::Ended) || self.is(Wait::Saved);
         if ended {
@@ -154,7 +154,7 @@ impl WaitWord {
     }
 }
 
-/// State of the other vCPUs, as read by a parked vCPU.
+/// The polls of the other vCPUs, as a parked vCPU sees them.
 enum Snapshot {
     /// All others are parked, or in polls known to be long.
     Nothing,
@@ -164,14 +164,13 @@ enum Snapshot {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Returns true if this vCPU, which is idle, should take work from another vCPU at tick `now`.
+    /// True if this vCPU, which is idle, should take work from another vCPU.
     pub(super) fn may_help(&self, now: u64) -> bool {
         self.shared()
             .vcpus()
             .any(|vcpu| vcpu.index != self.index && vcpu.offers_work(now))
     }
 
-    /// Returns true if an idle vCPU should take work from this one.
     fn offers_work(&self, now: u64) -> bool {
         let give = self.movable_levels();
         if give == 0 {
@@ -189,8 +188,8 @@ impl<H: Host> Vcpu<H> {
         after == 0 || self.is_long() || now.saturating_sub(self.clock()) >= after
     }
 
-    /// Returns true if work of this level that arrived here at tick `now` should be announced to an
-    /// idle vCPU.
+    /// True if work of this level that arrived here at tick `now` should be announced to an idle
+    /// vCPU.
     pub(super) fn should_announce(&self, level: Level, now: u64) -> bool {
         let running = self.published.running.load(Relaxed);
         (running != NONE_RUNNING && level.get() < running) || self.is_overdue(now)
@@ -279,7 +278,6 @@ impl<H: Host> Vcpu<H> {
         period != 0 && now.saturating_sub(self.clock()) >= period
     }
 
-    /// Records the end of the vCPU's wait.
     pub(super) fn end_wait(&self) {
         let wait = &self.published.wait;
         let before = wait.get();

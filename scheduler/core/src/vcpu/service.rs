@@ -1,4 +1,4 @@
-//! The service state of a vCPU.
+//! Whether a vCPU is in service, retired, or free for another executor.
 //!
 //! ```text
 //!            1 retire             2 vacate
@@ -15,7 +15,7 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 
 const SERVES: u8 = 0;
 const RETIRED: u8 = 1;
-/// Retired, and its executor is gone.
+/// The vCPU is retired, and its executor is gone.
 const VACANT: u8 = 2;
 
 pub(crate) struct Service(AtomicU8);
@@ -46,7 +46,7 @@ impl Service {
         self.step(SERVES, RETIRED)
     }
 
-    /// 2: ends the executor's access to the vCPU.
+    /// 2: records that the executor is gone.
     pub(super) fn vacate(&self) {
         self.0.store(VACANT, SeqCst);
     }

@@ -1,5 +1,5 @@
-//! The state that vCPUs and handles of a domain share, with the table of coroutines and the list of
-//! vCPUs.
+//! The state that the vCPUs and handles of a domain share, including the table of coroutines and
+//! the list of vCPUs.
 
 use alloc::boxed::Box;
 use core::ptr::{NonNull, null_mut};
@@ -22,35 +22,29 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) host: H,
     pub(crate) config: Config,
     pub(crate) vcpus: [AtomicPtr<Vcpu<H>>; MAX_VCPUS],
-    /// Number of vCPUs. Entries of `vcpus` below this index are set.
+    /// Entries of `vcpus` below this index are set.
     pub(crate) count: AtomicUsize,
-    /// Number of vCPUs that are not retired.
     pub(crate) active: AtomicUsize,
-    /// Number of parked vCPUs.
     pub(crate) idle: AtomicUsize,
-    /// Number of parked vCPUs that do not look.
+    /// Number of parked vCPUs that do not look for long polls; see `search`.
     pub(crate) asleep: AtomicUsize,
     pub(crate) closed: AtomicBool,
     pub(crate) spawn_sites: SpawnSites<H>,
 
-    /// Begins the words that are written by spawns from outside (by threads that serve no vCPU) and
-    /// by changes of the number of handles.
+    /// The words from here on are written by threads that serve no vCPU when they spawn, and when
+    /// the number of handles changes.
     outside: NextLine,
-    /// Counter by which coroutines from outside are distributed over the vCPUs in turn.
+    /// Counts coroutines spawned from outside, which go to the vCPUs round-robin.
     next: AtomicUsize,
-    /// Number of `Domain` handles, including the handles of executors.
     pub(crate) handles: AtomicUsize,
-    /// Number of coroutines spawned by threads that serve no vCPU.
     pub(crate) spawned_outside: AtomicU64,
 
-    /// Begins the table. Each spawn and exit reads the table's chunks, and some write its free
-    /// list.
+    /// Each spawn and exit reads the chunks of the table, and some write its free list.
     slots: NextLine,
     pub(crate) table: Table<H>,
 }
 
 impl<H: Host> Shared<H> {
-    /// Creates the state of a domain without vCPUs, for one handle.
     pub(crate) fn new(host: H, config: Config) -> Shared<H> {
         Shared {
             host,
@@ -86,7 +80,6 @@ impl<H: Host> Shared<H> {
         })
     }
 
-    /// Returns the vCPU of this domain that the calling thread serves.
     #[inline]
     pub(crate) fn here(&self) -> Option<&Vcpu<H>> {
         let vcpu = self.host.current()?;
@@ -127,13 +120,12 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Returns a vCPU in service other than `not`, a parked one if possible.
     pub(crate) fn any_vcpu(&self, not: &Vcpu<H>) -> Option<&Vcpu<H>> {
         self.choose(|vcpu| !core::ptr::eq(vcpu, not))
     }
 
-    /// Returns a vCPU in service that `accept` accepts: a parked one if possible, else the next in
-    /// turn.
+    /// Returns a vCPU in service that `accept` accepts: a parked one if possible, else the next
+    /// one, round-robin.
     pub(crate) fn choose(&self, accept: impl Fn(&Vcpu<H>) -> bool) -> Option<&Vcpu<H>> {
         let accept = |vcpu: &&Vcpu<H>| !vcpu.is_retired() && accept(vcpu);
         if self.idle.load(Relaxed) != 0
@@ -149,9 +141,9 @@ impl<H: Host> Shared<H> {
             .find(accept)
     }
 
-    /// Moves a coroutine whose levels have changed to its new place. With `propagate`, a blocked
-    /// coroutine that lends its level is polled if the level has changed, to pass the change on to
-    /// the coroutine that it waits for.
+    /// Moves a coroutine whose levels have changed to its new place. If `propagate` is true, the
+    /// level has changed, and the coroutine is blocked and lends its level, then the coroutine is
+    /// polled, so that it passes the change on to the coroutine that it waits for.
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
@@ -175,7 +167,6 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Runs `f` with the control block of a living coroutine.
     pub(crate) fn with_coroutine<R>(
         &self,
         id: CoroutineId,
@@ -198,7 +189,8 @@ impl<H: Host> Shared<H> {
         self.wake_from(self.here(), id)
     }
 
-    /// Wakes in a critical section, for a caller that knows which vCPU its thread serves.
+    /// Like [`wake`](Self::wake), for a caller that is in a critical section and knows which vCPU
+    /// its thread serves.
     #[inline]
     pub(crate) fn wake_from(&self, here: Option<&Vcpu<H>>, id: CoroutineId) -> Result<(), Dead> {
         let slot = self.table.find(id.index()).ok_or(Dead)?;
@@ -217,8 +209,7 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Returns the number of free slots. Called only when no vCPU is served any more and no thread
-    /// takes slots. O(n).
+    /// Called only when no vCPU is served any more and no thread takes slots. O(n).
     pub(crate) fn count_free(&self) -> usize {
         // SAFETY: the vCPUs are not served, so only this thread uses their caches.
         let cached = self.vcpus().map(|vcpu| unsafe { vcpu.slot_cache.len() });

@@ -1,10 +1,11 @@
-//! Suspension of polls: a host that can stop a thread stops a poll in the middle, and resumes it on
-//! the same stack.
+//! Suspends a poll in the middle, and resumes it later on the same stack. This needs a host that
+//! can stop a thread.
 //!
-//! A stopped poll gives up the ownership of its coroutine. Usually the coroutine is queued
-//! ([`Vcpu::suspend_current`]), and a later [`pick`](crate::Executor::pick) returns it as
-//! [`Picked::Resume`]. If the thread sleeps in the middle of the poll and could not continue, the
-//! coroutine is in no queue ([`Vcpu::set_aside_current`]) until [`SetAside::requeue`].
+//! When a poll is stopped, its thread gives up the ownership of the coroutine. Usually the
+//! coroutine is queued ([`Vcpu::suspend_current`]), and a later [`pick`](crate::Executor::pick)
+//! returns it as [`Picked::Resume`]. If the thread sleeps in the middle of the poll and could not
+//! continue, the coroutine is in no queue ([`Vcpu::set_aside_current`]) until
+//! [`SetAside::requeue`].
 
 use core::ptr::NonNull;
 
@@ -102,8 +103,8 @@ impl<H: Host> Vcpu<H> {
         self.counters.record_suspension(block.level());
     }
 
-    /// Picks this coroutine before all others. Returns false if it is not suspended and queued
-    /// here.
+    /// Takes this coroutine out of its queue and makes it current, before all others. Returns false
+    /// if it is not suspended and queued here.
     ///
     /// # Safety
     /// The calling thread serves the vCPU, or acts for the thread that does, and has the executor.

@@ -9,8 +9,7 @@ use crate::coroutine::Slot;
 use crate::tables::table::id_of;
 
 impl<H: Host> Vcpu<H> {
-    /// Reports a step of a coroutine on this vCPU, if the host traces. The caller owns the
-    /// coroutine.
+    /// The caller owns the coroutine.
     #[inline]
     pub(crate) fn trace(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         if self.shared().host.is_tracing() {

@@ -1,4 +1,4 @@
-//! Wakes and cancellations of a coroutine by holders of a reference.
+//! Wakes or cancels a coroutine, for a caller that holds a reference to it.
 
 use core::ptr::NonNull;
 
@@ -7,8 +7,6 @@ use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
 use crate::coroutine::state::TransitionToReady;
 
-/// Wakes the coroutine in a slot.
-///
 /// # Safety
 /// The caller holds a reference to the slot's coroutine.
 pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
@@ -27,8 +25,6 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { wake_other(slot, critical) };
 }
 
-/// Wakes a coroutine that the calling thread does not poll.
-///
 /// # Safety
 /// Same as [`wake_slot`].
 #[inline(never)]

@@ -1,11 +1,11 @@
-//! Access of a watchdog to the poll under way ([`Poll`]).
+//! Lets a watchdog thread observe the poll under way ([`Poll`]).
 //!
 //! A *watchdog* is a thread that records long polls. From time to time it reads
 //! [`Vcpu::current_poll`](crate::Vcpu::current_poll) and calls
 //! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll), so that the end of the poll is
-//! reported to the host. So the clock is read only at the end of polls that were seen under way. A
-//! watchdog that looks every *t* sees every poll that takes longer than *t*, and a shorter poll
-//! with a probability proportional to its length.
+//! reported to the host. The clock is read at the end of a poll only if the watchdog has seen this
+//! poll. A watchdog that looks every *t* sees every poll that takes longer than *t*, and a shorter
+//! poll with a probability proportional to its length.
 //!
 //! Cost: one load and one comparison per poll, whether there is a watchdog or not.
 
@@ -20,8 +20,6 @@ use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::tables::table::id_of;
 
 impl Poll {
-    /// Describes a poll that began at tick `began`.
-    ///
     /// # Safety
     /// The caller owns the coroutine or holds a reference to it.
     pub(crate) unsafe fn describe<H: Host>(coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
@@ -63,7 +61,7 @@ impl<H: Host> Vcpu<H> {
         self.watched.store(self.current.load(Relaxed), Relaxed);
     }
 
-    /// Returns true if the poll that has just ended is to be reported. Costs one load.
+    /// Returns true if the end of this poll is to be reported. Costs one load.
     #[inline]
     pub(crate) fn is_watched(&self, slot: NonNull<Slot<H>>) -> bool {
         self.watched.load(Relaxed) == slot.as_ptr()
@@ -94,7 +92,7 @@ impl<H: Host> Vcpu<H> {
         self.shared().host.on_panic(self.index, &poll);
     }
 
-    /// Reports to the host the end of a watched poll, which began at tick `began`.
+    /// `began` is the tick at which the poll began.
     ///
     /// # Safety
     /// The caller owns the coroutine.
