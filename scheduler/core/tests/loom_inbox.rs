@@ -1,4 +1,5 @@
-//! Models of the inbox without a vCPU. See `loom_state.rs` for the command, and `loom_park.rs` for
+//! Models the inbox, the lock-free list through which wakes from other threads reach a vCPU,
+//! without a vCPU. See `loom_state.rs` for the command that runs the models, and `loom_park.rs` for
 //! the protocol in which the inbox is used.
 
 #![cfg(loom)]

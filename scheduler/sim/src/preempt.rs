@@ -1,9 +1,9 @@
-//! Preemption, that is, the watcher of a vCPU, and the change of the strand (the simulated thread)
-//! that serves the vCPU.
+//! Suspends and resumes polls in a simulation. A *watcher* decides when a poll is suspended, and
+//! another strand (a simulated thread) then serves the vCPU.
 //!
-//! The rule is that of `docs/preemption.md`. If more urgent work waits, or an arrival whose level
-//! is not known yet, a poll is suspended once it has run for as long as a suspension costs. If an
-//! equal waits, the poll is suspended after its quantum.
+//! The rule is that of `docs/preemption.md`. A poll is suspended once it has run for as long as a
+//! suspension costs if more urgent work waits, or an arrival whose level is not known yet. It is
+//! suspended after its quantum if only another poll of its level waits.
 
 use std::rc::Rc;
 
