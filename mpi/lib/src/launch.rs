@@ -1,4 +1,5 @@
-//! Start and end of a rank, with MPI, the pages of the node, the runtime, and the watchdog.
+//! Starts and ends a rank. This includes MPI itself, the memory that the ranks of a node share, the
+//! runtime, and the watchdog thread.
 
 use std::ffi::c_int;
 use std::path::PathBuf;

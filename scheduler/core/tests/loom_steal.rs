@@ -1,6 +1,6 @@
-//! Models steals, which move coroutines between vCPUs, while the coroutines are woken, change their
-//! levels, or their vCPUs park (`vcpu/balance.rs`). See `loom_state.rs` for the command, and
-//! `models` for the bounds.
+//! Models moves of coroutines between vCPUs, while the coroutines are woken, change their levels,
+//! or their vCPUs park (`vcpu/balance.rs`). See `loom_state.rs` for the command, and `models` for
+//! the bounds.
 
 #![cfg(loom)]
 
