@@ -1,4 +1,4 @@
-//! The division of work among the ranks, which every rank runs.
+//! Divides the work among the ranks. Every rank runs this module.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -131,7 +131,8 @@ impl Matrices {
     }
 
     /// Takes part in a product on a rank other than 0. The rank receives its block, multiplies, and
-    /// sends its part of the product back.
+    /// sends its part of the product back. A lane is the set of communicators for one level of
+    /// requests.
     async fn take_part(&self, lane: u8, n: usize) -> Result<()> {
         let Inner {
             world,
@@ -233,7 +234,6 @@ impl Matrices {
     }
 }
 
-/// Computes the product on this rank alone.
 async fn local(payload: &[u8]) -> Vec<u8> {
     let matrix: Vec<u64> = bytemuck::allocation::pod_collect_to_vec(payload);
     let n = matrix.len().isqrt();

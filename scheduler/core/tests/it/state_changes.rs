@@ -184,6 +184,5 @@ fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
 type Resume = Box<dyn Fn()>;
 
 thread_local! {
-    /// Picks the poll that has just been suspended.
     static RESUME: std::cell::RefCell<Option<Resume>> = const { std::cell::RefCell::new(None) };
 }

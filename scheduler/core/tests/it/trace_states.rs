@@ -1,5 +1,5 @@
-//! Trace tests of the life of a coroutine: its six states, and its end by return, by panic and by
-//! cancellation in each state.
+//! Tests the life of a coroutine by the order of recorded events. The tests check its six states,
+//! and its end by return, by panic and by cancellation in each state.
 
 use std::panic::panic_any;
 use std::sync::atomic::Ordering;

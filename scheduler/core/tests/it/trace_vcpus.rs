@@ -1,5 +1,5 @@
-//! Trace tests of several vCPUs, driven in turn by one thread: stealing, parking, retiring, and
-//! returning to service.
+//! Tests several vCPUs, which one thread drives in turn. The tests check stealing, parking,
+//! retiring, and returning to service.
 
 use std::cell::Cell;
 use std::rc::Rc;
