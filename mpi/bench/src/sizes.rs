@@ -11,7 +11,7 @@ use upshift_mpi::{Error, Launch, Op, Result, World};
 
 use crate::work::{Plain, median, micros, print_figure};
 
-/// The longest buffer of any rank, in bytes.
+/// Names of the sizes, each with the length in bytes of the longest buffer of any rank.
 const SIZES: [(&str, usize); 5] = [
     ("1 B", 1),
     ("64 KiB", 64 << 10),

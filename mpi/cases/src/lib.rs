@@ -1,5 +1,5 @@
-//! Starts the programs that the tests of this workspace need: jobs of `mpirun`, and a daemon. A
-//! program ends when its handle is dropped, or after a time limit.
+//! Starts the programs that the tests of this workspace need, which are jobs of `mpirun`, and the
+//! daemon of Upshift. A program ends when its handle is dropped, or after a time limit.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

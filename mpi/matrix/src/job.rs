@@ -53,8 +53,8 @@ struct Inner {
     world: World,
     grid: Grid,
     blocks: Comm,
-    /// The lanes, one for each level of the requests. A lane computes one product that is spread
-    /// over the ranks at a time, in the order of arrival.
+    /// One lane, that is, a set of communicators, for each level of the requests. A lane computes
+    /// one product that is spread over the ranks at a time, in the order of arrival.
     lanes: Vec<Mutex<Lanes>>,
     next: AtomicUsize,
     ended: Notify,
@@ -131,8 +131,7 @@ impl Matrices {
     }
 
     /// Takes part in a product on a rank other than 0. The rank receives its block, multiplies, and
-    /// sends its part of the product back. A lane is the set of communicators for one level of
-    /// requests.
+    /// sends its part of the product back.
     async fn take_part(&self, lane: u8, n: usize) -> Result<()> {
         let Inner {
             world,

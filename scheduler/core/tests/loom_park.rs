@@ -101,7 +101,8 @@ fn two_wakes_of_a_parked_vcpu_kick_it_once() {
     });
 }
 
-/// Invariant 5 holds even if one bit stands for two coroutines that are taken at different times.
+/// The bitmap stays exact (invariant 5) even if one bit stands for two coroutines that are taken at
+/// different times.
 #[test]
 fn a_coroutine_in_the_inbox_has_its_bit() {
     check(3, || {
@@ -189,7 +190,7 @@ fn work_that_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
 }
 
 /// The pick takes work out of the inbox and leaves it in the queue, behind a poll that does not
-/// end. No vCPU looks.
+/// end. No vCPU watches the others for long polls.
 #[test]
 fn work_that_a_pick_leaves_while_another_vcpu_parks_is_taken() {
     check(3, || {
@@ -256,7 +257,6 @@ fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
     hart
 }
 
-/// Polls the next coroutine of a hart whose wait has ended.
 fn run_hart(hart: &Executor<ModelHost>) {
     if !hart.is_parked() {
         hart.unpark();

@@ -28,12 +28,14 @@
 //! * *Progress*: a coroutine waits for too long while a vCPU polls less urgent ones, or idles. The
 //!   bound is *B* plus the longest poll; with preemption, three suspensions more; with preemption
 //!   on one vCPU, only *B* plus three suspensions.
-//! * *Floor*: in some window the floor's levels exceed a bound of
-//!   [`Config::floor`](upshift_core::Config::floor).
-//! * *Truth*: between two steps a ready coroutine is missing from the bitmap; or a vCPU publishes a
+//! * *Floor*: in some window of time, the floor's levels get less than their share, or go ahead of
+//!   more urgent work for longer than [`Config::floor`](upshift_core::Config::floor) allows.
+//! * *Truth*: between two steps, the published state is wrong. A ready coroutine's level is missing
+//!   from the bitmap, which has a bit for each level with a ready coroutine; or a vCPU publishes a
 //!   more urgent level than that of its poll; or the poll of a vCPU is not asked to yield to more
 //!   urgent work there; or parked vCPUs are miscounted; or a coroutine that holds a mutex or is
-//!   awaited is less urgent than a waiter, or still has a lent level without a waiter.
+//!   awaited is less urgent than a waiter, or keeps a level that a waiter lent to it although it
+//!   has no waiter any more.
 //!
 //! The preemption rule has a separate model, [`suspension`], which runs the unmodified policy of
 //! `upshift_core::preempt` over random loads.

@@ -15,8 +15,9 @@ use crate::strand::Pause;
 use crate::world::{Event, World};
 
 impl World {
-    /// Schedules looks of a vCPU's watcher for the times after which the poll under way may be
-    /// suspended. Called when another coroutine may wait for the end of that poll.
+    /// Schedules the times at which a vCPU's watcher examines the poll under way, because the poll
+    /// may be suspended from these times on. Called when another coroutine may wait for the end of
+    /// that poll.
     pub(crate) fn supervise(&self, vcpu: usize) {
         let Some(preemption) = self.machine.preemption else {
             return;
@@ -38,7 +39,7 @@ impl World {
         }
     }
 
-    /// Lets the watcher of a vCPU look at the poll with number `poll`. The watcher suspends the
+    /// Lets the watcher of a vCPU examine the poll with number `poll`. The watcher suspends the
     /// poll if the poll must give way.
     pub(crate) fn watch(self: &Rc<World>, vcpu: usize, poll: u64) {
         let cpu = &self.cpus[vcpu];

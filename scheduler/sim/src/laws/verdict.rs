@@ -164,7 +164,6 @@ impl Laws {
         }
     }
 
-    /// Moves coroutine `k`, whose level has changed, to the tail of its new level.
     fn requeue_at_new_level(&mut self, k: usize) {
         let pick = self.picks[0].count;
         self.requeue(k);
