@@ -154,8 +154,8 @@ impl Table {
         slot.busy.take()
     }
 
-    /// Takes the completion of an operation. If it has not completed, records the waiter and its
-    /// level.
+    /// Takes the completion of an operation. If the operation is still running, records the waiter
+    /// and its level.
     pub(crate) fn take(&mut self, key: Key, waker: &Waker, level: Level) -> Option<Completion> {
         let busy = self.busy(key)?;
         if matches!(busy.stage, Stage::Done(_)) {
@@ -243,7 +243,6 @@ impl Table {
         self.look_requested = true;
     }
 
-    /// Takes the wakers of all waiters. Called when the job fails.
     pub(crate) fn wakers(&mut self) -> Vec<Waker> {
         let slots = self.slots.iter_mut();
         let busy = slots.filter_map(|slot| slot.busy.as_mut());

@@ -448,7 +448,7 @@ fn the_last_of_three_references_frees_after_all_use() {
 }
 
 #[test]
-fn an_old_id_never_wakes_the_next_tenant() {
+fn an_old_id_never_wakes_the_next_coroutine_of_the_slot() {
     loom::model(|| {
         let coroutine = Coroutine::new(false, true);
         let other = {

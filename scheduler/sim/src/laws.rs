@@ -108,13 +108,12 @@ struct Tracked {
     /// Coroutines that this one has awaited since it was last blocked, and to which its poll may
     /// still lend.
     awaited: Vec<usize>,
-    /// vCPU to which the coroutine is pinned.
     home: Option<usize>,
     /// Time until which the coroutine waits for a timer or for data.
     due: Option<u64>,
     /// Strand that is making the coroutine ready, and has not returned from this step yet.
     unsettled: Option<usize>,
-    /// True if the coroutine has yielded, and is in no queue until the next pick of its vCPU.
+    /// True if the coroutine has yielded, and enters a queue only at the next pick of its vCPU.
     in_hand: bool,
     /// Position at which the coroutine was last settled.
     settled: Stamp,
@@ -124,7 +123,7 @@ struct Tracked {
     /// settled. Used only on a machine with one vCPU, to check the order within a level.
     ready_pick: u64,
     settled_pick: u64,
-    /// Level of the poll under way, if the poll yields and keeps its place in the queue.
+    /// Level of the poll under way, if the coroutine yields and keeps its place in the queue.
     keeps: Option<u8>,
     first: Option<u64>,
     /// Time for which the coroutine has waited while a vCPU idled without a break.
@@ -179,7 +178,6 @@ impl Tracked {
     }
 }
 
-/// A pick: a vCPU's choice of the coroutine to poll next.
 #[derive(Clone, Copy, Default)]
 struct Pick {
     began: Stamp,
@@ -193,7 +191,6 @@ pub(crate) struct Laws {
     activity: Vec<Activity>,
     picks: Vec<Pick>,
     stamps: Stamp,
-    /// Time up to which the laws have been checked.
     time: u64,
     /// The bound *B* of the law of conservation.
     bound: u64,
@@ -369,8 +366,8 @@ impl Laws {
         self.all[k].keeps = picked;
     }
 
-    /// Records that the coroutine that a vCPU polled last has yielded, and is in no queue until the
-    /// vCPU's next pick.
+    /// Records that the coroutine that a vCPU polled last has yielded, and enters a queue only at
+    /// the vCPU's next pick.
     pub(crate) fn record_in_hand(&mut self, vcpu: usize) {
         if let Some((k, _)) = self.picks[vcpu].chosen {
             self.all[k].in_hand = true;

@@ -33,14 +33,13 @@ pub(crate) enum Event {
     Signal(usize),
     /// Data for a coroutine arrives on the ring of a vCPU.
     Arrival { vcpu: usize, operation: usize },
-    /// The watcher of a vCPU looks at a poll.
+    /// The watcher of a vCPU, which decides when a poll is suspended, examines a poll.
     Watch { vcpu: usize, poll: u64 },
 }
 
 /// A waiter: the flag that ends its wait, and the waker to call when the flag has been set.
 pub(crate) type Waiter = (Rc<Cell<bool>>, Waker);
 
-/// The host's state for a vCPU.
 pub(crate) struct Cpu {
     pub(crate) executor: Rc<Executor<SimHost>>,
     pub(crate) owner: Cell<usize>,
@@ -53,11 +52,11 @@ pub(crate) struct Cpu {
     pub(crate) waits: Cell<bool>,
     /// Set from the decision to end the wait until the owner continues.
     pub(crate) waking: Cell<bool>,
-    /// Earliest deadline of the timers of vCPUs in long polls, at the last look.
+    /// Earliest deadline of the timers of the other vCPUs in long polls, when this vCPU last
+    /// examined them.
     pub(crate) neighbours_deadline: Cell<Option<u64>>,
-    /// Count of beginnings and ends of polls; odd while a poll is under way.
+    /// Number of beginnings and ends of polls, which is odd while a poll is under way.
     pub(crate) poll: Cell<u64>,
-    /// Time at which the poll began or was resumed.
     pub(crate) began: Cell<u64>,
 }
 
@@ -220,7 +219,7 @@ impl World {
         }
     }
 
-    /// Ends all coroutines, in any state, and all strands. A world whose vCPUs spin is leaked,
+    /// Ends all coroutines, in any state, and all strands. If the vCPUs spin, the world is leaked,
     /// because its stacks cannot be unwound.
     fn drain(self: &Rc<World>) -> Result<(), Violation> {
         self.end.set(End::Draining);

@@ -92,7 +92,7 @@ fn overhead(outcome: &Outcome) -> f64 {
 /// Theorem 3: for each quantum, suspensions for polls of the same level take at most their share of
 /// the CPU.
 #[test]
-fn quanta_for_equals_cost_at_most_their_share() {
+fn suspensions_after_a_quantum_cost_at_most_their_share() {
     for service in [
         Service::Fixed(50 * C),
         Service::Exponential(10 * C),

@@ -405,7 +405,7 @@ fn gives_way(trace: &Trace, name: &'static str, times: usize) -> impl Future<Out
 }
 
 #[test]
-fn a_coroutine_that_yields_in_place_goes_before_its_equals() {
+fn a_coroutine_that_yields_in_place_goes_before_others_of_its_level() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     for (n, name) in ["a", "b", "c"].into_iter().enumerate() {

@@ -163,7 +163,7 @@ fn suspensions_are_counted() {
 }
 
 #[test]
-fn the_host_is_told_of_coroutines_that_become_ready_during_a_poll() {
+fn the_host_is_notified_of_coroutines_that_become_ready_during_a_poll() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     vcpu.set_arrival_notice(true);
@@ -201,7 +201,7 @@ fn the_host_is_told_of_coroutines_that_become_ready_during_a_poll() {
 }
 
 #[test]
-fn the_host_is_told_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
+fn the_host_is_notified_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let d = domain.clone();

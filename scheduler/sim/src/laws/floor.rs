@@ -32,9 +32,11 @@ pub(super) struct FloorLaw {
     /// Time by which the floor is behind its share while it has work. Used only on a machine with
     /// one vCPU.
     behind: u64,
-    /// The bound *Q* + *P*, which is the floor's quantum plus the longest poll.
+    /// The bound *Q* + *P*, where *Q* is the floor's quantum and *P* is the length of the longest
+    /// poll.
     bound: u64,
-    /// True if the floor is guaranteed its share *f*, which requires one vCPU, and *f* · *P* ≤ *Q*.
+    /// True if the floor is guaranteed its share *f*. The guarantee requires one vCPU, and *f* ·
+    /// *P* ≤ *Q*.
     promises: bool,
 }
 

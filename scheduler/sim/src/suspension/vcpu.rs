@@ -14,7 +14,6 @@ use super::load::{Outcome, Wait, WatcherState};
 pub(super) struct Poll {
     pub(super) n: usize,
     pub(super) level: u8,
-    /// CPU time that the poll still needs.
     pub(super) left: u64,
     pub(super) total: u64,
     /// Time since the poll began, except the time for which it was suspended.
@@ -103,7 +102,8 @@ pub(super) struct Vcpu {
     pub(super) policy: Policy,
     pub(super) alarm: Alarm,
     pub(super) listens: bool,
-    /// Time of the last look, or of the start of the poll under way if that is later.
+    /// Time at which the watcher last examined the poll under way (a *look*), or the start of this
+    /// poll if that is later.
     pub(super) seen_at: u64,
     /// Time of the next look because of an arrival, or `NEVER`.
     pub(super) notified_at: u64,
@@ -239,7 +239,7 @@ impl Vcpu {
         }
     }
 
-    /// Picks like the queues of the core. Expired polls come after fresh ones, but once per
+    /// Picks in the order of the core's queues. Expired polls come after fresh ones, but once per
     /// MAX_SUSPENSION an expired poll that is overdue comes first.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
