@@ -1,5 +1,6 @@
-//! Runs *parties*, which are coroutines that repeat a step in which they call Go. Go's runtime has
-//! threads, signals and small stacks of its own. All parties must make progress.
+//! Checks that coroutines that call Go make progress. Go's runtime has threads, signals and small
+//! stacks of its own. A *party* is a coroutine that repeats a step in which it calls Go, and all
+//! parties must make progress.
 //!
 //! Each case runs for half a second, or for `UPSHIFT_TORTURE_SECONDS`, and prints the numbers of
 //! steps of its parties. A party without progress ends the process.
@@ -20,7 +21,6 @@ use upshift::net::TcpListener;
 use upshift::{Runtime, sync, time};
 
 unsafe extern "C" {
-    /// Computes in Go for `micros` microseconds.
     safe fn Work(micros: i64) -> i64;
 }
 
@@ -41,7 +41,6 @@ fn main() {
     case("one vCPU", &cooperative(1), long_polls);
 }
 
-/// Runs the parties that `add_parties` adds.
 fn case(name: &str, runtime: &Runtime, add_parties: impl FnOnce(&Runtime, &mut Parties)) {
     let mut parties = Parties::default();
     add_parties(runtime, &mut parties);
@@ -50,7 +49,8 @@ fn case(name: &str, runtime: &Runtime, add_parties: impl FnOnce(&Runtime, &mut P
     println!("{name}: steps {steps:?}; {stats:?}");
 }
 
-/// Adds parties with long polls of one level, and with short polls of more urgent levels.
+/// Adds parties with long polls of one level (urgency), and parties with short polls of more urgent
+/// levels.
 fn long_polls(runtime: &Runtime, parties: &mut Parties) {
     for _ in 0..4 {
         parties.party(runtime, BACKGROUND, work(8_000), upshift::yield_now);
@@ -59,8 +59,8 @@ fn long_polls(runtime: &Runtime, parties: &mut Parties) {
     parties.resting_party(runtime, URGENT, work(100));
 }
 
-/// Adds parties that serve connections. Data arrives while a vCPU may be in a long poll of another
-/// party.
+/// Adds parties that serve connections. Data arrives while a vCPU (a thread's run queue) may be in
+/// a long poll of another party.
 fn sockets(runtime: &Runtime, parties: &mut Parties) {
     const CONNECTIONS: usize = 8;
     parties.party(runtime, BACKGROUND, work(5_000), || {
@@ -95,7 +95,6 @@ fn sockets(runtime: &Runtime, parties: &mut Parties) {
     }
 }
 
-/// Sends requests on the connections until they are closed.
 fn send_requests(mut clients: Vec<TcpStream>) -> std::io::Result<()> {
     loop {
         for client in &mut clients {

@@ -1,11 +1,12 @@
-//! Measures crates that need a tokio runtime, on Upshift with `tokio-rt`, against real servers.
+//! Measures crates that need a tokio runtime. They run on Upshift with the feature `tokio-rt`,
+//! against real servers.
 //!
 //! `compat-programs NAME` runs the operation of that name 300 times alone, and 300 times at level 8
-//! beside four busy coroutines of level 40, which must still run when the series ends. A third
-//! series of 300 runs in a `current_thread` runtime of tokio. The output is a line of a table with
-//! the medians in microseconds. The servers are in `COMPAT_POSTGRES` (a connection string),
-//! `COMPAT_POSTGRES_URL`, `COMPAT_REDIS` and `COMPAT_RABBITMQ` (URLs); HTTP servers are part of the
-//! program.
+//! beside four busy coroutines of level 40, which is less urgent. The busy coroutines must still
+//! run when the series ends. A third series of 300 runs in a `current_thread` runtime of tokio. The
+//! output is a line of a table with the medians in microseconds. The servers are in
+//! `COMPAT_POSTGRES` (a connection string), `COMPAT_POSTGRES_URL`, `COMPAT_REDIS` and
+//! `COMPAT_RABBITMQ` (URLs); HTTP servers are part of the program.
 
 mod operations;
 
@@ -16,7 +17,6 @@ use std::time::{Duration, Instant};
 use operations::{Operation, Result};
 use upshift::{Level, Runtime};
 
-/// Number of runs of the operation in a series.
 const RUNS: usize = 300;
 /// Time limit of a series. A series that takes longer has starved the urgent coroutine.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -54,7 +54,6 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the median duration of an operation, in microseconds.
 async fn median(operation: &Operation) -> Result<u128> {
     let mut times = Vec::new();
     for _ in 0..RUNS {

@@ -1,4 +1,4 @@
-//! The operations. One run of an operation is one round trip to a server.
+//! Defines the operations. One run of an operation is one round trip to a server.
 
 mod grpc;
 mod queue;
@@ -34,7 +34,6 @@ where
     Box::new(move || Box::pin(run(shared.clone())))
 }
 
-/// Creates the operation `name`.
 pub async fn make(name: &str) -> Result<Operation> {
     match name {
         "reqwest-http1" => request(false).await,

@@ -1,5 +1,5 @@
-//! Upshift under the name of tokio. Tokio's published tests use this library, which shows how far
-//! `upshift::{sync, time, task}` are source-compatible.
+//! Offers Upshift under the names of tokio's modules and types. Tokio's published tests use this
+//! library, which shows how far `upshift::{sync, time, task}` are source-compatible.
 //!
 //! `cargo xtask compat tokio` creates a package of this library and of the tests in the registry's
 //! copy of tokio, and compares the failing tests with `differences.txt`. `io` and the macros are

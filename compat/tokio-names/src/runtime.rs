@@ -1,4 +1,4 @@
-//! A builder with the interface of tokio's runtime builder, which builds runtimes of Upshift.
+//! Implements tokio's runtime and its builder with runtimes of Upshift.
 
 use std::future::Future;
 use std::io;

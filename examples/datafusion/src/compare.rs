@@ -1,4 +1,4 @@
-//! Comparison of all modes in interleaved rounds, with a server process for each mode and round.
+//! Compares all modes in interleaved rounds, with a server process for each mode and round.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::load::{self, Measurements};
 use crate::mode::Mode;
 
-/// A server in its own process, which is killed when this value is dropped.
 struct Server {
     process: Child,
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! The table and the query.
+//! Creates DataFusion's table of orders, and queries it.
 
 use std::sync::Arc;
 
@@ -13,11 +13,9 @@ use datafusion::prelude::{SessionConfig, SessionContext, col};
 
 /// Number of partitions of the table and of the plan. DataFusion spawns tasks for each partition.
 const PARTITIONS: usize = 2;
-/// Number of batches in a partition, and of rows in a batch.
 const BATCHES: i64 = 16;
 const ROWS: i64 = 8192;
 
-/// DataFusion with a table of orders in memory.
 pub(crate) struct Engine {
     session: SessionContext,
 }

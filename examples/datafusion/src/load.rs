@@ -1,5 +1,6 @@
-//! The clients. Two clients request one report after the other. Eight clients request prices at
-//! times fixed in advance, so that a late answer also counts for the requests that wait behind it.
+//! Runs the clients. Two clients request one report after the other. Eight clients request prices
+//! at times fixed in advance, so that a late answer also counts for the requests that wait behind
+//! it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +16,6 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// Time without an answer after which a client ends with an error.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The measurements of the clients.
 pub(crate) struct Measurements {
     /// Latencies of prices, sorted.
     pub(crate) prices: Vec<Duration>,
@@ -31,7 +31,6 @@ impl Measurements {
     }
 }
 
-/// Runs the clients against a server for the time `length`.
 pub(crate) fn run(server: SocketAddr, length: Duration) -> io::Result<Measurements> {
     let until = Instant::now() + length;
     let (prices, reports) = thread::scope(|scope| {
@@ -68,7 +67,6 @@ fn ask_prices(server: SocketAddr, client: u32, until: Instant) -> io::Result<Vec
     Ok(latencies)
 }
 
-/// Returns the number of reports per second that one client got.
 fn ask_reports(server: SocketAddr, until: Instant) -> io::Result<f64> {
     let mut connection = connect(server)?;
     let began = Instant::now();
@@ -104,7 +102,6 @@ pub(crate) fn get(connection: &mut TcpStream, path: &str) -> io::Result<Vec<u8>>
     }
 }
 
-/// Returns the body of a complete answer.
 fn body(answer: &[u8]) -> io::Result<Option<&[u8]>> {
     let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);

@@ -1,6 +1,7 @@
-//! DataFusion's queries beside an axum service's short requests, on the same CPUs.
+//! Runs DataFusion's queries beside an axum service's short requests, on the same CPUs.
 //!
-//! `GET /prices/{id}` runs at level 4 on a vCPU. `GET /reports` runs a query of DataFusion, which
+//! `GET /prices/{id}` runs at level 4 (level 0 is the most urgent, 63 the least) on a vCPU, which
+//! is a worker of Upshift with its run queue. `GET /reports` runs a query of DataFusion, which
 //! computes in tasks of `tokio::spawn`. These tasks have no level. Therefore they run on a second
 //! tokio runtime whose threads are in `SCHED_IDLE`, so that the kernel prefers the threads of the
 //! vCPUs. The handler waits at level 40.

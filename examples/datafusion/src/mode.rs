@@ -1,4 +1,4 @@
-//! The modes of serving prices and reports, which differ in their runtimes and threads.
+//! Defines the modes of serving prices and reports, which differ in their runtimes and threads.
 
 use std::error::Error;
 use std::str::FromStr;
@@ -11,7 +11,6 @@ use crate::engine::Engine;
 use crate::policy;
 use crate::service::{self, Queries};
 
-/// Number of CPUs that each mode uses.
 const CPUS: usize = 2;
 
 /// A mode of serving; the table in `main.rs` describes them.
@@ -35,7 +34,6 @@ impl Mode {
         }
     }
 
-    /// Serves until the process ends.
     pub(crate) fn serve(self, address: &str) -> Result<(), Box<dyn Error>> {
         let idle = match self {
             Mode::TokioIdle | Mode::VcpusIdle => Some(idle_runtime()?),

@@ -1,12 +1,12 @@
-//! Scheduling policies of threads.
+//! Sets the scheduling policies of threads.
 
-/// Puts the calling thread below all ordinary threads. Needs no rights.
+/// Lets the calling thread run only while no ordinary thread wants the CPU. Needs no privilege.
 pub(crate) fn run_when_idle() {
     set(libc::SCHED_IDLE, 0);
 }
 
-/// Puts the calling thread, which represents a client on another machine, above the threads of the
-/// server, if the process is permitted to do so.
+/// Gives the calling thread priority over the threads of the server, if the process is permitted to
+/// do so. The thread stands in for a client on another machine.
 pub(crate) fn run_first() {
     set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
 }

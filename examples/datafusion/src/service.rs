@@ -1,4 +1,4 @@
-//! The routes.
+//! Defines the routes of the service.
 
 use std::sync::Arc;
 
@@ -26,7 +26,6 @@ struct Service {
     queries: Queries,
 }
 
-/// Returns the level of a request by its path.
 pub(crate) fn level(path: &str) -> Level {
     if path.starts_with("/prices/") {
         Level::at::<4>()

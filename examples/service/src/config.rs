@@ -1,4 +1,4 @@
-//! The configuration, from the environment.
+//! Reads the configuration from the environment.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The error type of the handlers, and its conversion to responses.
+//! Defines the error type of the handlers, and converts it to responses.
 
 use axum::Json;
 use axum::http::StatusCode;

@@ -1,6 +1,7 @@
-//! The HTTP service of a shop: orders in postgres, counters in redis, prices from a partner over
-//! https, a report computed in the background, downloads, and a web socket that announces new
-//! orders. All of them share the CPUs, and urgent work goes first.
+//! Runs the HTTP service of a shop. It has orders in postgres, counters in redis, prices from a
+//! partner over https, a report that is computed in the background, downloads, and a web socket
+//! that announces new orders. All of them share the CPUs, and urgent work goes first. Each request
+//! has a level of urgency, from 0 (the most urgent) to 63.
 //!
 //! ```text
 //! DATABASE_URL=postgres://postgres@localhost/shop REDIS_URL=redis://localhost/ \

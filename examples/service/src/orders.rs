@@ -1,4 +1,4 @@
-//! Orders. Placing an order is urgent, because a customer waits for the answer.
+//! Handles orders. Placing an order is urgent, because a customer waits for the answer.
 
 use axum::Json;
 use axum::extract::ws::{Message, WebSocket};

@@ -1,4 +1,4 @@
-//! Prices, from the partner.
+//! Requests prices from the partner.
 
 use axum::Json;
 use axum::extract::{Path, State};

@@ -1,4 +1,4 @@
-//! The background job, which reads all orders, requests prices from the partner, computes, and
+//! Runs the background job, which reads all orders, requests prices from the partner, computes, and
 //! stores its report in redis. The job repeats this until it is stopped.
 
 use std::collections::BTreeMap;
@@ -70,7 +70,8 @@ async fn compute(shop: &Shop, round: u64) -> Result<(), Box<dyn std::error::Erro
     let mut by_item: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let mut hasher = DefaultHasher::new();
     while let Some(order) = rows.try_next().await? {
-        // Represents the computation that a report needs for each order, which takes about 80 µs.
+        // Stands in for the computation that a report needs for each order, which takes about 80
+        // µs.
         for step in 0..8_000 {
             (order.id, order.quantity, step).hash(&mut hasher);
         }

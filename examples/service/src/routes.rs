@@ -1,4 +1,4 @@
-//! The routes: handlers, levels and middleware.
+//! Assigns handlers, levels of urgency and middleware to the routes.
 
 use std::path::Path;
 use std::time::Duration;

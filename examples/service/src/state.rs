@@ -1,4 +1,4 @@
-//! The state that all handlers share.
+//! Defines the state that all handlers share.
 
 use std::fs;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! An axum service whose spans go to OpenTelemetry, each request with its route and level.
+//! Runs an axum service whose spans go to OpenTelemetry. Each request has a span with its route and
+//! its level (urgency).
 //!
 //! ```text
 //! cargo run                          # requests two routes from itself, prints the spans, and ends
@@ -79,7 +80,6 @@ fn level_of<B>(request: &Request<B>) -> Level {
     }
 }
 
-/// Sends a request and returns the answer.
 fn ask(address: SocketAddr, method: &str, path: &str) -> std::io::Result<String> {
     let mut stream = std::net::TcpStream::connect(address)?;
     write!(
@@ -91,7 +91,6 @@ fn ask(address: SocketAddr, method: &str, path: &str) -> std::io::Result<String>
     Ok(answer)
 }
 
-/// Requests each route once.
 fn ask_for_all(address: SocketAddr) -> std::io::Result<Vec<String>> {
     [("GET", "/orders/7"), ("POST", "/reports")]
         .map(|(method, path)| ask(address, method, path))

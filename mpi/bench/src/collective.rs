@@ -1,4 +1,5 @@
-//! An allreduce that runs without pause while every rank serves calls of the previous rank.
+//! Measures an allreduce that runs without pause while every rank serves calls of the previous
+//! rank.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -33,7 +34,7 @@ pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     })
 }
 
-/// Reduces until rank 0 ends the measurement. Rank 0 announces the end by the first reduced number.
+/// Reduces until rank 0 ends the measurement, which it announces by the first reduced number.
 async fn reduce(world: World, runs: bool, seconds: f64) -> Result<()> {
     if !runs {
         return Ok(());

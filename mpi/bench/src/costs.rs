@@ -1,4 +1,4 @@
-//! Costs of a message, a byte, a call and a multiplication.
+//! Measures the costs of a message, a byte, a call and a multiplication.
 
 use std::time::Instant;
 

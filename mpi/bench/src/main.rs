@@ -1,10 +1,11 @@
-//! `cargo xtask mpi bench`: the effect of overlap, levels and serving on 1, 2 and 4 ranks, and a
-//! model of 64 and 1,024 ranks from the measured costs.
+//! Implements `cargo xtask mpi bench`. It measures what overlap of communication and computing,
+//! levels (the urgency of requests) and serving requests achieve on 1, 2 and 4 ranks. From the
+//! measured costs it also computes a model of 64 and 1,024 ranks.
 //!
 //! A measurement does the same work on the same ranks in several *ways*, which are compared. The
 //! driver starts this program by `mpirun` once for each way of each measurement, in interleaved
-//! rounds. It prints medians with their spread, and writes them into `mpi/bench/FIGURES.md` (not
-//! with `--quick`, and only if the sources are those of a commit). All ranks share one machine, so
+//! rounds. It prints medians with their spread, and writes them into `mpi/bench/FIGURES.md`, unless
+//! `--quick` is given or the sources differ from those of a commit. All ranks share one machine, so
 //! no network is measured.
 
 mod collective;
@@ -39,7 +40,6 @@ struct Arguments {
     rank: Option<Vec<String>>,
 }
 
-/// The measurements and their ways.
 const MEASUREMENTS: [(&str, &[&str]); 5] = [
     ("costs", &["blocking", "upshift"]),
     (
@@ -51,7 +51,6 @@ const MEASUREMENTS: [(&str, &[&str]); 5] = [
     ("collective", &["alone", "serving", "both"]),
 ];
 
-/// Explanations of the measurements, for the page.
 const EXPLAINED: [(&str, &str); 5] = [
     (
         "costs",

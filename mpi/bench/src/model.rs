@@ -1,10 +1,10 @@
-//! A model of many ranks, computed from the costs that were measured between two ranks.
+//! Predicts the times of many ranks from the costs that were measured between two ranks.
 //!
-//! SUMMA of order n on √P × √P ranks with panels of width w = 64: each rank performs n³/P
-//! multiplications and takes part in two broadcasts per panel, each in ⌈log₂ √P⌉ steps with a
-//! message of w·n/√P numbers. Rank 0 distributes the matrices and collects the product, so 2·n²
-//! numbers and 2·P messages pass through rank 0 sequentially. A step costs α, a byte β, a
-//! multiplication γ.
+//! The model is of SUMMA, a parallel matrix multiplication, of order n on √P × √P ranks with panels
+//! of width w = 64. Each rank performs n³/P multiplications and takes part in two broadcasts per
+//! panel, each in ⌈log₂ √P⌉ steps with a message of w·n/√P numbers. Rank 0 distributes the matrices
+//! and collects the product, so 2·n² numbers and 2·P messages pass through rank 0 sequentially. A
+//! step costs α, a byte costs β, and a multiplication costs γ.
 //!
 //! The model neglects the network, contention in it, late ranks, and the memory bandwidth that
 //! ranks of a node share. α and β are the costs of shared memory; to model a network, replace them

@@ -1,5 +1,5 @@
-//! Overlap of communication and computing in three ways: blocking MPI without overlap, a separate
-//! thread for communication with `MPI_THREAD_MULTIPLE`, and coroutines.
+//! Measures the overlap of communication and computing in three ways, which are blocking MPI
+//! without overlap, a separate thread for communication with `MPI_THREAD_MULTIPLE`, and coroutines.
 
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
@@ -37,7 +37,6 @@ fn report(first: bool, sides: [Vec<Duration>; 3]) {
     print_figure("4 hidden %", hidden * 100.0);
 }
 
-/// Measures each of three functions in turn.
 fn timed(times: usize, barrier: impl Fn(), mut sides: [&mut dyn FnMut(); 3]) -> [Vec<Duration>; 3] {
     let mut taken = [const { Vec::new() }; 3];
     for _ in 0..times {

@@ -1,5 +1,5 @@
-//! The tables of the figures, which are printed and written into `mpi/bench/FIGURES.md` between two
-//! marks.
+//! Formats the tables of the figures, which are printed and written into `mpi/bench/FIGURES.md`
+//! between two marks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,6 @@ pub(crate) fn tables(figures: &Figures) -> Result<String, String> {
     Ok(page)
 }
 
-/// Returns the tables of the measured figures.
 pub(crate) fn measured_tables(figures: &Figures) -> String {
     let mut page = String::new();
     for ((name, ways), (_, text)) in MEASUREMENTS.iter().zip(EXPLAINED) {
@@ -139,7 +138,6 @@ pub(crate) fn commit() -> Option<String> {
     (changes.is_empty() && !commit.is_empty()).then_some(commit)
 }
 
-/// Describes the machine and the versions of the measurement.
 pub(crate) fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu

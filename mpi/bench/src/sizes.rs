@@ -1,6 +1,6 @@
-//! Operations on 1 byte to 256 MiB in four ways: blocking MPI with the library's defaults; blocking
-//! MPI with messages in pieces, which is the default of [`Launch`]; a thread that starts the
-//! operation and calls `MPI_Wait`; coroutines.
+//! Measures operations on 1 byte to 256 MiB in four ways: blocking MPI with the library's defaults;
+//! blocking MPI with messages in pieces, which is the default of [`Launch`]; a thread that starts
+//! the operation and calls `MPI_Wait`; and coroutines.
 
 use std::ffi::{c_int, c_void};
 use std::sync::mpsc::sync_channel;
@@ -11,7 +11,7 @@ use upshift_mpi::{Error, Launch, Op, Result, World};
 
 use crate::work::{Plain, median, micros, print_figure};
 
-/// The longest buffer of any rank, in bytes.
+/// Names of the sizes, each with the length in bytes of the longest buffer of any rank.
 const SIZES: [(&str, usize); 5] = [
     ("1 B", 1),
     ("64 KiB", 64 << 10),
@@ -103,8 +103,6 @@ struct Requests {
 }
 
 impl Requests {
-    /// Starts the operation.
-    ///
     /// # Safety
     /// MPI is initialised; the buffers have the lengths that `lengths` returns and live until the
     /// requests are complete.
@@ -146,8 +144,6 @@ impl Requests {
         }
     }
 
-    /// Waits for the requests.
-    ///
     /// # Safety
     /// As for `start`.
     unsafe fn wait(mut self) {
@@ -162,8 +158,6 @@ impl Requests {
     }
 }
 
-/// Runs the blocking form.
-///
 /// # Safety
 /// As for `Requests::start`.
 unsafe fn run_blocking(

@@ -1,4 +1,4 @@
-//! Urgent requests beside products that are spread over all ranks.
+//! Measures urgent requests while matrix products are computed on all ranks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! Helpers for all measurements: interruptible computing, time, histograms, and blocking MPI.
+//! Provides helpers for all measurements, such as interruptible computing, clocks, histograms, and
+//! blocking MPI.
 
 use std::ffi::c_int;
 use std::hint::black_box;
@@ -65,7 +66,8 @@ pub(crate) fn print_quantiles(name: &str, latencies: &Histogram<u64>) {
     }
 }
 
-/// The schedule of requests in an open loop.
+/// The schedule of requests that are sent at fixed times, whether earlier requests were answered or
+/// not (an open loop).
 pub(crate) struct Schedule {
     began: Instant,
     period: Duration,
@@ -103,8 +105,6 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Initialises MPI.
-    ///
     /// # Safety
     /// Called once, before any other call of MPI.
     pub(crate) unsafe fn init(threads: c_int) -> Result<Plain> {

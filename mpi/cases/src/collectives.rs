@@ -1,4 +1,4 @@
-//! Every collective, in its one-shot and in its persistent form, compared with the expected result.
+//! Checks the result of every collective, in its one-shot and in its persistent form.
 
 use std::time::Duration;
 

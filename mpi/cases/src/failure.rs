@@ -1,5 +1,5 @@
-//! Ranks that fail in several ways. The tests check the messages of the other ranks, and how long
-//! these ranks take to end.
+//! Runs ranks that fail in several ways. The tests check the messages of the other ranks, and how
+//! long these ranks take to end.
 
 use std::time::Duration;
 
@@ -46,7 +46,6 @@ pub(crate) async fn killed(world: World) -> Result<()> {
     Ok(())
 }
 
-/// The last rank stops polling.
 pub(crate) async fn hung(world: World) -> Result<()> {
     serve(&world).await?;
     if world.rank() == world.size() - 1 {
@@ -56,7 +55,6 @@ pub(crate) async fn hung(world: World) -> Result<()> {
     Ok(())
 }
 
-/// The last rank returns an error.
 pub(crate) async fn error(world: World) -> Result<()> {
     serve(&world).await?;
     if world.rank() == world.size() - 1 {
@@ -65,7 +63,6 @@ pub(crate) async fn error(world: World) -> Result<()> {
     world.comm().barrier().await
 }
 
-/// The last rank panics.
 pub(crate) async fn panics(world: World) -> Result<()> {
     serve(&world).await?;
     assert!(world.rank() < world.size() - 1, "the last rank fails");

@@ -1,5 +1,5 @@
-//! Errors that a program can make: sizes that do not match, dropped futures, counts and lengths
-//! beyond the limits. Each gives an error value or does no harm.
+//! Makes the errors that a program can make, such as sizes that do not match, dropped futures, and
+//! counts and lengths beyond the limits. Each gives an error value or does no harm.
 
 use std::time::Duration;
 
@@ -28,7 +28,6 @@ async fn mismatched(world: &World) -> Result<()> {
     let partial = comm.irecv(vec![0u64; 10], Source::Any, 2).await;
     assert_eq!(partial, Err(Error::PartialItem));
     sent.await?;
-    // The rank does not exist.
     let size = world.size();
     for rank in [size, size + 7, 1 << 31, usize::MAX] {
         let unknown = Error::Rank(rank, size);
@@ -134,7 +133,6 @@ async fn thousands(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Sends a message of 256 MiB and checks its bytes.
 pub(crate) async fn huge(world: World) -> Result<()> {
     let comm = world.comm();
     let (rank, size) = (world.rank(), world.size());

@@ -1,5 +1,5 @@
-//! Starts the programs that the tests of this workspace need: jobs of `mpirun`, and a daemon. A
-//! program ends when its handle is dropped, or after a time limit.
+//! Starts the programs that the tests of this workspace need, which are jobs of `mpirun`, and the
+//! daemon of Upshift. A program ends when its handle is dropped, or after a time limit.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time after which a job is killed, in seconds.
+/// Time after which a job is killed, in seconds.
 const JOB_TIMEOUT_S: u32 = 60;
 /// Time limit for an expected event.
 pub const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,7 +27,7 @@ pub fn mpirun(ranks: usize) -> Command {
     mpirun_for(JOB_TIMEOUT_S, ranks)
 }
 
-/// Returns the command of [`mpirun`], but with the time limit `limit`, in seconds.
+/// Like [`mpirun`], with a time limit in seconds.
 #[must_use]
 pub fn mpirun_for(limit: u32, ranks: usize) -> Command {
     let mut command = Command::new("timeout");

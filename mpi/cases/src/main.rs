@@ -1,4 +1,4 @@
-//! The program of the ranks, which runs the named case. The tests start it by `mpirun`.
+//! Runs the named case on each rank. The tests start this program by `mpirun`.
 //!
 //! A case succeeds if it succeeds on all ranks; rank 0 then prints `ok`. A rank that finds an error
 //! panics, which ends the job.

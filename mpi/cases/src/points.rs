@@ -1,4 +1,4 @@
-//! Messages between two ranks, and from each rank to itself.
+//! Checks messages between two ranks, and from each rank to itself.
 
 use std::sync::Arc;
 

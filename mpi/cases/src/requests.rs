@@ -1,5 +1,5 @@
-//! Tests of requests between ranks: their levels and order, panics, dropped callers, and the cost
-//! of an idle rank.
+//! Checks requests between ranks, that is, their levels (urgency) and order, panics of handlers,
+//! dropped callers, and the cost of an idle rank.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -89,7 +89,6 @@ async fn many(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Drops calls before the reply arrives.
 async fn gone(world: &World) -> Result<()> {
     let rank = (world.rank() + 1) % world.size();
     for _ in 0..100 {

@@ -1,4 +1,5 @@
-//! Random operations from a seed, which are awaited, dropped at once, dropped later, or cancelled.
+//! Runs random operations from a seed, which are awaited, dropped at once, dropped later, or
+//! cancelled.
 
 use std::time::Duration;
 

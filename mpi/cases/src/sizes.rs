@@ -1,5 +1,5 @@
-//! Operations on 1 byte to 256 MiB. Every item of the results is checked, and long operations must
-//! not be slower than short ones with the same total length.
+//! Checks operations on 1 byte to 256 MiB. Every item of the results is checked, and long
+//! operations must not be slower than short ones with the same total length.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,6 @@ pub(crate) async fn of(world: &World, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Runs the operations with sizes up to 32 MiB.
 pub(crate) async fn run_all(world: World) -> Result<()> {
     for bytes in [1, 4 << 10, 36 << 10, 1 << 20, 32 << 20] {
         of(&world, bytes).await?;
@@ -66,7 +65,6 @@ pub(crate) async fn run_all(world: World) -> Result<()> {
     world.comm().barrier().await
 }
 
-/// Runs the operations with 256 MiB.
 pub(crate) async fn huge(world: World) -> Result<()> {
     of(&world, 256 << 20).await
 }
@@ -74,7 +72,6 @@ pub(crate) async fn huge(world: World) -> Result<()> {
 const PARTS: usize = 32;
 const PART: usize = 1 << 20;
 
-/// Returns the shortest of three measured times.
 async fn shortest(comm: &Comm, parts: usize, length: usize) -> Result<Duration> {
     let mut least = Duration::MAX;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Tests of jobs on two hosts, which are network and UTS namespaces of this machine with a virtual
+//! Tests jobs on two hosts, which are network and UTS namespaces of this machine with a virtual
 //! cable between them. The tests use no network interface of the machine itself. They need root,
 //! `ip` and `unshare`.
 
@@ -16,14 +16,12 @@ struct Hosts {
     folder: PathBuf,
 }
 
-/// Runs a program and returns whether it succeeded.
 fn run(program: &str, arguments: &str) -> bool {
     let mut command = Command::new(program);
     let output = command.args(arguments.split_whitespace()).output();
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Creates an executable script.
 fn create_script(path: &Path, text: &str) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, text).unwrap();

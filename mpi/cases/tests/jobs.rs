@@ -1,5 +1,5 @@
-//! Tests that run every case as a job of `mpirun` with 1, 2 and 4 ranks. A job that does not end in
-//! time is killed, and its test fails.
+//! Runs every case as a job of `mpirun` with 1, 2 and 4 ranks. A job that does not end in time is
+//! killed, and its test fails.
 
 use std::process::{Command, Output};
 
@@ -8,19 +8,16 @@ use upshift_mpi_cases::{Daemon, Running, mpirun, mpirun_for, serialise_jobs, tex
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 const RANKS: [usize; 3] = [1, 2, 4];
 
-/// Runs the program as a job of `ranks` ranks, while no other job runs.
 fn run_job(ranks: usize, arguments: &[&str]) -> Output {
     let _guard = serialise_jobs();
     let mut command = mpirun(ranks);
     command.arg(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// Asserts that the case passes with each number of ranks.
 fn assert_passes(name: &str) {
     assert_passes_with_seed(name, "1");
 }
 
-/// Asserts that the case passes with the seed and each number of ranks.
 fn assert_passes_with_seed(name: &str, seed: &str) {
     for ranks in RANKS {
         let output = run_job(ranks, &[name, seed]);
@@ -167,7 +164,8 @@ fn elevated_ranks_that_share_a_cpu_make_progress() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// All ranks join a real daemon, which must elevate them.
+/// All ranks publish the urgency of their work to a real daemon by shared memory (the *board*). The
+/// daemon must give them real-time priority in turn.
 #[test]
 fn ranks_join_the_board() {
     let _guard = serialise_jobs();

@@ -1,11 +1,12 @@
-//! Collectives, which are operations that all ranks of a communicator start, in the same order.
+//! Implements collectives, which are operations that all ranks of a communicator start, in the same
+//! order.
 //!
-//! No collective blocks. A rank that computes meanwhile delays the other ranks only until its
-//! progress coroutine looks for completions (`progress.rs`). A dropped collective completes in the
-//! background, because MPI cannot cancel it.
+//! No collective blocks the calling thread. A rank that computes meanwhile delays the other ranks
+//! only until its progress coroutine asks MPI for completions (`progress.rs`). A dropped collective
+//! completes in the background, because MPI cannot cancel it.
 //!
-//! Each collective also has a persistent form (`persistent.rs`). Both forms use the same [`Call`],
-//! so they cannot differ.
+//! Each collective also has a persistent form, which can be started repeatedly (`persistent.rs`).
+//! Both forms use the same [`Call`], so they cannot differ.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -72,7 +73,6 @@ impl<T> Buffers<T> {
     }
 }
 
-/// The arguments of an MPI function.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw {
     pub(crate) sent: *const c_void,
@@ -152,8 +152,6 @@ impl<T: Datatype> Call<T> {
     }
 }
 
-/// Starts the collective.
-///
 /// # Safety
 /// The buffers have the length that `collective` needs for the share and the communicator, and live
 /// until the request is complete.

@@ -1,4 +1,5 @@
-//! Communicators. A communicator is a group of ranks with its own messages and collectives.
+//! Implements communicators. A communicator is a group of ranks with its own messages and
+//! collectives.
 //!
 //! All ranks start the collectives of a communicator in the same order. Coroutines that run
 //! concurrently without an order between them each need their own communicator ([`Comm::dup`]).
@@ -24,7 +25,6 @@ struct Inner {
     job: Arc<Job>,
     handle: sys::MPI_Comm,
     rank: usize,
-    /// World rank of each rank of the communicator.
     world: Arc<[u32]>,
     owned: bool,
 }
@@ -96,7 +96,6 @@ impl Comm {
         self.inner.handle
     }
 
-    /// Checks a rank and converts it to MPI's type.
     pub(crate) fn known(&self, rank: usize) -> Result<c_int> {
         match c_int::try_from(rank) {
             Ok(known) if rank < self.size() => Ok(known),

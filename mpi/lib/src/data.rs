@@ -1,9 +1,10 @@
-//! Data that can be sent: item types, and buffers that an operation owns while it runs.
+//! Defines the data that can be sent, that is, the types of items, and the buffers that an
+//! operation owns while it runs.
 //!
-//! An item is of any type that implements bytemuck's `Pod`. Such a type has no padding and no
-//! invalid bit pattern, so any bytes from another rank are a valid value. Numbers are sent as MPI's
-//! own types, which reductions need; other items are sent as blocks of bytes, so all ranks must
-//! have the same byte order.
+//! An item has any type that implements bytemuck's `Pod`. Such a type has no padding and no invalid
+//! bit pattern, so any bytes from another rank are a valid value. Numbers are sent as MPI's own
+//! types, which reductions need. Other items are sent as blocks of bytes, so all ranks must have
+//! the same byte order.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -93,7 +94,6 @@ impl Types {
     }
 }
 
-/// Converts a length to MPI's count.
 pub(crate) fn count(items: usize) -> Result<c_int> {
     c_int::try_from(items).map_err(|_| Error::TooLong(items))
 }

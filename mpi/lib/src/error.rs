@@ -1,4 +1,4 @@
-//! The errors of this crate. Where the user can act, the message contains advice.
+//! Defines the errors of this crate. Where the user can act, the message contains advice.
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
@@ -129,7 +129,6 @@ pub struct Death {
 }
 
 impl Death {
-    /// Describes the death of a rank that was alone on its host.
     pub(crate) fn alone(rank: u32, pid: u32) -> Death {
         Death {
             rank: rank as usize,

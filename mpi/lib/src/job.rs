@@ -1,4 +1,4 @@
-//! The job as seen from this rank, and the lock under which MPI is called.
+//! Represents the job on this rank, and has the lock under which MPI is called.
 //!
 //! MPI is initialised for at most one thread at a time. Therefore every call is made under the
 //! lock, and a coroutine that holds the lock is not suspended. The only call under the lock that
@@ -81,7 +81,6 @@ impl Job {
         result
     }
 
-    /// Checks that this thread may start an operation.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(death) = self.death.get() {
             return Err(Error::Died(death.clone()));
@@ -95,7 +94,6 @@ impl Job {
         Ok(())
     }
 
-    /// Gives the progress coroutine the level of the most urgent waiter.
     fn update_level(&self, table: &Table) {
         let Some(level) = table.most_urgent() else {
             return;
@@ -108,14 +106,14 @@ impl Job {
         }
     }
 
-    /// Abandons an operation whose future was dropped.
     pub(crate) fn abandon(&self, key: Key) {
         let payload = self.with(|table| table.abandon(key));
         drop(payload);
     }
 
-    /// Begins a look, that is, does the work that destructors left, and probes for messages.
-    /// Returns the number of requests, which is the end of the first window.
+    /// Begins a look, in which the progress coroutine asks MPI for completions. Does the work that
+    /// destructors left, and probes for messages. Returns the number of requests, which is the end
+    /// of the first window.
     pub(crate) fn begin_look(&self, found: &mut Found) -> usize {
         self.with(|table| {
             table.look_requested = false;
@@ -132,8 +130,8 @@ impl Job {
         self.with(|table| table.test(end, found, &mut dropped))
     }
 
-    /// Returns whether no other coroutine of this rank is ready. Continuous looking then delays no
-    /// coroutine.
+    /// Returns whether no other coroutine of this rank is ready, so that looking continuously
+    /// delays no coroutine.
     pub(crate) fn is_otherwise_idle(&self) -> bool {
         self.progress
             .get()
@@ -144,7 +142,6 @@ impl Job {
         self.ended.load(Relaxed)
     }
 
-    /// Refuses new operations from now on.
     pub(crate) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.wake_all();
@@ -185,7 +182,6 @@ impl Job {
     }
 }
 
-/// Returns the level of the calling coroutine.
 pub(crate) fn waiter_level() -> Level {
     current_level().unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! Start and end of a rank, with MPI, the pages of the node, the runtime, and the watchdog.
+//! Starts and ends a rank. This includes MPI itself, the memory that the ranks of a node share, the
+//! runtime, and the watchdog thread.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -69,8 +70,8 @@ impl Launch {
         }
     }
 
-    /// Sets the number of vCPUs of each rank (default 1). With more than one, MPI must support
-    /// [`Threads::Serialized`].
+    /// Sets the number of vCPUs, which are the run queues that threads serve, of each rank (default
+    /// 1). With more than one, MPI must support [`Threads::Serialized`].
     #[must_use]
     pub fn vcpus(mut self, vcpus: usize) -> Launch {
         self.vcpus = vcpus.max(1);
@@ -85,8 +86,9 @@ impl Launch {
         self
     }
 
-    /// Sets the board, like [`upshift::Builder::board`], so that the rank that has urgent work gets
-    /// the CPU.
+    /// Sets the board, like [`upshift::Builder::board`]. The board is shared memory by which
+    /// processes tell Upshift's daemon how urgent their work is, so that the rank that has urgent
+    /// work gets the CPU.
     #[must_use]
     pub fn board(mut self, board: Board) -> Launch {
         self.board = board;
@@ -100,8 +102,8 @@ impl Launch {
         self
     }
 
-    /// Sets the time without a poll of level 0 after which the job is ended (default 30 s). The
-    /// limit must be longer than the longest poll.
+    /// Sets the time after which the job is ended if a rank has not polled its coroutine of level
+    /// 0, the most urgent level (default 30 s). The limit must be longer than the longest poll.
     #[must_use]
     pub fn hang_limit(mut self, limit: Duration) -> Launch {
         self.limits.hang = limit;
@@ -211,8 +213,8 @@ pub(crate) fn system(error: std::io::Error) -> Error {
 }
 
 /// Configures Open MPI before it starts. Its own waits at start and end must yield the CPU, or
-/// elevated ranks that share a CPU would never start. Messages are copied by *send* only; see
-/// [`Launch::single_copy`].
+/// ranks with real-time priority that share a CPU would never start. Messages are copied by *send*
+/// only; see [`Launch::single_copy`].
 fn configure(single_copy: bool) -> Result<()> {
     let threads = std::fs::read_dir("/proc/self/task").map_err(system)?;
     if threads.count() > 1 {
@@ -360,7 +362,7 @@ async fn abort_on_panic(job: Arc<Job>, progress_task: JoinHandle<()>) {
     }
 }
 
-/// Counts the heartbeats, which show that this rank polls.
+/// Counts the heartbeats, which show the watchdogs that this rank polls.
 async fn count_heartbeats(node: Arc<Node>) {
     loop {
         node.own_page().heartbeats.fetch_add(1, Relaxed);

@@ -1,8 +1,10 @@
-//! MPI on Upshift, where requests are futures, and levels are transferred between ranks.
+//! Runs MPI programs on the coroutine scheduler Upshift. A request of MPI is a future, and a
+//! *level* (the urgency of a coroutine, 0 to 63, 0 is the most urgent) is passed from rank to rank
+//! with a request.
 //!
 //! The crate is for MPI programs whose ranks also serve requests, or overlap communication and
-//! computing. [`Launch`] starts a rank; [`World`] contains all ranks; [`Comm`] has messages and
-//! collectives, each an [`Operation`] that can be awaited:
+//! computing. [`Launch`] starts a rank, [`World`] contains all ranks, and [`Comm`] has messages and
+//! collectives. Each of these is an [`Operation`] that can be awaited:
 //!
 //! ```no_run
 //! use upshift_mpi::{Launch, Op, Result};
@@ -35,7 +37,7 @@
 //! # Drop and cancel
 //!
 //! An operation runs from the call that creates it. Dropping a receive cancels it, and loses a
-//! message that it has already received ([`Operation::cancel`] loses no message). A dropped send or
+//! message that it has already received; [`Operation::cancel`] loses no message. A dropped send or
 //! collective completes in the background. A buffer is freed only after MPI has finished with it,
 //! whether the future is alive or not.
 //!

@@ -1,10 +1,11 @@
-//! Lifelines, which are connections that report the death of a rank that is alone on its host.
+//! Implements lifelines, which are TCP connections that report the death of a rank that is alone on
+//! its host.
 //!
-//! A pidfd only reports processes of its own host. If a job spans several hosts, the first rank of
+//! A pidfd reports only processes of its own host. If a job spans several hosts, the first rank of
 //! each host has a TCP connection to rank 0. The kernel closes the connection when the process
-//! dies, for whatever reason; a rank that leaves the job normally sends [`LEAVING`] first. A
-//! lifeline reports only the death of a rank that is alone on its host. Other ranks have neighbours
-//! on their host, which report the death and also know the last request.
+//! dies, for whatever reason; a rank that leaves the job normally sends [`LEAVING`] first. If
+//! several ranks run on a host, the others report the death, and they also know the last request of
+//! the dead rank. So a closed lifeline counts as a death only if the rank was alone.
 //!
 //! A job on one host has no lifelines. A host that cannot reach rank 0 by IPv4 has no lifeline
 //! either, and prints a warning when the job starts.
@@ -46,7 +47,6 @@ pub(crate) struct Lifeline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum LineState {
-    /// The rank is alive.
     Open,
     /// The rank has left normally, or has died and had neighbours, which report its death.
     Closed,
@@ -124,7 +124,6 @@ impl Lifeline {
         self.stream.as_raw_fd()
     }
 
-    /// Reads from a readable connection.
     pub(crate) fn read_state(&mut self) -> LineState {
         match self.stream.read(&mut [0]) {
             Ok(1..) => LineState::Closed,
@@ -141,7 +140,6 @@ impl Lifeline {
     }
 }
 
-/// The greeting that each end sends.
 struct Hello {
     token: [u8; TOKEN],
     rank: u32,
@@ -207,7 +205,6 @@ impl Hello {
         })
     }
 
-    /// Waits for the greeting of rank 0.
     fn await_greeting(&self, stream: TcpStream) -> io::Result<Lifeline> {
         // Rank 0 may wait for other hosts first.
         stream.set_read_timeout(Some(GREETING_TIMEOUT * 2))?;

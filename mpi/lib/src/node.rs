@@ -1,8 +1,8 @@
-//! The memory that the ranks of one node share, and their wake-ups.
+//! Shares memory among the ranks of one node (a host), and lets them wake each other.
 //!
-//! Each rank has a page, which contains its phase, its heartbeats, whether it sleeps, and the
-//! level-0 request that it began last. Each rank also has a datagram socket, by which other ranks
-//! wake it.
+//! Each rank has a page, which contains whether it runs, its heartbeats, whether it sleeps, and the
+//! level-0 (most urgent) request that it began last. Each rank also has a datagram socket, by which
+//! other ranks wake it.
 //!
 //! MPI has no function to sleep until a message arrives. A rank that has seen no completion for a
 //! while marks its page as asleep. Another rank that then starts or completes an operation with the
@@ -11,8 +11,9 @@
 //! other no datagrams.
 //!
 //! Only its own rank writes to a page, except for `death_reported`, and `asleep`, which a waking
-//! rank clears. All fields are words. The description of a request has a sequence number and a
-//! length, which are checked, so a torn description can at worst name a wrong request.
+//! rank clears. All fields are atomic words. The description of a request has a sequence number and
+//! a length, which are checked. So a description that was only partly written can at worst name a
+//! wrong request.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -36,10 +37,8 @@ pub(crate) const MAX_REQUEST_TEXT: usize = REQUEST_WORDS * 8;
 
 /// Phase of a rank that has not joined yet, or has left the job normally.
 pub(crate) const PHASE_AWAY: u32 = 0;
-/// Phase of a rank that runs.
 pub(crate) const PHASE_RUNNING: u32 = 1;
 
-/// The page of one rank.
 #[repr(C, align(512))]
 pub(crate) struct Page {
     pub(crate) pid: AtomicU32,
@@ -56,7 +55,6 @@ pub(crate) struct Page {
     request: [AtomicU64; REQUEST_WORDS],
 }
 
-/// The pages of the ranks of this node.
 pub(crate) struct Node {
     pages: NonNull<Page>,
     /// World ranks, in the order of the pages.

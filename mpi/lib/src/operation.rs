@@ -1,4 +1,5 @@
-//! The future of an operation. The operation itself is in the table, and may outlive its future.
+//! Implements the future of an operation. The operation itself is in the table of requests
+//! (`table.rs`), and may outlive its future.
 
 use std::fmt;
 use std::future::Future;
@@ -179,7 +180,7 @@ pub(crate) fn start<T>(
 }
 
 /// Tests a new request, because a short message is often complete when its send returns, and then
-/// needs no look.
+/// the progress coroutine need not ask for it.
 fn test_once(
     request: &mut sys::MPI_Request,
     datatype: sys::MPI_Datatype,

@@ -1,7 +1,8 @@
-//! Persistent operations. MPI receives the arguments once, and the operation runs many times.
+//! Implements persistent operations. MPI receives the arguments once, and the operation can then be
+//! run many times.
 //!
-//! The buffers move to the table when a run starts, and back when it has ended, so they can be
-//! accessed only between runs.
+//! The buffers move to the table of requests (`table.rs`) when a run starts, and back when it has
+//! ended, so they can be accessed only between runs.
 
 use std::ffi::{CString, c_int, c_void};
 use std::future::poll_fn;
@@ -25,7 +26,7 @@ pub struct Persistent<T: Datatype> {
     kind: Kind,
     datatype: Handle,
     peers: Peers,
-    /// Set if the operation has one buffer, like a broadcast or a send.
+    /// Set if the operation sends from and receives into the same buffer, or only sends.
     one: bool,
     state: State<T>,
 }
@@ -315,9 +316,9 @@ impl Comm {
     }
 }
 
-/// Looks up the function of a persistent collective. MPI 4 has the function; Open MPI 4, which
-/// implements MPI 3, has it as an extension. A program that is linked to the function would not
-/// start with a library that lacks it.
+/// Looks up the function of a persistent collective at run time, because a program that is linked
+/// to the function would not start with a library that lacks it. MPI 4 has the function; Open MPI
+/// 4, which implements MPI 3, has it as an extension.
 fn symbol(name: &'static str) -> Result<*mut c_void> {
     for prefix in ["MPI_", "MPIX_"] {
         let name = CString::new(format!("{prefix}{name}")).expect("the name contains no zero byte");
@@ -330,8 +331,6 @@ fn symbol(name: &'static str) -> Result<*mut c_void> {
     Err(Error::Unsupported(name))
 }
 
-/// Calls the function of a persistent collective.
-///
 /// # Safety
 /// `function` is the persistent form of `collective`. The buffers are as `start_call` requires.
 unsafe fn init(

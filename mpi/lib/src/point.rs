@@ -1,4 +1,4 @@
-//! Messages from one rank to another.
+//! Sends and receives messages between two ranks.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! The progress coroutine, which asks MPI for completions.
+//! Runs the progress coroutine, which asks MPI for completions.
 //!
 //! A *look* tests all outstanding requests once, and probes for messages. The coroutine runs at the
 //! level of the most urgent pending operation. The cost of the looks is bounded as follows:
 //!
-//! * If no operation is outstanding, it sleeps until an operation is started.
+//! * If no operation is outstanding, the coroutine sleeps until an operation is started.
 //! * For [`SPIN`] after the last completion (about the cost of a sleep and a wake-up), it looks
 //!   continuously if this rank has no other work. If ranks share CPUs, it calls `sched_yield`
 //!   meanwhile, so that a rank on which other ranks depend can run, even if all ranks are elevated
@@ -34,7 +34,6 @@ const SPIN: Duration = Duration::from_micros(100);
 /// Time after a sleep during which the coroutine looks without sleeping, because another rank that
 /// waited for this rank's look replies within this time.
 const ANSWER: Duration = Duration::from_micros(25);
-/// Minimum sleep.
 const MIN_SLEEP: Duration = Duration::from_micros(50);
 /// Maximum sleep, which bounds the CPU time of a rank without completions.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
@@ -62,8 +61,8 @@ async fn look(job: &Job) -> bool {
     found.events > 0
 }
 
-/// The pieces whose arrival may still be presumed. Each is presumed once, so the cost of looking is
-/// bounded by the number of transferred bytes.
+/// The pieces of long messages whose arrival may still be presumed. Each is presumed once, so the
+/// cost of looking is bounded by the number of transferred bytes.
 ///
 /// Another rank may begin its part late, after all pieces have been presumed in vain. A datagram
 /// may announce such a late beginning, or have another cause. So the first datagram restores half
@@ -108,7 +107,6 @@ impl Pieces {
     }
 }
 
-/// Runs the progress coroutine until the job ends.
 pub(crate) async fn progress(job: Arc<Job>) {
     // Times of the last completion and of the end of the last sleep.
     let (mut last, mut awake) = (Instant::now(), Instant::now());
@@ -178,7 +176,6 @@ mod tests {
         std::iter::from_fn(|| pieces.take_one().then_some(())).count() as u64
     }
 
-    /// Operations, each with a number of pieces.
     #[derive(Default)]
     struct Operations {
         begun: u64,
@@ -225,7 +222,6 @@ mod tests {
         }
     }
 
-    /// An operation that completes removes its pieces.
     #[test]
     fn no_more_pieces_are_left_than_outstanding() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());

@@ -1,5 +1,5 @@
-//! Requests between ranks. A message carries its level, and its handler on the other rank starts at
-//! this level.
+//! Sends requests from rank to rank. A request carries its level (its urgency), and its handler on
+//! the other rank runs at this level.
 //!
 //! ```text
 //!   call_at(rank, level, body)                  acceptor, level 0: probes, does not receive
@@ -10,7 +10,7 @@
 //!
 //! The acceptor's work per message is bounded, because the tag contains the level, and a separate
 //! coroutine receives the body. So an urgent request overtakes batch requests in all queues of the
-//! ranks, and waits for at most one poll, like any coroutine. It cannot overtake messages that MPI
+//! ranks, and waits for at most one poll of another coroutine. It cannot overtake messages that MPI
 //! has already put on the wire.
 //!
 //! At most [`MAX_HANDLERS`] handlers per level run at a time. Further messages of the level stay in
@@ -35,7 +35,8 @@ use crate::point::{Message, Source, Tag};
 /// Maximum number of handlers of a level that run at the same time on a rank.
 pub const MAX_HANDLERS: usize = 256;
 
-/// Size in bytes of the trailer after the body, which contains the number of the call, or 0.
+/// Size in bytes of the trailer after the body, which contains the number of the call, or 0 if no
+/// reply is expected.
 const TRAILER: usize = 8;
 const LEVEL_BITS: u16 = 6;
 const REQUEST: u16 = 0;
@@ -51,7 +52,6 @@ struct Inner {
     comm: Comm,
     service: Comm,
     replies: Comm,
-    /// A permit for each handler that may run, by level.
     permits: Vec<Semaphore>,
     next: AtomicU64,
     calls: Mutex<Calls>,
@@ -61,10 +61,9 @@ struct Inner {
 #[derive(Default)]
 struct Calls {
     waiting: HashMap<u64, oneshot::Sender<Result<Vec<u8>>>>,
-    /// Number of replies that have not arrived. The number exceeds that of `waiting` if callers
-    /// have gone.
+    /// Number of replies that have not arrived. It exceeds the size of `waiting` if callers have
+    /// dropped their futures.
     due: usize,
-    /// Set while a coroutine receives replies.
     receiving: bool,
 }
 
@@ -287,7 +286,6 @@ impl World {
         }
     }
 
-    /// Stops accepting requests.
     pub(crate) fn close(&self) {
         if let Some(acceptor) = lock(&self.inner.acceptor).take() {
             acceptor.cancel();
@@ -314,7 +312,6 @@ fn level_of(tag: u16) -> Level {
     Level::new(bits).unwrap_or(Level::DEFAULT)
 }
 
-/// Appends the trailer to the body in place.
 fn with_trailer(mut body: Vec<u8>, id: u64) -> Vec<u8> {
     body.extend_from_slice(&id.to_le_bytes());
     body

@@ -1,5 +1,5 @@
-//! The table of requests, which contains every operation from its start to its end, whether its
-//! future is alive or not.
+//! Keeps the table of requests, which contains every operation from its start to its end, whether
+//! its future is alive or not.
 //!
 //! ```text
 //!            start                 Testsome, Improbe             poll
@@ -17,8 +17,9 @@
 //! * A key contains a generation, so that the key of a freed slot refers to no operation.
 //! * `levels` counts the operations by the level of their waiters; an orphan keeps its last level.
 //!
-//! The start and the end of an operation cost O(1). A look (`progress.rs`) costs one `MPI_Testsome`
-//! per [`WINDOW`](look::WINDOW) requests and one `MPI_Improbe` per probe.
+//! The start and the end of an operation cost O(1). A *look*, in which the progress coroutine asks
+//! MPI for completions (`progress.rs`), costs one `MPI_Testsome` per [`WINDOW`](look::WINDOW)
+//! requests and one `MPI_Improbe` per probe.
 //!
 //! The lock of `job.rs` protects the whole table, and MPI is called only under this lock.
 
@@ -66,7 +67,6 @@ struct Slot {
     busy: Option<Busy>,
 }
 
-/// The operations of a rank; see the module documentation.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) types: Types,
@@ -75,7 +75,6 @@ pub(crate) struct Table {
     requests: Vec<sys::MPI_Request>,
     owners: Vec<u32>,
     probes: Vec<u32>,
-    /// Number of bytes of the running requests.
     bytes: u64,
     /// Number of bytes of all requests that have begun.
     begun: u64,
@@ -96,7 +95,6 @@ pub(crate) struct Table {
 unsafe impl Send for Table {}
 
 impl Table {
-    /// Inserts a request that has been started.
     pub(crate) fn insert(&mut self, start: Start, level: Level) -> Key {
         let position = self.requests.len();
         self.bytes += start.bytes as u64;
@@ -156,8 +154,8 @@ impl Table {
         slot.busy.take()
     }
 
-    /// Takes the completion of an operation. If it has not completed, records the waiter and its
-    /// level.
+    /// Takes the completion of an operation. If the operation is still running, records the waiter
+    /// and its level.
     pub(crate) fn take(&mut self, key: Key, waker: &Waker, level: Level) -> Option<Completion> {
         let busy = self.busy(key)?;
         if matches!(busy.stage, Stage::Done(_)) {
@@ -210,7 +208,7 @@ impl Table {
         None
     }
 
-    /// Requests that the next look cancel a receive.
+    /// Lets the next look cancel a receive.
     pub(crate) fn cancel(&mut self, key: Key) {
         if let Some(busy) = self.busy(key)
             && !busy.cancel
@@ -221,7 +219,7 @@ impl Table {
         }
     }
 
-    /// Requests that all receives be cancelled. Returns the number of requests that have not ended.
+    /// Lets the next look cancel all receives. Returns the number of requests that have not ended.
     pub(crate) fn cancel_receives(&mut self) -> usize {
         for position in 0..self.owners.len() {
             let index = self.owners[position];
@@ -241,12 +239,10 @@ impl Table {
         self.requests.len()
     }
 
-    /// Requests a look.
     pub(crate) fn request_look(&mut self) {
         self.look_requested = true;
     }
 
-    /// Takes the wakers of all waiters. Called when the job fails.
     pub(crate) fn wakers(&mut self) -> Vec<Waker> {
         let slots = self.slots.iter_mut();
         let busy = slots.filter_map(|slot| slot.busy.as_mut());
@@ -274,7 +270,6 @@ impl Table {
         self.requests.len()
     }
 
-    /// Returns the level of the most urgent waiter.
     pub(crate) fn most_urgent(&self) -> Option<Level> {
         self.levels.most_urgent()
     }

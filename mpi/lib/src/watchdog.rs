@@ -1,10 +1,11 @@
-//! The watchdog thread, which sleeps until a rank of this node dies or hangs, or the job is ended.
+//! Runs the watchdog thread, which sleeps until a rank of this node dies or hangs, or the job ends.
 //!
 //! The watchdog is a thread and not a coroutine, because it must also act while this rank computes
-//! or blocks in MPI. Pidfds report deaths on this host, and lifelines (`lifeline.rs`) deaths on
-//! other hosts. Heartbeats, which a coroutine of level 0 counts in the rank's page, show whether a
-//! rank hangs. The watchdog counts its own checks since the last heartbeat, so a job that is
-//! stopped and continued as a whole does not appear to hang.
+//! or blocks in MPI. It learns of deaths on this host by pidfds, and of deaths on other hosts by
+//! TCP connections (`lifeline.rs`). A coroutine of level 0 (the most urgent) counts heartbeats in
+//! the rank's shared page, which show whether a rank hangs. The watchdog counts its own checks
+//! since the last heartbeat, so a job that is stopped and continued as a whole does not appear to
+//! hang.
 //!
 //! When a rank dies, one survivor of the node reports it, with its last level-0 request. Every
 //! pending operation fails with [`Error::Died`](crate::Error::Died). After a grace period, in which
@@ -31,7 +32,6 @@ pub const EXIT_STATUS: i32 = 70;
 /// Time between two heartbeats, and between two checks of the heartbeats.
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The time limits of the watchdog.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeLimits {
     pub(crate) hang: Duration,
@@ -132,7 +132,6 @@ impl Drop for Watchdog {
     }
 }
 
-/// A rank of this node that the thread observes.
 struct Peer {
     index: usize,
     fd: Option<OwnedFd>,
@@ -150,7 +149,6 @@ struct WatchdogThread {
     term: Arc<OwnedFd>,
 }
 
-/// The reason why a wait ended.
 enum Event {
     Stop,
     Term,

@@ -1,8 +1,8 @@
-//! The TCP front on rank 0, with a coroutine for each connection.
+//! Serves TCP clients on rank 0, with a coroutine for each connection.
 //!
-//! A coroutine reads headers at level 0, with bounded work. Then it takes the level of the request,
-//! and reads the matrix, computes and replies at this level. After a rank has died, every request
-//! is answered with [`wire::UNAVAILABLE`].
+//! A coroutine reads headers at level 0 (the most urgent), with bounded work. Then it takes the
+//! level of the request, and reads the matrix, computes and replies at this level. After a rank has
+//! died, every request is answered with [`wire::UNAVAILABLE`].
 
 use std::io;
 use std::net::SocketAddr;

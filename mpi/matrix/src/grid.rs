@@ -1,7 +1,7 @@
-//! The grid of ranks, and the block of a matrix that each rank has.
+//! Arranges the ranks in a grid, and determines the block of a matrix that each rank has.
 //!
-//! Ranks form a grid of `rows` × `columns`, which is as square as their number allows. A dimension
-//! of n is divided into parts whose lengths differ by at most one.
+//! The grid has `rows` × `columns` ranks, and is as square as their number allows. A dimension of n
+//! is divided into parts whose lengths differ by at most one.
 
 use std::ops::Range;
 
@@ -24,7 +24,6 @@ impl Grid {
         }
     }
 
-    /// Returns the row and the column of a rank.
     pub(crate) fn position(self, rank: usize) -> (usize, usize) {
         (rank / self.columns, rank % self.columns)
     }

@@ -1,4 +1,4 @@
-//! The division of work among the ranks, which every rank runs.
+//! Divides the work among the ranks. Every rank runs this module.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -53,8 +53,8 @@ struct Inner {
     world: World,
     grid: Grid,
     blocks: Comm,
-    /// The lanes, one for each level of the requests. A lane computes one product that is spread
-    /// over the ranks at a time, in the order of arrival.
+    /// One lane, that is, a set of communicators, for each level of the requests. A lane computes
+    /// one product that is spread over the ranks at a time, in the order of arrival.
     lanes: Vec<Mutex<Lanes>>,
     next: AtomicUsize,
     ended: Notify,
@@ -233,7 +233,6 @@ impl Matrices {
     }
 }
 
-/// Computes the product on this rank alone.
 async fn local(payload: &[u8]) -> Vec<u8> {
     let matrix: Vec<u64> = bytemuck::allocation::pod_collect_to_vec(payload);
     let n = matrix.len().isqrt();

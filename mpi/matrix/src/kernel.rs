@@ -1,4 +1,4 @@
-//! Matrix multiplication modulo 2^64, which yields between short pieces.
+//! Multiplies matrices modulo 2^64, and yields between short pieces.
 
 use upshift::yield_if_needed;
 

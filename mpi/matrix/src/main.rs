@@ -1,5 +1,5 @@
-//! `mpirun -n 4 upshift-mpi-matrix`: the matrix server. Rank 0 prints its address, and each rank
-//! prints its pid; the server ends when the standard input of rank 0 ends.
+//! Runs the matrix server, as in `mpirun -n 4 upshift-mpi-matrix`. Rank 0 prints its address, and
+//! each rank prints its pid. The server ends when the standard input of rank 0 ends.
 
 use std::io::Read;
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
-//! SUMMA (van de Geijn and Watts, 1997). Each rank of a grid has a block of each matrix. The ranks
-//! that have a panel of the inner dimension broadcast it along their rows and columns, and each
-//! rank multiplies the panels that it received.
+//! Multiplies matrices on a grid of ranks by the algorithm SUMMA (van de Geijn and Watts, 1997).
+//! Each rank has a block of each matrix. The ranks that have a panel of the inner dimension
+//! broadcast it along their rows and columns, and each rank multiplies the panels that it received.
 //!
 //! The broadcasts of a panel run while the previous panel is multiplied. A rank needs memory for
 //! three blocks and two panels.
@@ -16,12 +16,11 @@ use crate::kernel::multiply;
 /// first panel arrives early.
 const PANEL: usize = 64;
 
-/// The communicators of a lane, for one product at a time.
+/// The communicators of a lane. A lane computes the products of one level of requests, one product
+/// at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Lanes {
-    /// The ranks of this rank's row of the grid.
     pub(crate) row: Comm,
-    /// The ranks of this rank's column of the grid.
     pub(crate) column: Comm,
 }
 

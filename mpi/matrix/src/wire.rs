@@ -1,5 +1,5 @@
-//! The clients' protocol: the frames of [`upshift_load::matrix`], in which one more byte has a
-//! meaning.
+//! Defines the clients' protocol, which consists of the frames of [`upshift_load::matrix`], with a
+//! meaning for one more byte.
 //!
 //! The upper eight bits of a request's length contain its level, 0 to 7; in a reply they contain
 //! its status. A reply other than [`OK`] contains a text instead of a matrix. Clients of the

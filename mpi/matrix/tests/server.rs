@@ -1,5 +1,5 @@
-//! Tests of the server as a user runs it, that is, started by `mpirun` and with clients over TCP.
-//! The products are compared with products that a single process computes.
+//! Tests the server as a user runs it, that is, started by `mpirun` and with clients over TCP. The
+//! products are compared with products that a single process computes.
 
 use std::path::Path;
 use std::process::Command;

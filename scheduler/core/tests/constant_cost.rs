@@ -1,4 +1,4 @@
-//! Invariant 4 of `upshift_core`: pick, enqueue, wake and `reprio` cost the same with 1 or 64
+//! Tests invariant 4 of `upshift_core`: pick, enqueue, wake and `reprio` cost the same with 1 or 64
 //! levels and with 1 or 100 000 coroutines.
 //!
 //! The cost is a median of many batches. A search of a list would be a thousand times slower with
@@ -15,13 +15,10 @@ use support::{TestHost, at, domain, level, serving};
 use upshift_core::{Config, CoroutineId, Domain, Executor, Picked, Polled};
 
 const MANY: usize = 100_000;
-/// Largest allowed ratio of costs.
 const MARGIN: f64 = 4.0;
-/// Operations in a batch.
 const BATCH: usize = 64;
 const BATCHES: usize = 301;
 
-/// Returns the nanoseconds per operation of the median batch.
 fn cost(mut operation: impl FnMut(usize)) -> f64 {
     let mut batches: Vec<u64> = (0..BATCHES)
         .map(|batch| {

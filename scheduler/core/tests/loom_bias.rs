@@ -1,6 +1,7 @@
-//! Models of the bias of a vCPU's lock to the thread that serves the vCPU (`lock.rs`). Full fences
-//! stand for both barriers. In these models and in all others, the guarded data is a cell that the
-//! checker watches. See `loom_state.rs` for the command, and `models` for the bounds.
+//! Models a vCPU's lock while it is biased, that is, cheap for the thread that serves the vCPU and
+//! dearer for all others (`lock.rs`). Full fences stand for both barriers. In these models and in
+//! all others, the guarded data is a cell that the checker watches. See `loom_state.rs` for the
+//! command, and `models` for the bounds.
 
 #![cfg(loom)]
 
@@ -82,7 +83,6 @@ impl Guarded {
     }
 }
 
-/// Enters on another thread, which is not the owner.
 fn enter_elsewhere(guarded: &Arc<Guarded>, times: usize) -> thread::JoinHandle<()> {
     let guarded = guarded.clone();
     thread::spawn(move || (0..times).for_each(|_| guarded.enter(false)))

@@ -1,4 +1,5 @@
-//! Models of the inbox without a vCPU. See `loom_state.rs` for the command, and `loom_park.rs` for
+//! Models the inbox, the lock-free list through which wakes from other threads reach a vCPU,
+//! without a vCPU. See `loom_state.rs` for the command that runs the models, and `loom_park.rs` for
 //! the protocol in which the inbox is used.
 
 #![cfg(loom)]
@@ -56,7 +57,7 @@ fn take(inbox: &Inbox<Element>) -> Vec<u32> {
 }
 
 #[test]
-fn elements_of_two_pushers_are_taken_once_in_the_order_of_each() {
+fn each_element_is_taken_once_and_in_the_order_of_its_pusher() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::new());
         let pushers = [10, 20].map(|base| {

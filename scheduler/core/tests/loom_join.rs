@@ -1,4 +1,4 @@
-//! Models of a handle and of the exit of its coroutine on two threads. The control block must be
+//! Models a join handle and the exit of its coroutine on two threads. The control block must be
 //! freed once, by its last user (`join.rs`); otherwise the end of the domain would wait for ever.
 //! See `loom_state.rs` for the command, and `models` for the bounds.
 
@@ -15,7 +15,6 @@ use std::task::{Context, Poll, Waker};
 use models::{ModelHost, biased_domain, check, level, run, run_elsewhere};
 use upshift_core::{Executor, JoinHandle, Priority};
 
-/// An output that counts its drops.
 struct Output(Arc<AtomicUsize>);
 
 impl Drop for Output {
@@ -35,7 +34,6 @@ fn child(vcpu: &Executor<ModelHost>) -> (JoinHandle<Output, ModelHost>, Arc<Atom
     (handle.unwrap(), drops)
 }
 
-/// Spawns a coroutine without a handle.
 fn detached(vcpu: &Executor<ModelHost>, future: impl Future<Output = ()> + Send + 'static) {
     // SAFETY: the future and its output are `Send`.
     let handle = unsafe { vcpu.spawn_pinned(future, Priority::At(level(20))) };

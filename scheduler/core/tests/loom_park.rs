@@ -1,5 +1,5 @@
-//! Models of wakes, spawns and parking, in the whole scheduler and with the calls that its hosts
-//! make. See `loom_state.rs` for the command, and `models` for the bounds.
+//! Models wakes, spawns and parking in the whole scheduler, with the calls that its hosts make. See
+//! `loom_state.rs` for the command, and `models` for the bounds.
 //!
 //! A vCPU that is parked at the end of a model and has not been kicked would wait for ever, so it
 //! must have no work. Every other vCPU picks until no coroutine is ready, and all work must be done
@@ -15,8 +15,8 @@ use models::{
 };
 use upshift_core::{Domain, Executor, Kind};
 
-/// Values of `long_poll_after`. With 0, no vCPU looks for long polls of others; with `AFTER`, idle
-/// vCPUs look.
+/// Values of `long_poll_after`. With 0, no vCPU watches the others for long polls; with `AFTER`,
+/// idle vCPUs do.
 const LOOKS: [u64; 2] = [0, AFTER];
 
 /// Runs one iteration of a runtime's loop: polls until no coroutine is ready, and prepares to park.
@@ -101,7 +101,8 @@ fn two_wakes_of_a_parked_vcpu_kick_it_once() {
     });
 }
 
-/// Invariant 5 holds even if one bit stands for two coroutines that are taken at different times.
+/// The bitmap stays exact (invariant 5) even if one bit stands for two coroutines that are taken at
+/// different times.
 #[test]
 fn a_coroutine_in_the_inbox_has_its_bit() {
     check(3, || {
@@ -142,8 +143,8 @@ fn a_more_urgent_wake_is_taken_by_the_pick_or_asks_its_poll_to_yield() {
     });
 }
 
-/// The wake comes from outside. A vCPU that does not look takes the work at once; a vCPU that looks
-/// leaves the work to the poll's own vCPU until the poll is long.
+/// The wake comes from outside. A vCPU that does not watch the others takes the work at once. A
+/// vCPU that watches them leaves the work to the poll's own vCPU until the poll is long.
 #[test]
 fn work_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
     for after in LOOKS {
@@ -189,7 +190,7 @@ fn work_that_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
 }
 
 /// The pick takes work out of the inbox and leaves it in the queue, behind a poll that does not
-/// end. No vCPU looks.
+/// end. No vCPU watches the others for long polls.
 #[test]
 fn work_that_a_pick_leaves_while_another_vcpu_parks_is_taken() {
     check(3, || {
@@ -256,7 +257,6 @@ fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
     hart
 }
 
-/// Polls the next coroutine of a hart whose wait has ended.
 fn run_hart(hart: &Executor<ModelHost>) {
     if !hart.is_parked() {
         hart.unpark();

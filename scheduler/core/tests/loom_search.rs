@@ -1,6 +1,6 @@
-//! Models of looks, with which an idle vCPU watches the others for long polls (`vcpu/search.rs`):
-//! which vCPU watches, and what a look finds, while polls begin, end and make coroutines ready. See
-//! `loom_state.rs` for the command.
+//! Models how idle vCPUs watch the others for long polls (`vcpu/search.rs`). A *look* is one
+//! examination of the others. The models check which vCPU watches, and what a look finds, while
+//! polls begin, end and make coroutines ready. See `loom_state.rs` for the command.
 
 #![cfg(loom)]
 
@@ -131,7 +131,6 @@ fn work_that_becomes_ready_in_a_poll_marked_as_long_is_seen_by_the_look_or_annou
     });
 }
 
-/// Spawns a pinned coroutine, which is blocked after its first poll.
 fn pinned(vcpu: &Executor<ModelHost>) -> (Work, upshift_core::CoroutineId) {
     let work = Work::new();
     let id = work.spawn_pinned(vcpu, 20, Kind::Task);

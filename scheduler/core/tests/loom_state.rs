@@ -1,6 +1,7 @@
-//! Models of the state word. The checker runs every interleaving of two or three threads, and every
-//! reordering that the memory model allows. Invariants have the numbers that the documentation of
-//! `upshift_core` gives them.
+//! Models the state word of a coroutine, which records whether it is ready, running, blocked or
+//! exited, and its references. The checker runs every interleaving of two or three threads, and
+//! every reordering that the memory model allows. Invariants have the numbers that the
+//! documentation of `upshift_core` gives them.
 //!
 //! ```text
 //! LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" \
@@ -31,7 +32,6 @@ use state::{
     TransitionToReady, TransitionToRunning,
 };
 
-/// A coroutine: its word, and the data that the word guards.
 struct Coroutine {
     word: StateWord,
     /// Accessed only by polls, so that the checker detects polls that overlap.
@@ -255,7 +255,7 @@ fn a_cancellation_around_a_poll_cancels_exactly_once() {
     });
 }
 
-/// The poller's half of an exit.
+/// The part of an exit that the polling thread does.
 fn exit(coroutine: &Coroutine) {
     assert_eq!(coroutine.word.begin_poll(), TransitionToRunning::Poll);
     // SAFETY: the output is the poller's until the exit.
@@ -286,7 +286,7 @@ fn exit(coroutine: &Coroutine) {
     coroutine.release();
 }
 
-/// The handle's half of an exit that the handle has seen.
+/// The part of an exit that the handle's thread does once it has seen the exit.
 fn release_exited(coroutine: &Coroutine) {
     if coroutine.word.has_waiter_by_id() {
         while !coroutine.read.load(Acquire) {
@@ -309,7 +309,7 @@ fn drop_output(coroutine: &Coroutine) {
     coroutine.dropped.fetch_add(1, Relaxed);
 }
 
-/// The handle's half of awaiting, which publishes a waker.
+/// Publishes the waker of the thread that awaits the handle.
 fn register(coroutine: &Coroutine, by_id: bool) -> HandleTransition {
     // SAFETY: the waiter is unpublished, so it is the handle's.
     coroutine
@@ -448,7 +448,7 @@ fn the_last_of_three_references_frees_after_all_use() {
 }
 
 #[test]
-fn an_old_id_never_wakes_the_next_tenant() {
+fn an_old_id_never_wakes_the_next_coroutine_of_the_slot() {
     loom::model(|| {
         let coroutine = Coroutine::new(false, true);
         let other = {

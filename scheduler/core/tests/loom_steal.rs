@@ -1,5 +1,6 @@
-//! Models of moves of coroutines between vCPUs that are concurrent with wakes, changes of level and
-//! parking (`vcpu/balance.rs`). See `loom_state.rs` for the command, and `models` for the bounds.
+//! Models moves of coroutines between vCPUs, while the coroutines are woken, change their levels,
+//! or their vCPUs park (`vcpu/balance.rs`). See `loom_state.rs` for the command, and `models` for
+//! the bounds.
 
 #![cfg(loom)]
 

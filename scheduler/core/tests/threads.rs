@@ -1,4 +1,4 @@
-//! Tests with real threads, in which wakes come from all threads while vCPUs come and go.
+//! Tests the scheduler with real threads. Wakes come from all threads while vCPUs come and go.
 
 #![cfg(not(loom))]
 
@@ -37,7 +37,6 @@ fn some_level(random: &mut Random) -> Priority {
     Priority::At(Level::new(random.below(64) as u8).unwrap())
 }
 
-/// Counters of one coroutine.
 #[derive(Default)]
 struct Counted {
     /// Incremented before each wake.
@@ -140,7 +139,7 @@ impl Drop for Alive {
     }
 }
 
-/// Yields three times and blocks, again and again; never ends by itself.
+/// Yields three times and then blocks, repeatedly; never ends by itself.
 async fn turns(alive: Alive) {
     let mut turn = 0;
     poll_fn(move |cx| {

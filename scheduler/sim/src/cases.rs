@@ -1,5 +1,5 @@
-//! Generators of cases, which consist of a machine, a workload and an interleaving. `proptest`
-//! shrinks a case that breaks a law.
+//! Generates random cases, each of which consists of a machine, a workload and an interleaving.
+//! `proptest` shrinks a case that breaks a law.
 //!
 //! Cases are small, because two or three vCPUs and a few coroutines are enough to show most
 //! violations, and a million such cases run in minutes. One case in eight may have as many vCPUs as
@@ -94,10 +94,8 @@ pub fn cases(family: Family) -> impl Strategy<Value = Case> {
     (machine(family), workload).prop_map(|(machine, workload)| Case { machine, workload })
 }
 
-/// Half an hour in nanoseconds.
 const HALF_AN_HOUR: u64 = 1_800_000_000_000;
 
-/// Largest number of vCPUs in most cases.
 const FEW_VCPUS: usize = 4;
 
 fn machine(family: Family) -> impl Strategy<Value = Machine> {

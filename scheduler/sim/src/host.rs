@@ -1,5 +1,5 @@
-//! The host of a simulation. Whenever the unmodified core calls the host, the calling vCPU may
-//! stand still while others continue.
+//! Implements the core's host (its operating system) for a simulation. Whenever the unmodified core
+//! calls the host, the calling vCPU may stand still while others continue.
 //!
 //! A thread-local holds the [`World`] (the state of the simulation), so that the host and the
 //! futures need not contain it and are `Send`. An OS thread runs one whole simulation at a time.
@@ -16,7 +16,6 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
-/// A guard. This thread simulates the world until the guard is dropped.
 pub(crate) struct CurrentWorld;
 
 impl CurrentWorld {
@@ -37,7 +36,7 @@ pub(crate) fn try_world() -> Option<Rc<World>> {
     WORLD.with_borrow(Option::clone)
 }
 
-/// Returns the world of this thread, for coroutines, which run only inside a simulation.
+/// Returns the world of this thread. Called by coroutines, which run only inside a simulation.
 pub(crate) fn world() -> Rc<World> {
     try_world().expect("coroutines run inside a simulation")
 }
@@ -55,7 +54,6 @@ impl Clock {
     /// do not underflow.
     const ZERO: u64 = 1 << 41;
 
-    /// Returns the reading at a time.
     fn now(&self, set_back: Option<(u64, u64)>, time: u64) -> u64 {
         let back = set_back
             .filter(|(at, _)| time >= *at)

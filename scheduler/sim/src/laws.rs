@@ -1,10 +1,10 @@
-//! The oracle, which checks a simulation against the laws.
+//! Checks a simulation against the laws, which the documentation of the crate lists.
 //!
-//! The oracle knows the state of an ideal scheduler with one global queue, which learns at once of
+//! The oracle tracks the state of an ideal scheduler with one global queue, which learns at once of
 //! spawned and woken coroutines, timers that are due, and data that has arrived. The oracle does
 //! not schedule. Between any two events it detects states that the ideal scheduler would have
-//! prevented, and bounds the time for which the core may be in such a state, since the core has
-//! many queues and each of its steps has a cost. The documentation of the crate lists the laws.
+//! prevented. The core has many queues, and each of its steps takes time, so it may be in such a
+//! state for a bounded time.
 //!
 //! A *strand* is a thread of the simulated machine (`strand.rs`). Three times are recorded for a
 //! coroutine that waits to be polled:
@@ -32,14 +32,10 @@ mod verdict;
 use floor::FloorLaw;
 pub(crate) use lending::level;
 
-/// Activity of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// Waits for work, or returns from such a wait.
     Idle,
-    /// Is between two polls.
     BetweenPolls,
-    /// Polls this coroutine.
     Polling(usize),
 }
 
@@ -107,32 +103,28 @@ struct Tracked {
     id: Option<CoroutineId>,
     phase: Phase,
     level: u8,
-    /// Level that the program or a `reprio` gave to the coroutine.
     base: u8,
-    /// Coroutine that this one awaits.
     awaits: Option<usize>,
     /// Coroutines that this one has awaited since it was last blocked, and to which its poll may
     /// still lend.
     awaited: Vec<usize>,
-    /// vCPU to which the coroutine is pinned.
     home: Option<usize>,
     /// Time until which the coroutine waits for a timer or for data.
     due: Option<u64>,
     /// Strand that is making the coroutine ready, and has not returned from this step yet.
     unsettled: Option<usize>,
-    /// True if the coroutine has yielded, and is in no queue until the next pick of its vCPU.
+    /// True if the coroutine has yielded, and enters a queue only at the next pick of its vCPU.
     in_hand: bool,
     /// Position at which the coroutine was last settled.
     settled: Stamp,
     /// Last removal of the coroutine from a queue, and the vCPU that removed it.
     taken: (Stamp, usize),
     /// Numbers of picks that vCPU 0 had begun when the coroutine became ready, and when it was
-    /// settled. Used only on a machine with one vCPU.
+    /// settled. Used only on a machine with one vCPU, to check the order within a level.
     ready_pick: u64,
     settled_pick: u64,
-    /// Level of the poll under way, if the poll yields and keeps its place in the queue.
+    /// Level of the poll under way, if the coroutine yields and keeps its place in the queue.
     keeps: Option<u8>,
-    /// Time of the first poll.
     first: Option<u64>,
     /// Time for which the coroutine has waited while a vCPU idled without a break.
     beside_idle: u64,
@@ -186,23 +178,19 @@ impl Tracked {
     }
 }
 
-/// A pick: a vCPU's choice of the coroutine to poll next.
 #[derive(Clone, Copy, Default)]
 struct Pick {
     began: Stamp,
     count: u64,
-    /// The coroutine that was picked, and its level at the pick.
     chosen: Option<(usize, u8)>,
 }
 
-/// The state of the oracle.
 pub(crate) struct Laws {
     all: Vec<Tracked>,
     ids: HashMap<CoroutineId, usize>,
     activity: Vec<Activity>,
     picks: Vec<Pick>,
     stamps: Stamp,
-    /// Time up to which the laws have been checked.
     time: u64,
     /// The bound *B* of the law of conservation.
     bound: u64,
@@ -277,7 +265,6 @@ impl Laws {
         self.enabled
     }
 
-    /// Returns the time of the first poll of coroutine `k`.
     pub(crate) fn first_polled(&self, k: usize) -> Option<u64> {
         self.all[k].first
     }
@@ -379,15 +366,14 @@ impl Laws {
         self.all[k].keeps = picked;
     }
 
-    /// Records that the coroutine that a vCPU polled last has yielded, and is in no queue until the
-    /// vCPU's next pick.
+    /// Records that the coroutine that a vCPU polled last has yielded, and enters a queue only at
+    /// the vCPU's next pick.
     pub(crate) fn record_in_hand(&mut self, vcpu: usize) {
         if let Some((k, _)) = self.picks[vcpu].chosen {
             self.all[k].in_hand = true;
         }
     }
 
-    /// Records that a vCPU begins a pick.
     pub(crate) fn record_pick(&mut self, vcpu: usize) {
         let stamp = self.stamp();
         let pick = &mut self.picks[vcpu];

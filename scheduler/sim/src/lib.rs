@@ -1,35 +1,41 @@
-//! A simulator that runs the unmodified core under a simulated host.
+//! Runs the unmodified scheduler core on a simulated machine, in virtual time, and checks that it
+//! keeps its promises.
 //!
-//! A simulation has one OS thread, virtual time, and 1 to 128 vCPUs. Each thread of the simulated
-//! machine is a *strand*, which has its own stack (`strand.rs`). A strand runs until it pauses, and
-//! an event loop (`world.rs`) decides which strand continues, and when. So a poll takes as long as
-//! its program says, while other vCPUs poll, wake, steal and park, and a simulation is
-//! deterministic.
+//! A simulation has one OS thread and 1 to 128 vCPUs (run queues, each served by simulated
+//! threads). A simulated thread is called a *strand* and has its own stack (`strand.rs`). A strand
+//! runs until it pauses, and an event loop (`world.rs`) decides which strand continues, and when.
+//! So a poll takes as long as its program says, while other vCPUs poll, wake, steal and park, and a
+//! simulation is deterministic.
 //!
-//! **Interleaving.** At every call of the host by the core (`host.rs`), every operation of a
-//! coroutine and every step of a vCPU's loop, the strand may stand still while others continue,
-//! even while it holds a lock of the core. The lengths of these delays are part of the case
-//! ([`Workload::delays`]), so that they are generated and shrunk with the case. Between two calls
-//! of the host the core runs as one step; the models under `loom` check the orderings of single
-//! atomic operations.
+//! **Interleaving.** The core calls the simulated operating system through the trait `Host`
+//! (`host.rs`). At every such call, every operation of a coroutine and every step of a vCPU's loop,
+//! the strand may stand still while others continue, even while it holds a lock of the core. The
+//! lengths of these delays are part of the case ([`Workload::delays`]), so that they are generated
+//! and shrunk with the case. Between two calls of the host the core runs as one step, so this
+//! simulator does not check the orderings of single atomic operations; the models under `loom` do.
 //!
-//! **The laws**, each with the states that break it; the assumptions are in `ARCHITECTURE.md`:
+//! **The laws.** Each law is described by the states that break it. The assumptions are in
+//! `ARCHITECTURE.md`:
 //!
 //! * *Order*: a poll begins although a more urgent coroutine that may run there was visibly ready
-//!   when the pick of the poll began. On a machine with one vCPU, a poll that overtakes an equal
-//!   breaks this law, too. Polls of a floor may go ahead of levels above the floor.
+//!   when the vCPU began to pick the poll. On a machine with one vCPU, a poll that overtakes one of
+//!   the same level breaks this law, too. If the machine has a floor (a share of the time that is
+//!   reserved for less urgent levels), polls of the floor's levels may go ahead of more urgent
+//!   ones.
 //! * *Conservation*: a coroutine is ready, or its timer is due, or its data has arrived, and it
 //!   waits for ever, or for longer than *B* ([`Machine::conservation_bound`]) while a vCPU idles
 //!   all the time.
 //! * *Progress*: a coroutine waits for too long while a vCPU polls less urgent ones, or idles. The
 //!   bound is *B* plus the longest poll; with preemption, three suspensions more; with preemption
 //!   on one vCPU, only *B* plus three suspensions.
-//! * *Floor*: in some window the floor's levels exceed a bound of
-//!   [`Config::floor`](upshift_core::Config::floor).
-//! * *Truth*: between two steps a ready coroutine is missing from the bitmap; or a vCPU publishes a
+//! * *Floor*: in some window of time, the floor's levels get less than their share, or go ahead of
+//!   more urgent work for longer than [`Config::floor`](upshift_core::Config::floor) allows.
+//! * *Truth*: between two steps, the published state is wrong. A ready coroutine's level is missing
+//!   from the bitmap, which has a bit for each level with a ready coroutine; or a vCPU publishes a
 //!   more urgent level than that of its poll; or the poll of a vCPU is not asked to yield to more
 //!   urgent work there; or parked vCPUs are miscounted; or a coroutine that holds a mutex or is
-//!   awaited is less urgent than a waiter, or still has a lent level without a waiter.
+//!   awaited is less urgent than a waiter, or keeps a level that a waiter lent to it although it
+//!   has no waiter any more.
 //!
 //! The preemption rule has a separate model, [`suspension`], which runs the unmodified policy of
 //! `upshift_core::preempt` over random loads.

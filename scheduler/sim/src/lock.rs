@@ -1,4 +1,5 @@
-//! The data of a mutex of the simulated host: its holder and its queue. `locks` has the operations.
+//! Defines the data of a simulated mutex, that is, its holder and its queue. The module `locks` has
+//! the operations.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -10,7 +11,6 @@ use upshift_core::CoroutineId;
 /// Number of mutexes. Indices of mutexes are taken modulo this.
 pub(crate) const LOCKS: usize = 3;
 
-/// A waiter for a mutex.
 pub(crate) struct LockWaiter {
     pub(crate) k: usize,
     pub(crate) id: CoroutineId,
@@ -19,7 +19,6 @@ pub(crate) struct LockWaiter {
     pub(crate) waker: Waker,
 }
 
-/// A mutex.
 #[derive(Default)]
 pub(crate) struct Lock {
     pub(crate) holder: Option<(usize, CoroutineId)>,

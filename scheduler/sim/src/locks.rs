@@ -1,10 +1,10 @@
-//! The mutex of the simulated host. Its calls to the core, and their order, are those of the Linux
-//! runtime (`sync/mutex.rs`).
+//! Implements a mutex for simulated coroutines. Its calls to the core, and their order, are those
+//! of the Linux runtime (`sync/mutex.rs`), so that the laws check them.
 //!
 //! A coroutine counts a mutex among its locks from before it holds the mutex until after the
-//! release. A waiter lends its level while it holds the lock of the queue. A holder with waiters
-//! takes the same lock before it reports the release. The mutex is handed over to the most urgent
-//! waiter.
+//! release. A waiter lends its level to the holder while it holds the lock of the queue. A holder
+//! with waiters takes the same lock before it reports the release. The mutex is handed over to the
+//! most urgent waiter.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -108,7 +108,6 @@ impl Drop for MutexGuard {
     }
 }
 
-/// The wait of coroutine `k` for a mutex.
 pub(crate) struct LockFuture {
     k: usize,
     m: usize,
@@ -130,8 +129,8 @@ impl LockFuture {
         self.granted.as_ref().is_some_and(|granted| granted.0.get())
     }
 
-    /// If the mutex is not free, queues for it and lends to its holder. Returns false if it is
-    /// free.
+    /// Queues for the mutex and lends to its holder, unless the mutex is free. Returns false if it
+    /// is free.
     fn wait(&mut self, world: &World, cx: &Context<'_>) -> bool {
         let (k, m) = (self.k, self.m);
         world.with_queue(m, || {

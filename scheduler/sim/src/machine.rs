@@ -1,4 +1,4 @@
-//! The simulated machine: its number of vCPUs and the costs of its steps.
+//! Describes the simulated machine by its number of vCPUs and the costs of its steps.
 
 use upshift_core::Floor;
 
@@ -9,7 +9,7 @@ pub struct Preemption {
     /// between the decision to resume the poll and its next instruction. A poll that has run for
     /// less is not suspended.
     pub suspension: u64,
-    /// Nanoseconds after which a poll yields to an equal.
+    /// Nanoseconds after which a poll yields to one of the same level.
     pub quantum: u64,
 }
 
@@ -63,10 +63,10 @@ impl Machine {
         }
     }
 
-    /// Returns the bound *B* of the law of conservation. A poll is known to be long after two
-    /// looks, the first of which may just have missed the beginning of the poll. Then vCPUs are
-    /// woken, each of which wakes another, so that the number of awake vCPUs doubles in the time of
-    /// a wake-up.
+    /// Returns the bound *B* of the law of conservation. An idle vCPU must examine another vCPU
+    /// twice before it knows that a poll there is long, since the first examination may just have
+    /// missed the beginning of the poll. Then vCPUs are woken, each of which wakes another, so that
+    /// the number of awake vCPUs doubles in the time of a wake-up.
     #[must_use]
     pub fn conservation_bound(&self) -> u64 {
         let doublings = u64::from(self.vcpus.next_power_of_two().trailing_zeros());

@@ -1,5 +1,5 @@
-//! The command-line program of the simulator. It runs generated cases, checks the theorems of
-//! preemption over generated loads, and makes the table of `docs/scale.md`.
+//! The simulator's command-line program. It runs generated cases, checks the theorems on preemption
+//! against generated loads, and makes the table of `docs/scale.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

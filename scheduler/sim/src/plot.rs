@@ -1,5 +1,5 @@
-//! The plots of `docs/scale.md`, with a solid line per number of vCPUs and a dashed line for the
-//! ideal machine.
+//! Draws the plots of `docs/scale.md`, with a solid line per number of vCPUs and a dashed line for
+//! the ideal machine.
 
 use std::io;
 use std::path::Path;

@@ -1,9 +1,9 @@
-//! Preemption, that is, the watcher of a vCPU, and the change of the strand (the simulated thread)
-//! that serves the vCPU.
+//! Suspends and resumes polls in a simulation. A *watcher* decides when a poll is suspended, and
+//! another strand (a simulated thread) then serves the vCPU.
 //!
-//! The rule is that of `docs/preemption.md`. If more urgent work waits, or an arrival whose level
-//! is not known yet, a poll is suspended once it has run for as long as a suspension costs. If an
-//! equal waits, the poll is suspended after its quantum.
+//! The rule is that of `docs/preemption.md`. A poll is suspended once it has run for as long as a
+//! suspension costs if more urgent work waits, or an arrival whose level is not known yet. It is
+//! suspended after its quantum if only another poll of its level waits.
 
 use std::rc::Rc;
 
@@ -15,8 +15,9 @@ use crate::strand::Pause;
 use crate::world::{Event, World};
 
 impl World {
-    /// Schedules looks of a vCPU's watcher for the times after which the poll under way may be
-    /// suspended. Called when another coroutine may wait for the end of that poll.
+    /// Schedules the times at which a vCPU's watcher examines the poll under way, because the poll
+    /// may be suspended from these times on. Called when another coroutine may wait for the end of
+    /// that poll.
     pub(crate) fn supervise(&self, vcpu: usize) {
         let Some(preemption) = self.machine.preemption else {
             return;
@@ -38,7 +39,7 @@ impl World {
         }
     }
 
-    /// Lets the watcher of a vCPU look at the poll with number `poll`. The watcher suspends the
+    /// Lets the watcher of a vCPU examine the poll with number `poll`. The watcher suspends the
     /// poll if the poll must give way.
     pub(crate) fn watch(self: &Rc<World>, vcpu: usize, poll: u64) {
         let cpu = &self.cpus[vcpu];

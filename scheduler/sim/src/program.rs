@@ -1,4 +1,4 @@
-//! A simulated coroutine, which is a future that carries out the steps of a
+//! Implements a simulated coroutine, which is a future that carries out the steps of a
 //! [`Program`](crate::Program).
 
 use std::cell::Cell;
@@ -16,7 +16,6 @@ use crate::strand::Pause;
 use crate::workload::Op;
 use crate::world::{CHANNELS, Event, World};
 
-/// The future of coroutine `k`.
 async fn carry_out(k: usize) {
     let op = |n: usize| world().workload.programs[k].ops.get(n).copied();
     let mut n = 0;
@@ -102,7 +101,6 @@ enum Source {
     Ring(u64),
 }
 
-/// The wait of coroutine `k` for an event.
 struct EventWait {
     k: usize,
     source: Source,
@@ -131,7 +129,7 @@ impl Drop for AwaitRecord {
     }
 }
 
-/// A value that never leaves the thread of its simulation.
+/// A wrapper that makes a value `Send`. The value never leaves the thread of its simulation.
 pub(crate) struct AssertSend<T>(pub(crate) T);
 
 // SAFETY: no value is used by another thread, since a simulation, and every future in it, stays on
@@ -208,7 +206,6 @@ impl Future for EventWait {
 }
 
 impl World {
-    /// Spawns coroutine `k` on the running strand.
     pub(crate) fn spawn(&self, k: usize) {
         let program = &self.workload.programs[k];
         let home = self.serving_vcpu().filter(|_| program.pinned);

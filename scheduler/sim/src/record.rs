@@ -1,4 +1,4 @@
-//! Conversion of a simulation's timeline to the format of the Linux runtime's timelines, for
+//! Converts the timeline of a simulation to the format of the Linux runtime's timelines, for
 //! Perfetto or as a picture.
 
 use upshift_core::{CoroutineId, Step};
@@ -14,7 +14,7 @@ impl Timeline {
     pub fn recording(&self, name: &str) -> upshift_trace::Timeline {
         let mut recording = upshift_trace::Timeline::new(name);
         recording.vcpus = self.vcpus as u32;
-        // The last vCPU of each coroutine, which is needed because the thread that suspends a poll
+        // The last vCPU of each coroutine. It is needed because the thread that suspends a poll
         // serves no vCPU.
         let mut places: Vec<u32> = Vec::new();
         for &(time, vcpu, entry) in &self.entries {

@@ -1,9 +1,10 @@
-//! Comparison of the core with an ideal scheduler on many vCPUs, for the table and the plots of
+//! Compares the core with an ideal scheduler on many vCPUs, for the table and the plots of
 //! `docs/scale.md`.
 //!
-//! Jobs arrive from outside at random. One in ten has level 0, the others level 40. The times for
-//! which they compute are distributed exponentially, with a mean of 20 µs. The ideal scheduler has
-//! one global queue and no costs; like the core it does not interrupt polls.
+//! Jobs arrive from outside at random. One in ten has level 0 (the most urgent), the others have
+//! level 40. The times for which they compute are distributed exponentially, with a mean of 20 µs.
+//! The ideal scheduler has one global queue and no costs; like the core it does not interrupt
+//! polls.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -22,7 +23,7 @@ struct Job {
     computes: u64,
 }
 
-/// A generator of uniform numbers from 0 to 1, the same in every run.
+/// A generator of uniform random numbers from 0 to 1, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -52,7 +53,6 @@ fn jobs(vcpus: usize, load: f64) -> Vec<Job> {
     (0..JOBS_PER_VCPU * vcpus).map(job).collect()
 }
 
-/// Returns the wait of each job on the ideal machine.
 fn ideal_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     let mut free = vec![0; vcpus];
     let mut waits = vec![0; jobs.len()];
@@ -81,7 +81,6 @@ fn ideal_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     waits
 }
 
-/// Returns the wait of each job on the core.
 fn core_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     let program = |job: &Job| {
         let level = if job.urgent { 0 } else { 40 };

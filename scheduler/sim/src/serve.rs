@@ -1,4 +1,4 @@
-//! The loop of a vCPU, which does the work of a runtime's thread in virtual time.
+//! Runs the loop of a vCPU, which does the work of a runtime's thread in virtual time.
 
 use std::rc::Rc;
 
@@ -9,7 +9,6 @@ use crate::strand::Pause;
 use crate::world::World;
 
 impl World {
-    /// Serves a vCPU until the simulation is over.
     pub(crate) fn serve(self: &Rc<World>, vcpu: usize) {
         let cpu = &self.cpus[vcpu];
         let executor = cpu.executor.clone();
@@ -94,8 +93,8 @@ impl World {
         found
     }
 
-    /// Waits, since no coroutine is ready, for a wake, data on the ring, the deadline of the
-    /// earliest timer, or a look at the other vCPUs that finds work.
+    /// Waits, since no coroutine is ready. The wait ends with a wake, data on the ring, the
+    /// deadline of the earliest timer, or when an examination of the other vCPUs finds work.
     fn park(self: &Rc<World>, vcpu: usize) {
         let cpu = &self.cpus[vcpu];
         if !cpu.ring.borrow().is_empty() || !cpu.executor.prepare_park() {
@@ -115,7 +114,6 @@ impl World {
         cpu.executor.unpark();
     }
 
-    /// Waits once.
     fn sleep(&self, vcpu: usize, limit: Option<u64>) {
         let cpu = &self.cpus[vcpu];
         cpu.waits.set(true);

@@ -1,5 +1,5 @@
-//! Strands, which are the threads of the simulated machine. Each strand has its own stack, and all
-//! strands share one OS thread.
+//! Implements strands, which are the threads of the simulated machine. Each strand has its own
+//! stack, and all strands share one OS thread.
 //!
 //! A poll is one call into the core. A strand can pause in the middle of a poll, or of any step of
 //! the core, and keeps its stack while other vCPUs run. Exactly one strand runs at a time. It runs
@@ -25,7 +25,6 @@ thread_local! {
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Length of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     /// A number of nanoseconds.
@@ -38,18 +37,15 @@ pub(crate) enum Pause {
 
 type Stack = Coroutine<(), Pause, (), DefaultStack>;
 
-/// A strand, with its stack and its state.
 pub(crate) struct Strand {
     stack: Cell<Option<Stack>>,
     yielder: Cell<*const Yielder<(), Pause>>,
     pub(crate) index: usize,
-    /// vCPU that the strand serves.
     pub(crate) vcpu: Option<usize>,
     /// Current epoch. Events for an earlier epoch are void.
     pub(crate) epoch: Cell<u32>,
     /// End of the strand's computing; for a suspended strand, the time that is left.
     pub(crate) until: Cell<Option<u64>>,
-    /// Coroutine that the strand is about to spawn.
     pub(crate) spawning: Cell<Option<usize>>,
 }
 

@@ -1,18 +1,16 @@
-//! The events of a simulation, and their display as text, with a line per event and a column per
-//! vCPU.
+//! Records the events of a simulation, and displays them as text, with a line per event and a
+//! column per vCPU.
 
 use std::fmt;
 
 use upshift_core::{Level, Step};
 
-/// Largest number of vCPUs that are shown as columns. With more vCPUs, the text only lists the
+/// Maximum number of vCPUs that are shown as columns. With more vCPUs, the text only lists the
 /// events.
 const COLUMNS: usize = 8;
 
-/// An event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entry {
-    /// A step of a coroutine.
     Step(usize, Level, Step),
     /// The beginning or end of a vCPU's wait for work.
     Idle(bool),

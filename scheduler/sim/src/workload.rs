@@ -1,4 +1,4 @@
-//! The workload of a simulation: its coroutines and their steps.
+//! Defines the workload of a simulation, that is, its coroutines and their steps.
 
 /// A step of a coroutine. Indices of coroutines, channels and mutexes are taken modulo their
 /// number. Times are in nanoseconds.
@@ -18,7 +18,7 @@ pub enum Op {
     Sleep(u64),
     /// Receives data that arrives after this time on the ring of the vCPU that polls the coroutine.
     Receive(u64),
-    /// Yields to equals and to more urgent work.
+    /// Yields to coroutines of the same level, and to more urgent work.
     Yield,
     /// Yields only to more urgent work.
     GiveWay,

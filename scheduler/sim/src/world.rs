@@ -1,9 +1,9 @@
-//! The world of a simulation: virtual time, the pending events, the vCPUs and their strands (the
-//! simulated threads, `strand.rs`).
+//! Runs a simulation: keeps the virtual time, the pending events, the vCPUs and the simulated
+//! threads that serve them, which are called *strands* (`strand.rs`).
 //!
-//! The event loop takes the earliest event, moves the clock to it and lets one strand run until it
-//! pauses. Events of the same time run in the order of their creation. Between two events the
-//! [laws](crate::laws) check the state.
+//! The event loop takes the earliest event, sets the clock to its time, and lets one strand run
+//! until it pauses. Events of the same time run in the order of their creation. Before the clock
+//! advances, the [laws](crate::laws) check the state.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -21,12 +21,11 @@ use crate::machine::Machine;
 use crate::strand::{Pause, Strand};
 use crate::workload::Workload;
 
-/// Largest number of events of a case with bounded work. If there are more events, the vCPUs spin.
+/// Maximum number of events of a case with bounded work. If there are more, the vCPUs spin.
 const MOST_EVENTS: u64 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// The strand continues, unless its epoch has changed.
     Continue { strand: usize, epoch: u32 },
     /// A thread that serves no vCPU spawns a coroutine.
     Spawn(usize),
@@ -34,21 +33,18 @@ pub(crate) enum Event {
     Signal(usize),
     /// Data for a coroutine arrives on the ring of a vCPU.
     Arrival { vcpu: usize, operation: usize },
-    /// The watcher of a vCPU looks at a poll.
+    /// The watcher of a vCPU, which decides when a poll is suspended, examines a poll.
     Watch { vcpu: usize, poll: u64 },
 }
 
 /// A waiter: the flag that ends its wait, and the waker to call when the flag has been set.
 pub(crate) type Waiter = (Rc<Cell<bool>>, Waker);
 
-/// The host's state for a vCPU.
 pub(crate) struct Cpu {
     pub(crate) executor: Rc<Executor<SimHost>>,
-    /// Strand that serves the vCPU.
     pub(crate) owner: Cell<usize>,
     pub(crate) spares: RefCell<Vec<usize>>,
     pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
-    /// Timers in the order of their deadlines.
     pub(crate) timers: RefCell<BTreeMap<(u64, u64), Waiter>>,
     /// Operations whose data has arrived, and which have not been reaped.
     pub(crate) ring: RefCell<VecDeque<usize>>,
@@ -56,11 +52,11 @@ pub(crate) struct Cpu {
     pub(crate) waits: Cell<bool>,
     /// Set from the decision to end the wait until the owner continues.
     pub(crate) waking: Cell<bool>,
-    /// Earliest deadline of the timers of vCPUs in long polls, at the last look.
+    /// Earliest deadline of the timers of the other vCPUs in long polls, when this vCPU last
+    /// examined them.
     pub(crate) neighbours_deadline: Cell<Option<u64>>,
-    /// Count of beginnings and ends of polls; odd while a poll is under way.
+    /// Number of beginnings and ends of polls, which is odd while a poll is under way.
     pub(crate) poll: Cell<u64>,
-    /// Time at which the poll began or was resumed.
     pub(crate) began: Cell<u64>,
 }
 
@@ -70,7 +66,6 @@ pub(crate) struct Channel {
     pub(crate) waiting: VecDeque<Waiter>,
 }
 
-/// Phase of the end of a case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum End {
     No,
@@ -80,16 +75,13 @@ pub(crate) enum End {
     Finished,
 }
 
-/// The time, and the pending events.
 #[derive(Default)]
 struct Agenda {
     now: Cell<u64>,
     events: RefCell<BinaryHeap<Reverse<(u64, u64, Event)>>>,
-    /// Number of events created so far.
     made: Cell<u64>,
 }
 
-/// The world of one simulation.
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) workload: Workload,
@@ -98,7 +90,6 @@ pub(crate) struct World {
     pub(crate) domain: Domain<SimHost>,
     pub(crate) cpus: Vec<Cpu>,
     strands: RefCell<Vec<Rc<Strand>>>,
-    /// Indices of strands that have ended, for reuse.
     ended: RefCell<Vec<usize>>,
     running: RefCell<Option<Rc<Strand>>>,
     delay: Cell<usize>,
@@ -228,7 +219,7 @@ impl World {
         }
     }
 
-    /// Ends all coroutines, in any state, and all strands. A world whose vCPUs spin is leaked,
+    /// Ends all coroutines, in any state, and all strands. If the vCPUs spin, the world is leaked,
     /// because its stacks cannot be unwound.
     fn drain(self: &Rc<World>) -> Result<(), Violation> {
         self.end.set(End::Draining);
@@ -360,7 +351,6 @@ impl World {
         }
     }
 
-    /// Pauses the running strand.
     pub(crate) fn pause(&self, pause: Pause) {
         let strand = self.running.borrow().clone();
         let strand = strand.expect("only strands pause");
@@ -386,19 +376,16 @@ impl World {
         }
     }
 
-    /// Pauses the running strand in the middle of a step.
     pub(crate) fn stand_still(&self, time: u64) {
         self.inside.set(self.inside.get() + 1);
         self.pause(Pause::For(time));
         self.inside.set(self.inside.get() - 1);
     }
 
-    /// Returns true if no strand is in the middle of a step.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.inside.get() == 0
     }
 
-    /// Returns the vCPU that the running strand serves.
     pub(crate) fn serving_vcpu(&self) -> Option<usize> {
         self.running.borrow().as_ref()?.vcpu
     }
@@ -413,7 +400,6 @@ impl World {
         strand.as_ref().expect("only strands spawn").spawning.set(k);
     }
 
-    /// Records a step of a coroutine.
     pub(crate) fn record_step(&self, change: &Change) {
         if self.is_draining() {
             return;

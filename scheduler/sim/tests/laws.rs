@@ -1,5 +1,5 @@
-//! Tests of each law over generated cases, for about a second each; `cargo xtask soak` runs a
-//! million cases.
+//! Tests each law of the simulator with generated cases, for about a second per law. `cargo xtask
+//! soak` runs a million cases.
 
 use upshift_core::{Floor, Level};
 use upshift_sim::{Family, Law, Machine, Op, Program, Workload, search, simulate};
@@ -88,25 +88,26 @@ fn all_laws_hold_when_the_clock_is_set_back() {
 
 /// A waiter to which a mutex is handed over may have become less urgent since it queued. The
 /// waiters behind it have lent their levels to the previous holder, so the new holder must be lent
-/// these levels at the handover. (A shrunk case.)
+/// these levels at the handover. (Minimized from a generated case.)
 #[test]
 fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
     const LONG: u64 = 2_000_000;
     let holder = Program::at(0, 10, [Op::Lock(0), Op::Yield, Op::Compute(LONG)]);
     let next = Program::at(10, 10, [Op::Lock(0), Op::Compute(LONG)]);
     let urgent = Program::at(20, 10, [Op::Lock(0)]);
-    let demotes = Program::at(30, 10, [Op::Reprio(1, 13)]);
+    let demoter = Program::at(30, 10, [Op::Reprio(1, 13)]);
     simulate(
         Machine::new(1),
-        Workload::new([holder, next, urgent, demotes]),
+        Workload::new([holder, next, urgent, demoter]),
     )
     .unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// For coroutines that wait for a poll that cannot be interrupted, the poll counts as urgent as it
-/// was at its beginning, so the simulation reports no violation.
+/// A running poll cannot be interrupted here. While others wait for it, the simulation judges it by
+/// the level that it had when it started, even if it lowers its own level. So this wait is no
+/// violation.
 #[test]
-fn a_poll_that_makes_itself_less_urgent_counts_at_its_first_level() {
+fn a_poll_that_lowers_its_level_is_judged_by_its_level_at_the_start() {
     const LONG: u64 = 2_000_000;
     let runs = Program::at(0, 11, [Op::Compute(LONG)]);
     let demoted = Program::at(35_362, 0, [Op::Reprio(1, 11), Op::Compute(LONG)]);
@@ -116,7 +117,7 @@ fn a_poll_that_makes_itself_less_urgent_counts_at_its_first_level() {
 }
 
 /// A waiter that becomes more urgent while it queues is queued at its new level, or is polled
-/// again. (A shrunk case.)
+/// again. (Minimized from a generated case.)
 #[test]
 fn a_waiter_that_becomes_more_urgent_while_it_queues_for_a_mutex_has_its_new_level() {
     const DELAYS: [u8; 63] = [
@@ -137,7 +138,8 @@ fn a_waiter_that_becomes_more_urgent_while_it_queues_for_a_mutex_has_its_new_lev
     simulate(Machine::new(4), workload).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// Batch work in the floor and urgent work, both without end, stay within both bounds of the floor.
+/// A floor reserves a share of the CPU time for batch work. With endless batch and urgent work,
+/// batch work gets at least that share, and at most that share goes ahead of urgent work.
 #[test]
 fn a_floor_holds_beside_endless_urgent_work() {
     let work = |level, length| {

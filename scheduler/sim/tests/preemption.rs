@@ -1,5 +1,5 @@
-//! Tests of the theorems of `docs/preemption-proofs.md` over random loads; `cargo xtask soak` runs
-//! a million loads.
+//! Tests the theorems of `docs/preemption-proofs.md` with random loads. `cargo xtask soak` runs a
+//! million loads.
 
 use upshift_core::preempt::{MAX_SUSPENSION, REST_LENGTH, SHARE, TURN_LENGTH};
 use upshift_sim::suspension::{
@@ -48,7 +48,8 @@ fn mean_ratio(service: Service) -> f64 {
         at += 2 * arrival.service + 2 * SHARE * C;
     }
     let outcome = check(&load).unwrap();
-    // Arrivals during a rest are left out; a stale look between two polls begins a rest.
+    // Arrivals during a rest are left out. A look at the clock between two polls, which has come
+    // too late for its poll, begins a rest.
     let noticed =
         |wait: &&Wait| wait.watcher == WatcherState::Listens && !wait.lacked && !wait.turned;
     let waits: Vec<_> = outcome.waits.iter().filter(noticed).collect();
@@ -60,8 +61,9 @@ fn mean_ratio(service: Service) -> f64 {
     waited as f64 / ideal as f64
 }
 
-/// Theorem 1, for the mean over arrivals that are independent of the polls: the ratio is below 3
-/// for all service times. It is largest for polls that end just after they have used C.
+/// Theorem 1, for the mean over arrivals that are independent of the polls. The ratio is below 3
+/// for all service times. It is largest for polls that end just after they have used the cost of a
+/// suspension, *C*.
 #[test]
 fn the_mean_wait_is_below_three_times_that_of_the_ideal_decision() {
     let worst = mean_ratio(Service::Fixed(C + C / 50));
@@ -87,9 +89,10 @@ fn overhead(outcome: &Outcome) -> f64 {
     (suspensions as u64 * C) as f64 / outcome.end as f64
 }
 
-/// Theorem 3: for each quantum, suspensions for equals take at most their share of the CPU.
+/// Theorem 3: for each quantum, suspensions for polls of the same level take at most their share of
+/// the CPU.
 #[test]
-fn quanta_for_equals_cost_at_most_their_share() {
+fn suspensions_after_a_quantum_cost_at_most_their_share() {
     for service in [
         Service::Fixed(50 * C),
         Service::Exponential(10 * C),
@@ -130,9 +133,9 @@ fn load(arrivals: Vec<Arrival>, late: u64) -> Load {
     }
 }
 
-/// Returns the longest time between two turns beside a poll that does not end. The watcher checks
-/// for due turns every [`MAX_SUSPENSION`], and a poll counts as spinning only once it has run for
-/// [`MAX_SUSPENSION`] since it was resumed.
+/// Returns the bound on the time between two turns of a suspended poll while another poll does not
+/// end. The watcher checks for due turns every [`MAX_SUSPENSION`], and a poll counts as spinning
+/// only once it has run for [`MAX_SUSPENSION`] since it was resumed.
 fn apart(late: u64) -> u64 {
     2 * MAX_SUSPENSION + 2 * C + 3 * late
 }

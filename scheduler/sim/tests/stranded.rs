@@ -1,10 +1,9 @@
-//! Cases in which parked vCPUs must look at the other vCPUs. Without these looks, work would wait
-//! until the end of a long poll while a vCPU idles.
+//! Tests that parked vCPUs examine the other vCPUs. Otherwise work would wait until the end of a
+//! long poll while a vCPU idles.
 
 use upshift_sim::{Law, Machine, Op, Program, Workload, simulate};
 
 const MS: u64 = 1_000_000;
-/// Far longer than any bound.
 const LONG: u64 = 5 * MS;
 
 /// Asserts that no coroutine waits for longer than the law of conservation allows, and that one

@@ -1,4 +1,4 @@
-//! Operations of tonic, whose health service has a unary call and a streaming call.
+//! Defines the operations of tonic, whose health service has a unary call and a streaming call.
 
 use tokio::sync::Mutex;
 use tonic::Streaming;

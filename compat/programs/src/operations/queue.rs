@@ -1,4 +1,4 @@
-//! An operation of lapin, which sends a message to RabbitMQ and receives it again.
+//! Defines an operation of lapin, which sends a message to RabbitMQ and receives it again.
 
 use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, BasicPublishOptions, QueueDeclareOptions};

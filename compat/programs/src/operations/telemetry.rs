@@ -1,5 +1,5 @@
-//! An operation of opentelemetry, whose OTLP exporter sends a span over tonic to a collector in
-//! this program.
+//! Defines an operation of opentelemetry, whose OTLP exporter sends a span over tonic to a
+//! collector in this program.
 
 use std::time::Duration;
 

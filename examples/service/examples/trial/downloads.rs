@@ -1,4 +1,4 @@
-//! Clients that read a long file, each at a pace of its own.
+//! Runs clients that read a long file slowly, at a fixed pace.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,8 +16,9 @@ use crate::Result;
 pub const SMALL: &str = "small.txt";
 const BIG: &str = "big.bin";
 const LENGTH: u64 = 256 << 20;
-/// Bytes of a client's read, and the pause after it. Together they make 160 kB/s.
+/// Number of bytes that a client reads at once. With the pause after it, this makes 160 kB/s.
 const PIECE: usize = 16 << 10;
+/// Pause after each read.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub fn make_file(folder: &Path) -> Result<()> {
@@ -35,7 +36,6 @@ struct Shared {
 pub struct Downloads {
     shared: Arc<Shared>,
     thread: thread::JoinHandle<Result<()>>,
-    /// Bytes and time at the start of the measurement.
     start: std::cell::Cell<(u64, Instant)>,
 }
 
@@ -64,7 +64,7 @@ pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
     })
 }
 
-/// Lowers the calling thread's priority. The thread represents the machines of all clients, and
+/// Lowers the calling thread's priority. The thread stands in for the machines of all clients, and
 /// should take as little CPU time from the service and its databases as possible.
 fn lower_priority() {
     // SAFETY: the call takes no pointers; 0 is the calling thread. A thread may always lower its
@@ -91,7 +91,6 @@ async fn download(address: SocketAddr, shared: Arc<Shared>) -> Result<()> {
 }
 
 impl Downloads {
-    /// Starts the measurement of the rate.
     pub fn mark(&self) {
         let bytes = self.shared.bytes.load(Ordering::Relaxed);
         self.start.set((bytes, Instant::now()));

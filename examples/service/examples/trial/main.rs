@@ -7,12 +7,12 @@
 //! ```
 //!
 //! The partner is an https server in this program, with a self-signed certificate. The variables
-//! are `ROUNDS` (3), `SPAN` (4 seconds per figure) and `NAME` (of the line). The output is a line
-//! of a table: medians over the rounds of p50 and p99, and the range of p99, in microseconds.
-//! Standard error explains the slowest hundredth of the urgent requests. It shows how long the
-//! threads of each group waited for a CPU meanwhile (including threads that do nothing for the
-//! requests). `cargo xtask compat service` starts the databases and runs the program in each
-//! configuration.
+//! are `ROUNDS` (default 3), `SPAN` (seconds per figure, default 4) and `NAME` (the name of the
+//! output line). The output is a line of a table with the medians over the rounds of p50 and p99,
+//! and the range of p99, in microseconds. On standard error, the program explains the slowest
+//! hundredth of the urgent requests. It shows how long the threads of each group waited for a CPU
+//! meanwhile, including threads that do nothing for the requests. `cargo xtask compat service`
+//! starts the databases and runs the program in each configuration.
 
 mod downloads;
 mod partner;

@@ -1,4 +1,4 @@
-//! The partner, which is an https server that quotes prices.
+//! Runs the partner, which is an https server that quotes prices.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! The service as a child process, and a check of every route.
+//! Runs the service as a child process, and checks every route.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,6 @@ use crate::{Result, downloads, partner};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The process of the service, killed on drop.
 pub struct Service {
     child: Child,
     pub address: SocketAddr,
@@ -38,7 +37,6 @@ impl Service {
         Ok(Service { child, address })
     }
 
-    /// Returns the id of the process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -109,7 +107,6 @@ impl Service {
         self.check_events()
     }
 
-    /// Checks that the web socket answers and reports an order.
     fn check_events(&self) -> Result<()> {
         let stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(TIMEOUT))?;

@@ -1,4 +1,4 @@
-//! An urgent client, which sends one request after the other, with pauses, on one connection.
+//! Runs an urgent client, which sends one request after the other, with pauses, on one connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,6 @@ use crate::waits::{GROUPS, WaitTimes, Waits};
 const REQUEST: &[u8] = b"GET /orders/1 HTTP/1.1\r\nHost: here\r\n\r\n";
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The latency of the requests, in microseconds.
 pub struct Figures {
     pub p50: u64,
     pub p99: u64,
@@ -84,7 +83,7 @@ pub fn median(figures: impl IntoIterator<Item = u64>) -> u64 {
 
 /// Requests short time slices, so that the kernel runs this thread as soon as its answer arrives,
 /// even beside busy threads. Otherwise the delay of this client would count as latency of the
-/// service. No rights are needed.
+/// service. No privilege is needed.
 fn take_short_slices() {
     #[repr(C)]
     struct Attributes {

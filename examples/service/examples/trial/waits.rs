@@ -50,7 +50,6 @@ impl Waits {
         Waits(files)
     }
 
-    /// Returns the waits so far.
     pub fn now(&self) -> WaitTimes {
         let mut all = WaitTimes::default();
         for (group, file, known) in &self.0 {

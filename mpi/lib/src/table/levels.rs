@@ -1,4 +1,5 @@
-//! Numbers of waiting operations by level, with the most urgent level in O(1).
+//! Counts waiting operations by level (their urgency), so that the most urgent level is found in
+//! O(1).
 
 use upshift::Level;
 

@@ -1,5 +1,5 @@
-//! The look at MPI (see `progress.rs`), which does the work that destructors have left, and finds
-//! completions.
+//! Implements a *look*, in which the progress coroutine (`progress.rs`) asks MPI for completions,
+//! and does the work that destructors have left.
 //!
 //! All functions of this module call MPI, under the lock of `job.rs`.
 
@@ -19,7 +19,7 @@ use crate::peers::Peers;
 /// Number of requests per `MPI_Testsome`, which bounds the time under the lock.
 pub(super) const WINDOW: usize = 256;
 
-/// What a look has found: wakers to call, and ranks that the completions concern.
+/// The results of a look: wakers to call, and the ranks that the completed operations concern.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) wakers: Vec<Waker>,
@@ -28,7 +28,6 @@ pub(crate) struct Found {
 }
 
 impl Table {
-    /// Does the work that destructors have left.
     pub(crate) fn sweep(&mut self) {
         for key in std::mem::take(&mut self.cancels) {
             if let Some(Busy {

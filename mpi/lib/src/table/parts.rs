@@ -1,4 +1,4 @@
-//! The start of an operation, its completion, and the status that MPI reports.
+//! Defines the start of an operation, its completion, and the status that MPI reports.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -17,11 +17,9 @@ pub(crate) type Payload = Box<dyn Any + Send>;
 pub(crate) enum Kind {
     /// The operation, a send or a collective, runs to its end in the background.
     Completes,
-    /// The operation is cancelled.
     Receive,
 }
 
-/// The result of an operation that has ended.
 pub(crate) struct Completion {
     pub(crate) outcome: Result<Outcome>,
     pub(crate) payload: Payload,
@@ -51,7 +49,6 @@ impl Outcome {
     };
 }
 
-/// The start of an operation.
 pub(crate) struct Start {
     pub(crate) kind: Kind,
     pub(crate) request: sys::MPI_Request,
@@ -63,7 +60,6 @@ pub(crate) struct Start {
     pub(crate) peers: Peers,
 }
 
-/// The arguments of a probe.
 pub(crate) struct Pattern {
     /// Kept so that the communicator is not freed before the message is received.
     pub(crate) comm: Comm,
@@ -101,7 +97,6 @@ pub(crate) fn improbe(pattern: &Pattern) -> Result<Option<Matched>> {
     }
 }
 
-/// Returns the completion of a probe.
 pub(crate) fn probe_completion(done: Result<Option<Matched>>, comm: Comm) -> Completion {
     let (outcome, matched) = match done {
         Ok(matched) => (Ok(Outcome::NOTHING), matched),

@@ -1,4 +1,5 @@
-//! Limits of safe code: programs that must not compile, and outcomes of unusual programs that do.
+//! Tests the limits of safe code. Some programs must not compile, and others compile and must do no
+//! harm.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -102,8 +103,8 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_current_in_its_poll() {
     assert_eq!(*seen.lock().unwrap(), [other, kept, kept, other]);
 }
 
-/// The coroutine has kept its place and used a part of its quantum. `make_current` does not begin
-/// another quantum.
+/// The coroutine has kept its place in the queue and used a part of its quantum (the time that a
+/// poll may run while one of its level waits). `make_current` does not begin another quantum.
 #[test]
 fn make_current_changes_nothing_for_the_current_coroutine() {
     let domain = domain(Config::default());

@@ -1,5 +1,5 @@
-//! Tests of the core under a test host: traces of its steps, random operations, races, and limits
-//! of safe code.
+//! Tests the core on a test host, with traces of its steps, random operations, races, and the
+//! limits of what safe code can do.
 //!
 //! The tests are one program, so that it is built once and Miri reads the core once. Tests that
 //! measure time, and models, are separate programs. Invariants have the numbers that the

@@ -1,4 +1,4 @@
-//! Tests of when the memory of a future is freed.
+//! Tests when the memory of a future is freed.
 
 use std::alloc::Layout;
 use std::cell::Cell;

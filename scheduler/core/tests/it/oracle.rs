@@ -1,8 +1,9 @@
-//! Comparison of random operations with a naive model, a list of coroutines that is searched.
+//! Compares the scheduler with a naive model, which is a list of coroutines that is searched, under
+//! random operations.
 //!
 //! With one vCPU the model predicts the coroutine of every poll, with two vCPUs only its level.
-//! After each operation the bitmap is compared with the set of levels that have a ready coroutine,
-//! and the polls of each coroutine with those that its wakes account for.
+//! After each operation the bitmap is compared with the set of levels that have a ready coroutine.
+//! The number of polls of each coroutine is compared with the number that its wakes account for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -19,14 +20,10 @@ const OPS: usize = if cfg!(miri) { 25 } else { 200 };
 enum Act {
     Block,
     Yield,
-    /// Yields and keeps its place.
     GiveWay,
     Exit,
-    /// Wakes another coroutine by id, and blocks.
     Wake(usize),
-    /// Changes the level of another coroutine, and blocks.
     Reprio(usize, u8),
-    /// Cancels another coroutine, and blocks.
     Cancel(usize),
 }
 
@@ -95,7 +92,6 @@ enum Place {
     Dead,
 }
 
-/// The model of one coroutine.
 struct Modelled {
     level: u8,
     pinned: Option<usize>,
@@ -190,7 +186,6 @@ impl Model {
         self.all.iter().fold(0, |bits, state| bits | state.left)
     }
 
-    /// Returns the coroutine that a vCPU should poll next.
     fn pick(&mut self, vcpu: usize) -> Option<usize> {
         self.drain();
         (0..self.all.len())
@@ -198,7 +193,6 @@ impl Model {
             .min_by_key(|&k| (self.all[k].level, self.all[k].since))
     }
 
-    /// Polls coroutine `k`.
     fn poll(&mut self, k: usize) {
         let state = &mut self.all[k];
         state.place = Place::Running;
@@ -237,7 +231,6 @@ impl Model {
     }
 }
 
-/// The scheduler under test.
 struct Real {
     domain: Domain<TestHost>,
     vcpus: Vec<Executor<TestHost>>,

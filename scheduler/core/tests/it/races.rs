@@ -1,5 +1,6 @@
-//! Races of two threads, most of them at the end of a coroutine, a vCPU or a domain, each in the
-//! smallest program that has the race. Under Miri each round has another schedule.
+//! Tests races of two threads, most of them at the end of a coroutine, a vCPU (run queue) or a
+//! domain, each in the smallest program that has the race. Under Miri each round has another
+//! schedule.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,7 @@
-//! Theorem 2 (d) of `docs/preemption-proofs.md`: suspended coroutines of a level go before fresh
-//! ones (those that are ready and not suspended) of that level once per `suspended_delay`, however
-//! many are suspended.
+//! Tests theorem 2 (d) of `docs/preemption-proofs.md`. A *suspended* coroutine was interrupted in
+//! the middle of a poll, and a *fresh* one is ready and was not. Once per `suspended_delay`, a
+//! suspended coroutine of a level goes before the fresh ones of that level, however many are
+//! suspended.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -105,8 +106,8 @@ proptest! {
             let apart = pair[1].0 - pair[0].0;
             prop_assert!(apart + poll + turn >= suspended_delay, "{apart} apart: {pair:?}");
         }
-        // A suspended coroutine waits at most until each of the other suspended ones has had a
-        // turn, with a delay and a fresh poll before each turn.
+        // A suspended coroutine waits at most until each of the other suspended ones has run once,
+        // with a delay and a fresh poll before each of them.
         let most = suspended as u64 * (suspended_delay + poll + turn) + suspended_delay + poll;
         let mut last = std::collections::HashMap::new();
         for &(when, time, id) in &runs {

@@ -109,7 +109,7 @@ fn each_step_is_reported_once_in_order() {
 }
 
 #[test]
-fn a_theft_names_its_victim_and_a_resumption_is_no_poll() {
+fn a_steal_names_its_victim_and_a_resumption_is_not_reported_as_a_poll() {
     use Step::{Polled, Ready, Resumed, Spawned, Stolen, Suspended};
     let changes = Changes::default();
     let domain = Domain::new(Tracing(changes.clone()), Config::default());
@@ -184,6 +184,5 @@ fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
 type Resume = Box<dyn Fn()>;
 
 thread_local! {
-    /// Picks the poll that has just been suspended.
     static RESUME: std::cell::RefCell<Option<Resume>> = const { std::cell::RefCell::new(None) };
 }

@@ -1,4 +1,5 @@
-//! Trace tests of join handles: results, the drop of the output, and the level that awaiting lends.
+//! Tests join handles by the order of recorded events, in particular results, the drop of the
+//! output, and the level that awaiting lends.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

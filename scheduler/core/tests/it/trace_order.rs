@@ -1,4 +1,4 @@
-//! Trace tests of the order in which coroutines are polled.
+//! Tests the order in which coroutines are polled.
 
 use std::sync::atomic::Ordering;
 
@@ -389,7 +389,7 @@ fn a_level_that_was_empty_has_not_starved_when_reprio_fills_it() {
     assert_eq!(vcpu.level_stats(level(5)).starve_ticks, 0);
 }
 
-/// Records its name and yields in place, that is, keeps its place in the queue, `times` times.
+/// Records its name and yields `times` times, each time keeping its place in the queue.
 fn gives_way(trace: &Trace, name: &'static str, times: usize) -> impl Future<Output = ()> + use<> {
     let (trace, mut left) = (trace.clone(), times);
     std::future::poll_fn(move |cx| {
@@ -405,7 +405,7 @@ fn gives_way(trace: &Trace, name: &'static str, times: usize) -> impl Future<Out
 }
 
 #[test]
-fn a_coroutine_that_yields_in_place_goes_before_its_equals() {
+fn a_coroutine_that_yields_in_place_goes_before_others_of_its_level() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     for (n, name) in ["a", "b", "c"].into_iter().enumerate() {

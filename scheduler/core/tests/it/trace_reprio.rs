@@ -1,4 +1,5 @@
-//! Trace tests of `reprio` in every state, of the bitmap, and of locks that lend.
+//! Tests `reprio` in every state of a coroutine, the bitmap of levels with ready coroutines, and
+//! locks whose waiters lend their levels.
 
 use crate::support::{
     Server, Trace, at, block_once, domain, finish, level, run, serving, step, yield_now,

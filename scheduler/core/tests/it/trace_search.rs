@@ -1,12 +1,13 @@
-//! Tests of looks, in which a vCPU searches the other vCPUs for long polls and for work behind them
-//! (`vcpu/search.rs`): which vCPU looks, when, and with which result. The tests set the clock.
+//! Tests how an idle vCPU searches the other vCPUs for long polls and for work behind them
+//! (`vcpu/search.rs`). A *look* is one such search. The tests check which vCPU looks, when, and
+//! with which result. They set the clock.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::support::{at, block_once, domain, run, serving};
 use upshift_core::{Config, Domain, Executor, Picked};
 
-/// Ticks after which a poll is long, and length of a period.
+/// Ticks after which a poll is long, and ticks between two looks that find nothing.
 const AFTER: u64 = 50;
 const PERIOD: u64 = 20 * AFTER;
 
@@ -223,7 +224,6 @@ fn without_long_polls_no_vcpu_looks() {
 
 #[test]
 fn a_vcpu_that_is_kicked_and_leaves_work_kicks_another() {
-    // No vCPU looks.
     let domain = domain(Config::default());
     let [a, b, c, d] = [(); 4].map(|()| domain.add_vcpu().unwrap());
     for idle in [&b, &c, &d] {

@@ -1,5 +1,5 @@
-//! Trace tests of the life of a coroutine: its six states, and its end by return, by panic and by
-//! cancellation in each state.
+//! Tests the life of a coroutine by the order of recorded events. The tests check its six states,
+//! and its end by return, by panic and by cancellation in each state.
 
 use std::panic::panic_any;
 use std::sync::atomic::Ordering;
@@ -163,7 +163,7 @@ fn suspensions_are_counted() {
 }
 
 #[test]
-fn the_host_is_told_of_coroutines_that_become_ready_during_a_poll() {
+fn the_host_is_notified_of_coroutines_that_become_ready_during_a_poll() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     vcpu.set_arrival_notice(true);
@@ -201,7 +201,7 @@ fn the_host_is_told_of_coroutines_that_become_ready_during_a_poll() {
 }
 
 #[test]
-fn the_host_is_told_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
+fn the_host_is_notified_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let d = domain.clone();

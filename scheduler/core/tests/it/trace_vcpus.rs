@@ -1,5 +1,5 @@
-//! Trace tests of several vCPUs, driven in turn by one thread: stealing, parking, retiring, and
-//! returning to service.
+//! Tests several vCPUs, which one thread drives in turn. The tests check stealing, parking,
+//! retiring, and returning to service.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -96,7 +96,7 @@ fn an_idle_vcpu_takes_half_of_a_level() {
 }
 
 #[test]
-fn a_theft_from_the_inbox_asks_the_poll_of_the_victim_to_yield() {
+fn a_steal_from_the_inbox_asks_the_poll_of_the_victim_to_yield() {
     let domain = domain(Config::default());
     let a = domain.add_vcpu().unwrap();
     let ids = [7, 7].map(|l| domain.spawn(block_once(), at(l)).unwrap().id());

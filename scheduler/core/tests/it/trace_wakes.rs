@@ -1,4 +1,4 @@
-//! Trace tests of wakes by id and by waker, at any moment, of living and dead coroutines.
+//! Tests wakes by id and by waker, at any moment, of living and dead coroutines.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! Tests of what a watchdog gets from the core: the poll under way, and the report of its end.
+//! Tests what a watchdog learns from the core, which is the poll under way, and the report of its
+//! end.
 
 use std::future::Future;
 use std::panic::Location;

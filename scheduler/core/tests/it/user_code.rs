@@ -65,7 +65,6 @@ static TABLE: RawWakerVTable = RawWakerVTable::new(
     },
 );
 
-/// Records its drop.
 struct Dropped(Probe, &'static str);
 
 impl Drop for Dropped {

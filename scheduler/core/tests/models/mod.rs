@@ -1,12 +1,14 @@
-//! A host for models of the whole scheduler, which the model checker `loom` runs. A thread-local of
-//! the checker contains the vCPU that a thread of the model serves. The clock stands still unless a
-//! model advances it, and a thread can wait for a kick of its vCPU. Invariants have the numbers
-//! that the documentation of `upshift_core` gives them.
+//! Implements the scheduler's host (its operating system) for the model checker `loom`, which
+//! explores all interleavings of a few threads. A thread-local of the checker contains the vCPU
+//! that a thread of the model serves. The clock stands still unless a model advances it, and a
+//! thread can wait until its vCPU is kicked (woken from a park). Invariants have the numbers that
+//! the documentation of `upshift_core` gives them.
 //!
-//! The bounds of the models are: one or two vCPUs, in one model three; one or two coroutines; at
-//! most two threads besides the first; three preemptions with two threads, two with three. The
-//! steps of one thread alone and the effects of the memory model are not bounded. The checker
-//! treats sequentially consistent loads and stores as acquire and release; only fences are exact.
+//! A model has one or two vCPUs (in one model three), one or two coroutines, and at most two
+//! threads besides the first. The checker preempts at most three times with two threads, and twice
+//! with three. The steps of one thread alone and the effects of the memory model are not bounded.
+//! The checker treats sequentially consistent loads and stores as acquire and release; only fences
+//! are exact.
 
 #![allow(
     dead_code,
@@ -30,9 +32,9 @@ use upshift_core::{
     SpawnOptions, Vcpu,
 };
 
-/// Ticks after which a poll is long, in models in which idle vCPUs look for long polls.
+/// Ticks after which a poll is long, in models in which idle vCPUs watch the others for long polls.
 pub const AFTER: u64 = 50;
-/// Ticks between looks of a vCPU that finds nothing.
+/// Ticks between two examinations of the other vCPUs by a vCPU that finds nothing.
 pub const PERIOD: u64 = 20 * AFTER;
 /// Time at which models begin. It is many periods after the start of the clock, so that a vCPU that
 /// was never served counts as unserved.
@@ -42,7 +44,7 @@ loom::thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<ModelHost>>>> = Cell::new(None);
 }
 
-/// The host. Fields that only the end of a model reads are invisible to the checker.
+/// Fields that only the end of a model reads are invisible to the checker.
 pub struct ModelHost {
     time: AtomicU64,
     /// True if the locks of vCPUs are biased to their owners.
@@ -84,7 +86,6 @@ unsafe impl Host for ModelHost {
 }
 
 impl ModelHost {
-    /// Returns the number of kicks of a vCPU.
     pub fn kicks(&self, index: usize) -> usize {
         self.kicks[index].load(Relaxed)
     }
@@ -176,7 +177,6 @@ pub fn run_elsewhere(vcpu: Executor<ModelHost>) -> JoinHandle<Executor<ModelHost
     })
 }
 
-/// Changes the level of a coroutine on another thread.
 pub fn reprio_elsewhere(domain: &Domain<ModelHost>, id: CoroutineId, to: u8) -> JoinHandle<()> {
     let domain = domain.clone();
     thread::spawn(move || domain.reprio(id, level(to)).unwrap())
@@ -193,7 +193,7 @@ pub fn turn(vcpu: &Executor<ModelHost>) -> bool {
     })
 }
 
-/// Begins a poll, calls `during` in the middle of it, and ends it.
+/// Begins a poll, calls `during`, and then polls the future.
 pub fn polling<R>(vcpu: &Executor<ModelHost>, during: impl FnOnce() -> R) -> R {
     serving(vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
@@ -225,7 +225,6 @@ struct Inner {
 unsafe impl Sync for Inner {}
 
 impl Work {
-    /// Creates work without a coroutine.
     pub fn new() -> Work {
         let inner = Inner {
             polls: UnsafeCell::new(0),
@@ -250,7 +249,6 @@ impl Work {
         })
     }
 
-    /// Spawns a coroutine from the calling thread.
     pub fn spawn(&self, domain: &Domain<ModelHost>, at: u8) -> CoroutineId {
         let handle = domain
             .spawn(self.future(), Priority::At(level(at)))
@@ -260,7 +258,6 @@ impl Work {
         id
     }
 
-    /// Spawns a coroutine pinned to the vCPU.
     pub fn spawn_pinned(&self, vcpu: &Executor<ModelHost>, at: u8, kind: Kind) -> CoroutineId {
         let options = SpawnOptions {
             kind,
@@ -291,18 +288,15 @@ impl Work {
         domain.wake(id).unwrap();
     }
 
-    /// Wakes the coroutine on another thread.
     pub fn wake_elsewhere(&self, domain: &Domain<ModelHost>, id: CoroutineId) -> JoinHandle<()> {
         let (domain, work) = (domain.clone(), self.clone());
         thread::spawn(move || work.wake(&domain, id))
     }
 
-    /// Returns the number of polls.
     pub fn polls(&self) -> usize {
         self.inner.polled.load(Relaxed)
     }
 
-    /// Returns true if the last poll saw the data of the wake.
     pub fn has_seen(&self) -> bool {
         self.inner.seen.load(Relaxed) != 0
     }

@@ -1,5 +1,5 @@
-//! A host for tests, in which the test sets the clock, and a thread-local contains the vCPU that a
-//! thread serves.
+//! Implements the scheduler's host (its operating system) for tests. The test sets the clock, and a
+//! thread-local contains the vCPU that a thread serves.
 
 #![allow(
     dead_code,
@@ -25,7 +25,6 @@ use upshift_core::{
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<TestHost>>>> = const { Cell::new(None) };
-    /// Number of critical sections that this thread is in.
     static ENTERED: Cell<u32> = const { Cell::new(0) };
     /// Function to call when this thread next leaves its critical section.
     static LEAVING: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
@@ -35,7 +34,6 @@ thread_local! {
 pub struct TestHost {
     pub time: AtomicU64,
     pub kicked: Mutex<Vec<usize>>,
-    /// vCPUs for which the core called `notify_arrival`.
     pub notified: Mutex<Vec<usize>>,
     /// Arguments of `notify_local_arrival`: the urgency of work that a poll made ready on the vCPU
     /// that runs the poll.
@@ -91,7 +89,6 @@ pub fn domain(config: Config) -> Domain<TestHost> {
     Domain::new(TestHost::default(), config)
 }
 
-/// Returns true while the calling thread is in a critical section.
 pub fn is_critical() -> bool {
     ENTERED.get() != 0
 }
@@ -110,7 +107,7 @@ pub fn serving<R>(executor: &Executor<TestHost>, f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Makes the poll under way on this thread keep its place when it yields.
+/// Makes the poll under way on this thread keep its place in the queue when it yields.
 #[allow(dead_code, reason = "not every test does")]
 pub fn keep_place() {
     // SAFETY: the vCPU is alive, since `serving` borrows its executor.
@@ -123,14 +120,12 @@ pub fn need_preempt() -> bool {
     unsafe { SERVED.get().unwrap().as_ref() }.need_preempt()
 }
 
-/// Returns the coroutine that is being polled on this thread's vCPU, and its level.
 pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
     // SAFETY: the vCPU is alive, since `serving` borrows its executor.
     let vcpu = unsafe { SERVED.get().unwrap().as_ref() };
     (vcpu.current_id(), vcpu.running_level())
 }
 
-/// Returns [`Vcpu::quantum_began`] of the vCPU that the calling thread serves.
 #[allow(dead_code, reason = "not every test asks")]
 pub fn quantum_began() -> u64 {
     // SAFETY: the vCPU is alive, since `serving` borrows its executor.
@@ -156,7 +151,6 @@ pub fn run(executor: &Executor<TestHost>, limit: usize) -> usize {
     })
 }
 
-/// A record of events, in order.
 #[derive(Clone, Default)]
 pub struct Trace(Arc<Mutex<Vec<String>>>);
 
@@ -210,7 +204,6 @@ pub fn yield_now() -> impl Future<Output = ()> + Send {
     })
 }
 
-/// Picks and polls one coroutine, and returns its id and its level.
 pub fn step(executor: &Executor<TestHost>) -> Option<(CoroutineId, Level)> {
     serving(executor, || match executor.pick(None)? {
         Picked::Resume { id, .. } => panic!("{id} was not suspended"),
@@ -223,7 +216,6 @@ pub fn step(executor: &Executor<TestHost>) -> Option<(CoroutineId, Level)> {
     })
 }
 
-/// Runs the vCPU until the coroutine has exited, and returns its result.
 pub fn join<T>(
     executor: &Executor<TestHost>,
     handle: JoinHandle<T, TestHost>,
@@ -280,7 +272,6 @@ pub fn finish(domain: &Domain<TestHost>, executor: &Executor<TestHost>) {
     }
 }
 
-/// A count of dropped tokens.
 #[derive(Clone, Default)]
 pub struct Drops(Arc<AtomicU64>);
 
@@ -302,7 +293,6 @@ impl Drop for DropToken {
     }
 }
 
-/// Runs a future to its end on the calling thread.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     struct Thread(std::thread::Thread);
     impl std::task::Wake for Thread {

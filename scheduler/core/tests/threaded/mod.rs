@@ -1,5 +1,5 @@
-//! A host with real threads. Each thread serves one vCPU and parks when the vCPU has no work;
-//! `kick` unparks the thread. A lost wake shows as a wait that does not end.
+//! Implements the scheduler's host with real threads. Each thread serves one vCPU and parks when
+//! the vCPU has no work; `kick` unparks the thread. A lost wake shows as a wait that does not end.
 
 #![allow(
     dead_code,
@@ -66,7 +66,6 @@ pub fn domain(config: Config) -> Domain<ThreadHost> {
     Domain::new(host, config)
 }
 
-/// A request to all serving threads to retire their vCPUs.
 #[derive(Default)]
 pub struct Stop(AtomicBool);
 
@@ -122,7 +121,6 @@ pub fn serve(
     SERVED.set(None);
 }
 
-/// Waits until `done` returns true; panics after a minute.
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
@@ -131,7 +129,6 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A xorshift generator.
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,5 +1,5 @@
-//! The law of the floor, by which the floor's levels get their share of the time, and take at most
-//! this share ahead of urgent work.
+//! Checks the floor, which is the share of the CPU time that is reserved for less urgent levels.
+//! These levels must get their share, and may take at most this share ahead of urgent work.
 //!
 //! Both bounds must hold for *any* window of time. The largest excess of all windows that end now
 //! is computed from the largest excess of a moment ago. Time that counts towards the excess is
@@ -16,14 +16,13 @@ use crate::world::World;
 /// What a vCPU does from the beginning of a poll to the next pick.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Between polls, or in a poll above the floor.
     Other,
     /// A poll of a level of the floor. `ahead` is true if a coroutine above the floor was ready
     /// when the poll began; `seen` is the vCPU's bitmap at that time.
     Floor { ahead: bool, seen: u64 },
 }
 
-/// The floor of a machine. Excesses are in hundredths of nanoseconds.
+/// The state of the check. Excesses are in hundredths of nanoseconds.
 pub(super) struct FloorLaw {
     floor: Floor,
     uses: Vec<Use>,
@@ -33,9 +32,11 @@ pub(super) struct FloorLaw {
     /// Time by which the floor is behind its share while it has work. Used only on a machine with
     /// one vCPU.
     behind: u64,
-    /// The bound *Q* + *P*, which is the floor's quantum plus the longest poll.
+    /// The bound *Q* + *P*, where *Q* is the floor's quantum and *P* is the length of the longest
+    /// poll.
     bound: u64,
-    /// True if the floor is guaranteed its share *f*, which requires one vCPU, and *f* · *P* ≤ *Q*.
+    /// True if the floor is guaranteed its share *f*. The guarantee requires one vCPU, and *f* ·
+    /// *P* ≤ *Q*.
     promises: bool,
 }
 
@@ -57,7 +58,6 @@ impl FloorLaw {
         })
     }
 
-    /// Returns true if the level belongs to the floor.
     pub(super) fn contains(&self, level: u8) -> bool {
         level >= self.floor.from.get()
     }
@@ -72,7 +72,6 @@ impl FloorLaw {
         };
     }
 
-    /// Records that a vCPU begins a pick.
     pub(super) fn record_pick(&mut self, vcpu: usize) {
         self.uses[vcpu] = Use::Other;
     }

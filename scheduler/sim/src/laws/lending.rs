@@ -1,5 +1,5 @@
-//! The law of lent levels, by which a coroutine that holds a lock, or is awaited, is at least as
-//! urgent as its waiters, and has its own level again once it has no waiters.
+//! Checks lent levels. A coroutine that holds a lock, or is awaited, must be at least as urgent as
+//! its waiters, and must have its own level again once it has no waiters.
 
 use upshift_core::Level;
 
@@ -17,7 +17,6 @@ impl Laws {
             .for_each(|k| self.requeue(k));
     }
 
-    /// Records that a `reprio` gives coroutine `k` a level.
     pub(crate) fn record_reprio(&mut self, k: usize, level: u8) {
         self.all[k].base = level;
         self.requeue(k);
@@ -74,7 +73,7 @@ impl Laws {
     }
 }
 
-/// Returns the level for a number in a program, which is the number modulo the number of levels.
+/// Converts a number in a program to a level, modulo the number of levels.
 pub(crate) fn level(n: u8) -> Level {
     Level::new(n & 63).unwrap_or(Level::DEFAULT)
 }

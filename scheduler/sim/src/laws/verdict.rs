@@ -1,4 +1,4 @@
-//! The oracle's checks of the laws, between any two events and when a poll begins.
+//! Decides whether a law is broken, between any two events and when a poll begins.
 
 use upshift_core::Level;
 
@@ -26,8 +26,8 @@ impl Laws {
                 .as_ref()
                 .is_some_and(|floor| floor.contains(level))
         };
-        // A poll of the floor may go ahead of urgent work, within the bound of the law of the
-        // floor.
+        // A poll of the floor (the reserved share of less urgent levels) may go ahead of urgent
+        // work, within the bound of the law of the floor.
         let below = is_below(level);
         let ready_first = |tracked: &Tracked| {
             tracked.is_settled()
@@ -64,9 +64,8 @@ impl Laws {
         Err(self.violation(world, Law::Order, what))
     }
 
-    /// Returns the level at which a vCPU polls coroutine `k`. A poll that cannot be interrupted
-    /// counts as at least as urgent as at its beginning, even if its coroutine becomes less urgent
-    /// in the middle.
+    /// Returns the level at which a vCPU polls coroutine `k`. A poll that cannot be interrupted is
+    /// judged by its level at the start if its coroutine becomes less urgent in the middle.
     fn level_of_poll(&self, vcpu: usize, k: usize) -> u8 {
         let level = self.all[k].level;
         match self.picks[vcpu].chosen {
@@ -141,7 +140,6 @@ impl Laws {
         }
     }
 
-    /// Returns the violation of a simulation that does not end.
     pub(crate) fn endless_violation(&self, world: &World) -> Violation {
         self.violation(
             world,
@@ -166,7 +164,6 @@ impl Laws {
         }
     }
 
-    /// Moves coroutine `k`, whose level has changed, to the tail of its new level.
     fn requeue_at_new_level(&mut self, k: usize) {
         let pick = self.picks[0].count;
         self.requeue(k);

@@ -1,4 +1,4 @@
-//! The load and the outcome of the model.
+//! Defines the input of the preemption model (a load of polls) and its outcome.
 
 /// The arrival of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Load {
     pub look: u64,
     /// True if an operation of a level more urgent than any poll is always in flight.
     pub expects_urgent: bool,
-    /// Factor, at least 1, by which polls take longer because other programs use the CPU, too.
+    /// Factor, at least 1, by which polls take longer because other programs also use the CPU.
     pub slow: u64,
     /// Number of vCPUs, at least 1. Arrival *n* comes to vCPU *n* modulo this.
     pub vcpus: usize,
@@ -36,7 +36,7 @@ pub struct Load {
     pub arrivals: Vec<Arrival>,
 }
 
-/// State of the watcher at an arrival.
+/// State of the watcher (the thread that decides when a poll is suspended) when a poll arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatcherState {
     /// Arrivals wake the watcher.
@@ -62,12 +62,14 @@ pub struct Wait {
     /// State of the watcher at the arrival, or [`WatcherState::Rests`] if the watcher rested later
     /// in the wait.
     pub watcher: WatcherState,
-    /// Set if the budget did not hold the price of the suspension.
+    /// Set if the budget for suspensions did not suffice for this suspension.
     pub lacked: bool,
-    /// Set if the poll under way had a turn, or was stopped for a turn of another poll.
+    /// Set if the poll under way had a turn (a short time in which a suspended poll runs on), or
+    /// was stopped for a turn of another poll.
     pub turned: bool,
-    /// Set if another poll arrived while an equal waited. The bound of the theorem then does not
-    /// apply, since the arrival may have woken the watcher, and each look is charged to the budget.
+    /// Set if another poll arrived while a poll of the same level waited. The bound of the theorem
+    /// then does not apply, since the arrival may have woken the watcher, and each look is charged
+    /// to the budget.
     pub followed: bool,
 }
 
@@ -80,9 +82,10 @@ pub struct Outcome {
     pub times: Vec<(usize, u64)>,
     /// For each vCPU, the times of suspensions by the rule.
     pub suspended: Vec<Vec<u64>>,
-    /// Number of suspensions at which no work waited but polls that had used their quantum.
+    /// Number of suspensions at which only polls that had used their quantum waited.
     pub for_expired: u64,
-    /// Number of suspensions, for an equal, of polls that had not used their quantum.
+    /// Number of suspensions of polls that had not used their quantum, for a poll of the same
+    /// level.
     pub before_quantum: u64,
     /// For each vCPU, the number of stale looks, each of which begins a rest.
     pub stale_looks: Vec<u64>,

@@ -1,15 +1,17 @@
-//! A model of preemption, which runs the unmodified policy of `upshift_core::preempt` over random
-//! loads. It has polls, arrivals and a watcher that wakes late.
+//! Models the preemption of long polls. The model runs the unmodified policy of
+//! `upshift_core::preempt` over random loads of polls, with a watcher (the thread that decides when
+//! a poll is suspended) that wakes late.
 //!
-//! The model has no core and no threads, so millions of polls take seconds. A vCPU polls its most
-//! urgent work, in order within a level. A suspension takes *C*, all of it before the next poll,
-//! and a resumption takes no time, so that the wait that a suspension causes is never shorter than
-//! on a real machine. If other programs use a part of the CPU, polls last longer than the CPU time
-//! that they use. An idle vCPU takes a poll that has not begun from another vCPU.
+//! The model has neither the scheduler core nor threads, so millions of polls take seconds. A vCPU
+//! polls its most urgent work, in order within a level. A suspension takes the time *C*, which is
+//! all charged before the next poll, and a resumption takes no time. So the wait that a suspension
+//! causes is never shorter than on a real machine. If other programs use a part of the CPU, polls
+//! last longer than the CPU time that they use. An idle vCPU takes a poll that has not begun from
+//! another vCPU.
 //!
-//! The watcher's timer, its rests and the watchdog are modelled on those of the runtime
-//! (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The watcher wakes late by a random time
-//! of at most [`Load::late`].
+//! The watcher's timer, its rests (times in which it ignores arrivals) and its watchdog are
+//! modelled on those of the runtime (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The
+//! watcher wakes late by a random time of at most [`Load::late`].
 
 mod load;
 mod theorems;
@@ -91,7 +93,6 @@ impl Machine<'_> {
         self.vcpus[index].arm(at, late);
     }
 
-    /// Wakes the watcher.
     fn wake_watcher(&mut self, index: usize) {
         let at = self.now + self.late();
         let vcpu = &mut self.vcpus[index];
@@ -158,7 +159,6 @@ impl Machine<'_> {
         }
     }
 
-    /// Handles the next event of a vCPU, which is due.
     fn handle_event(&mut self, index: usize) {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
@@ -280,7 +280,6 @@ impl Machine<'_> {
         }
     }
 
-    /// Begins or resumes a poll.
     fn start(&mut self, index: usize, mut poll: Poll, turn: u64) {
         let (now, late) = (self.now, self.late());
         let vcpu = &mut self.vcpus[index];

@@ -1,4 +1,4 @@
-//! Checks of the theorems of `docs/preemption-proofs.md` against the outcomes of loads.
+//! Checks the theorems of `docs/preemption-proofs.md` against the outcomes of loads.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};

@@ -1,6 +1,8 @@
-//! A vCPU of the model, with its queues, its activity and its watcher. A waiting poll is *expired*
-//! if it was suspended after its quantum, and *fresh* otherwise. A sleeping poll is *set aside*
-//! when the vCPU continues with other polls.
+//! Models a vCPU with its run queues, its current activity, and its watcher, the thread that
+//! decides when a poll is suspended.
+//!
+//! A waiting poll is *expired* if it was suspended after its quantum, and *fresh* otherwise. A
+//! sleeping poll is *set aside* when the vCPU continues with other polls.
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
@@ -10,21 +12,16 @@ use super::load::{Outcome, Wait, WatcherState};
 
 #[derive(Clone, Debug)]
 pub(super) struct Poll {
-    /// Index of the poll's arrival.
     pub(super) n: usize,
     pub(super) level: u8,
-    /// CPU time that the poll still needs.
     pub(super) left: u64,
-    /// CPU time that the poll has used.
     pub(super) total: u64,
     /// Time since the poll began, except the time for which it was suspended.
     pub(super) elapsed: u64,
-    /// Value of `left` at which the poll sleeps, and the length of the sleep.
+    /// Value of `left` at which the poll begins to sleep, and the length of the sleep.
     pub(super) sleeps: Option<(u64, u64)>,
     pub(super) suspended: bool,
-    /// Set once the poll has been suspended.
     pub(super) was_suspended: bool,
-    /// Set if the poll was suspended after its quantum.
     pub(super) expired: bool,
     /// Time at which the poll was last on the CPU, or became ready.
     pub(super) off_since: u64,
@@ -37,7 +34,6 @@ pub(super) enum Activity {
     Polling {
         poll: Poll,
         stretch: Stretch,
-        /// Time at which the poll last got the CPU.
         since: u64,
     },
     Sleeping {
@@ -52,7 +48,8 @@ pub(super) enum Activity {
     },
 }
 
-/// The part of a poll since its start or last resumption.
+/// The part of a poll since its start or last resumption. A *turn* is a short time in which a
+/// suspended poll runs on.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch {
     /// Guaranteed length of the stretch: a turn, or 0.
@@ -64,11 +61,11 @@ pub(super) struct Stretch {
 
 /// The watcher's timer, as in the runtime (`preempt/alarm.rs`).
 pub(super) struct Alarm {
-    /// Time for which the timer is set, or `NEVER`.
+    /// Time at which the timer expires, or `NEVER`.
     at: u64,
     /// Delay of the watcher's wake-up after the timer has expired.
     late: u64,
-    /// Time for which polls that began during a rest have set the timer.
+    /// Expiry time that polls set when they began during a rest of the watcher.
     watchdog: u64,
 }
 
@@ -79,7 +76,7 @@ impl Alarm {
         }
     }
 
-    /// Sets the timer to 2 · MAX_SUSPENSION from now, unless it is due, or expires in
+    /// Sets the timer to expire in 2 · MAX_SUSPENSION, unless it is due, or expires in
     /// MAX_SUSPENSION or later. A timer that was set for another purpose is not postponed.
     fn push(&mut self, now: u64, late: u64) {
         if self.at != NEVER && (self.at <= now || self.at >= now + MAX_SUSPENSION) {
@@ -100,14 +97,13 @@ impl Alarm {
 pub(super) struct Vcpu {
     slow: u64,
     pub(super) queues: Vec<VecDeque<Poll>>,
-    /// Bitmap of the queues that are not empty.
     pub(super) waiting: u64,
     pub(super) activity: Activity,
     pub(super) policy: Policy,
     pub(super) alarm: Alarm,
-    /// Whether the next arrival wakes the watcher.
     pub(super) listens: bool,
-    /// Time of the last look, or of the start of the poll under way if that is later.
+    /// Time at which the watcher last examined the poll under way (a *look*), or the start of this
+    /// poll if that is later.
     pub(super) seen_at: u64,
     /// Time of the next look because of an arrival, or `NEVER`.
     pub(super) notified_at: u64,
@@ -115,7 +111,7 @@ pub(super) struct Vcpu {
     pub(super) turned: u64,
     /// Set if the next pick takes a suspended poll for its turn.
     pub(super) turn: bool,
-    /// Polls that are set aside, and the ends of their sleeps.
+    /// Polls that are set aside, each with the end of its sleep.
     pub(super) aside: Vec<(u64, Poll)>,
     /// Waits that have not ended, each with the index of its arrival and its start.
     pub(super) open: Vec<(usize, u64, Wait)>,
@@ -159,7 +155,8 @@ impl Vcpu {
             .min(self.notified_at)
     }
 
-    /// Takes the event that makes the watcher look now. Returns true if only the timer has expired.
+    /// Consumes the event that makes the watcher look now. Returns true if only the timer has
+    /// expired.
     pub(super) fn take_watcher_event(&mut self, now: u64) -> bool {
         self.seen_at = now;
         if self.alarm.look_at() <= now {
@@ -217,7 +214,6 @@ impl Vcpu {
         Some((poll, stretch, ran, asleep))
     }
 
-    /// Returns the state of the watcher.
     pub(super) fn watcher_state(&self) -> WatcherState {
         if self.listens || self.notified_at != NEVER {
             WatcherState::Listens
@@ -243,7 +239,7 @@ impl Vcpu {
         }
     }
 
-    /// Picks like the queues of the core. Expired polls come after fresh ones, but once per
+    /// Picks in the order of the core's queues. Expired polls come after fresh ones, but once per
     /// MAX_SUSPENSION an expired poll that is overdue comes first.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
@@ -282,7 +278,7 @@ impl Vcpu {
         poll
     }
 
-    /// Gives a suspended poll the next turn, if a turn is due.
+    /// Lets the next pick give a turn to a suspended poll, if a turn is due.
     pub(super) fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let Some(kept) = self.policy.min_suspension_for_turn(depended_on, now) else {
             return false;
