@@ -39,7 +39,6 @@ pub const SIGWINCH: i32 = libc::SIGWINCH;
 /// The number of SIGALRM, of `alarm(2)`.
 pub const SIGALRM: i32 = libc::SIGALRM;
 
-/// The state that handler and waiter share.
 #[derive(Debug)]
 struct Shared {
     eventfd: Arc<OwnedFd>,
@@ -48,7 +47,6 @@ struct Shared {
     waiter: Lock<Option<Waker>>,
 }
 
-/// All listeners, and the eventfd that the handlers write to.
 struct Hub {
     eventfd: Arc<OwnedFd>,
     listeners: Vec<Weak<Shared>>,
@@ -58,7 +56,6 @@ struct Hub {
 static HUB: Mutex<Option<Hub>> = Mutex::new(None);
 
 impl Hub {
-    /// Starts the thread that wakes the waiters.
     fn start() -> io::Result<Hub> {
         // SAFETY: `eventfd` takes no pointer.
         let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -82,7 +79,6 @@ impl Hub {
         Ok(Hub { eventfd, listeners })
     }
 
-    /// Adds a listener.
     fn add() -> io::Result<Arc<Shared>> {
         let mut hub = hub();
         let hub = match &mut *hub {

@@ -23,7 +23,7 @@
 //! because an asynchronous call duplicates the descriptor and closes the duplicate when the call
 //! has ended.
 //!
-//! The blocking form repeats a call that a signal interrupts. [`trim_heap`] has a blocking form
+//! The blocking form retries a call that a signal interrupts. [`trim_heap`] has a blocking form
 //! only.
 //!
 //! ```
@@ -388,7 +388,6 @@ fn drain<B: IoBuf>(
     (result, buffer)
 }
 
-/// Waits until a descriptor is readable.
 fn wait_readable(fd: c_int) -> io::Result<()> {
     let mut pollfd = libc::pollfd {
         fd,

@@ -1,4 +1,4 @@
-//! Attempts without the ring, to read pages and to open names that the kernel has cached.
+//! Tries to read pages and to open names that the kernel has cached, without the ring.
 //!
 //! A read of 4 KiB from the page cache takes about half as long again through the ring. So a read
 //! first asks for cached bytes, with `preadv2` and `RWF_NOWAIT`, and an opening asks for a cached
@@ -34,7 +34,6 @@ const PIECE: usize = 256 << 10;
 /// Number of bytes that one system call copies if the vCPU's ring and timers have nothing more
 /// urgent. The interval between two reaps is then five times as long.
 const LONG_PIECE: usize = 1 << 20;
-/// Time that a long piece takes, in nanoseconds.
 const LONG_PIECE_NANOS: u64 = 70_000;
 
 /// Returns the number of bytes that the next system call copies, of the `length` that are missing.
@@ -48,10 +47,8 @@ pub(super) fn piece(length: usize) -> usize {
     }
 }
 
-/// The outcome of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Attempt<T> {
-    /// The operation is done.
     Done(T),
     /// The operation would wait.
     WouldBlock,

@@ -232,7 +232,6 @@ impl Io {
         }
     }
 
-    /// Handles the end of a send.
     fn finish_send(&mut self, result: io::Result<usize>, mut buffer: Vec<u8>) -> io::Result<()> {
         let sent = match result {
             Ok(sent) => sent,

@@ -1,4 +1,4 @@
-//! HTTP over TLS.
+//! Carries HTTP over TLS, for the server.
 
 use std::fmt;
 use std::future::Future;

@@ -45,7 +45,6 @@ impl Descriptor {
         Descriptor(Fd::new(fd))
     }
 
-    /// Returns another handle to the descriptor.
     pub(crate) fn share(&self) -> Descriptor {
         Descriptor(self.0.clone())
     }

@@ -1,9 +1,9 @@
-//! Sending and receiving datagrams of any socket family.
+//! Sends and receives datagrams on sockets of any family.
 //!
 //! Buffers may be borrowed, a dropped future loses no datagram, and any number of coroutines may
-//! share a socket by reference. This is so because the system call that transfers the data never
-//! waits. If it would block, a poll operation on the ring waits for the socket, and then the call
-//! is repeated.
+//! share a socket by reference. This works because the system call that transfers the data never
+//! waits. If it would block, a poll operation on the ring waits until the socket is ready, and then
+//! the call is retried.
 
 use std::future::poll_fn;
 use std::io;
@@ -76,7 +76,6 @@ pub(super) async fn recv(fd: &Fd, buffer: &mut [u8], flags: i32) -> io::Result<u
     .await
 }
 
-/// [`recv`] that returns the sender too.
 pub(super) async fn recv_from(
     fd: &Fd,
     buffer: &mut [u8],

@@ -34,7 +34,6 @@ impl Writer {
         }
     }
 
-    /// Ends the direction to the peer.
     pub(crate) fn shutdown(&self) -> io::Result<()> {
         SockRef::from(&self.fd).shutdown(Shutdown::Write)
     }

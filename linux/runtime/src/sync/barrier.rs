@@ -28,7 +28,6 @@ use super::{Notify, proceed};
 pub struct Barrier {
     awaited: usize,
     state: Lock<Round>,
-    /// Notified at the end of a round.
     round_end: Notify,
 }
 

@@ -34,7 +34,6 @@ struct Shared<T> {
     state: Lock<State<T>>,
     /// Notified at each message, and when the last sender is dropped.
     sent: Notify,
-    /// Notified when the last receiver is dropped.
     no_receivers: Notify,
 }
 
@@ -326,7 +325,6 @@ impl<T> Sender<T> {
     }
 }
 
-/// Returns the value of a message, if this is the only reference to it.
 fn into_value<T>(message: Arc<Message<T>>) -> Option<T> {
     Arc::into_inner(message)?
         .into_inner()

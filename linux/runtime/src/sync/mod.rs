@@ -100,7 +100,6 @@ async fn proceed() {
     poll_fn(coop::poll_proceed).await;
 }
 
-/// Returns the level at which the caller waits.
 #[inline]
 fn waiting_level() -> Level {
     host::current_level().unwrap_or_default()

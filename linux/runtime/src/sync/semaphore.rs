@@ -1,4 +1,4 @@
-//! A number of permits, handed out in order of urgency.
+//! A semaphore, that is, a number of permits, which waiters get in order of urgency.
 //!
 //! Invariant, under the lock: the free permits do not suffice for the first waiter. So a newcomer
 //! may take permits only if it is more urgent than the first waiter, and every call that adds
@@ -518,7 +518,6 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// State and behaviour common to [`Acquire`] and [`AcquireOwned`].
 #[derive(Debug)]
 struct Request {
     permits: usize,

@@ -73,9 +73,7 @@ pub(crate) struct TokioRuntime {
 /// The part that is shared with the coroutine of [`TokioRuntime::drive_when_used`].
 struct Driver {
     state: Mutex<State>,
-    /// Name of the thread.
     name: String,
-    /// CPUs of the process.
     cpus: Option<Mask>,
 }
 

@@ -12,7 +12,6 @@ use super::super::waker::LockSafeWaker;
 use super::super::{may_proceed, waiting_level};
 use super::{Notify, WokenBy};
 
-/// State and behaviour common to [`Notified`] and [`OwnedNotified`].
 pub(super) struct Waiting {
     broadcasts: u64,
     stage: Stage,
