@@ -1,11 +1,13 @@
-//! Signals as futures: Ctrl-C, SIGTERM and the like.
+//! Futures that wait for signals: Ctrl-C, SIGTERM and the like. Once the program has listened for a
+//! signal, the signal no longer ends the process.
 //!
-//! The signal handler records the signal and writes to an eventfd; a thread of the process, which
-//! starts with the first [`Signals`], reads the eventfd and wakes the waiters. So a waiter has no
-//! operation in the ring. Such an operation would stay in the ring as long as the program runs,
-//! usually at an urgent level. Since the level of a completion is not known before it is reaped,
-//! every completion would then count as urgent (`docs/preemption.md`). Once the program has
-//! listened for a signal, the signal no longer ends the process.
+//! The signal handler records the signal and writes to an eventfd. A thread of the process, which
+//! starts with the first [`Signals`], reads the eventfd and wakes the waiters.
+//!
+//! A waiter has no operation in the vCPU's io_uring, because such an operation would stay there as
+//! long as the program runs, usually at an urgent level. The level of a completion is not known
+//! before the vCPU has processed the completion. So every completion would count as urgent
+//! (`docs/preemption.md`).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -349,12 +349,11 @@ pub fn openat_blocking(
     opened.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
-/// Converts the return value of a `libc` call.
 fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Makes a system call, and repeats it while it fails with EINTR.
+/// Retries a system call while it fails with EINTR.
 fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         let result = check(call());
@@ -424,7 +423,6 @@ where
     }
 }
 
-/// Prepares an operation that owns no buffer.
 fn without_buffer<T, R>(make: impl FnOnce() -> io::Result<T>) -> Prepared<T>
 where
     T: Operation<Output = io::Result<R>>,

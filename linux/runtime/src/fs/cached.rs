@@ -11,10 +11,10 @@
 //!   system call, with the vCPU waiting.
 //! * **Attempts stop where they fail.** After three misses in a row the next operations go through
 //!   the ring ([`AttemptHistory`](super::attempt_history::AttemptHistory)).
-//! * **Errors come from the ring.** The ring repeats a failed operation, and its result counts.
-//!   Pipes, terminals and files of the kernel, of networks and of FUSE do not support `RWF_NOWAIT`,
-//!   and are not tried again. Reads with `O_DIRECT` are never tried, because they would wait for
-//!   the device.
+//! * **Errors come from the ring.** A failed operation is retried on the ring, and that result
+//!   counts. Pipes, terminals and files of the kernel, of networks and of FUSE do not support
+//!   `RWF_NOWAIT`, and are not tried again. Reads with `O_DIRECT` are never tried, because they
+//!   would wait for the device.
 //! * **Nothing is in flight** between two pieces, so a future that is dropped there has nothing to
 //!   cancel.
 
@@ -50,7 +50,6 @@ pub(super) fn piece(length: usize) -> usize {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Attempt<T> {
     Done(T),
-    /// The operation would wait.
     WouldBlock,
     /// The operation is not supported here, or failed. The ring reports the reason.
     Unsupported,

@@ -58,7 +58,6 @@ const BUFFER_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct FileStream {
     file: File,
-    /// Position of the next byte that is read or written.
     position: u64,
     /// Buffer of bytes read ahead.
     data: Vec<u8>,

@@ -268,7 +268,6 @@ mod tests {
     use super::*;
     use crate::Runtime;
 
-    /// A body that is always ready.
     struct Frames;
 
     impl Body for Frames {

@@ -58,7 +58,6 @@ const MIXED: u8 = 2;
 
 thread_local! {
     static REQUEST_FLAGS: Cell<u8> = const { Cell::new(0) };
-    /// Level of receiving of the polled connection.
     static RECEIVE_LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
@@ -193,7 +192,6 @@ impl Allowance {
         bucket
     }
 
-    /// Charges a poll from tick `began` to tick `now`.
     fn charge_poll(&self, began: u64, now: u64) {
         let took = now.saturating_sub(began).max(1);
         self.bucket(now).spend(took, now);

@@ -1,6 +1,6 @@
-//! Sends a reply at the level of its request. A coroutine that has answered a request returns to
-//! the level of receiving in the same poll, but its next send must still be submitted at the level
-//! of the request.
+//! Sends a reply at the level of its request. A coroutine that has answered a request returns, in
+//! the same poll, to the level at which it receives. Its next send must still be submitted at the
+//! level of the request.
 //!
 //! The level is stored in a thread-local, since a poll begins and ends on one thread. The next send
 //! of any coroutine on this thread takes the value, and uses it only if the same coroutine sends.

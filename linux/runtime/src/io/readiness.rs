@@ -59,7 +59,7 @@ impl Readiness {
         }
     }
 
-    /// Repeats `attempt` until it returns something other than *would block*.
+    /// Retries `attempt` until it returns something other than *would block*.
     pub(crate) fn poll_io<R>(
         &mut self,
         cx: &mut Context<'_>,

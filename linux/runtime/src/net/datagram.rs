@@ -46,7 +46,7 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
 }
 
 /// [`send_to`] for a socket family that loses no messages, where a send fails while the receiver's
-/// queue is full. The send is then repeated after a pause, because no call waits for room in the
+/// queue is full. The send is then retried after a pause, because no call waits for room in the
 /// queue of a receiver to which the socket is not connected: neither `poll` nor a send on the ring
 /// in blocking mode.
 pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {

@@ -23,7 +23,6 @@ use crate::user_code::on_vcpu::OnVcpu;
 /// descriptor.
 pub(crate) struct Reader {
     armed: Armed,
-    /// Bytes that have been received and not read.
     unread: RecvBuf,
     family: Family,
     pub(crate) fd: Descriptor,

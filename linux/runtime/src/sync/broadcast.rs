@@ -40,7 +40,6 @@ struct Shared<T> {
 struct State<T> {
     ring: VecDeque<Entry<T>>,
     capacity: usize,
-    /// Position of the next message.
     tail: u64,
     senders: usize,
     weak: usize,

@@ -30,7 +30,7 @@ impl Wake for ThreadWaker {
 
 thread_local! {
     /// Cache of the thread's waker, so that a loop of calls does not allocate.
-    static THREAD_WAKER: Cell<Option<Arc<ThreadWaker>>> = const { Cell::new(None) };
+    static CACHED: Cell<Option<Arc<ThreadWaker>>> = const { Cell::new(None) };
 }
 
 /// Polls the future on the calling thread, which sleeps between the polls.
@@ -45,7 +45,7 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
          use the async call, or `spawn_blocking`"
     );
     let mut future = pin!(future);
-    let thread_waker = THREAD_WAKER
+    let handle = CACHED
         .try_with(Cell::take)
         .ok()
         .flatten()
@@ -55,14 +55,14 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
                 woken: AtomicBool::new(false),
             })
         });
-    let waker = Waker::from(thread_waker.clone());
+    let waker = Waker::from(handle.clone());
     let mut cx = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            let _ = THREAD_WAKER.try_with(|cache| cache.set(Some(thread_waker)));
+            let _ = CACHED.try_with(|cache| cache.set(Some(handle)));
             return output;
         }
-        while !thread_waker.woken.swap(false, Ordering::Acquire) {
+        while !handle.woken.swap(false, Ordering::Acquire) {
             thread::park();
         }
     }

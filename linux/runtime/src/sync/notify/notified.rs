@@ -25,8 +25,7 @@ enum Stage {
 }
 
 impl Waiting {
-    /// Creates a wait that begins after this number of broadcasts, and that the next broadcast
-    /// ends.
+    /// Creates a wait that the next broadcast ends. There have been `broadcasts` of them so far.
     pub(super) fn since(broadcasts: u64) -> Waiting {
         Waiting {
             broadcasts,
