@@ -4,10 +4,10 @@
 //! The signal handler records the signal and writes to an eventfd. A thread of the process, which
 //! starts with the first [`Signals`], reads the eventfd and wakes the waiters.
 //!
-//! A waiter has no operation in the vCPU's io_uring, because such an operation would stay there as
-//! long as the program runs, usually at an urgent level. The level of a completion is not known
-//! before the vCPU has processed the completion. So every completion would count as urgent
-//! (`docs/preemption.md`).
+//! A waiter has no operation in the vCPU's ring (io_uring or its substitute), because such an
+//! operation would stay there as long as the program runs, usually at an urgent level. The level of
+//! a completion is not known before the vCPU has processed the completion. So every completion
+//! would count as urgent (`docs/preemption.md`).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,5 +1,5 @@
 //! Decides whether the next operation on a file is *tried*, which means here: tried without the
-//! ring.
+//! ring (the vCPU's io_uring or its substitute).
 //!
 //! An attempt that succeeds (a *hit*) saves the way through the ring; an attempt that would have
 //! waited (a *miss*) costs somewhat more than a hit saves. So after [`MISSES`] misses in a row the
@@ -102,7 +102,6 @@ impl AttemptHistory {
         self.0.store(paused, Relaxed);
     }
 
-    /// Records that the file cannot be tried.
     pub(super) fn disable(&self) {
         self.0.store(NEVER, Relaxed);
     }

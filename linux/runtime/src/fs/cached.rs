@@ -1,4 +1,5 @@
-//! Tries to read pages and to open names that the kernel has cached, without the ring.
+//! Tries to read pages and to open names that the kernel has cached, without the ring (the vCPU's
+//! io_uring or its substitute).
 //!
 //! A read of 4 KiB from the page cache takes about half as long again through the ring. So a read
 //! first asks for cached bytes, with `preadv2` and `RWF_NOWAIT`, and an opening asks for a cached
@@ -28,11 +29,11 @@ use std::path::Path;
 use crate::context;
 
 /// Number of bytes that one system call copies if the vCPU's ring or timers have something more
-/// urgent. The copy takes less than the interval at which a vCPU reaps under load, and smaller
-/// pieces cost more in all.
+/// urgent. The copy takes less time than passes, under load, between two points at which a vCPU
+/// processes completions. Smaller pieces cost more in all.
 const PIECE: usize = 256 << 10;
 /// Number of bytes that one system call copies if the vCPU's ring and timers have nothing more
-/// urgent. The interval between two reaps is then five times as long.
+/// urgent. The vCPU then processes completions at five times the interval.
 const LONG_PIECE: usize = 1 << 20;
 const LONG_PIECE_NANOS: u64 = 70_000;
 

@@ -39,7 +39,6 @@ pub(super) struct Reading<'a, B> {
 }
 
 enum State<B> {
-    /// Nothing is in flight.
     Idle {
         buffer: B,
         filled: u32,

@@ -70,7 +70,6 @@ pub struct FileStream {
     seeking: Option<Submission<op::Statx>>,
 }
 
-/// A write in flight.
 #[derive(Debug)]
 struct Writing {
     file: File,

@@ -1,7 +1,8 @@
 //! A TCP connection for hyper.
 //!
-//! One multishot receive reads for the life of the connection. A read copies from the ring's buffer
-//! into hyper's buffer, and gives the ring's buffer back as soon as all of it has been copied.
+//! One multishot receive reads for the life of the connection. A read copies from a buffer of the
+//! ring (the vCPU's io_uring or its substitute) into hyper's buffer, and gives the ring's buffer
+//! back as soon as all of it has been copied.
 //!
 //! A write borrows hyper's bytes for the duration of the call, while the ring has to own the bytes
 //! that it sends:

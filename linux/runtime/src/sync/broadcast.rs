@@ -7,7 +7,7 @@
 //! * an entry counts the receivers that have not passed its message; at zero the message is taken
 //!   out, and the empty entry stays. As receivers pass in order, the empty entries are the oldest.
 //!
-//! A message is cloned under a lock of its own, not under the channel's lock, because a user's
+//! A message is cloned under a lock of its own, not under the channel's lock, because the user's
 //! `clone` may take long. The last receiver gets the message itself. A message costs one
 //! allocation. A dropped receiver passes the messages that it has not received, a few per
 //! acquisition of the lock.

@@ -118,7 +118,6 @@ impl Sleep {
         }
     }
 
-    /// Returns the deadline in nanoseconds of the clock.
     pub(super) fn nanos(&self) -> u64 {
         self.deadline
     }

@@ -25,7 +25,6 @@ use crate::host::{self, Linux};
 use crate::sync::lock::Lock;
 use crate::sync::waker::LockSafeWaker;
 
-/// Value of [`Timers::next`] while no timer is armed.
 const NEVER: u64 = u64::MAX;
 
 /// The waker of a timer. It is *foreign* if it is not that of a coroutine of upshift.
@@ -131,7 +130,6 @@ impl TimersRef {
 
 pub(super) enum Armed {
     At(TimersRef, Key),
-    /// The deadline has passed; nothing is armed.
     Past,
     /// The vCPU has left the runtime; nothing is armed.
     Closed,

@@ -384,7 +384,6 @@ mod tests {
         Insert(u64),
         Remove(prop::sample::Index),
         Reset(prop::sample::Index, u64),
-        /// Expires after this many nanoseconds.
         Expire(u64),
         /// Expires at the wheel's next deadline.
         Next,
