@@ -1,11 +1,13 @@
-//! Signals as futures: Ctrl-C, SIGTERM and the like.
+//! Futures that wait for signals: Ctrl-C, SIGTERM and the like. Once the program has listened for a
+//! signal, the signal no longer ends the process.
 //!
-//! The signal handler records the signal and writes to an eventfd; a thread of the process, which
-//! starts with the first [`Signals`], reads the eventfd and wakes the waiters. So a waiter has no
-//! operation in the ring. Such an operation would stay in the ring as long as the program runs,
-//! usually at an urgent level. Since the level of a completion is not known before it is reaped,
-//! every completion would then count as urgent (`docs/preemption.md`). Once the program has
-//! listened for a signal, the signal no longer ends the process.
+//! The signal handler records the signal and writes to an eventfd. A thread of the process, which
+//! starts with the first [`Signals`], reads the eventfd and wakes the waiters.
+//!
+//! A waiter has no operation in the vCPU's ring (io_uring or its substitute), because such an
+//! operation would stay there as long as the program runs, usually at an urgent level. The level of
+//! a completion is not known before the vCPU has processed the completion. So every completion
+//! would count as urgent (`docs/preemption.md`).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -39,7 +41,6 @@ pub const SIGWINCH: i32 = libc::SIGWINCH;
 /// The number of SIGALRM, of `alarm(2)`.
 pub const SIGALRM: i32 = libc::SIGALRM;
 
-/// The state that handler and waiter share.
 #[derive(Debug)]
 struct Shared {
     eventfd: Arc<OwnedFd>,
@@ -48,7 +49,6 @@ struct Shared {
     waiter: Lock<Option<Waker>>,
 }
 
-/// All listeners, and the eventfd that the handlers write to.
 struct Hub {
     eventfd: Arc<OwnedFd>,
     listeners: Vec<Weak<Shared>>,
@@ -58,7 +58,6 @@ struct Hub {
 static HUB: Mutex<Option<Hub>> = Mutex::new(None);
 
 impl Hub {
-    /// Starts the thread that wakes the waiters.
     fn start() -> io::Result<Hub> {
         // SAFETY: `eventfd` takes no pointer.
         let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -82,7 +81,6 @@ impl Hub {
         Ok(Hub { eventfd, listeners })
     }
 
-    /// Adds a listener.
     fn add() -> io::Result<Arc<Shared>> {
         let mut hub = hub();
         let hub = match &mut *hub {

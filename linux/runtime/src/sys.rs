@@ -23,7 +23,7 @@
 //! because an asynchronous call duplicates the descriptor and closes the duplicate when the call
 //! has ended.
 //!
-//! The blocking form repeats a call that a signal interrupts. [`trim_heap`] has a blocking form
+//! The blocking form retries a call that a signal interrupts. [`trim_heap`] has a blocking form
 //! only.
 //!
 //! ```
@@ -349,12 +349,11 @@ pub fn openat_blocking(
     opened.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
-/// Converts the return value of a `libc` call.
 fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Makes a system call, and repeats it while it fails with EINTR.
+/// Retries a system call while it fails with EINTR.
 fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         let result = check(call());
@@ -388,7 +387,6 @@ fn drain<B: IoBuf>(
     (result, buffer)
 }
 
-/// Waits until a descriptor is readable.
 fn wait_readable(fd: c_int) -> io::Result<()> {
     let mut pollfd = libc::pollfd {
         fd,
@@ -425,7 +423,6 @@ where
     }
 }
 
-/// Prepares an operation that owns no buffer.
 fn without_buffer<T, R>(make: impl FnOnce() -> io::Result<T>) -> Prepared<T>
 where
     T: Operation<Output = io::Result<R>>,

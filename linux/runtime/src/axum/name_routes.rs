@@ -12,7 +12,6 @@ use tower_service::Service;
 
 use crate::observe::{Named, named};
 
-/// Route of a request that no route matched.
 const NO_ROUTE: &str = "(no route)";
 
 /// Names each request by its method and route: `GET /users/{id}`.

@@ -1,4 +1,4 @@
-//! A server with the interface of `axum::serve`.
+//! An HTTP server with the interface of `axum::serve`.
 
 use std::convert::Infallible;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! The decision whether the next operation is *tried*, which means here: tried without the ring.
+//! Decides whether the next operation on a file is *tried*, which means here: tried without the
+//! ring (the vCPU's io_uring or its substitute).
 //!
 //! An attempt that succeeds (a *hit*) saves the way through the ring; an attempt that would have
 //! waited (a *miss*) costs somewhat more than a hit saves. So after [`MISSES`] misses in a row the
@@ -12,9 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use upshift_ring::Fd;
 
-/// Number of misses in a row that begin a pause.
 const MISSES: u32 = 3;
-/// Number of operations in a pause.
 const PAUSE: u32 = 128;
 /// State in which no operation is tried.
 const NEVER: u32 = u32::MAX;
@@ -30,7 +29,6 @@ const UNKNOWN: u32 = u32::MAX - 1;
 pub(super) struct AttemptHistory(AtomicU32);
 
 impl AttemptHistory {
-    /// Creates a history without misses.
     pub(super) const fn new() -> AttemptHistory {
         AttemptHistory(AtomicU32::new(0))
     }
@@ -87,7 +85,6 @@ impl AttemptHistory {
         }
     }
 
-    /// Records an attempt that succeeded.
     #[inline]
     pub(super) fn record_hit(&self) {
         if self.0.load(Relaxed) != 0 {
@@ -95,7 +92,6 @@ impl AttemptHistory {
         }
     }
 
-    /// Records an attempt that would have waited.
     pub(super) fn record_miss(&self) {
         let misses = self.0.load(Relaxed).saturating_add(1);
         let paused = if misses < MISSES {
@@ -106,7 +102,6 @@ impl AttemptHistory {
         self.0.store(paused, Relaxed);
     }
 
-    /// Records that the file cannot be tried.
     pub(super) fn disable(&self) {
         self.0.store(NEVER, Relaxed);
     }

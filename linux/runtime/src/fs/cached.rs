@@ -1,4 +1,5 @@
-//! Attempts without the ring, to read pages and to open names that the kernel has cached.
+//! Tries to read pages and to open names that the kernel has cached, without the ring (the vCPU's
+//! io_uring or its substitute).
 //!
 //! A read of 4 KiB from the page cache takes about half as long again through the ring. So a read
 //! first asks for cached bytes, with `preadv2` and `RWF_NOWAIT`, and an opening asks for a cached
@@ -11,10 +12,10 @@
 //!   system call, with the vCPU waiting.
 //! * **Attempts stop where they fail.** After three misses in a row the next operations go through
 //!   the ring ([`AttemptHistory`](super::attempt_history::AttemptHistory)).
-//! * **Errors come from the ring.** The ring repeats a failed operation, and its result counts.
-//!   Pipes, terminals and files of the kernel, of networks and of FUSE do not support `RWF_NOWAIT`,
-//!   and are not tried again. Reads with `O_DIRECT` are never tried, because they would wait for
-//!   the device.
+//! * **Errors come from the ring.** A failed operation is retried on the ring, and that result
+//!   counts. Pipes, terminals and files of the kernel, of networks and of FUSE do not support
+//!   `RWF_NOWAIT`, and are not tried again. Reads with `O_DIRECT` are never tried, because they
+//!   would wait for the device.
 //! * **Nothing is in flight** between two pieces, so a future that is dropped there has nothing to
 //!   cancel.
 
@@ -28,13 +29,12 @@ use std::path::Path;
 use crate::context;
 
 /// Number of bytes that one system call copies if the vCPU's ring or timers have something more
-/// urgent. The copy takes less than the interval at which a vCPU reaps under load, and smaller
-/// pieces cost more in all.
+/// urgent. The copy takes less time than passes, under load, between two points at which a vCPU
+/// processes completions. Smaller pieces cost more in all.
 const PIECE: usize = 256 << 10;
 /// Number of bytes that one system call copies if the vCPU's ring and timers have nothing more
-/// urgent. The interval between two reaps is then five times as long.
+/// urgent. The vCPU then processes completions at five times the interval.
 const LONG_PIECE: usize = 1 << 20;
-/// Time that a long piece takes, in nanoseconds.
 const LONG_PIECE_NANOS: u64 = 70_000;
 
 /// Returns the number of bytes that the next system call copies, of the `length` that are missing.
@@ -48,12 +48,9 @@ pub(super) fn piece(length: usize) -> usize {
     }
 }
 
-/// The outcome of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Attempt<T> {
-    /// The operation is done.
     Done(T),
-    /// The operation would wait.
     WouldBlock,
     /// The operation is not supported here, or failed. The ring reports the reason.
     Unsupported,

@@ -1,4 +1,4 @@
-//! Copying files, with progress.
+//! Copies files, and reports the progress.
 //!
 //! A copy has two buffers: one is written while the other is read. A large copy at a less urgent
 //! level does not disturb more urgent work, because the copy yields to more urgent work at each
@@ -13,7 +13,6 @@ use futures_lite::future::zip;
 use super::{File, OpenOptions, invalid};
 use upshift_ring::IoBuf;
 
-/// Number of bytes read and written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// The progress of a copy.

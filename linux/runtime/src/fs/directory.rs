@@ -16,7 +16,6 @@ use super::{FileType, Metadata, symlink_metadata};
 use crate::blocking;
 use crate::net::start;
 
-/// Number of entries read at a time.
 const BATCH: usize = 128;
 
 /// Creates a directory, whose parent must exist.

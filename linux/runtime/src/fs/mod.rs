@@ -1,11 +1,12 @@
 //! Files and directories.
 //!
-//! Reads and writes go through the ring, by position; so do opening, inspecting, syncing and
-//! truncating files, and creating, moving and removing names. Data in the kernel's cache is read at
-//! once and without the ring. A file whose name is in the cache is opened in the same way. Calls
-//! that wait until the same file is on the device share an `fsync`. Calls that the kernel's ring
-//! does not have (listing directories, resolving links, permissions, the recursive calls) run on
-//! threads for blocking calls, at the level of the caller.
+//! Reads and writes go through the *ring*, that is, the vCPU's io_uring or its substitute, by
+//! position. So do opening, inspecting, syncing and truncating files, and creating, moving and
+//! removing names. Data in the kernel's cache is read at once and without the ring. A file whose
+//! name is in the cache is opened in the same way. Calls that wait until the same file is on the
+//! device share an `fsync`. Calls that the kernel's ring does not have (listing directories,
+//! resolving links, permissions, the recursive calls) run on threads for blocking calls, at the
+//! level of the caller.
 //!
 //! The I/O priority of each operation follows from the level of the coroutine that starts it. Eight
 //! levels share one of the eight best-effort classes of `ioprio_set(2)`, so that levels 0..=7 have

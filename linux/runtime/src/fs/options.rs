@@ -43,7 +43,6 @@ async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
     }
 }
 
-/// A file that has just been opened.
 pub(super) struct Opened {
     pub(super) fd: OwnedFd,
     /// The flags that the file is to have.
@@ -54,7 +53,6 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Wraps a file that was opened with these flags, without a mark.
     pub(super) fn unmarked(fd: OwnedFd, flags: i32) -> Opened {
         Opened {
             fd,
@@ -63,7 +61,6 @@ impl Opened {
         }
     }
 
-    /// Wraps a file that was opened with these flags and the mark.
     pub(super) fn marked(fd: OwnedFd, flags: i32) -> Opened {
         Opened {
             fd,
@@ -331,7 +328,6 @@ impl OpenOptions {
         }
     }
 
-    /// Returns the flags for `open(2)`.
     fn flags(&self) -> io::Result<i32> {
         let access = match (self.read, self.write || self.append) {
             (true, false) => libc::O_RDONLY,

@@ -1,4 +1,5 @@
-//! A read in progress: first from the page cache, then through the ring.
+//! A read in progress. It first copies from the page cache, and continues on the ring if a piece is
+//! not cached.
 //!
 //! ```text
 //!  Idle ── worth a try ──► Idle ── complete ─────► done
@@ -38,10 +39,8 @@ pub(super) struct Reading<'a, B> {
 }
 
 enum State<B> {
-    /// Nothing is in flight.
     Idle {
         buffer: B,
-        /// Number of bytes in the buffer.
         filled: u32,
         /// Set once a read without the ring has been found worth a try.
         is_tried: bool,

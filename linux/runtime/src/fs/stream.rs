@@ -9,9 +9,9 @@
 //!
 //! A caller may drop a call in the middle, and the stream cannot tell whether the next call
 //! continues the dropped call. So an earlier call may have started the operation whose result the
-//! stream gets, and the stream checks the result before it answers with it. Bytes read ahead count
-//! only for their position, and the length and the end of the file are checked once more when the
-//! operation that asked for them has completed.
+//! stream gets, and the stream checks the result before it answers with it. Bytes that were read
+//! ahead are used only at the position for which they were read. The length and the end of the file
+//! are checked once more when the operation that asked for them has completed.
 //!
 //! A stream has one buffer of [`BUFFER_BYTES`] per direction, allocated on first use. An operation
 //! in flight owns its buffer.
@@ -30,7 +30,6 @@ use crate::coroutine::coop;
 use crate::io::{Sink, Source, impl_read, impl_write};
 use crate::net::start;
 
-/// Size of a buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// A file with a position, for the traits of [`io`](crate::io); created by [`File::into_stream`].
@@ -59,7 +58,6 @@ const BUFFER_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct FileStream {
     file: File,
-    /// Position of the next byte that is read or written.
     position: u64,
     /// Buffer of bytes read ahead.
     data: Vec<u8>,
@@ -72,7 +70,6 @@ pub struct FileStream {
     seeking: Option<Submission<op::Statx>>,
 }
 
-/// A write in flight.
 #[derive(Debug)]
 struct Writing {
     file: File,
@@ -190,7 +187,6 @@ impl FileStream {
         self.position
     }
 
-    /// Waits for the write in flight.
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(writing) = &mut self.writing {
             let result = ready!(writing.poll(cx));
@@ -209,7 +205,6 @@ impl FileStream {
         self.poll_written(cx)
     }
 
-    /// Waits for the length of the file.
     fn poll_len(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
         loop {
             let statx = match &mut self.seeking {
@@ -229,7 +224,6 @@ impl FileStream {
         }
     }
 
-    /// Discards the bytes that were read ahead.
     fn discard_read_ahead(&mut self) {
         self.reading = None;
         self.data.clear();

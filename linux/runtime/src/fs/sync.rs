@@ -36,20 +36,17 @@ use crate::sync::{Lock, SetOnce};
 /// open.
 static GROUPS: Lock<BTreeMap<RawFd, Arc<Group>>> = Lock::new(BTreeMap::new());
 
-/// The calls of one file.
 struct Group(Lock<Rounds>);
 
 #[derive(Default)]
 struct Rounds {
     /// Number of calls that have not ended.
     calls: usize,
-    /// The round whose operation has been started.
     running: Option<Arc<Round>>,
     /// The round whose operation has not been started; present while there are calls for it.
     next: Option<Arc<Round>>,
     /// True if a call of `next` wants the attributes too.
     all: bool,
-    /// Number of operations that have been started.
     #[cfg(test)]
     started: usize,
 }
@@ -73,7 +70,6 @@ impl Call {
         Call { number, group }
     }
 
-    /// Joins the next round.
     fn join(&self, all: bool) -> Arc<Round> {
         let new_round = Arc::new(Round::new());
         let mut rounds = self.group.0.lock();
@@ -121,9 +117,7 @@ impl Drop for Call {
 }
 
 enum Step {
-    /// Start the operation.
     Lead { all: bool },
-    /// Wait for the end of this round.
     Wait(Arc<Round>),
 }
 

@@ -1,4 +1,4 @@
-//! Reading and writing whole files.
+//! Reads and writes whole files.
 //!
 //! A cached file of less than [`BEGINNING`] bytes takes three system calls, which open, read and
 //! close it without the ring. A file whose name is not cached is opened through the ring, which

@@ -1,4 +1,4 @@
-//! Outgoing connections for hyper-util's client.
+//! Opens outgoing connections for hyper-util's client.
 
 use std::fmt;
 use std::future::Future;

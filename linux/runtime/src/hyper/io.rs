@@ -1,7 +1,8 @@
 //! A TCP connection for hyper.
 //!
-//! One multishot receive reads for the life of the connection. A read copies from the ring's buffer
-//! into hyper's buffer, and gives the ring's buffer back as soon as all of it has been copied.
+//! One multishot receive reads for the life of the connection. A read copies from a buffer of the
+//! ring (the vCPU's io_uring or its substitute) into hyper's buffer, and gives the ring's buffer
+//! back as soon as all of it has been copied.
 //!
 //! A write borrows hyper's bytes for the duration of the call, while the ring has to own the bytes
 //! that it sends:
@@ -52,11 +53,9 @@ use crate::preempt::without_suspension;
 use crate::time;
 use crate::user_code::on_vcpu::OnVcpu;
 
-/// Largest number of bytes of a file that are sent at once.
 const MAX_FILE_PIECE: usize = 64 << 10;
 /// Largest number of bytes of a `sendmsg`: a piece of a file, and the head before the piece.
 const MAX_MESSAGE: usize = MAX_FILE_PIECE + (4 << 10);
-/// Time for which the last bytes of a dropped connection wait for a peer that takes nothing.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A [`TcpStream`] or [`UnixStream`] with hyper's I/O traits.
@@ -69,7 +68,6 @@ pub struct Io {
     spare_buffer: Vec<u8>,
     /// Beginning of the poll in which the connection was last read.
     last_read_poll: u64,
-    /// Largest number of bytes that a read returns.
     max_read: usize,
     received: u64,
     /// True once the socket has been made non-blocking.
@@ -116,8 +114,6 @@ impl Io {
         coop::poll_next_piece(cx, &mut self.last_read_poll)
     }
 
-    /// Limits the bytes of each of hyper's reads. A frame of HTTP/2 may have only 9 bytes, so a
-    /// large read may cause a long poll.
     pub(super) fn set_max_read(&mut self, bytes: usize) {
         self.max_read = bytes;
     }
@@ -201,7 +197,6 @@ impl Io {
         self.received
     }
 
-    /// Waits for the operation in flight, if there is one.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match &mut self.state {
@@ -232,7 +227,6 @@ impl Io {
         }
     }
 
-    /// Handles the end of a send.
     fn finish_send(&mut self, result: io::Result<usize>, mut buffer: Vec<u8>) -> io::Result<()> {
         let sent = match result {
             Ok(sent) => sent,

@@ -1,11 +1,11 @@
-//! Requests at levels of their own.
+//! A service that runs each HTTP request at a priority level of its own.
 //!
 //! An HTTP/1 connection is one coroutine that serves one request after the other; an HTTP/2 stream
-//! is a coroutine of its own. The coroutine that first polls a request's future takes the level of
-//! the request and, if that is less urgent, goes to the tail of that level's ready queue. When the
-//! response has been handed over (its body is dropped), an HTTP/1 connection returns to the level
-//! of receiving. So requests are read and classified at the level of receiving, and responses are
-//! sent at the level of their request.
+//! is a coroutine of its own. The server reads and classifies requests at one level, the *level of
+//! receiving*. The coroutine that first polls a request's future takes the level of the request. If
+//! that is less urgent, the coroutine goes to the tail of that level's ready queue. The response is
+//! sent at the level of the request. When the response has been handed over (its body is dropped),
+//! an HTTP/1 connection returns to the level of receiving.
 //!
 //! A request costs two calls of `reprio` for the running coroutine and one pass through the ready
 //! queue, or one call if the request has the level of its connection.
@@ -25,7 +25,6 @@ use upshift_core::{CoroutineId, Level};
 use super::{receiving, reply};
 use crate::coroutine::coop;
 
-/// The function that returns the level of a request.
 pub(super) type Classify = Arc<dyn Fn(&Request<Incoming>) -> Level + Send + Sync>;
 
 /// A hyper service that runs each request at the level that a function returns.
@@ -81,7 +80,6 @@ impl<S: fmt::Debug> fmt::Debug for Levelled<S> {
     }
 }
 
-/// Restores the level of a coroutine when dropped.
 struct RestoreLevel {
     id: CoroutineId,
     level: Level,
@@ -270,7 +268,6 @@ mod tests {
     use super::*;
     use crate::Runtime;
 
-    /// A body that is always ready.
     struct Frames;
 
     impl Body for Frames {

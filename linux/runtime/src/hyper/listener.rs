@@ -1,4 +1,4 @@
-//! Listening sockets for HTTP.
+//! Listening sockets of the HTTP server.
 //!
 //! A listener accepts without reading from its clients, so that no client delays another client.
 //! The coroutine of a connection then performs the handshake, if there is one, and determines the

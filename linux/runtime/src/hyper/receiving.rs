@@ -1,12 +1,13 @@
-//! The CPU time that a connection may take at the level at which it receives.
+//! Limits the CPU time that a connection may use while it receives requests.
 //!
-//! The level of receiving is more urgent than all requests. So the work that a connection does
-//! there has to be bounded, even for malicious clients, which send frames without a request, heads
-//! that are refused, or endless health checks. A connection has [`FREE_POLLS`] polls at the level
-//! of receiving for each poll at the level of a request. Further polls are charged, by their
-//! duration, to a [`TokenBucket`] of CPU time. The bucket is refilled at 1/[`SHARE_DIVISOR`] of the
-//! time, or less if all buckets together would be refilled at more than 1/[`TOTAL_DIVISOR`]. It
-//! holds at most [`BUCKET_CAPACITY`], owes at most as much, and is full at first.
+//! The level at which connections receive (the *level of receiving*) is more urgent than all
+//! requests. So the work that a connection does there has to be bounded, even for malicious
+//! clients, which send frames without a request, heads that are refused, or endless health checks.
+//! A connection has [`FREE_POLLS`] free polls at the level of receiving for each poll at the level
+//! of a request. Further polls are charged, by their duration, to a [`TokenBucket`] of CPU time.
+//! The bucket is refilled at 1/[`SHARE_DIVISOR`] of the time, or less if all buckets together would
+//! be refilled at more than 1/[`TOTAL_DIVISOR`]. It is full at first and holds at most
+//! [`BUCKET_CAPACITY`]. Its debt never exceeds that amount either.
 //!
 //! A connection whose bucket owes time is *throttled*. The server then receives from it at a less
 //! urgent level, until the bucket holds [`POLL_TIME`] again or the connection is polled for a
@@ -20,7 +21,8 @@
 //! client whose requests are answered is not throttled while it needs at most [`FREE_POLLS`] polls
 //! for a request, regardless of their durations.
 //!
-//! Each poll costs about 20 instructions, and a charged poll two readings of the clock.
+//! The accounting costs about 20 instructions per poll, and two readings of the clock per charged
+//! poll.
 
 use std::cell::Cell;
 use std::fmt;
@@ -39,9 +41,7 @@ use crate::host;
 use crate::time;
 use crate::time::clock;
 
-/// Reciprocal of the share of the time at which a connection's bucket is refilled.
 const SHARE_DIVISOR: u64 = 1000;
-/// Reciprocal of the largest share of the time at which all buckets together are refilled.
 const TOTAL_DIVISOR: u64 = 10;
 /// Number of free polls for each poll of a request: one for the request, one for its reply, and a
 /// few more for requests that arrive in pieces.
@@ -58,7 +58,6 @@ const MIXED: u8 = 2;
 
 thread_local! {
     static REQUEST_FLAGS: Cell<u8> = const { Cell::new(0) };
-    /// Level of receiving of the polled connection.
     static RECEIVE_LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
@@ -154,7 +153,6 @@ impl Receiving {
 /// free poll.
 pub struct Allowance {
     receiving: Arc<Receiving>,
-    /// Number of polls that are not charged.
     free_polls: AtomicU32,
     /// Bucket to which the duration of other polls is charged, in ticks.
     bucket: Mutex<TokenBucket>,
@@ -180,7 +178,6 @@ impl Allowance {
         }
     }
 
-    /// Takes a free poll, if any is left.
     #[inline]
     fn take_free_poll(&self) -> bool {
         let free = self.free_polls.load(Relaxed);
@@ -195,13 +192,11 @@ impl Allowance {
         bucket
     }
 
-    /// Charges a poll from tick `began` to tick `now`.
     fn charge_poll(&self, began: u64, now: u64) {
         let took = now.saturating_sub(began).max(1);
         self.bucket(now).spend(took, now);
     }
 
-    /// Restores the free polls, after a poll of a request.
     #[inline]
     fn reset_free_polls(&self) {
         if self.free_polls.load(Relaxed) != FREE_POLLS {

@@ -1,5 +1,5 @@
-//! The level of a reply, which is that of its request. A coroutine that has answered a request
-//! returns to the level of receiving in the same poll, but its next send is still submitted at the
+//! Sends a reply at the level of its request. A coroutine that has answered a request returns, in
+//! the same poll, to the level at which it receives. Its next send must still be submitted at the
 //! level of the request.
 //!
 //! The level is stored in a thread-local, since a poll begins and ends on one thread. The next send

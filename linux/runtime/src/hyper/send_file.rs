@@ -1,4 +1,4 @@
-//! `sendfile` of cached pages.
+//! Sends cached pages of a file with `sendfile`.
 //!
 //! `sendfile` waits for the device where a page is not cached, and no flag prevents that. So
 //! `cachestat` first counts the cached pages of the piece, including those under readahead; a
@@ -61,7 +61,6 @@ pub(super) fn send_file(
     }
 }
 
-/// Returns true if the kernel reports all of the range as cached.
 fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
     static UNSUPPORTED: AtomicBool = AtomicBool::new(false);
     if count == 0 || UNSUPPORTED.load(Relaxed) {

@@ -1,4 +1,4 @@
-//! Serving a tower service over HTTP/1.1 and HTTP/2.
+//! Serves a tower service over HTTP/1.1 and HTTP/2.
 //!
 //! One coroutine accepts, and each connection is a coroutine. Both run at the level at which the
 //! server receives, so that neither requests nor the caller of the server delay clients that
@@ -39,13 +39,11 @@ use drain::Connections;
 
 pub(crate) use connection::MakeService;
 
-/// hyper's type of errors.
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Default of [`Server::header_timeout`]: hyper's own default. It is long because the limit applies
 /// to idle connections, too.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Default of [`Server::drain_timeout`].
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before the next connection is accepted when descriptors or memory have run out.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
@@ -198,7 +196,6 @@ impl<L: Listener> Server<L> {
         self.run_make_service(MakeFn(Mutex::new(service))).await
     }
 
-    /// Serves each connection with a service made for it.
     pub(crate) async fn run_make_service<M, B>(self, make: M) -> io::Result<()>
     where
         M: MakeService<L>,
@@ -218,7 +215,6 @@ impl<L: Listener> Server<L> {
         }
     }
 
-    /// Returns the priority of accepting and receiving.
     fn receive_priority(&self) -> Priority {
         match self.receive_level {
             Some(level) => level.into(),

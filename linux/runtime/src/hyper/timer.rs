@@ -11,7 +11,6 @@ use crate::time;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock;
 
-/// [`time::Sleep`] behind hyper's trait.
 struct Sleep(time::Sleep);
 
 impl Future for Sleep {

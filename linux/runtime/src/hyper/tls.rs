@@ -1,4 +1,4 @@
-//! HTTP over TLS.
+//! Carries HTTP over TLS, for the server.
 
 use std::fmt;
 use std::future::Future;
@@ -96,7 +96,6 @@ pub struct TlsIo {
     stream: TlsStream<Io>,
     /// Beginning of the poll in which the connection was last read.
     last_read_poll: u64,
-    /// Largest number of bytes that a read returns.
     max_read: usize,
 }
 

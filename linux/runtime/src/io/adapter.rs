@@ -1,5 +1,5 @@
-//! The requirements on a type to get the traits of the ecosystem, and the macros that implement
-//! the traits.
+//! Implements the read and write traits of `futures-io` and tokio, by macros, for types that
+//! implement [`Source`] or [`Sink`].
 //!
 //! A [`Source`] gives out references to bytes that it has read, from memory that it or the ring
 //! owns; a trait's `poll_read` copies out of that memory. A [`Sink`] has taken the bytes that it
@@ -10,7 +10,6 @@
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-/// A type that can be read from.
 pub(crate) trait Source: Unpin {
     /// Returns the bytes that have been read and not consumed; waits for bytes if there are none.
     /// No bytes mean the end.
@@ -20,7 +19,6 @@ pub(crate) trait Source: Unpin {
     fn consume(&mut self, count: usize);
 }
 
-/// A type that can be written to.
 pub(crate) trait Sink: Unpin {
     /// True if [`poll_write_vectored`](Sink::poll_write_vectored) gathers buffers.
     #[allow(dead_code, reason = "only traits of optional features use it")]

@@ -7,7 +7,6 @@ use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 
-/// Size of a buffer.
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// A direction of a copy: a buffer, and the part of it that is still to be written.

@@ -9,9 +9,9 @@
 //! | the vCPU that drops | before `drop` returns |
 //! | another vCPU, or any vCPU if the thread has none | in the next pass of that vCPU's loop |
 //!
-//! On a preemptible vCPU the thread that created the ring makes the system call on behalf of the
-//! thread that drops. If the ring's thread does not answer in time, the next pass of the loop
-//! closes the descriptor.
+//! On a vCPU with preemption, the thread that created the ring makes the system call on behalf of
+//! the thread that drops. If the ring's thread does not answer in time, the next pass of the vCPU's
+//! loop closes the descriptor.
 //!
 //! If the vCPU whose ring has the operations is in a long poll, the descriptor is closed by an idle
 //! vCPU that stands in for it, or by the thread that continues when the poll is suspended. Without
@@ -45,7 +45,6 @@ impl Descriptor {
         Descriptor(Fd::new(fd))
     }
 
-    /// Returns another handle to the descriptor.
     pub(crate) fn share(&self) -> Descriptor {
         Descriptor(self.0.clone())
     }

@@ -1,11 +1,11 @@
-//! Waiting until a descriptor is ready, for calls that do not wait by themselves.
+//! Waits until a descriptor is ready, for calls that do not wait by themselves.
 //!
-//! The call is made first. If it would block, one poll operation on the ring waits, and then the
-//! call is repeated. Only the poll is in flight, and it carries no data. So a dropped future loses
-//! nothing, and buffers may be borrowed.
+//! The call is made first. If it would block, one poll operation on the ring waits until the
+//! descriptor is ready, and then the call is retried. Only the poll operation is in flight, and it
+//! carries no data. So a dropped future loses nothing, and buffers may be borrowed.
 //!
-//! A transfer that need not wait costs one system call; a transfer that waits costs two system
-//! calls and an operation. Nothing is allocated.
+//! A transfer that need not wait costs one system call. A transfer that waits costs two system
+//! calls and a ring operation. Nothing is allocated.
 
 use std::future::Future;
 use std::io;
@@ -25,7 +25,6 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// Creates the direction for reading.
     pub(crate) const fn readable() -> Readiness {
         Readiness {
             events: libc::POLLIN as u32,
@@ -33,7 +32,6 @@ impl Readiness {
         }
     }
 
-    /// Creates the direction for writing.
     pub(crate) const fn writable() -> Readiness {
         Readiness {
             events: libc::POLLOUT as u32,
@@ -61,7 +59,7 @@ impl Readiness {
         }
     }
 
-    /// Repeats `attempt` until it returns something other than *would block*.
+    /// Retries `attempt` until it returns something other than *would block*.
     pub(crate) fn poll_io<R>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,7 +1,7 @@
-//! Accepting connections of any socket family.
+//! Accepts connections on a listening socket of any family.
 //!
-//! The first `accept` arms one operation, which accepts until it is dropped. Several coroutines may
-//! accept from one listener; they take turns, most urgent first.
+//! The first `accept` starts a multishot operation, which accepts connections until it is dropped.
+//! Several coroutines may accept from one listener; they take turns, most urgent first.
 
 use std::future::poll_fn;
 use std::io;

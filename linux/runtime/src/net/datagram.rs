@@ -1,9 +1,9 @@
-//! Sending and receiving datagrams of any socket family.
+//! Sends and receives datagrams on sockets of any family.
 //!
 //! Buffers may be borrowed, a dropped future loses no datagram, and any number of coroutines may
-//! share a socket by reference. This is so because the system call that transfers the data never
-//! waits. If it would block, a poll operation on the ring waits for the socket, and then the call
-//! is repeated.
+//! share a socket by reference. This works because the system call that transfers the data never
+//! waits. If it would block, a poll operation on the ring waits until the socket is ready, and then
+//! the call is retried.
 
 use std::future::poll_fn;
 use std::io;
@@ -46,7 +46,7 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
 }
 
 /// [`send_to`] for a socket family that loses no messages, where a send fails while the receiver's
-/// queue is full. The send is then repeated after a pause, because no call waits for room in the
+/// queue is full. The send is then retried after a pause, because no call waits for room in the
 /// queue of a receiver to which the socket is not connected: neither `poll` nor a send on the ring
 /// in blocking mode.
 pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
@@ -76,7 +76,6 @@ pub(super) async fn recv(fd: &Fd, buffer: &mut [u8], flags: i32) -> io::Result<u
     .await
 }
 
-/// [`recv`] that returns the sender too.
 pub(super) async fn recv_from(
     fd: &Fd,
     buffer: &mut [u8],

@@ -1,4 +1,4 @@
-//! The family of a connected socket, which decides how data is received.
+//! The address family of a connected socket, which decides how data is received.
 
 use upshift_ring::{Fd, RecvMulti};
 

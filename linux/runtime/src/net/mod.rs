@@ -1,4 +1,5 @@
-//! TCP, UDP and Unix sockets over the ring.
+//! TCP, UDP and Unix sockets over the *ring*, that is, the vCPU's io_uring or its substitute by
+//! epoll.
 //!
 //! Buffers are passed by value and returned (`(result, buffer)`), because the kernel owns them
 //! while an operation is in flight, even if its future is dropped. The cheapest way to receive is

@@ -1,9 +1,9 @@
-//! The receiving side of a connected socket: the armed operation, and received bytes that have not
-//! been read.
+//! The receiving side of a connected socket: its receive operation, and bytes that have been
+//! received but not read.
 //!
 //! At first, reads go straight into the caller's buffers. The first [`recv`](Reader::recv), which
-//! asks for the ring's buffers, arms one operation that receives until it is dropped. From then on,
-//! reads copy out of the ring's buffers.
+//! asks for the ring's buffers, starts a multishot receive, which continues until it is dropped.
+//! From then on, reads copy out of the ring's buffers.
 
 use std::future::Future;
 use std::io;
@@ -23,13 +23,11 @@ use crate::user_code::on_vcpu::OnVcpu;
 /// descriptor.
 pub(crate) struct Reader {
     armed: Armed,
-    /// Bytes that have been received and not read.
     unread: RecvBuf,
     family: Family,
     pub(crate) fd: Descriptor,
 }
 
-/// The operation that receives until it is dropped.
 enum Armed {
     No,
     Yes(RecvMulti),
@@ -123,7 +121,6 @@ impl Reader {
     }
 }
 
-/// The future of [`Reader::recv`].
 pub(crate) struct Receiving<'a>(&'a mut Reader);
 
 impl Future for Receiving<'_> {

@@ -1,8 +1,8 @@
-//! Resolving names to addresses.
+//! Resolves host names to addresses.
 //!
 //! The resolver is the C library's (`getaddrinfo`). Because it blocks, it runs on a thread for
-//! blocking calls, at the level of the caller. Addresses in any form, including text, need no
-//! thread and no system call.
+//! blocking calls, at the level of the caller. An argument that already is an address, even as
+//! text, needs no thread and no system call.
 
 use std::fmt;
 use std::io;
@@ -120,7 +120,6 @@ impl<T: Sealed + ?Sized> Sealed for &T {
     }
 }
 
-/// Resolves an argument to its addresses.
 pub(crate) async fn resolve(addresses: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
     let target = addresses.target()?;
     drop(addresses);

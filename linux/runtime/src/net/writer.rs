@@ -1,9 +1,10 @@
-//! The sending side of a connected socket.
+//! Sends on a connected socket.
 //!
-//! Owned buffers go through the ring. They are submitted together with the vCPU's other operations,
-//! and kept until the kernel no longer uses them. Borrowed buffers ([`Writer`]) are passed to the
-//! kernel at once, by a `send` that does not wait; so none of their bytes are ever in flight. The
-//! order of both kinds of buffers is kept as long as each write waits for the preceding write.
+//! Owned buffers go through the ring (the vCPU's io_uring or its substitute). They are submitted
+//! together with the vCPU's other operations, and kept until the kernel no longer uses them.
+//! Borrowed buffers ([`Writer`]) are passed to the kernel at once, by a `send` that does not wait;
+//! so none of their bytes are ever in flight. The order of both kinds of buffers is kept as long as
+//! each write waits for the preceding write.
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
@@ -34,7 +35,6 @@ impl Writer {
         }
     }
 
-    /// Ends the direction to the peer.
     pub(crate) fn shutdown(&self) -> io::Result<()> {
         SockRef::from(&self.fd).shutdown(Shutdown::Write)
     }

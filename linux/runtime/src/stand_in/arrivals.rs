@@ -1,5 +1,9 @@
-//! Access of a runtime's vCPUs to each other's timers and rings. The permit of a vCPU's thread
-//! decides whether another vCPU may work on the ring while that thread is in a long poll.
+//! Gives the vCPUs (workers) of a runtime access to each other's timers and rings, so that an idle
+//! vCPU can serve those of a vCPU that is in a long poll.
+//!
+//! An *arrival* is a completion in a ring that its vCPU has not processed yet. The thread of a vCPU
+//! may use its ring only while it holds its *permit*. Another vCPU revokes the permit before it
+//! works on the ring, and grants it again afterwards.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -14,7 +18,6 @@ use crate::preempt::interrupt::{self, OnStack, Sent};
 use crate::preempt::permit;
 use crate::time::timers::Timers;
 
-/// The parts of a vCPU that the other vCPUs may use.
 pub(crate) struct VcpuAccess {
     timers: Arc<Timers>,
     /// Set while the vCPU's loop runs, if the kernel can announce arrivals.
@@ -65,7 +68,6 @@ pub(crate) struct Arrivals {
     permit: Permit,
     pub(crate) watch: RingWatch,
     ring: *const Ring,
-    /// Id of the owner.
     owner: AtomicU32,
     /// The last signal to the owner.
     sent: Sent,
@@ -151,7 +153,8 @@ thread_local! {
     static OWN: Cell<*const Arrivals> = const { Cell::new(null()) };
 }
 
-/// Answers a signal to the calling thread. The thread enters its ring, if that was requested.
+/// Answers a signal to the calling thread: enters the thread's ring, if another vCPU has requested
+/// that.
 pub(crate) fn answer_here() {
     // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
     // the `Arrivals` alive.
@@ -168,7 +171,8 @@ const HOOKS: permit::Hooks = permit::Hooks {
     wait: permit::wait_for_grant,
 };
 
-/// Notifies the vCPU that found a use under way. The use has now ended.
+/// Notifies the vCPU that found this thread in the middle of a call of the runtime, because that
+/// call has now ended.
 fn notify_stand_in() {
     // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
     // the `Arrivals` alive.
@@ -177,7 +181,7 @@ fn notify_stand_in() {
     }
 }
 
-/// Guard. While it lives, other vCPUs may stand in for the vCPU whose loop runs on this thread,
+/// While this guard lives, other vCPUs may stand in for the vCPU whose loop runs on this thread,
 /// whenever that vCPU is in a poll.
 pub(crate) struct StandInGuard<'a> {
     access: &'a AccessTable,

@@ -1,18 +1,18 @@
-//! Standing in: idle vCPUs of a runtime serve the timers and the ring of a vCPU that is in a long
-//! poll.
+//! Lets idle vCPUs (workers) of a runtime serve the timers and the ring (io_uring) of a vCPU that
+//! is in a long poll.
 //!
 //! A vCPU in a long poll serves neither its timers nor its ring. An idle vCPU that finds such a
-//! vCPU ([`Vcpu::look`]) stands in for it. The process needs no privileges. The *owner* is the
+//! vCPU ([`Vcpu::look`]) *stands in* for it. The process needs no privileges. The *owner* is the
 //! thread of the vCPU in the long poll.
 //!
 //! * **Timers** have a lock of their own, so any thread may expire them.
 //! * **The ring** may be used by one thread at a time, and entered only by the owner, which made
-//!   it. The idle vCPU revokes the owner's permit (`permit`). This succeeds only while the owner is
-//!   in the middle of a poll and outside of the runtime. The idle vCPU then works on the ring's
-//!   queues, grants the permit again, and only then calls the wakers, because they are user code,
-//!   which may wait for a lock that the owner's poll holds. The owner makes the system calls, in a
-//!   signal handler (`interrupt`). No thread waits for that, because the handler signals the
-//!   eventfd of the ring.
+//!   it. The idle vCPU first revokes the owner's *permit*, the right to use the ring (module
+//!   `permit`). This succeeds only while the owner is in the middle of a poll and outside of the
+//!   runtime. The idle vCPU then works on the ring's queues and grants the permit again. Only then
+//!   it calls the wakers, because they are user code, which may wait for a lock that the owner's
+//!   poll holds. The owner makes the system calls, in a signal handler (`interrupt`). No thread
+//!   waits for that, because the handler signals the eventfd of the ring.
 //!
 //! ```text
 //!   data arrives ─► the kernel signals the eventfd of the ring ─► idle vCPU: signal to the owner
@@ -41,7 +41,7 @@ use upshift_ring::{DeferredCall, Fd, Ring, Submission, op};
 use crate::stand_in::arrivals::{AccessTable, Arrivals, Listening, StandInGuard, VcpuAccess};
 use crate::time::clock;
 
-/// The view that a vCPU has of the other vCPUs of its runtime. Only the vCPU's own thread uses it.
+/// What a vCPU knows about the other vCPUs of its runtime. Only the vCPU's own thread uses it.
 #[derive(Default)]
 pub(crate) struct Neighbours {
     /// The vCPU's ring as the other vCPUs use it; created when there are other vCPUs.
@@ -65,7 +65,6 @@ impl Neighbours {
         (arrivals.as_ref()).map(|arrivals| StandInGuard::begin(access, index, arrivals))
     }
 
-    /// Stops other vCPUs from listening to the ring of this one.
     #[inline]
     pub(crate) fn end_stand_in(&self) {
         if let Some(Some(arrivals)) = self.arrivals.get() {
@@ -79,7 +78,8 @@ impl Neighbours {
         self.next_deadline.get()
     }
 
-    /// Makes arrivals at the ring of vCPU `index` end waits in `ring`.
+    /// Starts a poll operation on the own `ring`, which completes when there are arrivals at the
+    /// ring of vCPU `index`.
     fn listen(&self, ring: &Ring, index: usize, arrivals: &Arc<Arrivals>) {
         let mut listening = self.listening.borrow_mut();
         if listening.len() <= index {

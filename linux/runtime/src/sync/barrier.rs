@@ -1,4 +1,4 @@
-//! A rendezvous of a fixed number of coroutines.
+//! A barrier, at which a fixed number of coroutines wait for each other.
 //!
 //! Invariant, under the lock: fewer coroutines have arrived in this round than are awaited. The
 //! last arrival of a round begins the next round and wakes the other coroutines, most urgent first.
@@ -28,7 +28,6 @@ use super::{Notify, proceed};
 pub struct Barrier {
     awaited: usize,
     state: Lock<Round>,
-    /// Notified at the end of a round.
     round_end: Notify,
 }
 

@@ -7,7 +7,7 @@
 //! * an entry counts the receivers that have not passed its message; at zero the message is taken
 //!   out, and the empty entry stays. As receivers pass in order, the empty entries are the oldest.
 //!
-//! A message is cloned under a lock of its own, not under the channel's lock, because a user's
+//! A message is cloned under a lock of its own, not under the channel's lock, because the user's
 //! `clone` may take long. The last receiver gets the message itself. A message costs one
 //! allocation. A dropped receiver passes the messages that it has not received, a few per
 //! acquisition of the lock.
@@ -34,14 +34,12 @@ struct Shared<T> {
     state: Lock<State<T>>,
     /// Notified at each message, and when the last sender is dropped.
     sent: Notify,
-    /// Notified when the last receiver is dropped.
     no_receivers: Notify,
 }
 
 struct State<T> {
     ring: VecDeque<Entry<T>>,
     capacity: usize,
-    /// Position of the next message.
     tail: u64,
     senders: usize,
     weak: usize,
@@ -326,7 +324,6 @@ impl<T> Sender<T> {
     }
 }
 
-/// Returns the value of a message, if this is the only reference to it.
 fn into_value<T>(message: Arc<Message<T>>) -> Option<T> {
     Arc::into_inner(message)?
         .into_inner()

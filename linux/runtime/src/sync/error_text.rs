@@ -1,7 +1,7 @@
-//! Macros that define the errors of the primitives: a text for each variant, and a send error that
-//! returns the value.
+//! Macros for the errors of the synchronization primitives. `error_text` implements `Display`, with
+//! a text for each variant, and `Error`; `send_error` defines the error of a send when there is no
+//! receiver, which returns the value.
 
-/// Implements `Display`, with a text for each variant, and `Error`.
 macro_rules! error_text {
     ([$($generics:tt)*] $error:ty { $($variant:pat => $text:expr),+ $(,)? }) => {
         impl<$($generics)*> std::fmt::Display for $error {
@@ -16,7 +16,6 @@ macro_rules! error_text {
     };
 }
 
-/// Defines `SendError`, the error of a send when there is no receiver.
 macro_rules! send_error {
     ($doc:literal, $text:literal) => {
         #[doc = $doc]

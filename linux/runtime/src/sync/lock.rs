@@ -1,4 +1,4 @@
-//! A small lock around the state of a primitive.
+//! A spinlock that protects the state of a synchronization primitive.
 //!
 //! Invariant: the value is touched only through a [`Guard`], of which there is one at a time. The
 //! lock is held for about ten instructions and never across a wake, a drop of a waker or of a
@@ -7,8 +7,8 @@
 //!
 //! Locking is one atomic exchange and unlocking is a plain store, where `std::sync::Mutex` needs a
 //! second exchange, which checks for sleepers. A thread that finds the lock taken spins, then
-//! yields, then sleeps with growing pauses. So there is no deadlock: even a holder that the waiter
-//! itself has preempted (real-time priorities on one CPU) gets to run.
+//! yields, then sleeps with growing pauses. The sleep prevents a deadlock: even a holder that the
+//! waiter itself has preempted (real-time priorities on one CPU) gets to run.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use crate::preempt::permit::Critical;
 
-/// Number of attempts that only spin.
 const SPINS: u32 = 64;
 /// Number of attempts before the thread sleeps instead of yielding.
 const YIELDS: u32 = SPINS + 64;
@@ -88,7 +87,6 @@ impl<T> fmt::Debug for Lock<T> {
     }
 }
 
-/// Exclusive access to the value; unlocks when dropped.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
     #[expect(dead_code, reason = "its drop, after the unlock, permits suspension")]

@@ -36,9 +36,9 @@
 //! no system call and, but for channels that grow and queues that become longer than ever before,
 //! no allocation per operation.
 //!
-//! Besides the lock, only the word of [`Mutex`], the count of broadcasts of [`Notify`], the counts
-//! of [`watch`] and the flag of [`OnceCell`] are atomics; the lock guards everything else. The
-//! model checker (`scheduler/models`) covers these atomics, and the drop of a waiter while another
+//! The lock guards the state of each primitive, except a few atomics: the word of [`Mutex`], the
+//! count of broadcasts of [`Notify`], the counts of [`watch`] and the flag of [`OnceCell`]. The
+//! Loom models in `scheduler/models` check these atomics, and the drop of a waiter while another
 //! thread takes it out of the queue.
 
 mod atomic;
@@ -100,7 +100,6 @@ async fn proceed() {
     poll_fn(coop::poll_proceed).await;
 }
 
-/// Returns the level at which the caller waits.
 #[inline]
 fn waiting_level() -> Level {
     host::current_level().unwrap_or_default()

@@ -1,4 +1,5 @@
-//! A mutex that may be held across `await`, with priority inheritance.
+//! A mutex that may be held across `await`, with priority inheritance. A waiter *lends* its level
+//! to the holder, so the holder runs at least at that level until it unlocks.
 //!
 //! The state is one word, so that a coroutine that finds the mutex taken learns from the same read
 //! which coroutine holds it:
@@ -67,7 +68,6 @@ const UNNAMED: u64 = LOCKED | INDEX;
 /// Number that stands for the runtime of a mutex that no coroutine has taken yet.
 const NO_RUNTIME: u64 = 0;
 
-/// Returns the word of a mutex that `holder` has locked.
 #[inline]
 fn locked_by(holder: Option<CoroutineId>) -> u64 {
     match holder {
@@ -76,7 +76,6 @@ fn locked_by(holder: Option<CoroutineId>) -> u64 {
     }
 }
 
-/// Returns the holder that the word names.
 #[inline]
 fn holder(word: u64) -> Option<CoroutineId> {
     (word & INDEX != INDEX).then(|| CoroutineId::from_u64(word & !(CONTENDED | LOCKED)))

@@ -262,8 +262,6 @@ impl<T> OnceCell<T> {
     }
 }
 
-/// Implements the traits of a cell whose value may be missing: `Default`, `From` the value,
-/// `Clone`, comparison and `Debug`.
 macro_rules! cell_traits {
     ($cell:ident) => {
         impl<T> Default for $cell<T> {

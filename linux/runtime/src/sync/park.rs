@@ -1,4 +1,4 @@
-//! Blocking a thread on a future, for the `blocking_` calls of the primitives.
+//! Blocks a thread on a future, for the `blocking_` calls of the synchronization primitives.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -10,12 +10,12 @@ use std::thread::{self, Thread};
 
 use crate::host;
 
-struct Parked {
+struct ThreadWaker {
     thread: Thread,
     woken: AtomicBool,
 }
 
-impl Wake for Parked {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -30,7 +30,7 @@ impl Wake for Parked {
 
 thread_local! {
     /// Cache of the thread's waker, so that a loop of calls does not allocate.
-    static PARKED: Cell<Option<Arc<Parked>>> = const { Cell::new(None) };
+    static CACHED: Cell<Option<Arc<ThreadWaker>>> = const { Cell::new(None) };
 }
 
 /// Polls the future on the calling thread, which sleeps between the polls.
@@ -45,24 +45,24 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
          use the async call, or `spawn_blocking`"
     );
     let mut future = pin!(future);
-    let parked = PARKED
+    let handle = CACHED
         .try_with(Cell::take)
         .ok()
         .flatten()
         .unwrap_or_else(|| {
-            Arc::new(Parked {
+            Arc::new(ThreadWaker {
                 thread: thread::current(),
                 woken: AtomicBool::new(false),
             })
         });
-    let waker = Waker::from(parked.clone());
+    let waker = Waker::from(handle.clone());
     let mut cx = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            let _ = PARKED.try_with(|cache| cache.set(Some(parked)));
+            let _ = CACHED.try_with(|cache| cache.set(Some(handle)));
             return output;
         }
-        while !parked.woken.swap(false, Ordering::Acquire) {
+        while !handle.woken.swap(false, Ordering::Acquire) {
             thread::park();
         }
     }

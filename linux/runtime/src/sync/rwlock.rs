@@ -56,7 +56,6 @@ unsafe impl<T: ?Sized + Send + Sync> Sync for RwLock<T> {}
 impl<T: ?Sized> std::panic::UnwindSafe for RwLock<T> {}
 impl<T: ?Sized> std::panic::RefUnwindSafe for RwLock<T> {}
 
-/// Largest number of readers at a time.
 const MAX_READERS: u32 = u32::MAX >> 3;
 
 impl<T> RwLock<T> {

@@ -1,4 +1,4 @@
-//! A number of permits, handed out in order of urgency.
+//! A semaphore, that is, a number of permits, which waiters get in order of urgency.
 //!
 //! Invariant, under the lock: the free permits do not suffice for the first waiter. So a newcomer
 //! may take permits only if it is more urgent than the first waiter, and every call that adds
@@ -33,9 +33,9 @@ pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
 ///
 /// *Starvation.* A waiter for many permits is not overtaken by requests of its own or a less urgent
 /// level, even by small ones, because free permits accumulate until they suffice for the waiter.
-/// More urgent requests do overtake it, and a steady stream of them can keep it waiting for ever,
-/// as the levels promise. A request for more permits than there will ever be waits until the
-/// semaphore is closed, and so do the requests behind it.
+/// More urgent requests do overtake it, and a steady stream of them can keep it waiting for ever.
+/// A request for more permits than there will ever be waits until the semaphore is closed, and so
+/// do the requests behind it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -518,7 +518,6 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// State and behaviour common to [`Acquire`] and [`AcquireOwned`].
 #[derive(Debug)]
 struct Request {
     permits: usize,

@@ -1,4 +1,4 @@
-//! A cell that is set once, and the wait for its value.
+//! A cell that is set once, and whose value coroutines can await.
 
 use std::error::Error;
 use std::fmt;

@@ -1,10 +1,11 @@
-//! The waiters of a primitive: most urgent level first, FIFO within a level.
+//! A queue of the waiters of a synchronization primitive: most urgent level first, FIFO within a
+//! level.
 //!
-//! The queue is a pure data structure; the primitive guards it with its lock. Insert, remove and
-//! pop are O(1), without an allocation once the slab has grown to the largest number of waiters so
-//! far. For that, nodes lie in a slab and are linked by index into one list sorted by level; the
-//! queue knows the last node of each level, and a word has a bit for each level that has nodes. A
-//! queue that never had a waiter is one null pointer.
+//! The queue does not lock, so the primitive guards it with its own lock. Insert, remove and pop
+//! are O(1), without an allocation once the slab has grown to the largest number of waiters so far.
+//! For that, nodes lie in a slab and are linked by index into one list sorted by level. The queue
+//! knows the last node of each level, and a bitmap has a bit for each level that has nodes. A queue
+//! that never had a waiter is one null pointer.
 //!
 //! ```text
 //!   insert ──► waiting ──pop──► granted ──release──► free
@@ -24,7 +25,6 @@ use super::waker::{LockSafeWaker, register};
 
 const NONE: u32 = u32::MAX;
 
-/// Identifies the node of a future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u32);
 
@@ -49,12 +49,10 @@ struct Node<P> {
     payload: P,
 }
 
-/// The result of [`WaitQueue::release`].
 #[must_use]
 pub(crate) struct Released<P> {
     /// Payload of the node if it had been popped.
     pub(crate) granted: Option<P>,
-    /// Waker of the node, to be dropped without the lock.
     pub(crate) waker: Option<Waker>,
 }
 
@@ -63,13 +61,11 @@ impl<P: Copy> WaitQueue<P> {
         WaitQueue { inner: None }
     }
 
-    /// Returns true if there is no waiter.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.inner.as_ref().is_none_or(|inner| inner.head == NONE)
     }
 
-    /// Returns level and payload of the next waiter to be popped.
     pub(crate) fn first(&self) -> Option<(Level, P)> {
         let inner = self.inner.as_ref()?;
         let node = inner.nodes.get(inner.head as usize)?;
@@ -143,7 +139,6 @@ impl<P: Copy> WaitQueue<P> {
         inner.take(index, grant)
     }
 
-    /// Returns true if this node has been popped.
     pub(crate) fn is_granted(&self, key: Key) -> bool {
         self.inner
             .as_ref()
@@ -171,7 +166,6 @@ impl<P: Copy> WaitQueue<P> {
         old_waker
     }
 
-    /// Frees the node. Its future calls this once.
     pub(crate) fn release(&mut self, key: Key) -> Released<P> {
         let Some(inner) = self.inner.as_mut() else {
             return Released {
@@ -220,7 +214,6 @@ impl<P> Inner<P> {
         node.waker.take()
     }
 
-    /// Moves a waiting node to the end of another level.
     fn relink(&mut self, index: u32, level: Level) {
         self.unlink(index);
         self.node(index).level = level;

@@ -1,9 +1,9 @@
 //! Wakers that are cloned and stored while a lock is held.
 //!
-//! Cloning a foreign waker (one that this crate did not create) runs user code, which may take
-//! long, or use the same primitive. So such a waker is cloned before the lock is taken, and dropped
-//! after the lock is released, whether the clone was needed or not. A waker of this crate, the
-//! usual case, is cloned only when the clone is needed.
+//! Cloning a *foreign* waker (one that this crate did not create) runs user code, which may take
+//! long, or use the same primitive. So a [`LockSafeWaker`] clones such a waker before the lock is
+//! taken, and drops the clone after the lock is released, whether it was needed or not. A waker of
+//! this crate, the usual case, is cloned only when the clone is needed.
 
 use std::ops::Deref;
 use std::task::Waker;
@@ -36,8 +36,6 @@ pub(crate) fn register(slot: &mut Option<Waker>, waker: &mut LockSafeWaker<'_>) 
     }
 }
 
-/// A waker whose clone runs no user code while a lock is held, because a foreign waker is cloned on
-/// creation, before the lock is taken.
 pub(crate) struct LockSafeWaker<'a> {
     waker: &'a Waker,
     foreign: Option<Waker>,
@@ -50,7 +48,6 @@ impl<'a> LockSafeWaker<'a> {
         LockSafeWaker { waker, foreign }
     }
 
-    /// Returns true if the waker is not a coroutine's.
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign.is_some()

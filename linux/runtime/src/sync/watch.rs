@@ -28,7 +28,6 @@ struct Shared<T> {
     receivers: AtomicU64,
     /// Notified at each new value, and when the last sender is dropped.
     changed: Notify,
-    /// Notified when the last receiver is dropped.
     no_receivers: Notify,
 }
 

@@ -110,7 +110,6 @@ pub(crate) fn from_instant(instant: Instant) -> u64 {
     }
 }
 
-/// Returns the instant of a number of nanoseconds.
 pub(crate) fn to_instant(nanos: u64) -> Instant {
     let (instant_zero, nanos_zero) = moment();
     if nanos >= nanos_zero {
@@ -131,7 +130,6 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the time in ticks.
 #[inline]
 pub(crate) fn ticks() -> u64 {
     Ticks::new().ticks()
@@ -245,7 +243,6 @@ pub(crate) fn to_ticks(duration: Duration) -> u64 {
     (nanos(duration) / 100).saturating_mul(tick().per_micro) / 10
 }
 
-/// Converts ticks to a duration.
 pub(crate) fn from_ticks(ticks: u64) -> Duration {
     Duration::from_nanos((u128::from(ticks) * 1000 / u128::from(tick().per_micro)) as u64)
 }

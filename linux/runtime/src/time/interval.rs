@@ -105,7 +105,6 @@ pub enum MissedTickBehavior {
 #[derive(Debug)]
 pub struct Interval {
     period: u64,
-    /// The wait for the next tick.
     sleep: Sleep,
     behavior: MissedTickBehavior,
 }

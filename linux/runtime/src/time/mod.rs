@@ -54,7 +54,6 @@ pub mod error {
     pub use super::timeout::Elapsed;
 }
 
-/// Returns the time in nanoseconds of the clock that deadlines use.
 #[inline]
 fn now() -> u64 {
     #[cfg(feature = "test-util")]
@@ -74,7 +73,6 @@ fn now_or_later() -> u64 {
     crate::time::clock::now_or_later()
 }
 
-/// Returns the nanoseconds of an instant.
 #[inline]
 fn nanos_of(instant: Instant) -> u64 {
     crate::time::clock::from_instant(instant.into_std())

@@ -1,10 +1,11 @@
-//! Paused time, for tests (feature `test-util`).
+//! Pauses the time of a runtime, for tests (feature `test-util`).
 //!
-//! The time of a runtime of one inline vCPU can be paused. This module then keeps the runtime's
-//! timers, in order, instead of the wheel, and they fire when the time is moved. [`advance`] moves
-//! the time; when no coroutine of the runtime is ready, the *mover* moves it to the next timer. The
-//! mover is a coroutine of the least urgent level, so it runs when no other coroutine is ready;
-//! before it moves the time, the vCPU reaps its ring. Do not pause the time of code that waits for
+//! Only the time of a runtime of one inline vCPU (one thread, without preemption) can be paused.
+//! While it is paused, this module keeps the runtime's timers instead of the timer wheel, and they
+//! fire, in order, when the time is moved. [`advance`] moves the time. When no coroutine of the
+//! runtime is ready, the *mover* moves it to the next timer. The mover is a coroutine of the least
+//! urgent level, so it runs only when no other coroutine is ready. Before it moves the time, the
+//! vCPU processes the completions in its ring. Do not pause the time of code that waits for
 //! something outside the runtime (a thread, another process).
 //!
 //! All state belongs to the thread of the vCPU, so there is no lock.
@@ -21,8 +22,8 @@ use crate::context;
 use crate::sync::wake;
 use crate::time::clock;
 
-/// Time for which nothing must be ready before the mover moves the time: enough to reap the ring
-/// twice.
+/// The mover moves the time only if no coroutine has been ready for this long. Meanwhile the vCPU
+/// can process the completions in its ring twice.
 const IDLE_BEFORE_MOVE: Duration = Duration::from_micros(50);
 
 /// Latest time that [`advance`] moves to, in ns: about 146 years.
@@ -34,7 +35,6 @@ const END: u64 = u64::MAX / 2;
 pub(super) type Key = (u64, u64);
 
 struct Paused {
-    /// Number of the runtime.
     runtime: u64,
     now: u64,
     /// Moment of the clock at which the time was resumed and continued from `now`. `None` while the
@@ -48,7 +48,6 @@ struct Paused {
 }
 
 thread_local! {
-    /// The thread's runtimes whose time has been paused.
     static PAUSED: RefCell<Vec<Paused>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -111,7 +110,6 @@ pub(super) fn arm(deadline: u64, waker: &Waker) -> Option<Result<Key, ()>> {
     armed
 }
 
-/// Returns true if the time of the current runtime has reached a deadline.
 pub(super) fn has_passed(deadline: u64) -> bool {
     super::now() >= deadline.min(END)
 }
@@ -282,8 +280,6 @@ pub async fn advance(duration: Duration) {
     crate::yield_now().await;
 }
 
-/// Moves the time to the next timer whenever nothing else is ready; see the documentation of the
-/// module.
 async fn mover() {
     loop {
         poll_fn(has_timer).await;

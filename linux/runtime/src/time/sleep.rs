@@ -1,10 +1,10 @@
 //! A future that is ready at a deadline.
 //!
-//! A [`Sleep`] is armed at its first poll, on the vCPU that polls it. The timer stays there until
-//! it fires or the `Sleep` is dropped, reset, polled by another runtime, or polled after that vCPU
-//! has left the runtime. When the `Sleep` is polled on a thread of tokio beside the vCPUs, a
-//! coroutine waits for the deadline instead. Arming and cancelling cost two short locks, and
-//! updates of the counters of the waker and of the vCPU.
+//! A [`Sleep`] is armed at its first poll, in the timer wheel of the vCPU (worker) that polls it.
+//! The timer stays there until it fires or the `Sleep` is dropped, reset, polled by another
+//! runtime, or polled after that vCPU has left the runtime. When the `Sleep` is polled on a thread
+//! of tokio beside the vCPUs, a coroutine waits for the deadline instead. Arming and cancelling
+//! cost two short locks, and updates of the counters of the waker and of the vCPU.
 
 use std::future::Future;
 use std::mem;
@@ -118,7 +118,6 @@ impl Sleep {
         }
     }
 
-    /// Returns the deadline in nanoseconds of the clock.
     pub(super) fn nanos(&self) -> u64 {
         self.deadline
     }

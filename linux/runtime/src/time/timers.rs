@@ -1,4 +1,4 @@
-//! The timers of one vCPU: a wheel of wakers behind a lock.
+//! The timers of one vCPU (worker): a timer wheel of wakers behind a lock.
 //!
 //! The thread that serves the vCPU arms and resets the timers. That thread, or another vCPU that
 //! stands in for the timers' vCPU, expires them. Any thread to which a `Sleep` has been moved may
@@ -6,9 +6,9 @@
 //! run, and are dropped, while it is not held. The loop of the vCPU reads [`Timers::next_deadline`]
 //! without the lock.
 //!
-//! Contract with the loop: a timer is armed only on the thread that serves the vCPU, so that this
-//! thread sees the new deadline before it waits. Other threads only remove deadlines; at worst the
-//! loop expires timers once for nothing.
+//! A timer is armed only on the thread that serves the vCPU, so that this thread sees the new
+//! deadline before it waits. Other threads only remove deadlines. At worst, the vCPU's loop then
+//! looks for due timers once in vain.
 
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
@@ -25,7 +25,6 @@ use crate::host::{self, Linux};
 use crate::sync::lock::Lock;
 use crate::sync::waker::LockSafeWaker;
 
-/// Value of [`Timers::next`] while no timer is armed.
 const NEVER: u64 = u64::MAX;
 
 /// The waker of a timer. It is *foreign* if it is not that of a coroutine of upshift.
@@ -53,7 +52,6 @@ impl Alarm {
     }
 }
 
-/// The timers of a vCPU.
 pub(crate) struct Timers {
     /// Address of the [`Linux`] of the vCPU's runtime, which identifies the runtime. The runtime
     /// either outlives these timers or has closed them.
@@ -130,18 +128,14 @@ impl TimersRef {
     }
 }
 
-/// The result of [`Timers::arm`].
 pub(super) enum Armed {
     At(TimersRef, Key),
-    /// The deadline has passed; nothing is armed.
     Past,
     /// The vCPU has left the runtime; nothing is armed.
     Closed,
 }
 
-/// The result of [`Timers::poll`].
 pub(super) enum TimerState {
-    /// The timer has not fired.
     Pending,
     /// The timer is gone because it has fired.
     Fired,
@@ -150,7 +144,6 @@ pub(super) enum TimerState {
 }
 
 impl Timers {
-    /// Creates an empty set of timers, at the time `now` (ns).
     pub(crate) fn new(now: u64, host: &Linux) -> Timers {
         Timers {
             host: ptr::from_ref(host).addr(),
@@ -165,7 +158,6 @@ impl Timers {
         }
     }
 
-    /// Returns true if the timers belong to the runtime of this `host`.
     #[inline]
     pub(super) fn belong_to(&self, host: &Linux) -> bool {
         ptr::from_ref(host).addr() == self.host

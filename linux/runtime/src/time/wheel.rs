@@ -1,14 +1,15 @@
 //! A hierarchical timer wheel, which finds the deadlines that are due.
 //!
-//! The wheel is a pure data structure without a clock, so the caller passes the time. Times are
-//! nanoseconds; the wheel counts in ticks of 1024 ns. A deadline is rounded up to a tick, so a
-//! timer is never early, and late by a tick at most.
+//! The wheel reads no clock; the caller passes the time. Times are nanoseconds; the wheel counts in
+//! ticks of 1024 ns. A deadline is rounded up to a tick, so a timer is never early, and the
+//! rounding makes it late by a tick at most.
 //!
 //! A level here is a level of the wheel, not a priority. Level 0 has 64 slots of one tick, level 1
-//! has 64 slots of 64 ticks, and so on; nine levels hold every `u64`. The level of a timer is the
-//! highest group of six bits in which its tick differs from `elapsed`; the value of that group in
-//! the tick is the number of its slot. Slots are doubly linked lists; a word per level has a bit
-//! for each slot in use; each slot knows a lower bound of its deadlines.
+//! has 64 slots of 64 ticks, and so on; nine levels hold every `u64`. To place a timer, its tick is
+//! compared with `elapsed` in groups of six bits. The highest group that differs is the level of
+//! the timer, and the value of that group in the tick is the number of its slot. Slots are doubly
+//! linked lists. A word per level has a bit for each slot in use. Each slot knows a lower bound of
+//! its deadlines.
 //!
 //! Invariants:
 //!
@@ -18,9 +19,10 @@
 //! * a node belongs to the caller that inserted it until the caller removes it, even after the
 //!   timer has fired. So a key never refers to the timer of another caller.
 //!
-//! Costs: insert and remove are O(1) without allocation (once the slab has grown); a timer is moved
-//! at most once per level before it fires; an empty stretch of time costs nothing, however long. A
-//! removed timer leaves its slot's bound as it was, so at worst one call of `expire` finds nothing.
+//! Insert and remove are O(1), without allocation once the slab has grown. A timer is moved at most
+//! once per level before it fires. A stretch of time without timers costs nothing, however long it
+//! is. A removed timer leaves its slot's bound as it was, so at worst one call of `expire` finds
+//! nothing.
 
 use std::mem;
 
@@ -32,14 +34,12 @@ const LEVELS: usize = 9;
 const LAST_TICK: u64 = (1 << (64 - TICK_BITS)) - 1;
 const NONE: u32 = u32::MAX;
 
-/// Identifies the node of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u32);
 
 pub(crate) struct Wheel<T> {
     nodes: Vec<Node<T>>,
     free: u32,
-    /// Number of timers in slots.
     armed: usize,
     /// Last tick whose timers have fired.
     elapsed: u64,
@@ -64,7 +64,6 @@ struct Node<T> {
 }
 
 impl<T> Wheel<T> {
-    /// Creates an empty wheel that starts at `now` (ns).
     pub(crate) fn new(now: u64) -> Wheel<T> {
         Wheel {
             nodes: Vec::new(),
@@ -130,7 +129,6 @@ impl<T> Wheel<T> {
         armed
     }
 
-    /// Returns the value of a timer that has not fired.
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         self.node(key.0).value.as_mut()
     }
@@ -180,7 +178,6 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Fires every timer, due or not.
     pub(crate) fn drain(&mut self, mut fire: impl FnMut(T)) {
         for level in self.levels.iter_mut() {
             level.used = 0;
@@ -306,7 +303,6 @@ mod tests {
 
     const TICK: u64 = 1 << TICK_BITS;
 
-    /// Returns the sorted values of the timers that fire.
     fn expire(wheel: &mut Wheel<u32>, now: u64) -> Vec<u32> {
         let mut fired = Vec::new();
         wheel.expire(now, |_, value| fired.push(value));
@@ -379,7 +375,6 @@ mod tests {
         assert!(keys.into_iter().all(|key| wheel.remove(key).is_none()));
     }
 
-    /// Generates durations of all magnitudes.
     fn span() -> impl Strategy<Value = u64> {
         (0_u32..64, any::<u64>()).prop_map(|(bits, random)| random >> bits)
     }
@@ -389,7 +384,6 @@ mod tests {
         Insert(u64),
         Remove(prop::sample::Index),
         Reset(prop::sample::Index, u64),
-        /// Expires after this many nanoseconds.
         Expire(u64),
         /// Expires at the wheel's next deadline.
         Next,

@@ -54,10 +54,7 @@ use crate::tokio::servers;
 use crate::tokio::thread_hooks::ThreadHook;
 use crate::user_code::catch_panic::catch_panic;
 
-/// Longest wait for tasks that are dropped, and for blocking calls.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// Pause between two attempts to start the thread.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Error text of a call that needs a vCPU, on a thread of tokio.
@@ -73,9 +70,7 @@ pub(crate) struct TokioRuntime {
 /// The part that is shared with the coroutine of [`TokioRuntime::drive_when_used`].
 struct Driver {
     state: Mutex<State>,
-    /// Name of the thread.
     name: String,
-    /// CPUs of the process.
     cpus: Option<Mask>,
 }
 
@@ -298,7 +293,6 @@ fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
     (set >= 0).then(|| unsafe { OwnedFd::from_raw_fd(set) })
 }
 
-/// A hook that enters tokio's runtime on threads that poll.
 struct EnterRuntime(Handle);
 
 /// The entered context of tokio. The fields are dropped in this order: the guard goes first.

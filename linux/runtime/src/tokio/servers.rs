@@ -1,4 +1,4 @@
-//! A notice to the operator when a server runs on tokio's thread.
+//! Warns the operator when a server runs on tokio's thread instead of the vCPUs.
 //!
 //! `axum::serve` compiles and answers in this runtime, but its connections are tasks of tokio,
 //! which share one thread and have no level. Only latency shows this, so a task of tokio searches
@@ -23,7 +23,6 @@ use tokio::runtime::Handle;
 
 use crate::notice::notice;
 
-/// Time until the first search.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// Searches for a server on the thread that polls this future, which is a task of tokio, until a

@@ -12,11 +12,8 @@ use std::sync::Arc;
 use crate::notice::notice;
 use crate::user_code::catch_panic::catch_panic;
 
-/// A pair of functions called around the time in which a thread polls.
 pub(crate) trait ThreadHook: Send + Sync {
-    /// Called when the calling thread begins to poll.
     fn begin(&self);
-    /// Called on the same thread when it stops polling.
     fn end(&self);
 }
 

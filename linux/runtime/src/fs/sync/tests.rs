@@ -15,7 +15,6 @@ fn file() -> (Fd, Call) {
     (fd, call)
 }
 
-/// Returns the number of operations that have been started.
 fn started(call: &Call) -> usize {
     call.group.0.lock().started
 }

@@ -1,4 +1,4 @@
-//! Serving one connection: its handshake, the service made for it, and HTTP/1 or HTTP/2.
+//! Serves one connection: performs its handshake, makes its service, and speaks HTTP/1 or HTTP/2.
 
 use std::future::Future;
 use std::io;
@@ -20,20 +20,18 @@ use crate::hyper::listener::{IncomingStream, Listener, Transport};
 use crate::hyper::{Allowance, Clock, Levelled, Receiving, Spawner};
 use crate::time;
 
-/// Largest number of bytes of a request or a response that a connection (HTTP/1) or a stream
-/// (HTTP/2) buffers.
+/// Maximum number of bytes that are buffered per connection (HTTP/1) or stream (HTTP/2).
 const MAX_BUFFERED: usize = 64 * 1024;
-/// Largest number of bytes of HTTP/2 that are read at once: at most 455 frames.
+/// Maximum number of bytes of HTTP/2 that are read at once: at most 455 frames, since a frame has
+/// at least 9 bytes.
 const MAX_HTTP2_READ: usize = 4096;
 
-/// Makes the services of connections.
 pub(crate) trait MakeService<L: Listener>: Send + Sync + 'static {
     type Service: Clone + Send + 'static;
 
     fn make(&self, stream: IncomingStream<'_, L>) -> impl Future<Output = Self::Service> + Send;
 }
 
-/// Makes services with a function.
 pub(super) struct MakeFn<F>(pub(super) Mutex<F>);
 
 impl<L, F, S> MakeService<L> for MakeFn<F>
@@ -50,7 +48,6 @@ where
     }
 }
 
-/// The settings of a server that its connections share.
 pub(super) struct ConnectionSettings<M> {
     pub(super) make: M,
     pub(super) receive_level: Priority,
@@ -60,7 +57,6 @@ pub(super) struct ConnectionSettings<M> {
 }
 
 impl<M> ConnectionSettings<M> {
-    /// Serves a connection, from its handshake to its end.
     pub(super) async fn serve<L, B>(
         &self,
         handshake: L::Handshake,
@@ -106,7 +102,6 @@ impl<M> ConnectionSettings<M> {
         }
     }
 
-    /// Serves HTTP on an open connection.
     async fn serve_http<S, B>(
         &self,
         mut io: impl Transport,

@@ -1,4 +1,4 @@
-//! The open connections of a server, and their graceful shutdown.
+//! Keeps track of the open connections of a server, and shuts them down gracefully.
 
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};
@@ -14,7 +14,6 @@ use crate::notice::notice;
 use crate::sync::Notify;
 use crate::time;
 
-/// The open connections of a server.
 #[derive(Default)]
 pub(super) struct Connections {
     draining: AtomicBool,

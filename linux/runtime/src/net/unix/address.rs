@@ -1,4 +1,4 @@
-//! Conversions between the forms of an address.
+//! Converts Unix socket addresses between the types of `std`, `socket2` and the ring.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,7 +10,6 @@ use std::path::Path;
 use socket2::SockAddr;
 use upshift_ring::Address;
 
-/// Converts an address for the ring.
 pub(super) fn for_ring(address: &SocketAddr) -> io::Result<Address> {
     match (address.as_pathname(), address.as_abstract_name()) {
         (Some(path), _) => Address::unix(path),
@@ -19,7 +18,6 @@ pub(super) fn for_ring(address: &SocketAddr) -> io::Result<Address> {
     }
 }
 
-/// Converts an address for system calls.
 pub(super) fn for_call(address: &SocketAddr) -> io::Result<SockAddr> {
     match (address.as_pathname(), address.as_abstract_name()) {
         (Some(path), _) => SockAddr::unix(path),
@@ -32,7 +30,6 @@ pub(super) fn for_call(address: &SocketAddr) -> io::Result<SockAddr> {
     }
 }
 
-/// Converts an address that a system call returned.
 pub(super) fn from_call(address: &SockAddr) -> io::Result<SocketAddr> {
     match (address.as_pathname(), address.as_abstract_namespace()) {
         (Some(path), _) => SocketAddr::from_pathname(path),

@@ -31,7 +31,6 @@ impl UCred {
     }
 }
 
-/// Returns the credentials of the peer (`SO_PEERCRED`).
 pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UCred> {
     let mut answer = libc::ucred {
         pid: 0,

@@ -23,7 +23,6 @@ use super::{DROP_BATCH, Shared, into_value, park, proceed};
 /// ```
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
-    /// Position of the next message to receive.
     next: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The state that senders and the receiver share: the queue of messages, and the waiters of both
-//! sides.
+//! The state that the senders and the receiver of a channel share: the queue of messages, and the
+//! waiters of both sides.
 //!
 //! Invariants, under the lock:
 //!
@@ -33,7 +33,6 @@ const MAX_IDLE_CAPACITY: usize = 4096;
 
 pub(super) struct Chan<T> {
     state: Lock<State<T>>,
-    /// Notified when the channel is closed.
     closing: Notify,
 }
 
@@ -101,7 +100,6 @@ impl<T> State<T> {
     }
 }
 
-/// Returns true if the first waiter is less urgent than the caller.
 #[cold]
 fn goes_after_caller((first, _): (Level, Claim)) -> bool {
     waiting_level() < first
@@ -212,7 +210,6 @@ impl<T> Chan<T> {
         Ok(())
     }
 
-    /// Reserves room for `wanted` messages, if there is enough.
     pub(super) fn try_reserve(&self, wanted: usize) -> Result<(), TrySendError<()>> {
         let mut state = self.state.lock();
         if state.closed {
@@ -285,7 +282,6 @@ impl<T> Chan<T> {
         drop(released.waker);
     }
 
-    /// Gives back reserved room.
     pub(super) fn unreserve(&self, room: usize) {
         self.give_back(self.state.lock(), room);
     }
@@ -455,7 +451,6 @@ impl<T> Chan<T> {
         drop(messages);
     }
 
-    /// Waits until the channel is closed.
     pub(super) async fn closed(&self) {
         loop {
             let closing = self.closing.notified();
@@ -480,7 +475,6 @@ impl<T> Chan<T> {
         self.state.lock().messages.len()
     }
 
-    /// Returns the number of messages for which there is room now.
     pub(super) fn room(&self) -> usize {
         self.state.lock().room()
     }

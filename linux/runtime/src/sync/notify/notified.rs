@@ -12,7 +12,6 @@ use super::super::waker::LockSafeWaker;
 use super::super::{may_proceed, waiting_level};
 use super::{Notify, WokenBy};
 
-/// State and behaviour common to [`Notified`] and [`OwnedNotified`].
 pub(super) struct Waiting {
     broadcasts: u64,
     stage: Stage,
@@ -26,8 +25,7 @@ enum Stage {
 }
 
 impl Waiting {
-    /// Creates a wait that begins after this number of broadcasts, and that the next broadcast
-    /// ends.
+    /// Creates a wait that the next broadcast ends. There have been `broadcasts` of them so far.
     pub(super) fn since(broadcasts: u64) -> Waiting {
         Waiting {
             broadcasts,

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use super::RwLock;
 use super::raw::{Raw, Side};
 
-/// A reference to a lock, borrowed or owned.
 trait ToRaw {
     fn raw(&self) -> &Raw;
 }
@@ -35,7 +34,6 @@ impl<T> ToRaw for Arc<RwLock<T>> {
 struct Held<L: ToRaw, const WRITES: bool>(L);
 
 impl<L: ToRaw> Held<L, true> {
-    /// Turns the write lock into a read lock.
     fn downgrade(self) -> Held<L, false> {
         self.0.raw().downgrade();
         let this = ManuallyDrop::new(self);
@@ -52,7 +50,6 @@ impl<L: ToRaw, const WRITES: bool> Drop for Held<L, WRITES> {
     }
 }
 
-/// Implements shared access through the pointer of a guard.
 macro_rules! impl_deref {
     ([$($generics:tt)*] $guard:ty, $part:ty) => {
         impl<$($generics)*> Deref for $guard {
@@ -67,7 +64,6 @@ macro_rules! impl_deref {
     };
 }
 
-/// Implements exclusive access through the pointer of a guard of a writer.
 macro_rules! impl_deref_mut {
     ([$($generics:tt)*] $guard:ty, $part:ty) => {
         impl_deref!([$($generics)*] $guard, $part);
@@ -99,7 +95,6 @@ macro_rules! impl_deref_inner {
     };
 }
 
-/// Formats a guard like the value that it gives access to.
 macro_rules! impl_fmt {
     ([$($generics:tt)*] $guard:ty, $part:ty) => {
         impl<$($generics)*> fmt::Debug for $guard where $part: fmt::Debug {

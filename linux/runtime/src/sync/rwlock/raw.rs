@@ -1,4 +1,4 @@
-//! An [`RwLock`](super::RwLock) without its value: its holders and its waiters.
+//! The lock of an [`RwLock`](super::RwLock), without the value: its holders and its waiters.
 //!
 //! Invariants, under the lock of the state:
 //!
@@ -11,8 +11,9 @@
 //!   releases another lock. Waiters lend to the writer, and withdraw the loan, under the lock of
 //!   the state.
 //!
-//! A writer is named by its runtime and its id, if it has both; waiters of the same runtime lend to
-//! it.
+//! A waiter *lends* its level to the writer, so the writer runs at least at that level until it
+//! unlocks (priority inheritance). The lock names a writer by its runtime and its id, if it has
+//! both. Only waiters of the same runtime lend to it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -69,7 +70,6 @@ impl State {
         self.has_room(side, max) && self.waiting.first().is_none_or(|(first, _)| level < first)
     }
 
-    /// Lets the first waiter in, if there is room.
     fn admit(&mut self, max: u32) -> Option<Waker> {
         if self.writer.is_none() {
             self.waiting.settle_first(|claim| {
@@ -213,7 +213,6 @@ fn give_name_back(name: Name) {
     }
 }
 
-/// The future of [`Raw::enter`].
 #[must_use = "futures do nothing unless awaited"]
 pub(super) struct Entering<'a> {
     raw: &'a Raw,

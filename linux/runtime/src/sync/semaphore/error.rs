@@ -19,7 +19,8 @@ pub struct AcquireError(pub(super) ());
 
 error_text!([] AcquireError { AcquireError(()) => CLOSED });
 
-/// The error of [`Semaphore::try_acquire`](super::Semaphore::try_acquire) and its variants.
+/// The error of [`Semaphore::try_acquire`](super::Semaphore::try_acquire) and of similar methods
+/// such as `try_acquire_many`.
 ///
 /// ```
 /// use upshift::sync::{Semaphore, TryAcquireError};
