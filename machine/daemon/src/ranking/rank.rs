@@ -1,4 +1,5 @@
-//! Ranks the vCPUs of one CPU. Pure, without state and system calls.
+//! Ranks the vCPUs of one CPU by the level of their most urgent coroutine. The functions have no
+//! state and make no system calls.
 //!
 //! ```text
 //!  potential of each vCPU       2        2        40       64 (absent)
@@ -47,7 +48,6 @@ struct Summary {
     present: u64,
     /// Bit L: at least two vCPUs have potential L.
     crowded: u64,
-    /// Most urgent runnable level of any vCPU.
     best: u8,
     contenders: usize,
     bystanders: Option<u8>,
@@ -122,7 +122,6 @@ pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Ve
 }
 
 impl Summary {
-    /// Returns the standing of the vCPU `own`.
     fn standing(&self, own: &Contender) -> Standing {
         let level = own.potential;
         let outranked = self.best < own.runnable.min(level);
@@ -189,7 +188,6 @@ impl Summary {
         }
     }
 
-    /// Returns whether the vCPU may be elevated above the less urgent vCPUs.
     fn may_rise(&self, own: &Contender) -> bool {
         let below = self.below[usize::from(own.potential)];
         own.trusted || self.bystanders.is_some() || below.has_other_than(own.user)
@@ -238,7 +236,6 @@ mod tests {
         }
     }
 
-    /// Creates a runnable contender of an untrusted user.
     fn untrusted(user: u32, level: u8) -> Contender {
         Contender {
             user,

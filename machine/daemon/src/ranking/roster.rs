@@ -1,5 +1,5 @@
-//! [`Roster`]: the threads of all clients that are recorded with the elevator, so that the
-//! canaries' monitor can demote threads on all CPUs, independently of their schedulers.
+//! Records the threads of all clients, so that the monitor of the canaries can demote threads on
+//! all CPUs, independently of the schedulers of these CPUs.
 //!
 //! ```text
 //!   scheduler of a CPU:  set SCHED_FIFO ─▶ read whether it is suspended ─▶ if so, demote it
@@ -33,7 +33,6 @@ use crate::machine::Machine;
 /// CPU of a thread that may run on several CPUs.
 pub(crate) const EVERYWHERE: usize = usize::MAX;
 
-/// Process, user and CPU of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) pid: i32,
@@ -51,7 +50,6 @@ pub(crate) struct RosterEntry {
     clock: OnceLock<Arc<OwnedFd>>,
     /// Set while the thread's scheduler keeps it in SCHED_FIFO.
     raised: AtomicBool,
-    /// Set while the thread must stay in SCHED_OTHER.
     suspended: AtomicBool,
 }
 
@@ -96,12 +94,10 @@ impl RosterEntry {
         self.raise_with(|guard| guard.set(below).and_then(|()| guard.set(priority)))
     }
 
-    /// Returns whether the thread may run on one of these CPUs.
     fn may_run_on(&self, cpus: &HashSet<usize>) -> bool {
         self.owner.cpu == EVERYWHERE || cpus.contains(&self.owner.cpu)
     }
 
-    /// Returns whether the thread's scheduler has raised it, and it is not suspended.
     pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Acquire) && !self.suspended.load(SeqCst)
     }
@@ -144,7 +140,6 @@ impl Suspension {
     }
 }
 
-/// The threads of all clients that are recorded with the elevator; see the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     state: Mutex<State>,
@@ -208,7 +203,6 @@ impl Roster {
         self.count.load(SeqCst) == 0
     }
 
-    /// Makes the calling thread the monitor, which is woken when the roster is no longer empty.
     pub(crate) fn set_monitor_to_this_thread(&self) {
         let _ = self.monitor.set(std::thread::current());
     }
@@ -219,14 +213,12 @@ impl Roster {
         self.epoch.load(Acquire)
     }
 
-    /// Returns the threads for which `predicate` is true.
     pub(crate) fn select(&self, predicate: impl Fn(&RosterEntry) -> bool) -> Vec<Arc<RosterEntry>> {
         let state = self.lock();
         let chosen = state.entries.values().filter(|entry| predicate(entry));
         chosen.map(Arc::clone).collect()
     }
 
-    /// Returns whether `predicate` is true for any thread.
     pub(crate) fn any(&self, predicate: impl Fn(&RosterEntry) -> bool) -> bool {
         self.lock().entries.values().any(|entry| predicate(entry))
     }

@@ -1,8 +1,9 @@
-//! Lookups of processes for the rules' thread, which itself opens no file of other processes,
-//! because a read of `/proc` may block (`proc/reader.rs`).
+//! Looks up processes for the thread of the rules. That thread itself opens no file of other
+//! processes, because a read of `/proc` may block (`proc/reader.rs`).
 //!
-//! A lookup is a reader's job for one process. A process that changes during its lookup is looked
-//! up again. At most [`MAX_LOOKUPS`] run at a time; a sweep starts no more than half of them.
+//! A lookup is a job of a reader thread for one process. A process that changes during its lookup
+//! is looked up again. At most [`MAX_LOOKUPS`] run at a time. A sweep, which looks up all
+//! processes, starts no more than half of them.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -24,9 +25,7 @@ use crate::shared::Shared;
 /// Maximum number of lookups at a time.
 const MAX_LOOKUPS: usize = 1024;
 
-/// An answer of a reader.
 pub(super) enum Answer {
-    /// The facts about one process.
     Lookup(Box<Lookup>),
     /// The pids of all processes, and the time at which they were read.
     All(Vec<i32>, Instant),
@@ -34,13 +33,11 @@ pub(super) enum Answer {
     Clocks(Vec<(i32, Tid, OwnedFd)>),
 }
 
-/// The facts about a process at one time.
 pub(super) struct Lookup {
     pub(super) pid: i32,
     pub(super) began: Instant,
     /// First rule that the process matches, if any, and the accountable user.
     pub(super) rule: Option<(Assign, u32)>,
-    /// Parent process.
     pub(super) parent: i32,
     /// RLIMIT_RTTIME of the process, µs; `None` without a limit.
     pub(super) limit: Option<u64>,
@@ -89,22 +86,19 @@ impl Lookup {
     }
 }
 
-/// A process that is being looked up.
 struct Asked {
     inheritance: Option<Inheritance>,
     /// Time of the process's last change. A lookup that began earlier is outdated.
     changed: Instant,
 }
 
-/// The lookups in progress, and the processes that wait for a lookup.
 pub(super) struct Lookups {
     pub(super) answers: Arc<Answers<Answer>>,
     asked: HashMap<i32, Asked>,
-    /// Processes of a sweep that are looked up as soon as fewer lookups are in progress.
+    /// Processes of a sweep that wait for their lookup.
     left: Vec<i32>,
     /// Set while a reader lists all processes.
     lists: bool,
-    /// Threads whose CPU-time record must be opened.
     without_clock: Vec<(i32, Tid)>,
     /// Set while a reader opens CPU-time records.
     opens: bool,
@@ -167,7 +161,6 @@ impl Lookups {
         }
     }
 
-    /// Lists all processes, in order to look them up.
     pub(super) fn ask_for_all(&mut self, shared: &Shared) {
         if std::mem::replace(&mut self.lists, true) {
             return;
@@ -189,13 +182,11 @@ impl Lookups {
         self.left = pids;
     }
 
-    /// Adds threads whose CPU-time record a reader must open.
     pub(super) fn ask_for_clocks(&mut self, pid: i32, tids: Vec<Tid>) {
         self.without_clock
             .extend(tids.into_iter().map(|tid| (pid, tid)));
     }
 
-    /// Records that a reader has delivered the CPU-time records.
     pub(super) fn clocks_opened(&mut self) {
         self.opens = false;
     }

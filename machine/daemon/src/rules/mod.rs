@@ -1,4 +1,4 @@
-//! The `[[assign]]` rules, which give a level to programs that do not register.
+//! The `[[assign]]` rules, which give a level to programs that do not register with the daemon.
 //!
 //! All threads of an assigned process run in SCHED_FIFO on all CPUs that they may use. Their
 //! priority depends on the level; it is below every elevated thread of a registered process and
@@ -64,19 +64,18 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// capacity. The other half is reserved for registered processes.
 const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
-/// A message of the control thread.
 #[derive(Debug)]
 enum Message {
     /// The process has registered. The latch opens when its threads are out of the roster.
     Registered(i32, Latch),
     /// A connection of the process has ended.
     Left(i32),
-    /// The rules have changed.
+    /// The rules have changed, so all processes are looked up again.
     Reconsider,
     Stop,
 }
 
-/// The handle of the rules' thread. Dropping it ends that thread and restores all assigned threads.
+/// Dropping this handle ends the rules' thread and restores all assigned threads.
 #[derive(Debug)]
 pub(crate) struct Assigner {
     mailbox: Arc<Mailbox>,
@@ -168,7 +167,6 @@ impl Assigner {
         latch.wait(timeout);
     }
 
-    /// Starts a sweep, which compares all processes with the new rules.
     pub(crate) fn reconsider(&self) {
         self.mailbox.put(Message::Reconsider);
     }
@@ -193,17 +191,14 @@ struct Work {
     mailbox: Arc<Mailbox>,
     events: Option<Events>,
     processes: HashMap<i32, Process>,
-    /// Time of the next rotation of computing threads, if several have the same priority.
     next_rotation: Option<Instant>,
     /// Set when processes were added or removed, so that children have to be ranked again.
     unranked: bool,
     domains: Domains,
     /// Registered processes, with the number of their connections.
     registered: HashMap<i32, u32>,
-    /// Time of the next sweep.
     sweep: Instant,
     lookups: Lookups,
-    /// Answers of readers that have not been processed.
     arrived: VecDeque<Answer>,
     budget: WorkBudget,
 }
@@ -263,7 +258,6 @@ impl Work {
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
 
-    /// Processes the messages. Returns `false` after [`Message::Stop`].
     fn read_mailbox(&mut self) -> bool {
         let mut word = [0u8; 8];
         let _ = rustix::io::read(&self.mailbox.eventfd, &mut word);
@@ -301,7 +295,6 @@ impl Work {
         true
     }
 
-    /// Processes events of the kernel, for at most half of the thread's budget.
     fn take_events(&mut self, now: Instant) {
         while now.elapsed() < BUDGET / 2
             && let Some(event) = self.events.as_ref().and_then(Events::next)
@@ -338,7 +331,6 @@ impl Work {
         }
     }
 
-    /// Returns the number of threads that may be added to this process.
     fn max_new_threads(&self, pid: i32) -> usize {
         let user = self.processes.get(&pid).map(Process::user);
         user.map_or(0, |user| self.max_new_threads_of(user))
@@ -376,7 +368,6 @@ impl Work {
         }
     }
 
-    /// Processes the answers of readers, for at most half of the thread's budget.
     fn take_answers(&mut self, now: Instant) {
         self.arrived.extend(self.lookups.answers.take());
         while now.elapsed() < BUDGET / 2
@@ -471,7 +462,6 @@ impl Work {
         }
     }
 
-    /// Removes a process from the rules and restores its threads.
     fn forget(&mut self, pid: i32, now: Instant) {
         let Some(process) = self.processes.remove(&pid) else {
             return;
@@ -502,7 +492,6 @@ impl Work {
         self.next_rotation = Some(now);
     }
 
-    /// Rotates the computing threads of each priority, if a rotation is due.
     fn rotate_threads(&mut self, now: Instant) {
         if self.next_rotation.is_none_or(|at| now < at) {
             return;

@@ -74,7 +74,6 @@ impl Default for Bound {
     }
 }
 
-/// The fields of a rule in the configuration file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileAssign {
@@ -129,17 +128,14 @@ impl FileAssign {
     }
 }
 
-/// The attributes of a process that rules are compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Traits {
     /// The user id of the process, if its real, effective, saved and file system user ids are
     /// equal. A set-user-id program matches no rule, because its starter controls it as well as its
     /// owner.
     pub(crate) user: u32,
-    /// Parent process.
     pub(crate) parent: i32,
     comm: String,
-    /// The cgroup of each hierarchy.
     cgroups: Vec<Cgroup>,
 }
 
@@ -170,7 +166,6 @@ pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
     found
 }
 
-/// Returns the pids of all processes in ascending order.
 fn all_processes() -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -197,7 +192,6 @@ impl Traits {
     }
 }
 
-/// Returns the user of a process if its four user ids are the same.
 fn only_user(ids: &str) -> Option<u32> {
     let mut ids = ids.split_ascii_whitespace();
     let first = ids.next()?;
@@ -301,7 +295,6 @@ impl Assign {
         found
     }
 
-    /// Returns whether a process with these attributes meets all conditions.
     pub(crate) fn fits(&self, traits: &Traits) -> bool {
         // Directories that a user has created only count if the rule names that user.
         let path = |cgroup: &'_ Cgroup| match self.user {

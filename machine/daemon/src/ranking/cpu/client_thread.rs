@@ -1,4 +1,4 @@
-//! A thread of a registered process, and the scheduling policy that its band demands.
+//! A thread of a registered process, and the scheduling policy that follows from its vCPU's band.
 //!
 //! ```text
 //!   Own ─record─▶ Fair ◀──▶ Fifo(p)        Own: not recorded, policy unchanged.
@@ -37,25 +37,18 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The scheduling class of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadClass {
-    /// Own policy of the thread; the thread is not recorded.
     Own,
-    /// SCHED_OTHER.
     Fair,
-    /// SCHED_FIFO.
     Fifo(Priority),
     /// SCHED_IDLE, for a pause.
     Idle,
 }
 
-/// The outcome of a move.
 #[must_use]
 #[derive(Debug)]
 pub(crate) enum MoveOutcome {
-    /// The thread had this class already.
     Unchanged,
-    /// The thread has this class now.
     Moved,
-    /// The thread has ended.
     Gone,
     /// The kernel refused. The thread is restored, and is not moved for [`RETRY`].
     Refused(io::Error),
@@ -75,7 +68,6 @@ impl Drop for RosterGuard {
     }
 }
 
-/// A thread of a vCPU.
 #[derive(Debug)]
 pub(crate) struct ClientThread {
     pub(crate) tid: Tid,
@@ -86,7 +78,6 @@ pub(crate) struct ClientThread {
     /// Set if the thread had SCHED_OTHER when it was recorded.
     was_fair: bool,
     class: ThreadClass,
-    /// [`Shared::epoch`] at the last move.
     epoch: u64,
     /// Total CPU time at the last check, ns.
     spent: u64,
@@ -94,13 +85,10 @@ pub(crate) struct ClientThread {
     charged: Option<u64>,
     /// CPU time between the last two checks, ns.
     pub(crate) used: u64,
-    /// Set while the thread must be in SCHED_IDLE for the current pause.
     pub(crate) pauses_now: bool,
     /// Set if the thread was elevated at any moment since the last check.
     was_raised: bool,
-    /// Set after the end of the thread.
     gone: bool,
-    /// Time until which the thread is not moved.
     ejected_until: Option<Instant>,
 }
 
@@ -133,7 +121,6 @@ impl ClientThread {
         matches!(self.class, ThreadClass::Fifo(_))
     }
 
-    /// Returns whether the thread is not known to have ended.
     pub(crate) fn exists(&self) -> bool {
         !self.gone
     }
@@ -150,7 +137,6 @@ impl ClientThread {
         time.is_err_and(|error| is_gone(&error))
     }
 
-    /// Records that the thread has ended, and releases it.
     pub(crate) fn end(&mut self) {
         self.release();
         self.gone = true;

@@ -1,4 +1,4 @@
-//! Periodic checks of the elevated threads of one CPU, which limit the threads to their share.
+//! Checks the elevated threads of one CPU periodically, and limits them to their share of its time.
 //!
 //! While vCPUs compete, a check every 36 ms reads the CPU time of the elevated threads (2 µs a
 //! thread) and enforces these rules. To *eject* a thread is to restore it, and not to elevate it
@@ -48,10 +48,8 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(36);
 /// Time for which an ejected thread is not moved.
 const EJECTION_TIME: Duration = Duration::from_secs(3600);
 
-/// State of the periodic checks on one CPU.
 #[derive(Debug)]
 pub(super) struct LoadMonitor {
-    /// Time of the last check.
     last_check: Instant,
     /// Time between two checks, or, in cooperative mode, between two readings of the claims.
     interval: Duration,
@@ -92,8 +90,7 @@ impl Departed {
         }
     }
 
-    /// Returns an upper bound of the CPU time, which is `elapsed` if the CPU time of a thread is
-    /// unknown.
+    /// Returns `elapsed` as an upper bound if the CPU time of a thread is unknown.
     fn upper_bound(&self, elapsed: Duration) -> Duration {
         if self.has_ended { elapsed } else { self.used }
     }
@@ -158,7 +155,6 @@ impl LoadMonitor {
             }
     }
 
-    /// Returns the time for which a doorbell is ignored after it has rung too often.
     pub(super) fn doorbell_pause(&self) -> Duration {
         CHECK_INTERVAL
     }
