@@ -1,5 +1,5 @@
-//! Admission: compares the counts and rates of each user with the limits. Pure, because the caller
-//! passes the time.
+//! Admits connections and registrations within limits on the counts and rates of each user. The
+//! caller passes the time.
 //!
 //! **Reserved capacity.** A quarter of each limit for all users together is reserved for the users
 //! that the configuration names, and half of that quarter for root, so that other users cannot
@@ -41,15 +41,12 @@ impl Trust {
     }
 }
 
-/// The resources of a registration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub(crate) threads: usize,
-    /// CPU of each vCPU.
     pub(crate) cpus: &'a [usize],
 }
 
-/// The counts of all users; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limits: Limits,
@@ -59,7 +56,6 @@ pub(crate) struct Admission {
     /// Numbers of threads and vCPUs of all registrations.
     threads: usize,
     vcpus: usize,
-    /// Number of descriptors for clients.
     descriptors: usize,
 }
 
@@ -76,7 +72,6 @@ struct User {
     connections: usize,
     registrations: usize,
     threads: usize,
-    /// Number of vCPUs on each CPU.
     vcpus: HashMap<usize, usize>,
     rate: TokenBucket,
     /// Rate of censuses, which take long to answer.
@@ -110,7 +105,6 @@ impl Admission {
         self
     }
 
-    /// Checks that there are descriptors for `more`.
     fn check_descriptors(&self, more: usize, user: u32, trust: Trust) -> Result<(), String> {
         let fixed = FIXED_DESCRIPTORS * (self.connections + self.registrations);
         let used = fixed + self.threads + self.vcpus;
@@ -286,7 +280,6 @@ impl Admission {
         Ok(())
     }
 
-    /// Removes threads of a registered user.
     pub(crate) fn remove_threads(&mut self, user: u32, removed: usize) {
         if let Some(found) = self.users.get_mut(&user) {
             found.threads = found.threads.saturating_sub(removed);

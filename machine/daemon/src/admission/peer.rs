@@ -1,5 +1,5 @@
-//! The *peer*, which is the process at the other end of a socket. The kernel describes it, not the
-//! peer itself.
+//! Identifies the *peer*, which is the process at the other end of a socket. All facts come from
+//! the kernel, not from the peer.
 //!
 //! Unsafe code: two socket options that no safe library supports.
 #![allow(unsafe_code)]
@@ -9,7 +9,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::machine::Machine;
 
-/// A connected process.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pid: i32,
@@ -25,7 +24,6 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Returns what the kernel knows about the peer of `socket`.
     pub(crate) fn identify(
         socket: BorrowedFd<'_>,
         machine: &dyn Machine,

@@ -1,4 +1,4 @@
-//! Checks of a registration.
+//! Checks whether the threads of a registration belong to the connected process.
 //!
 //! The daemon trusts no claim of a process about its threads. It accepts a thread if the kernel
 //! lists the thread under the connected process, if this process is still alive afterwards and
@@ -57,7 +57,6 @@ impl Control {
         }
     }
 
-    /// Returns every thread with its clock, or the reason why a thread is refused.
     pub(super) fn check_threads(
         &self,
         key: u64,

@@ -68,14 +68,12 @@ use slots::Slots;
 /// service manager.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// Time for which a scheduler may restore threads before the control thread continues without its
-/// reply.
+/// Maximum time for which the control thread waits until a scheduler has restored threads.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum number of connections accepted in one round.
 const MAX_ACCEPTS: usize = 16;
 
-/// Key of the listener.
 const LISTENER_KEY: u64 = 0;
 /// Key of the eventfd for orders.
 const ORDERS_KEY: u64 = u64::MAX;
@@ -84,10 +82,8 @@ const LOOKUPS_KEY: u64 = u64::MAX - 2;
 /// Key of the first connection; a connection has two keys, the second for its pidfd.
 const FIRST_CONNECTION_KEY: u64 = 2;
 
-/// An order of the daemon's owner.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Apply a new configuration.
     Reload(Box<Config>),
     /// Restore all threads and end.
     Stop,
@@ -96,7 +92,6 @@ pub(crate) enum Order {
 /// Orders, and the eventfd that announces them.
 pub(crate) type OrderQueue = Answers<Order>;
 
-/// The state of the control thread; see the module documentation.
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
     /// Dropped before the listener, whose lock keeps a successor out.
@@ -124,13 +119,11 @@ pub(crate) struct Control {
     spent: Duration,
 }
 
-/// A connected process.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) session: Option<Session>,
-    /// A request that waits for a lookup.
     pending: Option<Pending>,
 }
 
@@ -247,7 +240,6 @@ impl Control {
             .ok()?
     }
 
-    /// Prints remarks on settings that have no effect here.
     pub(super) fn print_remarks(&self) {
         for remark in self.shared.config().remarks() {
             self.shared.log.say(remark);
@@ -405,7 +397,6 @@ impl Control {
         }
     }
 
-    /// Closes a connection and ends its session.
     fn drop_connection(&mut self, key: u64) {
         if let Some(mut connection) = self.connections.remove(&key) {
             let _ = epoll::delete(&self.epoll, &connection.socket);
@@ -457,7 +448,6 @@ impl Control {
         self.admission.unregister(user, load);
     }
 
-    /// Returns the scheduler of `cpu`, which is started if necessary.
     pub(crate) fn scheduler(&mut self, cpu: usize) -> io::Result<&CpuScheduler> {
         use std::collections::hash_map::Entry;
         match self.schedulers.entry(cpu) {
@@ -466,7 +456,6 @@ impl Control {
         }
     }
 
-    /// Starts the canaries and their monitor if necessary.
     pub(crate) fn start_monitor(&mut self) -> io::Result<()> {
         if self.shared.enforcing() && self.monitor.is_none() {
             self.monitor = Some(Monitor::start(&self.shared)?);

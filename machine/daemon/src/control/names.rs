@@ -1,4 +1,4 @@
-//! Translation of thread ids between a client and the daemon.
+//! Translates thread ids between the pid namespaces of a client and the daemon.
 //!
 //! A client in a separate pid namespace (a container) names its threads by TIDs of its own
 //! namespace. The kernel lists the TIDs of a thread in every namespace from the daemon's down
@@ -19,7 +19,6 @@ use crate::control::requests::{Outcome, refuse};
 /// Maximum number of threads that are searched in one process, at about 15 µs each.
 const MAX_THREADS: usize = 256;
 
-/// A thread to be registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NamedThread {
     /// TID in the daemon's namespace, or 0 if the client has no such thread.
@@ -30,7 +29,6 @@ pub(crate) struct NamedThread {
     pub(crate) role: Role,
 }
 
-/// Returns the number in the innermost namespace, if there are several.
 fn innermost(status: &str) -> Option<i32> {
     let line = status
         .lines()

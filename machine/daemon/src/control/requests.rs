@@ -1,5 +1,5 @@
-//! Messages and replies. A page is accepted if its seals fix its length and prevent holes;
-//! `lookup.rs` and `checks.rs` check threads and processes.
+//! Answers the messages of clients. A page is accepted if its seals fix its length and prevent
+//! holes. `lookup.rs` and `checks.rs` check threads and processes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,6 @@ use crate::control::{Control, RESTORE_TIMEOUT};
 use crate::cpu::{ClientThread, Command, Latch, VcpuCounters, VcpuEntry};
 use crate::status;
 
-/// The reason why a request is refused.
 pub(super) struct Refusal(pub(super) Reason, pub(super) String);
 
 pub(super) type Outcome<T> = Result<T, Refusal>;
@@ -99,7 +98,6 @@ impl Control {
         }
     }
 
-    /// Registers the process whose facts have been looked up, or refuses it.
     pub(super) fn register_known(
         &mut self,
         key: u64,
@@ -355,7 +353,6 @@ impl Control {
         self.answer_update(key, kind, done)
     }
 
-    /// Adds the threads whose facts have been looked up.
     pub(super) fn update_known(
         &mut self,
         key: u64,

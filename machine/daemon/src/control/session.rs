@@ -11,7 +11,6 @@ use upshift_board::wire::Role;
 
 use crate::cpu::VcpuCounters;
 
-/// A registration; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) number: u32,
@@ -25,7 +24,6 @@ pub(crate) struct Session {
     pub(crate) joined: Instant,
 }
 
-/// A vCPU of a session.
 #[derive(Debug)]
 pub(crate) struct SessionVcpu {
     pub(crate) cpu: usize,
@@ -34,7 +32,6 @@ pub(crate) struct SessionVcpu {
     pub(crate) counters: Arc<VcpuCounters>,
 }
 
-/// A thread of a vCPU.
 #[derive(Debug)]
 pub(crate) struct SessionThread {
     pub(crate) tid: i32,
@@ -46,7 +43,6 @@ pub(crate) struct SessionThread {
 }
 
 impl Session {
-    /// Returns the number of threads.
     pub(crate) fn threads(&self) -> usize {
         self.vcpus.iter().map(|vcpu| vcpu.threads.len()).sum()
     }

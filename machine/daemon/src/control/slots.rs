@@ -1,14 +1,13 @@
-//! Free slots of the global page. A registration gets consecutive slots, one for each vCPU.
+//! Allocates slots of the global page. A registration gets consecutive slots, one for each vCPU.
 
 use upshift_board::layout::SLOTS;
 
 use crate::admission::Trust;
 
-/// The slots in use. Taking slots costs O([`SLOTS`]).
+/// Taking slots costs O([`SLOTS`]).
 #[derive(Debug)]
 pub(crate) struct Slots {
     taken: Vec<bool>,
-    /// Number of slots in use.
     count: usize,
 }
 

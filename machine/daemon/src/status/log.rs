@@ -1,4 +1,4 @@
-//! Messages on standard error, which a separate thread writes.
+//! Writes messages to standard error from a separate thread.
 //!
 //! Threads that print run above all other threads, and the reader may be slow or absent. So a line
 //! is put into a short queue, or counted as lost if the queue is full. Warnings of one kind are
@@ -22,7 +22,6 @@ const LINES: usize = 128;
 /// Time for which the drop of the log waits for lines to be written.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The queue of lines; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Log {
     lines: Mutex<Option<SyncSender<String>>>,
@@ -62,7 +61,6 @@ impl Log {
         }
     }
 
-    /// Prints a line.
     pub(crate) fn say(&self, text: String) {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines
