@@ -1,4 +1,5 @@
-//! [`Engine`]: the loop that implements the decisions of a [`Policy`] by priorities.
+//! [`Engine`] is the loop that carries out the decisions of a [`Policy`] by changing the priorities
+//! of threads.
 //!
 //! ```text
 //!        ┌──────────────────────────────────────────────────────────────────────────────┐
@@ -46,7 +47,6 @@ const MAX_LATENESS: Nanos = 1_000_000_000;
 /// Time between reports, ns.
 const PUBLISH: Nanos = 1_000_000_000;
 
-/// A policy, its tasks, and the loop that connects them.
 pub struct Engine<M> {
     config: Config,
     policy: Box<dyn Policy>,
@@ -58,7 +58,6 @@ pub struct Engine<M> {
     open: bool,
     /// Beginning of the interval in which ordinary threads are due their part.
     closed_at: Nanos,
-    /// Set when a task has changed its CPU since [`Engine::closed_at`].
     moved: bool,
     turn: Turn,
     turn_began: Nanos,
@@ -82,7 +81,6 @@ struct Slot<M> {
     label: String,
     /// Set for a process that could not be scheduled.
     left_out: bool,
-    /// Index into [`Engine::cpus`].
     cpu: usize,
     notch: Notch,
     sleeps: bool,
@@ -99,7 +97,6 @@ struct Slot<M> {
 }
 
 impl<M> Slot<M> {
-    /// Creates the slot of a task without a member, at the base priority.
     fn new(label: String, task: TaskId, base: Priority) -> Slot<M> {
         Slot {
             member: None,
@@ -282,7 +279,6 @@ impl<M: Member> Engine<M> {
         Ok(report)
     }
 
-    /// Does all work that is due at `now`.
     fn work(
         &mut self,
         now: Nanos,
@@ -416,7 +412,6 @@ impl<M: Member> Engine<M> {
         self.slots.iter().map(threads).sum()
     }
 
-    /// Scans for new threads and for tasks that have ended.
     fn scan(&mut self, thorough: bool, now: Nanos, due: &mut WorkTimes) -> Result<(), SchedError> {
         for id in 0..self.slots.len() {
             let slot = &mut self.slots[id];

@@ -1,9 +1,9 @@
-//! [`WorkTimes`]: the times at which the loop has work to do.
+//! [`WorkTimes`] keeps the times at which the loop of the engine has work to do.
 //!
 //! Turns end at exact times. An open piece ([`OpenPieces`](crate::OpenPieces)) or a scan may happen
 //! a little earlier or later, so it is done at the end of a turn if one is near, because an
-//! additional wake-up takes more time from the task in front than the scan itself. This module is
-//! pure logic.
+//! additional wake-up takes more time from the task in front than the scan itself. This module
+//! makes no system calls.
 
 use crate::config::scan_interval_for;
 use crate::policy::Nanos;
@@ -19,7 +19,6 @@ const SCANS_PER_THOROUGH: Nanos = 10;
 /// Times at which work is due, ns of CLOCK_MONOTONIC.
 #[derive(Debug)]
 pub(super) struct WorkTimes {
-    /// End of the turn, or `None` if the turn has no end.
     pub(super) turn_end: Option<Nanos>,
     /// Time of the next beginning or end of a piece.
     piece: Option<Nanos>,
@@ -37,8 +36,7 @@ pub(super) struct WorkTimes {
 }
 
 impl WorkTimes {
-    /// Creates the times. `pieces` is the closed time and the open time; `max_scan_interval` is the
-    /// maximum time between scans.
+    /// `pieces` is the closed time and the open time.
     pub(super) fn new(
         now: Nanos,
         pieces: Option<(Nanos, Nanos)>,
@@ -58,7 +56,6 @@ impl WorkTimes {
         }
     }
 
-    /// Returns the time of the next wake-up.
     pub(super) fn next(&self) -> Nanos {
         let exact = [self.turn_end, self.piece].into_iter().flatten();
         exact.fold(self.scan, Nanos::min)
@@ -114,7 +111,6 @@ impl WorkTimes {
         now >= self.scan || (before && now + self.scan_interval / 2 >= self.scan)
     }
 
-    /// Returns whether the scan at `now` is thorough.
     pub(super) fn is_thorough(&self, now: Nanos) -> bool {
         now >= self.thorough_scan
     }

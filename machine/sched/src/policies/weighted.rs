@@ -1,4 +1,5 @@
-//! [`Weighted`]: proportional shares by stride scheduling.
+//! [`Weighted`] is a policy that gives tasks proportional shares of the CPU time by stride
+//! scheduling.
 //!
 //! Waldspurger and Weihl, "Stride Scheduling: Deterministic Proportional-Share Resource Management"
 //! (MIT LCS TM-528, 1995). Each task has a *pass*, its CPU time divided by its shares; the task
@@ -15,7 +16,6 @@ use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 /// Pass for one ns of CPU time with one share.
 const PASS_PER_NS: u128 = 1 << 32;
 
-/// A task in stride scheduling.
 #[derive(Debug)]
 struct Stride {
     task: TaskId,
