@@ -1,5 +1,6 @@
-//! Detects that real-time threads keep all ordinary threads from a CPU, in all cases that other
-//! rules miss. The *canary* of a CPU is a thread that stays silent in that case.
+//! Detects that real-time threads keep all ordinary threads from a CPU. The detection covers all
+//! cases that other rules miss. The *canary* of a CPU is a thread that stays silent while this is
+//! so.
 //!
 //! While any thread is recorded for elevation, the *monitor*, above all other threads of the
 //! daemon, requests an answer from the canary of each CPU every 20 ms. A canary is pinned to its

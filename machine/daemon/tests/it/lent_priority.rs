@@ -1,5 +1,6 @@
-//! Priority inheritance that elevates threads which are not registered, because a registered thread
-//! waits for a lock that such a thread holds. The attackers are in `lent_priority/attackers.rs`.
+//! Tests of priority inheritance. A registered thread waits for a lock, so the kernel lends the
+//! thread's priority to the holder of the lock, which is not registered. The attackers are in
+//! `lent_priority/attackers.rs`.
 
 pub(crate) mod attackers;
 

@@ -1,5 +1,5 @@
-//! Processes whose main thread has ended, so that their files in `/proc` are empty. Their quota,
-//! level and budget must still apply.
+//! Tests of processes whose main thread has ended, so that their files in `/proc` are empty. Their
+//! quota, level and budget must still apply.
 
 use std::path::Path;
 use std::time::Duration;

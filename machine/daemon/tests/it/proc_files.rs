@@ -124,7 +124,6 @@ pub(crate) fn lease_holder() {
     wait_for_parent();
 }
 
-/// Takes a lease on a file. Returns whether the kernel grants it.
 fn lease(file: &File) -> bool {
     // SAFETY: the descriptor is open.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }

@@ -1,4 +1,4 @@
-//! [`RoundRobin`]: each task in turn for one slice.
+//! [`RoundRobin`] is a policy that runs each task in turn for one slice.
 //!
 //! Slices end on a grid, so a late timer shortens the next slice instead of delaying all later
 //! slices. A task that blocks keeps its slice. Until the end of the slice a *substitute* runs,
