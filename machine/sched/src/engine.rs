@@ -47,6 +47,7 @@ const MAX_LATENESS: Nanos = 1_000_000_000;
 /// Time between reports, ns.
 const PUBLISH: Nanos = 1_000_000_000;
 
+/// A policy, its tasks, and the loop that connects them.
 pub struct Engine<M> {
     config: Config,
     policy: Box<dyn Policy>,

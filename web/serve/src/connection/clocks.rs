@@ -1,4 +1,4 @@
-//! The time-outs of a connection.
+//! Implements the time-outs of a connection.
 //!
 //! No timer is armed per request. Instead, a connection notes the beginning of each wait in relaxed
 //! atomics, in the time of a coarse clock that one coroutine advances
@@ -61,9 +61,7 @@ impl Phase {
 pub(crate) struct Clocks {
     clock: Arc<AtomicU64>,
     http2: AtomicBool,
-    /// Set once a request has arrived.
     had_request: AtomicBool,
-    /// Number of requests in progress.
     active: AtomicU32,
     phase: AtomicU64,
     bodies: Bodies,
@@ -120,7 +118,6 @@ impl Clocks {
         self.phase.store(phase.to_bits(), Relaxed);
     }
 
-    /// Ends the clock of the TLS handshake and starts the clock of the first head.
     pub(super) fn end_handshake(&self) {
         self.set(Phase::Head(self.now()));
     }
@@ -135,30 +132,28 @@ impl Clocks {
         self.http2.load(Relaxed)
     }
 
-    /// Tells whether a request is in progress that is answered even if its client has closed its
+    /// Returns whether a request is in progress that is answered even if its client has closed its
     /// sending half.
     pub(super) fn answers_after_eof(&self) -> bool {
         self.answers_after_eof.load(Relaxed) && !self.awaits_head()
     }
 
-    /// Notes that the body of an HTTP/1 request was abandoned before its end.
     pub(crate) fn note_unread_body(&self) {
         self.has_unread_body.store(true, Relaxed);
     }
 
-    /// Tells whether the client may still be sending a body that is not read, or a head that was
+    /// Returns whether the client may still be sending a body that is not read, or a head that was
     /// refused.
     pub(super) fn may_be_sending(&self) -> bool {
         self.has_unread_body.load(Relaxed) || matches!(self.phase(), Phase::Head(_))
     }
 
-    /// Tells whether the next head is expected or arriving.
     pub(super) fn awaits_head(&self) -> bool {
         self.phase() != Phase::Busy
     }
 
-    /// Tells whether the connection can be closed without losing a request that may be on its way.
-    /// An HTTP/1 connection can be closed if its client has made a request and has then sent
+    /// Returns whether the connection can be closed without losing a request that may be on its
+    /// way. An HTTP/1 connection can be closed if its client has made a request and has then sent
     /// nothing for `time`.
     pub(super) fn can_close(&self, time: Duration) -> bool {
         let is_idle = match self.phase() {
@@ -168,7 +163,7 @@ impl Clocks {
         self.had_request.load(Relaxed) && (self.is_http2() || is_idle)
     }
 
-    /// Tells whether a part of a head has arrived while no request is being answered. The first
+    /// Returns whether a part of a head has arrived while no request is being answered. The first
     /// head of a connection does not count, since a graceful shutdown of hyper waits for it.
     pub(super) fn is_within_head(&self) -> bool {
         self.had_request.load(Relaxed) && matches!(self.phase(), Phase::Head(_))
@@ -238,19 +233,17 @@ impl Clocks {
         }
     }
 
-    /// Notes that a part of an HTTP/2 response is ready and waits for the client.
     pub(crate) fn begin_offer(&self) {
         self.offered.fetch_add(1, Relaxed);
         self.offer_progress_at.store(self.now(), Relaxed);
     }
 
-    /// Notes that the client has accepted the part, or that its stream has ended.
     pub(crate) fn end_offer(&self) {
         self.offered.fetch_sub(1, Relaxed);
         self.offer_progress_at.store(self.now(), Relaxed);
     }
 
-    /// Notes that bytes have arrived. Returns true if these bytes belong to a head of HTTP/1.
+    /// Returns `true` if the bytes belong to a head of HTTP/1.
     #[inline]
     pub(super) fn note_read(&self) -> bool {
         match self.phase() {
@@ -272,12 +265,10 @@ impl Clocks {
         }
     }
 
-    /// Tells whether the last write waits for the socket.
     pub(super) fn is_write_pending(&self) -> bool {
         self.write_pending.load(Relaxed)
     }
 
-    /// Tells whether the server waits for the client to take bytes.
     pub(super) fn awaits_client(&self) -> bool {
         self.write_since.load(Relaxed) != 0 || self.offered.load(Relaxed) != 0
     }

@@ -25,13 +25,9 @@ pub(crate) struct Conn {
     pub(super) plain: bool,
     pub(crate) clocks: Clocks,
     pub(crate) in_flight: InFlight,
-    /// Coroutine that serves the connection.
     pub(super) coroutine: OnceLock<CoroutineId>,
-    /// Result of the TLS handshake, once it has ended.
     pub(super) tls: OnceLock<Tls>,
-    /// Send queue of the socket.
     pub(super) send_queue: OnceLock<SendQueue>,
-    /// Streams of HTTP/2.
     pub(crate) streams: Streams,
     /// Order in which HTTP/2 streams send.
     pub(crate) sending: SendOrder,
@@ -57,7 +53,6 @@ impl Conn {
         }
     }
 
-    /// Returns the coroutine that serves the connection, once it runs.
     pub(crate) fn coroutine(&self) -> Option<CoroutineId> {
         self.coroutine.get().copied()
     }
@@ -70,7 +65,6 @@ impl Conn {
         }
     }
 
-    /// Returns the description of the connection for services.
     pub(crate) fn info(&self) -> Connection {
         Connection {
             peer: self.peer,
@@ -78,7 +72,6 @@ impl Conn {
         }
     }
 
-    /// Returns the scheme of the connection's URLs.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.tls.get().is_some() {
             "https"
@@ -87,7 +80,6 @@ impl Conn {
         }
     }
 
-    /// Returns the server name that the client sent in its TLS handshake (SNI).
     pub(crate) fn server_name(&self) -> Option<&str> {
         self.tls.get()?.server_name.as_deref()
     }
@@ -122,7 +114,6 @@ impl Conn {
         self.streams.take_stopped()
     }
 
-    /// Removes the connection from the table of open connections, at most once.
     pub(super) fn remove_from_table(&self) {
         self.shared.connections.remove(self.id, self.peer);
     }

@@ -1,4 +1,4 @@
-//! Compression on the fly.
+//! Compresses files while they are sent.
 //!
 //! A body compresses on demand and checks after each slice whether to yield, so no poll lasts
 //! longer than for an uncompressed file. A compressor needs about 300 kB, so the number of
@@ -70,7 +70,6 @@ impl Drop for Compressor {
 /// A file that is compressed on demand.
 pub(crate) struct CompressedBody {
     file: FileBody,
-    /// Bytes of the file that were read and not compressed.
     rest: Bytes,
     out: Vec<u8>,
     compressor: Compressor,
@@ -80,7 +79,6 @@ pub(crate) struct CompressedBody {
 #[derive(PartialEq, Eq)]
 enum State {
     Reading,
-    /// The file has ended.
     Finishing,
     Done,
 }
@@ -124,7 +122,6 @@ impl CompressedBody {
         Poll::Ready(None)
     }
 
-    /// Compresses one slice.
     fn compress_slice(&mut self) -> io::Result<()> {
         if self.out.capacity() == 0 {
             self.out.reserve_exact(PIECE);

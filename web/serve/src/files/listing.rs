@@ -1,4 +1,4 @@
-//! The page that lists a folder.
+//! Creates the page that lists a folder.
 
 use std::fmt::Write;
 use std::fs::File;

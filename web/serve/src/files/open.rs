@@ -1,4 +1,4 @@
-//! Opens names below the root.
+//! Opens files below the root, which is the folder that is served.
 //!
 //! No step of a name's resolution can leave the root, regardless of the name, its links and
 //! concurrent renames of folders. The kernel ensures this and follows symbolic links, because names
@@ -28,7 +28,6 @@ use crate::clock;
 /// Maximum time for which a folder is used before its path is resolved again.
 const MAX_FOLDER_AGE: Duration = Duration::from_secs(1);
 
-/// The root: the folder that is served.
 #[derive(Debug)]
 pub(crate) struct Root {
     path: PathBuf,
@@ -110,7 +109,6 @@ impl Lookup<'_> {
 }
 
 impl Root {
-    /// Opens the folder.
     pub(crate) fn open(path: &Path) -> io::Result<Arc<Root>> {
         let path = std::path::absolute(path)?;
         let folder = Folder::open(&path, ResolveFlags::empty())?;
@@ -164,7 +162,6 @@ impl Root {
         self.absent_if_missing(name, found)
     }
 
-    /// Finds a name like [`find`](Root::find), but may wait for a disk.
     #[cfg(test)]
     pub(super) fn find_now(&self, name: &str) -> io::Result<Option<Found>> {
         self.absent_if_missing(name, self.open_now(name, ResolveFlags::empty()))

@@ -1,4 +1,4 @@
-//! The state of a request that is in progress, and the end of the request.
+//! The state of a request in progress.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -31,15 +31,13 @@ pub(crate) struct ActiveRequest {
     pub(super) ticket: Option<Ticket>,
     /// Set if a rule has set the level.
     pub(super) is_ruled: bool,
-    /// Position in the order of sending; HTTP/2 only.
     pub(super) position: u64,
-    /// Wait before the request began, in nanoseconds.
     waited: u64,
     /// Status of the response, or 0 if the client left before there was a response.
     status: u16,
     /// Number of bytes of the response body so far.
     pub(super) bytes: u64,
-    /// Unread body of an HTTP/2 request.
+    /// Unread body of an HTTP/2 request, which is dropped after the response.
     unread: Option<Incoming>,
     pub(super) body: Body,
     /// Remainder of a body piece that was too large to be handed out at once.
@@ -171,7 +169,6 @@ impl ActiveRequest {
         }
     }
 
-    /// Sets whether handed-out bytes wait for the client.
     #[inline]
     pub(super) fn set_offering(&mut self, offering: bool) {
         if !self.is_http2() || self.offering == offering {

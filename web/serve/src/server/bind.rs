@@ -1,4 +1,4 @@
-//! Listening sockets, with errors that name the process that holds the port.
+//! Opens listening sockets. An error names the process that holds the port.
 
 use std::fs;
 use std::io;
@@ -120,12 +120,10 @@ impl Listener {
         self.socket.accept().await
     }
 
-    /// Returns the address of a TCP socket.
     pub(crate) fn ip(&self) -> Option<SocketAddr> {
         self.socket.ip()
     }
 
-    /// Returns the path of a Unix socket, if it has a path.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.socket.path()
     }

@@ -1,4 +1,4 @@
-//! The table of open connections.
+//! The table of open connections, which limits their number.
 //!
 //! Each connection has a descriptor and uses another to read a file. So the number of connections
 //! is limited to half of the descriptors that were free at the start. Open connections can then be
@@ -21,7 +21,6 @@ use crate::operator::notice::Notices;
 /// certificates that are read again, and for the access log.
 const RESERVED_DESCRIPTORS: u64 = 16;
 
-/// The table of open connections.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     table: Mutex<Table>,
@@ -94,7 +93,6 @@ impl Connections {
         Some(conn)
     }
 
-    /// Removes a connection, if it is in the table.
     pub(crate) fn remove(&self, number: u64, peer: SocketAddr) {
         let mut table = self.table();
         if table.open.remove(&number).is_none() {

@@ -1,4 +1,4 @@
-//! Listening, accepting, and draining.
+//! Runs a server: it listens, accepts connections, and drains them when it ends.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,4 +1,5 @@
-//! Virtual hosts: the opened folder, the certificate, the pages and the rules of each site.
+//! The virtual hosts (*sites*) of a server, each with its opened folder, certificate, pages and
+//! rules.
 
 use std::sync::Arc;
 
@@ -15,7 +16,6 @@ use crate::tls::certificates;
 
 mod pages;
 
-/// A site with its opened resources.
 pub(crate) struct OpenSite {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Files,
@@ -27,12 +27,10 @@ pub(crate) struct OpenSite {
     key: Option<Arc<CertifiedKey>>,
 }
 
-/// All sites; the default site is the first.
 pub(crate) struct Sites {
     all: Vec<OpenSite>,
     hosts: Arc<Hosts>,
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -119,13 +117,11 @@ impl Sites {
         &self.all[site]
     }
 
-    /// Tells whether there is only the default site.
     #[inline]
     pub(crate) fn is_single(&self) -> bool {
         self.all.len() == 1
     }
 
-    /// Returns the site of a host.
     #[inline]
     pub(crate) fn find(&self, host: &str) -> usize {
         if self.is_single() {
@@ -134,7 +130,7 @@ impl Sites {
         self.hosts.find(host)
     }
 
-    /// Tells whether a client that named `server` (SNI) has received the certificate of another
+    /// Returns whether a client that named `server` (SNI) has received the certificate of another
     /// site. The client must then use another connection (RFC 9110, section 15.5.20).
     pub(crate) fn is_misdirected(&self, site: usize, server: &str) -> bool {
         let shown = &self.all[self.hosts.find(server)].key;

@@ -27,7 +27,6 @@ struct Page {
     text: Bytes,
 }
 
-/// The pages of a site.
 #[derive(Default)]
 pub(crate) struct Pages(Vec<Page>);
 

@@ -1,4 +1,4 @@
-//! Certificates: reads their files, and selects a certificate by the client's server name.
+//! Reads certificates from files, and selects one by the server name that the client sends.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +42,6 @@ pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
         })
 }
 
-/// Describes the fault of a PEM file.
 fn describe(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
@@ -57,7 +56,6 @@ fn describe(error: &pem::Error) -> String {
     }
 }
 
-/// Describes the fault of a key file.
 fn describe_key_error(path: &Path, error: &pem::Error) -> String {
     if !matches!(error, pem::Error::NoItemsFound) {
         return describe(error);
@@ -73,7 +71,6 @@ fn describe_key_error(path: &Path, error: &pem::Error) -> String {
     "no `BEGIN PRIVATE KEY` in it (PEM)".to_owned()
 }
 
-/// Tells whether the certificate is valid for this host.
 pub(crate) fn is_valid_for(key: &CertifiedKey, host: &str) -> bool {
     // Clients send no name for addresses.
     if host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok() {
