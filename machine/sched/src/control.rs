@@ -45,7 +45,7 @@ pub(crate) enum Change {
     ThreadEnded { process: i32, thread: i32 },
 }
 
-/// Maximum number of queued changes, more than a machine causes until the engine wakes up.
+/// Maximum number of queued changes. A machine causes fewer until the engine wakes up.
 const MAX_CHANGES: usize = 4096;
 
 impl Control {

@@ -1,5 +1,5 @@
-//! [`Engine`] is the loop that carries out the decisions of a [`Policy`] by changing the priorities
-//! of threads.
+//! [`Engine`] is the loop that carries out the decisions of a [`Policy`], by changing the
+//! SCHED_FIFO priorities of threads.
 //!
 //! ```text
 //!        ┌──────────────────────────────────────────────────────────────────────────────┐
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Invariants:
-//! * On each CPU, between two waits, the favoured tasks have falling notches above all other tasks
-//!   (`ratchet.rs`). In an open piece, which is a time for ordinary threads
+//! * On each CPU, between two waits, the favoured tasks have falling notches (priorities, see
+//!   `ratchet.rs`) above all other tasks. In an open piece, which is a time for ordinary threads
 //!   ([`OpenPieces`](crate::OpenPieces)), the first favoured task is `Fair` and all other tasks are
 //!   `Idle`.
 //! * A turn that changes nothing makes no system call except the wait, and the calls that read CPU
@@ -17,6 +17,7 @@
 //! * Work without an exact time (pieces, scans) is done at the end of a turn if one is near
 //!   (`due.rs`), because an additional wake-up costs the task in front more than the work itself.
 //! * If a CPU becomes unavailable (unplugged, or removed from a cpuset), the engine moves its tasks
+//!   to the other CPUs. Losing the last CPU ends the loop.
 //!   to the other CPUs; losing the last CPU ends the loop.
 //! * However the loop ends, the owner of the engine drops the members, which restores them.
 //!
@@ -41,8 +42,7 @@ use crate::ratchet::{Notch, Ratchet};
 use crate::report::{EventKind, Report, Samples, Trace};
 use due::WorkTimes;
 
-/// A wake-up that is later than this, ns, means that the scheduler was stopped or the machine was
-/// suspended.
+/// If a wake-up is later than this, in ns, the scheduler was stopped or the machine was suspended.
 const MAX_LATENESS: Nanos = 1_000_000_000;
 /// Time between reports, ns.
 const PUBLISH: Nanos = 1_000_000_000;
@@ -80,7 +80,6 @@ struct Slot<M> {
     /// `None` after the task has ended.
     member: Option<M>,
     label: String,
-    /// Set for a process that could not be scheduled.
     left_out: bool,
     cpu: usize,
     notch: Notch,
@@ -92,7 +91,6 @@ struct Slot<M> {
     cpu_time_at_start: Nanos,
     cpu_time: Nanos,
     unreported: Nanos,
-    /// CPU time at [`Engine::closed_at`].
     cpu_time_at_close: Nanos,
     turns: u64,
 }

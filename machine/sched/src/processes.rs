@@ -28,7 +28,7 @@ use crate::process_monitor::ProcessMonitor;
 use crate::procfs;
 use process::Process;
 
-/// Maximum number of threads that `wants_cpu` examines, at about 10 µs each.
+/// Maximum number of threads that `wants_cpu` examines. One takes about 10 µs.
 const ASKED_THREADS: usize = 32;
 
 /// A task that consists of one or several processes.

@@ -129,7 +129,6 @@ impl Ratchet {
         Some(changes)
     }
 
-    /// Computes the changes of the third way.
     fn restarted(&self, favoured: &[usize], now: &[Notch]) -> Changes {
         let raised = others(favoured, now).filter(|&(_, at)| at > self.base);
         let lowered = raised.map(|(task, _)| (task, self.base));
@@ -144,7 +143,6 @@ impl Ratchet {
     }
 }
 
-/// Tasks and their new notches.
 type Changes = Vec<(usize, u8)>;
 
 fn others<'a>(favoured: &'a [usize], now: &'a [Notch]) -> impl Iterator<Item = (usize, u8)> + 'a {

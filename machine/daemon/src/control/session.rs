@@ -38,7 +38,7 @@ pub(crate) struct SessionThread {
     /// TID in the namespace of the client, which may differ from the daemon's.
     pub(crate) name: i32,
     pub(crate) role: Role,
-    /// Record of the thread's CPU time, which a later thread with the same TID does not share.
+    /// CPU clock of the thread. A later thread with the same TID has another clock.
     pub(crate) clock: Arc<OwnedFd>,
 }
 

@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Maximum number of bytes that are read from a file.
 const MAX_FILE: u64 = 4 << 20;
 
 /// Returns the id of the innermost container in the path of a cgroup.

@@ -1,5 +1,5 @@
-//! [`ProcReader`] runs jobs that may block on ordinary threads (SCHED_OTHER), on behalf of elevated
-//! threads (SCHED_FIFO).
+//! [`ProcReader`] owns the *readers*. These are ordinary threads (SCHED_OTHER) that do work which
+//! may block, so that the daemon's elevated threads (SCHED_FIFO) need not do it.
 //!
 //! A thread that looks up a file of an ending process may loop in the kernel until another thread
 //! has finished the same lookup (`d_invalidate`). Other lookups can block until the owner of the
@@ -15,9 +15,10 @@
 //!
 //! Jobs that may wait for the same party share a [`JobClass`]. Only a limited number of jobs of a
 //! class run at the same time, so the processes of a user delay only the jobs of this user. An
-//! elevated thread waits neither for a reader nor for a lock that a reader may hold. A reader that
-//! begins a job starts another reader if no idle reader remains, up to [`THREADS`]; readers that
-//! are idle for a second end.
+//! elevated thread waits neither for a reader nor for a lock that a reader may hold.
+//!
+//! A reader that begins a job starts another reader if no idle reader remains, up to [`THREADS`].
+//! Readers that are idle for a second end.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -1,5 +1,6 @@
-//! Ranks the vCPUs of one CPU by the level of their most urgent coroutine. The functions have no
-//! state and make no system calls.
+//! Ranks the vCPUs of one CPU. A vCPU is the set of run queues that a worker thread of a process
+//! serves; its *potential* is the level of its most urgent coroutine. The functions have no state
+//! and make no system calls.
 //!
 //! ```text
 //!  potential of each vCPU       2        2        40       64 (absent)
@@ -21,8 +22,7 @@
 //!   the order, even if other vCPUs move within their thresholds. Therefore two neighbours that may
 //!   both move divide the levels between them.
 //!
-//! O(n) for the n vCPUs of one CPU, by counting the vCPUs of each level. Allocates only for the
-//! result.
+//! The cost for n vCPUs is O(n), by counting the vCPUs of each level. Only the result is allocated.
 
 use upshift_board::{NO_LEVEL, Standing};
 

@@ -11,7 +11,7 @@
 //! thread leaves the roster, under the same lock, before it is restored. So a restored thread is
 //! never demoted.
 //!
-//! A demotion that was not made by a scheduler increments the *epoch*; the schedulers then set the
+//! A demotion that was not made by a scheduler increments the *epoch*. The schedulers then set the
 //! policies of their threads again.
 //!
 //! In this module, *suspended* describes a thread that must stay demoted, not a coroutine that was
@@ -40,7 +40,6 @@ pub(crate) struct Owner {
     pub(crate) cpu: usize,
 }
 
-/// A thread in the roster, with the elevator's record of its former policy.
 #[derive(Debug)]
 pub(crate) struct RosterEntry {
     id: u64,
@@ -115,7 +114,6 @@ impl RosterEntry {
         machine.cpu_time(self.clock.get()?.as_fd()).ok()
     }
 
-    /// Sets the CPU-time record, if the thread was added without it.
     pub(crate) fn set_clock(&self, clock: OwnedFd) {
         let _ = self.clock.set(Arc::new(clock));
     }
@@ -185,14 +183,14 @@ impl Roster {
         entry
     }
 
-    /// Removes a thread and restores it. The CPU-time record decides whether the thread has ended,
+    /// Removes a thread and restores it. Its CPU clock decides whether the thread has ended,
     /// because a failing system call may have other causes.
     pub(crate) fn remove(&self, entry: &RosterEntry, machine: &dyn Machine) {
         let mut state = self.lock();
         state.entries.remove(&entry.id);
         self.count.store(state.entries.len(), SeqCst);
         drop(state);
-        // If the restoration fails, the elevator repeats it, and finally the guardian.
+        // If the restoration fails, the elevator retries it, and finally the guardian does.
         let _ = match entry.cpu_time(machine) {
             Some(_) => entry.guard.restore_living(),
             None => entry.guard.restore(),
@@ -239,8 +237,6 @@ impl Roster {
         self.bump_epoch();
     }
 
-    /// Makes the schedulers set the policies of all threads again. Suspended threads stay
-    /// suspended.
     pub(crate) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, SeqCst);
     }

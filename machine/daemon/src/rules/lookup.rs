@@ -22,14 +22,13 @@ use crate::rules::process::Inheritance;
 use crate::rules::rule::{Assign, Traits};
 use crate::shared::Shared;
 
-/// Maximum number of lookups at a time.
 const MAX_LOOKUPS: usize = 1024;
 
 pub(super) enum Answer {
     Lookup(Box<Lookup>),
     /// The pids of all processes, and the time at which they were read.
     All(Vec<i32>, Instant),
-    /// CPU-time records of threads, by process and thread.
+    /// CPU clocks of threads, by process and thread.
     Clocks(Vec<(i32, Tid, OwnedFd)>),
 }
 
@@ -76,7 +75,7 @@ impl Lookup {
         lookup
     }
 
-    /// Returns whether the process is still alive. One system call.
+    /// One system call.
     pub(super) fn is_alive(&self) -> bool {
         let no_wait = Timespec::default();
         self.pidfd.as_ref().is_some_and(|pidfd| {
@@ -100,7 +99,7 @@ pub(super) struct Lookups {
     /// Set while a reader lists all processes.
     lists: bool,
     without_clock: Vec<(i32, Tid)>,
-    /// Set while a reader opens CPU-time records.
+    /// Set while a reader opens CPU clocks.
     opens: bool,
 }
 
@@ -154,7 +153,6 @@ impl Lookups {
         true
     }
 
-    /// Records that a process has changed, so that a lookup in progress is repeated.
     pub(super) fn has_changed(&mut self, pid: i32) {
         if let Some(asked) = self.asked.get_mut(&pid) {
             asked.changed = Instant::now();
@@ -202,7 +200,7 @@ impl Lookups {
         self.asked.remove(&lookup.pid)?.inheritance
     }
 
-    /// Starts waiting lookups up to the limit for a sweep, and the opening of CPU-time records.
+    /// Starts waiting lookups up to the limit for a sweep, and the opening of CPU clocks.
     pub(super) fn resume(&mut self, shared: &Shared) {
         while self.asked.len() < MAX_LOOKUPS / 2
             && let Some(pid) = self.left.pop()

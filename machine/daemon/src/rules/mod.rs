@@ -1,13 +1,15 @@
 //! The `[[assign]]` rules, which give a level to programs that do not register with the daemon.
 //!
 //! All threads of an assigned process run in SCHED_FIFO on all CPUs that they may use. Their
-//! priority depends on the level; it is below every elevated thread of a registered process and
+//! priority depends on the level. It is below every elevated thread of a registered process and
 //! above ordinary programs. A process that was forked by a process under the same rule runs one
-//! priority below its parent, so that forked work never delays a server. All threads of a process
-//! share a *budget* of CPU time for each [`PERIOD`]. A process that has exhausted its budget is
-//! ordinary until its usage matches its share. Together, the processes of a *domain* leave ordinary
-//! programs their share (`domain.rs`), no process is elevated beyond the CPU quota of its cgroup,
-//! and the canaries detect a CPU that is nevertheless occupied.
+//! priority below its parent, so that forked work never delays a server.
+//!
+//! All threads of a process share a *budget* of CPU time for each [`PERIOD`]. A process that has
+//! exhausted its budget is ordinary until its usage matches its share. In addition, the processes
+//! of a *domain* (the CPUs that share a cache) together leave ordinary programs their share
+//! (`domain.rs`), and no process is elevated beyond the CPU quota of its cgroup. If a CPU is
+//! occupied nevertheless, the canaries detect this (`canary`).
 //!
 //! ```text
 //!   Ordinary ─matches a rule─▶ Urgent ◀─period over── Throttled
@@ -171,7 +173,6 @@ impl Assigner {
         self.mailbox.put(Message::Reconsider);
     }
 
-    /// Applies the rules to a process again after the end of its last connection.
     pub(crate) fn on_leave(&self, pid: i32) {
         self.mailbox.put(Message::Left(pid));
     }
@@ -195,7 +196,7 @@ struct Work {
     /// Set when processes were added or removed, so that children have to be ranked again.
     unranked: bool,
     domains: Domains,
-    /// Registered processes, with the number of their connections.
+    /// Number of connections of each registered process.
     registered: HashMap<i32, u32>,
     sweep: Instant,
     lookups: Lookups,
@@ -336,8 +337,6 @@ impl Work {
         user.map_or(0, |user| self.max_new_threads_of(user))
     }
 
-    /// Returns the number of threads that may be added for `user`, within the limits for a user and
-    /// for all assigned programs.
     fn max_new_threads_of(&self, user: u32) -> usize {
         let (mut all, mut own) = (0, 0);
         for process in self.processes.values() {
@@ -436,8 +435,8 @@ impl Work {
         }
     }
 
-    /// Lowers by one priority the processes whose parent is under the same rule, or removes these
-    /// processes if the rule has `children = false`. Both effects end with the parent. O(assigned
+    /// A process whose parent is under the same rule runs one priority lower, or is removed if the
+    /// rule has `children = false`. Both effects end with the parent. The cost is O(assigned
     /// processes).
     fn rank_children(&mut self, now: Instant) {
         let is_child = |process: &Process| {

@@ -46,7 +46,7 @@ pub(super) struct Process {
     pub(super) parent: i32,
     is_child: bool,
     threads: HashMap<Tid, Thread>,
-    /// Threads whose CPU-time record has not been handed out for opening.
+    /// Threads whose CPU clock has not been handed out for opening.
     without_clock: Vec<Tid>,
     cpus: Cpus,
     class_state: ClassState,
@@ -263,7 +263,7 @@ impl Process {
         }
     }
 
-    /// Takes the threads whose CPU-time record still has to be opened.
+    /// Takes the threads whose CPU clock still has to be opened.
     pub(super) fn take_without_clock(&mut self) -> Vec<Tid> {
         std::mem::take(&mut self.without_clock)
     }

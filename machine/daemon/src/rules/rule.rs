@@ -199,7 +199,6 @@ fn only_user(ids: &str) -> Option<u32> {
 }
 
 impl fmt::Display for Assign {
-    /// Writes the conditions and the level in the syntax of the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let label = self
             .label

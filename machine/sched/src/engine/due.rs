@@ -22,9 +22,7 @@ pub(super) struct WorkTimes {
     pub(super) turn_end: Option<Nanos>,
     /// Time of the next beginning or end of a piece.
     piece: Option<Nanos>,
-    /// Maximum time by which `piece` may be moved.
     slack: Nanos,
-    /// Beginning of the last piece.
     piece_began: Nanos,
     pieces: u64,
     scan: Nanos,
@@ -103,8 +101,6 @@ impl WorkTimes {
         self.slack = pieces.map_or(0, |(closed, _)| closed / SLACK_DIVISOR);
     }
 
-    /// Returns whether to scan for new threads, because the scan is due, or would be due before the
-    /// next wake-up.
     pub(super) fn wants_scan(&self, now: Nanos) -> bool {
         let next = [self.turn_end, self.piece].into_iter().flatten().min();
         let before = next.is_some_and(|next| next > self.scan);

@@ -46,7 +46,6 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Moves a task to another CPU, where it starts at the base priority.
     fn move_to(&mut self, placement: Placement) -> Result<(), SchedError> {
         let number = self.cpus[placement.cpu].number;
         let slot = &mut self.slots[placement.task.0];

@@ -24,7 +24,6 @@ const RETRIES: usize = 16;
 /// ten times the longest time for which the thread can have been there.
 const MIGRATION_PENALTY: Duration = Duration::from_secs(1);
 
-/// Maximum number of passes over the threads of a process that keeps starting threads.
 const PASSES: usize = 8;
 
 #[derive(Debug)]
@@ -343,7 +342,6 @@ impl Process {
     }
 }
 
-/// Returns the priority at which a thread is recorded before it is moved to `class`.
 fn recording_priority(class: TaskClass) -> Priority {
     match class {
         TaskClass::Fifo(priority) => priority,

@@ -23,15 +23,14 @@ use crate::config::Limits;
 
 /// Minimum rate of a request's body, in bytes per second; a slower body is treated as an attack.
 const MIN_BODY_RATE: u128 = 1024;
-/// Time that a draining server gives a client to send a request that may be on its way, after the
-/// client has connected or received the last response. Also bounds how long unread bytes are
-/// drained.
+/// Time that a draining server gives a client to send a request that may be on its way. It begins
+/// when the client has connected or received the last response. It also bounds how long unread
+/// bytes are drained.
 pub(crate) const REQUEST_GRACE: Duration = Duration::from_secs(1);
 
 /// The stage of a connection, with the time at which its wait began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Requests are in progress.
     Busy,
     /// A head has begun to arrive, or the connection has just been accepted.
     Head(u64),
@@ -73,12 +72,10 @@ pub(crate) struct Clocks {
     offered: AtomicU32,
     /// Time at which such a body began to wait or resumed.
     offer_progress_at: AtomicU64,
-    /// Bytes in the socket's send queue at the last call of [`Clocks::note_progress`].
     last_unsent: AtomicUsize,
     /// Set if the current HTTP/1 request is answered even if its client has closed its sending
     /// half.
     answers_after_eof: AtomicBool,
-    /// Set if the body of the last HTTP/1 request has not been read to its end.
     has_unread_body: AtomicBool,
 }
 
@@ -186,7 +183,6 @@ impl Clocks {
         }
     }
 
-    /// Notes that the service takes over an HTTP/1 connection, so that no further head arrives.
     pub(crate) fn begin_tunnel(&self) {
         self.active.fetch_add(1, Relaxed);
     }
@@ -288,7 +284,6 @@ impl Clocks {
         }
     }
 
-    /// Returns the name of a wait that has lasted too long, if there is one.
     pub(crate) fn overdue(&self, now: u64, limits: &Limits) -> Option<&'static str> {
         let exceeds = |since: u64, limit: Duration| {
             since != 0

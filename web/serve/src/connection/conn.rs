@@ -57,7 +57,6 @@ impl Conn {
         self.coroutine.get().copied()
     }
 
-    /// Wakes the coroutine that serves the connection.
     pub(crate) fn wake(&self) {
         if let Some(id) = self.coroutine() {
             // The coroutine may have ended.
@@ -95,7 +94,6 @@ impl Conn {
         self.send_queue.get()?.bytes()
     }
 
-    /// Restarts the clocks of writing while the client takes bytes.
     pub(crate) fn note_progress(&self, now: u64) {
         if self.clocks.awaits_client()
             && let Some(unsent) = self.unsent()
@@ -104,8 +102,8 @@ impl Conn {
         }
     }
 
-    /// Updates the send order after a poll that returned pending. Returns true if the connection
-    /// must be polled again, because reading stopped to hand out a request.
+    /// Returns `true` if the connection must be polled again, because reading stopped to hand out a
+    /// request.
     pub(super) fn after_poll(&self) -> bool {
         if !self.clocks.is_http2() {
             return false;

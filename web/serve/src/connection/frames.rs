@@ -46,7 +46,6 @@ pub(crate) enum FrameEvent<'a> {
     Invalid(&'static [u8]),
 }
 
-/// The state of the scanner: its position in the bytes of the client, and counters.
 #[derive(Debug)]
 pub(crate) struct FrameScanner {
     preface_left: usize,
@@ -56,7 +55,6 @@ pub(crate) struct FrameScanner {
     payload_left: usize,
     /// Payload of a frame that is read: the beginning of an update, or the current setting.
     payload: Vec<u8>,
-    /// New stream whose header block is arriving.
     opening: Option<u32>,
     highest_stream: u32,
     /// Set once the client has used `PRIORITY_UPDATE` or announced it.
@@ -155,7 +153,7 @@ impl FrameScanner {
         }
     }
 
-    /// Handles a complete frame. Returns true if reading must stop after it.
+    /// Returns `true` if reading must stop after the frame.
     fn on_frame(&mut self, on_event: &mut impl FnMut(FrameEvent<'_>)) -> bool {
         match self.kind() {
             HEADERS | CONTINUATION if self.flag(END_HEADERS) => {

@@ -31,7 +31,6 @@ pub(super) struct ObservedIo<I> {
     linger: Option<Linger>,
     /// Bytes of the first queued file that were read because they could not be sent without a copy.
     file_bytes: Bytes,
-    /// Set while the connection waits for a file instead of the client.
     waits_for_file: bool,
 }
 
@@ -235,7 +234,6 @@ impl<I: Transport> Read for ObservedIo<I> {
 }
 
 impl<I: Transport> ObservedIo<I> {
-    /// Sends at most `max` bytes of the first queued file, without a copy if possible.
     fn poll_file(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
         let cut_short = || Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         self.waits_for_file = false;

@@ -43,7 +43,6 @@ impl SendFileQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a file; placeholders for all of its bytes follow.
     pub(crate) fn push(&self, file: FileBody) {
         self.files().push_back(file);
     }

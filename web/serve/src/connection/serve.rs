@@ -64,7 +64,6 @@ impl Conn {
         }
     }
 
-    /// Sends 400 to a client that speaks plain HTTP to a port with TLS.
     async fn refuse_plain(self: &Arc<Conn>, io: Io) -> io::Result<()> {
         let text = "this port speaks TLS: use https\n";
         let answer = heads::refusal(StatusCode::BAD_REQUEST, text);

@@ -47,7 +47,6 @@ impl Streams {
         self.stopped.store(stopped, Relaxed);
     }
 
-    /// Returns whether reading has stopped since the last call.
     pub(super) fn take_stopped(&self) -> bool {
         self.stopped.swap(false, Relaxed)
     }
@@ -74,7 +73,7 @@ impl Streams {
         (Some(number), early)
     }
 
-    /// Counts an update. Returns false if the client has sent too many updates.
+    /// Returns `false` if the client has sent too many updates.
     pub(crate) fn count_update(&self) -> bool {
         let mut state = self.state();
         let left = state.updates_left.checked_sub(1);

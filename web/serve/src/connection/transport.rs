@@ -15,7 +15,6 @@ pub(crate) trait Transport: Read + Write + Unpin {
     fn poll_next_read(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Waits for bytes and lends them; an empty slice means the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
-    /// Marks lent bytes as used.
     fn consume(&mut self, count: usize);
     /// Returns the number of bytes received from the socket so far, including the bytes of an
     /// incomplete record.

@@ -25,7 +25,6 @@ const LEVEL: u32 = 4;
 const PIECE: usize = 16 * 1024;
 /// Number of concurrent compressions; further files are sent uncompressed.
 const MAX_CONCURRENT: usize = 256;
-/// Number of compressors in the pool of a thread.
 const MAX_POOLED: usize = 4;
 
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
@@ -38,7 +37,6 @@ thread_local! {
 pub(super) struct Compressor(Option<Compress>);
 
 impl Compressor {
-    /// Takes a compressor. Returns `None` if [`MAX_CONCURRENT`] compressions are in progress.
     pub(super) fn take() -> Option<Compressor> {
         if ACTIVE.fetch_add(1, Relaxed) >= MAX_CONCURRENT {
             ACTIVE.fetch_sub(1, Relaxed);

@@ -27,7 +27,6 @@ const MIN_SEND_FILE: u64 = 32 * 1024;
 /// Maximum size in bytes of content that is cached as a copy instead of in a buffer of [`PIECE`]
 /// bytes.
 const MAX_COPIED: usize = 4 * 1024;
-/// Number of buffers in the pool of a thread.
 const MAX_POOLED: usize = 16;
 
 thread_local! {

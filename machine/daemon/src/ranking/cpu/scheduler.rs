@@ -58,7 +58,6 @@ pub(super) struct Scheduler {
     standings: Vec<Standing>,
     /// Index from which the winner is searched, so that vCPUs of equal level alternate.
     search_start: usize,
-    /// Time at which the scheduler last considered moving the start of the search.
     last_rotation: Instant,
     winner: Option<usize>,
     pub(super) monitor: LoadMonitor,
@@ -98,7 +97,6 @@ impl Scheduler {
         })
     }
 
-    /// Runs until [`Command::Stop`], and then restores all threads.
     pub(super) fn run(mut self) {
         let _elevated = self.elevate();
         let mut events = Vec::with_capacity(EVENT_BATCH);
@@ -168,7 +166,7 @@ impl Scheduler {
             .ok()
     }
 
-    /// Executes the commands. Returns `false` after [`Command::Stop`].
+    /// Returns `false` after [`Command::Stop`].
     fn read_mail(&mut self, now: Instant) -> bool {
         while let Some(command) = self.mailbox.take() {
             match command {
@@ -409,8 +407,6 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether no vCPU has been elevated on this CPU for [`RESTORE_AFTER`], so that all
-    /// threads are restored.
     fn is_uncontested(&mut self, contested: bool, now: Instant) -> bool {
         if contested {
             self.uncontested_since = None;
@@ -420,7 +416,6 @@ impl Scheduler {
         now - since >= RESTORE_AFTER
     }
 
-    /// Publishes the CPU's line, and the vCPUs' counters.
     fn publish(&mut self, winner: Option<usize>) {
         let bitmap = self
             .claims
@@ -451,7 +446,6 @@ impl Scheduler {
         self.winner = slot;
     }
 
-    /// Returns the time to sleep unless a doorbell rings; `None` without a limit.
     fn timeout(&self, now: Instant) -> Option<Duration> {
         let present = self
             .contenders

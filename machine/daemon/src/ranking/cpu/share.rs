@@ -1,4 +1,4 @@
-//! [`Debt`] is the CPU time of one CPU that is owed to ordinary programs.
+//! [`Debt`] accounts for the CPU time that elevated threads owe to ordinary programs on one CPU.
 //!
 //! ```text
 //!   check: elevated threads left little ──▶ the share of ordinary programs is added to the debt
