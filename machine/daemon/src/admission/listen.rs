@@ -17,7 +17,6 @@ use crate::admission::peer;
 use crate::config::Config;
 use upshift_units::socket_file::{self, Lock, SocketFile, check_directories};
 
-/// Number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 128;
 
 #[derive(Debug)]

@@ -31,7 +31,6 @@ pub(crate) enum Trust {
 }
 
 impl Trust {
-    /// Returns the part of `all` that may be in use after a request of this user.
     pub(crate) fn capacity(self, all: usize) -> usize {
         match self {
             Trust::Anybody => all - all / 4,
@@ -121,10 +120,7 @@ impl Admission {
         self.limits = limits;
     }
 
-    /// Counts a connection of a user.
-    ///
-    /// # Errors
-    /// The reason for a refusal, as text.
+    /// An error is the reason for a refusal, as text, here and below.
     pub(crate) fn connect(&mut self, user: u32, trust: Trust, now: Instant) -> Result<(), String> {
         if self.connections >= trust.capacity(self.limits.connections) {
             return Err(format!(
@@ -162,7 +158,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Removes a connection of a user. Returns whether the user has other connections.
+    /// Returns whether the user has other connections.
     pub(crate) fn disconnect(&mut self, user: u32) -> bool {
         self.connections = self.connections.saturating_sub(1);
         self.users.get_mut(&user).is_some_and(|user| {
@@ -171,10 +167,6 @@ impl Admission {
         })
     }
 
-    /// Counts a census of a connected user.
-    ///
-    /// # Errors
-    /// The reason for a refusal, as text.
     pub(crate) fn take_census(
         &mut self,
         user: u32,
@@ -192,10 +184,6 @@ impl Admission {
         Ok(())
     }
 
-    /// Counts a registration of a connected user.
-    ///
-    /// # Errors
-    /// The reason for a refusal, as text.
     pub(crate) fn register(
         &mut self,
         user: u32,
@@ -260,10 +248,6 @@ impl Admission {
         Ok(())
     }
 
-    /// Counts further threads of a registered user.
-    ///
-    /// # Errors
-    /// The reason for a refusal, as text.
     pub(crate) fn add_threads(
         &mut self,
         user: u32,
@@ -287,7 +271,6 @@ impl Admission {
         }
     }
 
-    /// Removes a registration that [`Admission::register`] has counted.
     pub(crate) fn unregister(&mut self, user: u32, load: Load<'_>) {
         if let Some(user) = self.users.get_mut(&user) {
             user.registrations = user.registrations.saturating_sub(1);

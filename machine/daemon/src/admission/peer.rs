@@ -12,7 +12,6 @@ use crate::machine::Machine;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pid: i32,
-    /// User id according to the kernel.
     pub(crate) uid: u32,
     /// The accountable user, which is `uid` or, if a range of subordinate ids contains `uid`, the
     /// owner of this range.

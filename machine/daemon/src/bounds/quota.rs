@@ -63,7 +63,7 @@ impl Quota {
         self.rate.store(rate_of(cpus), Relaxed);
     }
 
-    /// Charges `used`. Returns whether any time remains.
+    /// Returns whether any time remains.
     pub(crate) fn charge(&self, used: Duration, now: Instant) -> bool {
         let rate = self.rate.load(Relaxed);
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);

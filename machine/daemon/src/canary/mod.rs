@@ -51,7 +51,6 @@ const MAX_SILENCE: Duration = HEARTBEAT.saturating_sub(ROUND);
 
 const CPU_SCAN: Duration = Duration::from_millis(500);
 
-/// The thread of the monitor. Dropping it ends the monitor and the canaries.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     stop: Arc<AtomicBool>,

@@ -39,7 +39,6 @@ pub(super) enum Demotion {
     Everywhere,
 }
 
-/// The outcome of a check.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {

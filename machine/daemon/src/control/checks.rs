@@ -22,7 +22,7 @@ use crate::cpu::{ClientThread, Command, Latch, is_gone};
 use crate::ranking::roster::Owner;
 
 impl Control {
-    /// Forgets threads of other registrations that have ended and whose TIDs `threads` reuse.
+    /// Forgets threads of other registrations that have ended, if `threads` reuse their TIDs.
     pub(super) fn forget_ended(&mut self, threads: &[(NamedThread, io::Result<OwnedFd>)]) {
         for tid in threads.iter().map(|(thread, _)| thread.tid) {
             let Some(&key) = self.claimed.get(&tid) else {

@@ -62,7 +62,7 @@ impl Facts {
 pub(super) enum Answer {
     /// Facts for the connection with this key, and the identity of the request that needs them.
     Facts(u64, Weak<()>, Box<Facts>),
-    /// Levels that the rules of a new configuration assign to these sessions.
+    /// Levels that the rules of a new configuration assign to the sessions of these connections.
     Levels(Arc<Config>, Vec<(u64, u32, Option<u8>)>),
 }
 
@@ -77,7 +77,6 @@ pub(crate) struct Pending {
 /// The change to make when the facts are known.
 #[derive(Debug)]
 pub(super) enum Intent {
-    /// Registers `threads` threads on the vCPUs of these CPUs.
     Register {
         page: Arc<Mapping<LocalPage>>,
         cpus: Vec<usize>,
@@ -88,7 +87,6 @@ pub(super) enum Intent {
 }
 
 impl Control {
-    /// Lets a reader look up `threads` of the connection's process, and then applies `intent`.
     pub(super) fn look_up(&mut self, key: u64, threads: Vec<Thread>, intent: Intent) {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
@@ -166,7 +164,6 @@ impl Control {
         }
     }
 
-    /// Releases the resources of a request that will not be applied.
     pub(super) fn forget_pending(&mut self, user: u32, pending: &Pending) {
         if let Intent::Register { cpus, threads, .. } = &pending.intent {
             let load = Load {

@@ -71,13 +71,11 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Maximum time for which the control thread waits until a scheduler has restored threads.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum number of connections accepted in one round.
 const MAX_ACCEPTS: usize = 16;
 
 const LISTENER_KEY: u64 = 0;
 /// Key of the eventfd for orders.
 const ORDERS_KEY: u64 = u64::MAX;
-/// Key of the eventfd for replies of readers.
 const LOOKUPS_KEY: u64 = u64::MAX - 2;
 /// Key of the first connection; a connection has two keys, the second for its pidfd.
 const FIRST_CONNECTION_KEY: u64 = 2;
@@ -85,11 +83,9 @@ const FIRST_CONNECTION_KEY: u64 = 2;
 #[derive(Debug)]
 pub(crate) enum Order {
     Reload(Box<Config>),
-    /// Restore all threads and end.
     Stop,
 }
 
-/// Orders, and the eventfd that announces them.
 pub(crate) type OrderQueue = Answers<Order>;
 
 pub(crate) struct Control {
@@ -115,7 +111,6 @@ pub(crate) struct Control {
     answers: Arc<Answers<Answer>>,
     notify: Notify,
     budget: WorkBudget,
-    /// CPU time of the thread at the last reading.
     spent: Duration,
 }
 
@@ -178,7 +173,6 @@ impl Control {
         })
     }
 
-    /// Runs until [`Order::Stop`], and then restores all threads.
     pub(crate) fn run(mut self) {
         let _elevated = self.shared.elevator.as_ref().and_then(|elevator| {
             let elevated = elevator.elevate_current(DAEMON);
@@ -416,7 +410,6 @@ impl Control {
         }
     }
 
-    /// Restores the threads of a session, and forgets it.
     pub(crate) fn end_session(&mut self, session: Session, user: u32) {
         let mut latches = Vec::new();
         for vcpu in &session.vcpus {

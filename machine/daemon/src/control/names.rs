@@ -23,7 +23,6 @@ const MAX_THREADS: usize = 256;
 pub(crate) struct NamedThread {
     /// TID in the daemon's namespace, or 0 if the client has no such thread.
     pub(crate) tid: i32,
-    /// TID in the client's namespace.
     pub(crate) name: i32,
     pub(crate) vcpu: u16,
     pub(crate) role: Role,
@@ -38,7 +37,6 @@ fn innermost(status: &str) -> Option<i32> {
     numbers.last()?.parse().ok()
 }
 
-/// Returns `threads` of process `pid` with their TIDs in the daemon's namespace.
 pub(super) fn translate(pid: i32, threads: &[Thread]) -> Outcome<Vec<NamedThread>> {
     let named = |tid: i32, thread: &Thread| NamedThread {
         tid,

@@ -143,7 +143,6 @@ impl Control {
         header.generation.load(Relaxed)
     }
 
-    /// Returns the most urgent level of a user, and the part of the capacity that it may use.
     fn rights(&self, uid: u32, groups: &[u32]) -> Outcome<(u8, Trust)> {
         let config = self.shared.config();
         let Some(ceiling) = config.ceiling_of(uid, groups) else {

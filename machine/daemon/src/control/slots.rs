@@ -19,8 +19,8 @@ impl Slots {
         }
     }
 
-    /// Takes `count` consecutive free slots and returns the first, unless the part of the capacity
-    /// for this user is used up.
+    /// Takes consecutive free slots and returns the first. Fails if the part of the capacity for
+    /// this user is used up.
     pub(crate) fn take(&mut self, count: usize, trust: Trust) -> Option<usize> {
         if self.count + count > trust.capacity(SLOTS) {
             return None;

@@ -12,7 +12,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between warnings of the same kind.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of lines that wait to be written, which is twice the number of lines that the
@@ -31,7 +30,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Starts the thread. If this fails, nothing is printed.
+    /// If the thread cannot be started, nothing is printed.
     pub(crate) fn start() -> Log {
         let (lines, queue) = sync_channel::<String>(LINES);
         let (done, written) = sync_channel(1);

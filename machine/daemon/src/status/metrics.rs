@@ -20,15 +20,12 @@ use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
 use upshift_units::socket_file::{self, SocketFile, check_directories};
 
-/// Time limit of a connection.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const CLIENTS: usize = 32;
 
-/// Maximum length of a request, in bytes.
 const REQUEST: usize = 8192;
 
-/// Number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 128;
 
 /// Time until the next attempt after a failed accept, for example without free descriptors.
@@ -197,7 +194,6 @@ fn answer(request: &[u8], figures: &mut Figures<'_>) -> io::Result<Vec<u8>> {
     Ok((head + body).into_bytes())
 }
 
-/// Writes the census as metrics.
 fn text(census: &Value) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.

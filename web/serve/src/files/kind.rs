@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, HeaderValue};
 
-/// Returns the media type of a name, from its extension. Texts are UTF-8.
+/// Returns the media type for the extension of a name. Texts are UTF-8.
 pub(crate) fn content_type(name: &str) -> Cow<'static, str> {
     let kind = mime_guess::from_path(name)
         .first_raw()

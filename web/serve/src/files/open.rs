@@ -25,7 +25,6 @@ use super::fields::Fields;
 use super::recent::RecentFiles;
 use crate::clock;
 
-/// Maximum time for which a folder is used before its path is resolved again.
 const MAX_FOLDER_AGE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -74,7 +73,6 @@ pub(super) struct Found {
     pub(super) whole: OnceLock<Option<Bytes>>,
 }
 
-/// The root and the cache that a request uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Lookup<'a> {
     pub(crate) root: &'a Arc<Root>,
@@ -167,7 +165,7 @@ impl Root {
         self.absent_if_missing(name, self.open_now(name, ResolveFlags::empty()))
     }
 
-    /// Maps errors that mean "no such file" to `None`, and names the path in permission errors.
+    /// An error that means "no such file" becomes `None`. A permission error gets the path.
     fn absent_if_missing(
         &self,
         name: &str,
@@ -194,7 +192,7 @@ impl Root {
         }
     }
 
-    /// Returns kind and size of a name below the root. May wait for a disk.
+    /// May wait for a disk.
     pub(super) fn stat(&self, name: &str) -> Result<(FileType, u64), Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

@@ -23,7 +23,6 @@ pub(super) enum PathError {
     Hidden,
 }
 
-/// Decodes a path once and splits it into segments.
 pub(super) fn parse(path: &str, hidden: bool) -> Result<Name, PathError> {
     let escapes = path.split('%').skip(1);
     for escape in escapes {

@@ -41,7 +41,7 @@ impl RecentFiles {
         RecentFiles(PerVcpu::new(vcpus))
     }
 
-    /// Returns the cached result for a name, if its opening began at `since` or later.
+    /// A result is returned only if its opening began at `since` or later.
     pub(super) fn find(
         &self,
         root: &Arc<Root>,
@@ -56,7 +56,6 @@ impl RecentFiles {
         (entry.opened_at >= since).then(|| entry.found.clone())
     }
 
-    /// Caches the result of an opening that began at `opened_at`.
     pub(super) fn insert(
         &self,
         root: &Arc<Root>,

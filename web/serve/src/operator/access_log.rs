@@ -49,7 +49,6 @@ pub(crate) struct Record {
     pub(crate) bytes: u64,
     pub(crate) level: u8,
     pub(crate) waited: Duration,
-    /// Time from the arrival of the request to the end of its response.
     pub(crate) took: Duration,
 }
 
@@ -134,7 +133,6 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens a log that appends to a file, or to standard output if the path is `-`.
     pub(crate) fn open(path: &Path, vcpus: usize) -> io::Result<AccessLog> {
         let lines = LineWriter::new(open(path)?);
         let queue = Arc::new(Queue {

@@ -33,9 +33,8 @@ pub(crate) struct ActiveRequest {
     pub(super) is_ruled: bool,
     pub(super) position: u64,
     waited: u64,
-    /// Status of the response, or 0 if the client left before there was a response.
+    /// 0 if the client left before there was a response.
     status: u16,
-    /// Number of bytes of the response body so far.
     pub(super) bytes: u64,
     /// Unread body of an HTTP/2 request, which is dropped after the response.
     unread: Option<Incoming>,
@@ -47,7 +46,6 @@ pub(crate) struct ActiveRequest {
     offering: bool,
 }
 
-/// The stage of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Received,
@@ -113,8 +111,7 @@ impl ActiveRequest {
         }
     }
 
-    /// Waits for the turn of the request at its level, then begins it. Returns ready from then
-    /// on.
+    /// Waits for the turn of the request at its level, then begins it. Further calls return ready.
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.stage == Stage::Received {
             // From now on the operator can move the request to another level.
@@ -144,8 +141,8 @@ impl ActiveRequest {
         }
     }
 
-    /// Notes the status of a response, and applies the response's priority, because the service may
-    /// know the urgency better than the client (RFC 9218, section 8).
+    /// Applies the priority of a response, because the service may know the urgency better than the
+    /// client (RFC 9218, section 8).
     pub(super) fn apply_response(&mut self, response: &Response<Body>) {
         let status = response.status();
         self.status = status.as_u16();

@@ -21,11 +21,9 @@ pub(crate) struct Entry {
     pub(crate) facts: Facts,
     /// Urgency that the client or the service requests.
     urgency: AtomicU8,
-    /// Level of the request without rules.
     default_level: AtomicU8,
     pub(crate) since: u64,
     level: AtomicU8,
-    /// Coroutine of the request, known from its first poll on.
     coroutine: OnceLock<CoroutineId>,
 }
 
@@ -121,7 +119,6 @@ impl InFlight {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request, which is in progress until [`remove`](InFlight::remove).
     pub(crate) fn insert(&self, entry: &Arc<Entry>) {
         self.entries().push(entry.clone());
     }

@@ -20,7 +20,6 @@ pub(super) enum Answer {
 pub(crate) struct ResponseFuture {
     request: Option<Box<ActiveRequest>>,
     answer: Answer,
-    /// Header fields that the operator adds.
     headers: Option<Arc<HeaderMap>>,
 }
 

@@ -43,7 +43,6 @@ pub(crate) struct Facts {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) peer: IpAddr,
-    /// Header fields of the request that a rule or the access log named on its arrival.
     pub(crate) headers: HeaderMap,
 }
 

@@ -118,10 +118,8 @@ impl Service<Request<Incoming>> for HttpService {
     }
 }
 
-/// The admission checks that a request must pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AdmissionClass {
-    /// Monitoring is always admitted.
     Always,
     /// For files and texts in memory, only the number of requests in progress is checked, because
     /// such requests cost too little to make other requests wait.

@@ -115,7 +115,7 @@ impl Listener {
         Ok(Listener { socket, plain })
     }
 
-    /// Accepts the next connection. Cancelling this future loses no connection.
+    /// Cancelling this future loses no connection.
     pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         self.socket.accept().await
     }
@@ -211,7 +211,6 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     listen_with(address, || TcpListener::bind(address))
 }
 
-/// Listens on all addresses, like [`listen`] on one.
 fn listen_on_all(port: u16) -> io::Result<TcpListener> {
     let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     listen_with(all, || {
@@ -276,7 +275,6 @@ pub(super) fn explain(address: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// Returns the process that listens on the port, and its command line.
 pub(super) fn port_holder(address: SocketAddr) -> Option<(u32, String)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).ok());
     let inodes: Vec<String> = tables

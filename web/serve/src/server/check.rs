@@ -19,7 +19,6 @@ use crate::sites::Sites;
 const OWN_COMMANDS: [&str; 2] = ["upshift", "systemd"];
 const MAX_SOCKET_PATH: usize = 108;
 
-/// Implements [`Server::check`](crate::Server::check).
 pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
     config.check()?;
     let mut faults = Vec::new();

@@ -26,7 +26,6 @@ pub(crate) struct Connections {
     table: Mutex<Table>,
     /// Number of connections that the descriptors allow, and the limit of descriptors.
     capacity: Option<(usize, u64)>,
-    /// Notified when the last connection has closed.
     pub(crate) all_closed: Notify,
 }
 
@@ -56,7 +55,6 @@ impl Connections {
         }
     }
 
-    /// Warns the operator if a connection was rejected for lack of descriptors.
     pub(crate) fn warn_if_full(&self) {
         static FULL: Notices = Notices::new();
         if let Some((max, limit)) = self.capacity

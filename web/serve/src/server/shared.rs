@@ -28,7 +28,6 @@ use crate::request::{host, rules};
 use crate::server::connections::Connections;
 use crate::sites::Sites;
 
-/// The current settings, and the state derived from them.
 pub(crate) struct Settings {
     pub(crate) config: Config,
     /// Names of the header fields that are saved with a request. These are the fields in rules, the
@@ -92,7 +91,6 @@ pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Syn
 
 pub(crate) struct Shared {
     pub(crate) settings: RwLock<Arc<Settings>>,
-    /// Number of times that the settings have changed.
     pub(crate) epoch: AtomicU64,
     pub(crate) initial_config: Config,
     pub(crate) receive_level: Level,

@@ -45,14 +45,13 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
 /// Recent numbers of open connections, for the decision to trim the heap.
 #[derive(Default)]
 struct ConnectionTrend {
-    /// Maximum number since the last trim.
     peak: usize,
     previous: usize,
     trimmed_at: u64,
 }
 
 impl ConnectionTrend {
-    /// Tells whether many connections have closed since the peak and none are closing now. The
+    /// Returns whether many connections have closed since the peak and none are closing now. The
     /// second condition matters because the memory of connections that close after a trim stays
     /// until the next trim.
     fn should_trim(&mut self, open: usize, now: u64) -> bool {

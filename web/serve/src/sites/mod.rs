@@ -22,7 +22,6 @@ pub(crate) struct OpenSite {
     pub(crate) pages: Pages,
     /// Header fields that are added to responses without them, or `None` if there are none.
     pub(crate) headers: Option<Arc<HeaderMap>>,
-    /// Rules of the site, which follow the rules of the server.
     pub(crate) rules: Vec<Rule>,
     key: Option<Arc<CertifiedKey>>,
 }

@@ -12,10 +12,7 @@ use rustls::{Error, ServerConfig};
 use crate::config::TlsFiles;
 use crate::request::host::Hosts;
 
-/// Reads a certificate and its key.
-///
-/// # Errors
-/// Returns the file, its fault, and a remedy.
+/// An error contains the file, its fault, and a remedy.
 pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
     let (certificate, key) = (files.certificate.display(), files.key.display());
     let wrong = |error: &dyn std::fmt::Display| format!("certificate {certificate}: {error}");

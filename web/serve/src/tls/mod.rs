@@ -67,8 +67,8 @@ impl TlsIo {
         self.tls.alpn_protocol() == Some(b"h2")
     }
 
-    /// Receives records from the socket, or from the bytes that the last call left. Returns 0 if
-    /// the peer has closed.
+    /// Receives records from the socket, or from the bytes that the last call left. Returns 0 at
+    /// the end.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
         let mut buffer = ReadBuf::uninit(&mut bytes);

@@ -48,7 +48,6 @@ pub(crate) struct Metrics {
     pub(crate) accepted: AtomicU64,
     /// Connections that were closed at once because a limit was reached.
     pub(crate) turned_away: AtomicU64,
-    /// Connections that a time-out ended.
     pub(crate) timed_out: AtomicU64,
     pub(crate) throttled: AtomicU64,
 }
