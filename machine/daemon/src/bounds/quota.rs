@@ -288,7 +288,7 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
     all
 }
 
-/// In CPUs.
+/// Returns the quota of a cgroup, in CPUs.
 fn limit_of(directory: &Path) -> io::Result<Option<f64>> {
     let read = |name: &str| read_if_there(directory.join(name));
     let texts = match read("cpu.max")? {

@@ -72,7 +72,8 @@ fn an_assigned_program_is_urgent_within_its_budget() {
     let (urgent, other) = race(before, start_spinner(&path, MALLORY));
     println!("urgent {urgent}, other {other} us of 1000000");
     assert!(urgent > 2 * other, "{urgent} {other}");
-    // After its 80 % the program is ordinary, and shares the remaining time: about 90 % in total.
+    // After its 80 % the program is ordinary and gets half of the remaining time, so it should get
+    // about 90 % in total.
     assert!(urgent < 970_000, "{urgent} {other}");
     assert_eq!(census(&path)["alarms"], 0);
     let after = start_spinner(&path, ALICE);
@@ -373,7 +374,7 @@ fn assert_not_assigned(path: &Path, process: &Process) {
     wait_until("the other process is assigned", || {
         assigned(&census(path), other.pid()).is_some()
     });
-    // Time for the daemon to act on the kernel's reports about the process.
+    // The daemon needs time to act on the kernel's events about the process.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(assigned(&census(path), process.pid()), None);
 }

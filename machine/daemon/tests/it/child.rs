@@ -18,7 +18,7 @@ fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    // Longer than any test takes on a slow machine.
+    // No test takes this long, even on a slow machine.
     limit_lifetime(300);
     // A program that a rule should match has no limit, because the daemon does not elevate a
     // process with a limit.

@@ -54,7 +54,7 @@ fn leases_on_files_in_proc_delay_no_client() {
             return;
         };
         lease_holder.run_until(deadline_after(ATTACK_TIME));
-        // Longer than the daemon caches the cgroup of a process.
+        // The daemon looks up the cgroup of a process every second.
         std::thread::sleep(Duration::from_millis(1200));
         wait_until("a process with unknown quotas is not elevated", || {
             elevated_threads(lease_holder.pid()).is_empty()

@@ -73,7 +73,8 @@ fn clients_of_equal_level_share_the_cpu() {
         }
         used
     };
-    // In the lowest class, and elevated above another client.
+    // In the first case, the clients are in the lowest class; in the second, they are elevated
+    // above another client.
     let used = race_repeatedly(&[7, 7]);
     assert!(used[0] < 2 * used[1] && used[1] < 2 * used[0], "{used:?}");
     let used = race_repeatedly(&[7, 7, 50]);

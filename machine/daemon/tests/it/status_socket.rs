@@ -27,7 +27,7 @@ fn unread_censuses_use_bounded_memory() {
     let _count = processes(&path);
     let mut reader = Process::start("slow-census-reader", &path, &[]);
     let requested = reader.number("ready ");
-    // Time for the daemon to answer.
+    // The daemon needs time to answer.
     std::thread::sleep(Duration::from_millis(200));
     reader.send("go");
     let (with_contents, writable) = (reader.number("full "), reader.number("writable "));

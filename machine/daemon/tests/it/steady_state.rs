@@ -120,7 +120,7 @@ fn a_cooperative_daemon_sleeps_while_clients_compete_and_notices_changes_without
     wait_until("the less urgent client is outranked", || {
         low.execute("outranked 40") == "true"
     });
-    // The client keeps its rank while it sleeps, so it does not ring.
+    // A client keeps its rank while it sleeps, so it does not ring.
     assert_eq!(high.execute("level 64"), "false");
     wait_until("the less urgent client is no longer outranked", || {
         low.execute("outranked 40") == "false"

@@ -100,7 +100,7 @@ pub(crate) fn tid_reuse() {
             level(2);
             wait_until("the thread is elevated", || is_elevated(tid));
             finish();
-            // Longer than the time between two checks of the daemon.
+            // The daemon checks the thread at least once in this time.
             std::thread::sleep(Duration::from_millis(500));
             level(NO_LEVEL);
         } else {
