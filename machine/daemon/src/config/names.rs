@@ -1,4 +1,4 @@
-//! Finds the number of a user or group that is given by number, or by name in `/etc/passwd` or
+//! Translates names of users and groups to numbers and back, according to `/etc/passwd` and
 //! `/etc/group`.
 
 use serde::Deserialize;

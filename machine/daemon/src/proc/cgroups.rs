@@ -1,4 +1,4 @@
-//! The cgroups of a process, and the part of each path that only root can have created.
+//! Finds the cgroups of a process, and the part of each path that only root can have created.
 //!
 //! A user with a delegated part of the tree can create directories in it with any name, even one
 //! called `redis.service` or named like the cgroup of a container. A path is trusted down to the

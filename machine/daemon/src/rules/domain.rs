@@ -1,5 +1,6 @@
-//! Scheduling domains of assigned processes. A domain consists of the CPUs that share a last-level
-//! cache, of a NUMA node if caches are not described, or of all CPUs.
+//! Adds up the CPU time of assigned processes by *domain*, and pauses the processes of a crowded
+//! domain. A domain consists of the CPUs that share a last-level cache, of a NUMA node if caches
+//! are not described, or of all CPUs.
 //!
 //! A process that is not pinned migrates within its domain, and the kernel runs the most urgent
 //! thread on each CPU of the domain. So the daemon adds up the CPU time of all assigned
@@ -11,8 +12,8 @@
 //! A pause lasts `bystander_percent` of the period for ordinary programs, and twice that for each
 //! paused process that may be in a scheduling group of its own. The reason is that SCHED_IDLE is
 //! relative to a session or cgroup, so each group gets a part of the pause, and a new group gets a
-//! larger part. Pauses begin at 85 % of a CPU, because above 95 % the kernel itself throttles
-//! real-time threads.
+//! larger part. Real-time threads get at most 85 % of a CPU, which is less than the 95 % at which
+//! the kernel itself throttles them.
 
 use std::time::{Duration, Instant};
 

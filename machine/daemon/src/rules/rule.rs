@@ -1,4 +1,4 @@
-//! [`Assign`]: a rule that gives programs a level without their cooperation.
+//! [`Assign`] is a rule that gives programs a level without their cooperation.
 //!
 //! All conditions of a rule must match. A program chooses its own name, so a rule with only `comm`
 //! lets every user that may start programs choose the level of a program. If users are not trusted,

@@ -1,5 +1,5 @@
-//! Assigned programs that try to evade the budget of their rule. The attackers are in
-//! `budgets/attackers.rs`.
+//! Tests of programs that try to evade the CPU budget of the rule that assigns a level to them. The
+//! attackers are in `budgets/attackers.rs`.
 
 pub(crate) mod attackers;
 

@@ -1,5 +1,5 @@
-//! Processes that are killed or stopped at any time. No thread may stay elevated, and all other
-//! processes must continue.
+//! Tests with processes that are killed or stopped at any time. No thread may stay elevated, and
+//! all other processes must continue.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
