@@ -1,4 +1,4 @@
-//! The pages and their words.
+//! The layout of the shared pages and their words.
 //!
 //! Every word is atomic, because the other side may change the word at any moment. Every pattern of
 //! bits is valid, because the other side may be hostile. A level is stored as `level + 1`; 0 and

@@ -1,11 +1,11 @@
-//! The board: shared memory in which each process publishes the urgency of its work and reads the
-//! urgency of the other processes' work.
+//! The board is shared memory in which each process publishes the urgency of its work, and reads
+//! how urgent the work of other processes is.
 //!
-//! A process writes its *local page*, which contains the runnable levels of each vCPU. A scheduler
-//! (on Linux `upshift daemon`) reads and distrusts the local pages, and writes the *global page*,
-//! which processes can map only for reading. The idea comes from the SharedScheduler papers
-//! (section 3.3). There, any process could write the global priority bitmap; here no process can
-//! write the global page.
+//! A process writes its *local page*. For each vCPU, that is, for the run queues of one CPU, the
+//! page contains the levels that have a runnable coroutine. A scheduler (on Linux `upshift daemon`)
+//! reads the local pages without trusting them, and writes the *global page*, which processes can
+//! map only for reading. The idea comes from the SharedScheduler papers (section 3.3). There, any
+//! process could write the global priority bitmap; here no process can write the global page.
 //!
 //! ```text
 //!  process                                     daemon
@@ -14,9 +14,9 @@
 //!  doorbell     ──── ring ───────────▶   one eventfd per vCPU
 //! ```
 //!
-//! Publishing takes one or two stores. A process makes a system call (a ring of the doorbell) only
-//! if the order of the processes on its CPU may have changed: [`Standing`] decides that with two
-//! comparisons.
+//! Publishing takes one or two stores. A process writes to the doorbell, which is a system call,
+//! only if the order of the processes on its CPU may have changed. [`Standing`] decides that with
+//! two comparisons.
 //!
 //! | module | concern |
 //! |---|---|

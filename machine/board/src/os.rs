@@ -1,4 +1,4 @@
-//! Memory files, mappings and packets with descriptors: the system calls of client and daemon.
+//! The system calls of client and daemon: memory files, mappings, and packets with descriptors.
 //!
 //! Each function is one or a few system calls. Only sealed files are mapped, in whole pages, so
 //! neither side can make the other fault by truncating a file.

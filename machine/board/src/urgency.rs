@@ -1,7 +1,8 @@
-//! Meaning of a vCPU's words, and the rule for rings.
+//! The meaning of the words that a vCPU (the run queues of one CPU) publishes, and the rule for
+//! when it rings, that is, notifies the daemon.
 //!
-//! The functions are pure, that is, they take plain values and share no memory. Levels are 0 (most
-//! urgent) to 63; 64, [`NO_LEVEL`], means "no level". All functions are O(1).
+//! The functions take plain values and share no memory. All are O(1). Levels are 0 (most urgent) to
+//! 63; 64, [`NO_LEVEL`], means "no level".
 
 /// Number of levels.
 pub const LEVELS: u8 = 64;

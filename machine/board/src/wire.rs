@@ -1,5 +1,5 @@
-//! Messages between a process and the daemon: of fixed layout, little-endian, one per packet of a
-//! SOCK_SEQPACKET socket.
+//! The messages between a process and the daemon. They have a fixed layout and are little-endian.
+//! Each is one packet of a SOCK_SEQPACKET socket.
 //!
 //! ```text
 //! every message     magic u32 "UPBD" │ version u16 │ kind u16 │ body

@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use upshift_board::layout::{GLOBAL_BYTES, LOCAL_BYTES};
 use upshift_board::os::{GLOBAL_SEALS, LOCAL_SEALS, Mapping, global_page, local_page, memory_file};
 
-/// Creates a memory file of `bytes` with the seals of a local page.
 fn sealed_file(bytes: usize) -> OwnedFd {
     let file = memory_file("page", bytes).unwrap();
     rustix::fs::fcntl_add_seals(&file, LOCAL_SEALS).unwrap();

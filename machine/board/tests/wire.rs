@@ -7,7 +7,6 @@ use upshift_board::wire::{
     encode_register, encode_update,
 };
 
-/// Generates threads of three vCPUs.
 fn thread() -> impl Strategy<Value = Thread> {
     (1..i32::MAX, 0..3u16, any::<bool>()).prop_map(|(tid, vcpu, dispatcher)| Thread {
         tid,

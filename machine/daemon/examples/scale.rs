@@ -1,4 +1,4 @@
-//! The daemon's decisions on large machines, in virtual time.
+//! Simulates the daemon's decisions on large machines, in virtual time.
 //!
 //! `cargo run --release -p upshift-daemon --example scale [FOLDER]` prints the table of
 //! `docs/scale.md`, and draws its plot into the folder.
@@ -40,7 +40,6 @@ const IGNORED: u64 = 36_000_000;
 /// Work budget for a second and for a burst, ns.
 const WORK: (u64, u64) = (200_000_000, 4_000_000);
 
-/// Creates a full bucket that gains `rate` tokens per second and holds `burst`.
 fn per_second(rate: u64, burst: u64) -> TokenBucket {
     TokenBucket::with_rate((rate, 1_000_000_000), burst, 0)
 }
@@ -55,7 +54,6 @@ const LATE: u64 = 1_000_000;
 /// A vCPU of a process, pinned to a CPU.
 struct Vcpu {
     line: VcpuLine,
-    /// The standing that the daemon has published.
     standing: AtomicU32,
     cpu: usize,
     user: u32,
@@ -91,7 +89,6 @@ impl Vcpu {
     }
 }
 
-/// The scheduler thread of one CPU.
 struct Cpu {
     vcpus: Vec<usize>,
     rings: TokenBucket,
@@ -110,7 +107,6 @@ enum Action {
     EnableDoorbell(usize),
 }
 
-/// The figures of one machine.
 #[derive(Default)]
 struct Outcome {
     rings: u64,
@@ -119,9 +115,7 @@ struct Outcome {
     moved: u64,
     /// Latencies of decisions, ns.
     decisions: Vec<u64>,
-    /// Number of rings that were ignored.
     unheard: u64,
-    /// Number of standings that were written.
     words: u64,
     /// Numbers of lines with several writers, first if each word has a line, and then if a line
     /// contains 16 words.

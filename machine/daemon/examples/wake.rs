@@ -1,4 +1,5 @@
-//! Latency of a wake-up in a process that is demoted, and in a process that sleeps in its band.
+//! Measures the latency of a wake-up in a process that is demoted, and in a process that sleeps
+//! while it is elevated.
 //!
 //! Needs a daemon (`upshift daemon`, as root). Then run:
 //!
@@ -32,7 +33,6 @@ use upshift_board::{Board, NO_LEVEL, Role, ThreadSpec, Vcpu, VcpuSpec, client, o
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-/// Maximum duration of a run.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -102,10 +102,8 @@ fn spec(cpu: usize, threads: &[(i32, Role)]) -> VcpuSpec {
     }
 }
 
-/// State that the threads of this process share.
 struct Shared {
     start: Instant,
-    /// Time at which the last event was sent, ns; 0 before the first event.
     sent: AtomicU64,
     /// Time at which the dispatcher noticed the last event, ns.
     dispatched: AtomicU64,
@@ -116,7 +114,6 @@ struct Shared {
     sleeping: AtomicBool,
     /// TIDs of the worker and the dispatcher.
     tids: [AtomicI32; 2],
-    /// Wakes the dispatcher.
     eventfd: OwnedFd,
     /// Wakes the worker in the second half of the rounds.
     nap: OwnedFd,

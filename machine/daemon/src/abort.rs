@@ -1,4 +1,4 @@
-//! [`AbortOnPanic`] ends the process if a thread of the daemon panics.
+//! Ends the process if a thread of the daemon panics.
 
 /// A thread creates this value when it starts, and forgets it when it returns. After a panic,
 /// nothing would lower the priorities that the thread has set, so the process ends and the guardian

@@ -1,4 +1,4 @@
-//! A daemon in this process.
+//! Starts, reloads and stops a daemon in the calling process.
 
 use std::error::Error;
 use std::fmt;
@@ -249,7 +249,6 @@ fn generation() -> u64 {
         .map_or(1, |since| since.as_nanos() as u64)
 }
 
-/// Returns the upper bound of the numbers of CPUs, exclusive.
 fn cpu_limit(sys: &dyn Sys) -> io::Result<usize> {
     let from_file = sys
         .read_file("/sys/devices/system/cpu/possible")

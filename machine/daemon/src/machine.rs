@@ -1,5 +1,5 @@
-//! The system calls of the daemon, except the scheduling calls in [`upshift_elevate::sys::Sys`],
-//! behind a trait, so that tests can inject failures.
+//! The system calls of the daemon behind a trait, so that tests can inject failures. The scheduling
+//! calls are in [`upshift_elevate::sys::Sys`].
 
 use std::fmt;
 use std::io::{self, Read};

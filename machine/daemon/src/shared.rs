@@ -1,4 +1,5 @@
-//! State that the threads of the daemon share, which is constant, atomic, or behind a short lock.
+//! State that all threads of the daemon share. Each part is constant, atomic, or protected by a
+//! lock that is held only briefly.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,7 +54,6 @@ impl WorkBudget {
         WorkBudget(bucket_per_second(nanos(rate), nanos(BUDGET), now))
     }
 
-    /// Counts work, and sleeps if the budget is exhausted.
     pub(crate) fn charge_and_sleep(&mut self, time: Duration) {
         std::thread::sleep(self.charge(time, Instant::now()));
     }
@@ -69,7 +69,6 @@ impl WorkBudget {
     }
 }
 
-/// The shared state; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: Mutex<Arc<Config>>,
@@ -81,10 +80,8 @@ pub(crate) struct Shared {
     pub(crate) global: Global,
     /// Upper bound of the numbers of CPUs, exclusive.
     pub(crate) cpus: usize,
-    /// Limit on open files.
     pub(crate) descriptors: usize,
     pub(crate) counts: Counts,
-    /// Recorded threads of clients.
     pub(crate) roster: Roster,
     pub(crate) quotas: Quotas,
     /// Ordinary threads that open files of other processes, and close descriptors of clients.
@@ -94,14 +91,11 @@ pub(crate) struct Shared {
     work: AtomicU64,
 }
 
-/// Counters of the whole daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Number of registrations since the start.
     pub(crate) joined: AtomicU64,
     /// Number of refused requests.
     pub(crate) refused: AtomicU64,
-    /// Number of threads and users that were ejected for their behaviour.
     pub(crate) ejected: AtomicU64,
     /// Number of times that a canary was silent for too long.
     pub(crate) alarms: AtomicU64,
@@ -153,7 +147,6 @@ impl Shared {
         self.work.fetch_add(time.as_nanos() as u64, Relaxed);
     }
 
-    /// Takes the work that was counted since the last call.
     pub(crate) fn take_work(&self) -> Duration {
         Duration::from_nanos(self.work.swap(0, Relaxed))
     }
@@ -169,13 +162,11 @@ impl Shared {
         self.log.warn(kind, text);
     }
 
-    /// Counts an ejection and prints a line about it.
     pub(crate) fn eject(&self, text: String) {
         self.counts.ejected.fetch_add(1, Relaxed);
         self.log.say(text);
     }
 
-    /// Returns the current configuration.
     pub(crate) fn config(&self) -> Arc<Config> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&config)
@@ -186,7 +177,7 @@ impl Shared {
     }
 }
 
-/// Parses a list of CPUs from the kernel. Returns no CPU if it is invalid.
+/// Returns no CPU if the kernel's list is invalid.
 pub(crate) fn parse_cpus(list: &str) -> Vec<usize> {
     let mut cpus = upshift_units::cpus(list).unwrap_or_default();
     cpus.truncate(upshift_board::layout::CPUS);

@@ -1,5 +1,5 @@
-//! A policy that is not part of the crate, on real processes: the task that has used the least CPU
-//! time runs next.
+//! Runs a policy that is not part of the crate on real processes. The task that has used the least
+//! CPU time runs next.
 //!
 //! `sudo cargo run -p upshift-sched --example least_first -- PID PID …` schedules these processes
 //! on CPU 0 for ten seconds; without pids it starts two processes that spin and schedules them for

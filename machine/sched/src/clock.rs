@@ -1,4 +1,4 @@
-//! [`Clock`]: the engine's source of time, which tests replace by a simulated clock.
+//! [`Clock`] is the engine's source of time, which tests replace by a simulated clock.
 
 use upshift_elevate::futex::{futex_wait, futex_wait_until};
 

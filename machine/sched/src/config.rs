@@ -1,5 +1,5 @@
-//! [`Config`]: CPUs, notches, and the part of the CPUs that ordinary threads keep. A *notch* is a
-//! SCHED_FIFO priority that the engine gives to a task (`ratchet.rs`).
+//! The settings of an [`Engine`](crate::Engine): its CPUs, the SCHED_FIFO priorities that it gives
+//! to tasks (*notches*, see `ratchet.rs`), and the part of the CPUs that ordinary threads keep.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! [`Control`]: messages from other threads to a running engine, and the engine's reports.
+//! [`Control`] passes messages from other threads to a running engine, and the engine's reports to
+//! them.
 //!
 //! The engine runs above all other threads, so it never waits for a lock of another thread. Single
 //! words are atomic, and the engine only *tries* the locks of the report and of the changes. Waking
@@ -44,7 +45,7 @@ pub(crate) enum Change {
     ThreadEnded { process: i32, thread: i32 },
 }
 
-/// Maximum number of queued changes, more than a machine causes until the engine wakes up.
+/// Maximum number of queued changes. A machine causes fewer until the engine wakes up.
 const MAX_CHANGES: usize = 4096;
 
 impl Control {
@@ -59,7 +60,6 @@ impl Control {
         self.shared.stop.load(Acquire)
     }
 
-    /// Sets the thread of the process monitor, whose CPU time counts as CPU time of the scheduler.
     pub(crate) fn set_monitor_thread(&self, tid: i32) {
         self.shared.monitor_thread.store(tid, Release);
     }
@@ -72,13 +72,11 @@ impl Control {
         }
     }
 
-    /// Notifies the engine that a process has ended.
     pub(crate) fn request_scan(&self) {
         self.shared.scan_requested.store(true, Release);
         self.ring();
     }
 
-    /// Returns whether a process has ended since the last call.
     pub(crate) fn take_scan_request(&self) -> bool {
         self.shared.scan_requested.swap(false, AcqRel)
     }
@@ -115,7 +113,6 @@ impl Control {
         report.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stores a report, unless a thread is reading the last report.
     pub(crate) fn publish(&self, report: impl FnOnce() -> Report) {
         if let Ok(mut slot) = self.shared.report.try_lock() {
             *slot = Some(report());
@@ -127,12 +124,12 @@ impl Control {
         futex_wake(&self.shared.futex);
     }
 
-    /// Returns whether another thread has woken the engine (rung its bell) since the last call.
+    /// Returns whether another thread has woken the engine since the last call.
     pub fn take_bell(&self) -> bool {
         self.shared.futex.swap(0, AcqRel) != 0
     }
 
-    /// Returns the futex of the bell, which is 0 until the bell rings.
+    /// Returns the futex that wakes the engine. It is 0 until another thread wakes the engine.
     pub(crate) fn word(&self) -> &AtomicU32 {
         &self.shared.futex
     }

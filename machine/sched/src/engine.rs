@@ -1,4 +1,5 @@
-//! [`Engine`]: the loop that implements the decisions of a [`Policy`] by priorities.
+//! [`Engine`] is the loop that carries out the decisions of a [`Policy`], by changing the
+//! SCHED_FIFO priorities of threads.
 //!
 //! ```text
 //!        ┌──────────────────────────────────────────────────────────────────────────────┐
@@ -7,8 +8,8 @@
 //! ```
 //!
 //! Invariants:
-//! * On each CPU, between two waits, the favoured tasks have falling notches above all other tasks
-//!   (`ratchet.rs`). In an open piece, which is a time for ordinary threads
+//! * On each CPU, between two waits, the favoured tasks have falling notches (priorities, see
+//!   `ratchet.rs`) above all other tasks. In an open piece, which is a time for ordinary threads
 //!   ([`OpenPieces`](crate::OpenPieces)), the first favoured task is `Fair` and all other tasks are
 //!   `Idle`.
 //! * A turn that changes nothing makes no system call except the wait, and the calls that read CPU
@@ -16,6 +17,7 @@
 //! * Work without an exact time (pieces, scans) is done at the end of a turn if one is near
 //!   (`due.rs`), because an additional wake-up costs the task in front more than the work itself.
 //! * If a CPU becomes unavailable (unplugged, or removed from a cpuset), the engine moves its tasks
+//!   to the other CPUs. Losing the last CPU ends the loop.
 //!   to the other CPUs; losing the last CPU ends the loop.
 //! * However the loop ends, the owner of the engine drops the members, which restores them.
 //!
@@ -40,8 +42,7 @@ use crate::ratchet::{Notch, Ratchet};
 use crate::report::{EventKind, Report, Samples, Trace};
 use due::WorkTimes;
 
-/// A wake-up that is later than this, ns, means that the scheduler was stopped or the machine was
-/// suspended.
+/// If a wake-up is later than this, in ns, the scheduler was stopped or the machine was suspended.
 const MAX_LATENESS: Nanos = 1_000_000_000;
 /// Time between reports, ns.
 const PUBLISH: Nanos = 1_000_000_000;
@@ -58,7 +59,6 @@ pub struct Engine<M> {
     open: bool,
     /// Beginning of the interval in which ordinary threads are due their part.
     closed_at: Nanos,
-    /// Set when a task has changed its CPU since [`Engine::closed_at`].
     moved: bool,
     turn: Turn,
     turn_began: Nanos,
@@ -80,9 +80,7 @@ struct Slot<M> {
     /// `None` after the task has ended.
     member: Option<M>,
     label: String,
-    /// Set for a process that could not be scheduled.
     left_out: bool,
-    /// Index into [`Engine::cpus`].
     cpu: usize,
     notch: Notch,
     sleeps: bool,
@@ -93,13 +91,11 @@ struct Slot<M> {
     cpu_time_at_start: Nanos,
     cpu_time: Nanos,
     unreported: Nanos,
-    /// CPU time at [`Engine::closed_at`].
     cpu_time_at_close: Nanos,
     turns: u64,
 }
 
 impl<M> Slot<M> {
-    /// Creates the slot of a task without a member, at the base priority.
     fn new(label: String, task: TaskId, base: Priority) -> Slot<M> {
         Slot {
             member: None,
@@ -282,7 +278,6 @@ impl<M: Member> Engine<M> {
         Ok(report)
     }
 
-    /// Does all work that is due at `now`.
     fn work(
         &mut self,
         now: Nanos,
@@ -416,7 +411,6 @@ impl<M: Member> Engine<M> {
         self.slots.iter().map(threads).sum()
     }
 
-    /// Scans for new threads and for tasks that have ended.
     fn scan(&mut self, thorough: bool, now: Nanos, due: &mut WorkTimes) -> Result<(), SchedError> {
         for id in 0..self.slots.len() {
             let slot = &mut self.slots[id];

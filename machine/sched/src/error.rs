@@ -1,4 +1,4 @@
-//! [`SchedError`]: reasons why a process cannot be scheduled, with remedies.
+//! [`SchedError`] is the reason why a process cannot be scheduled, with a remedy.
 
 use std::error::Error;
 use std::fmt;

@@ -3,11 +3,15 @@
 //! A thread above all other threads decides which process runs next, raises the priority of its
 //! threads, and sleeps; the kernel performs the switch. This is time slicing and table-driven
 //! scheduling by priority elevation, after Yasukata and Ishiguro, "Developing Process Scheduling
-//! Policies in User Space with Common OS Features" (APSys 2024), §3, made safe to use. Every thread
-//! is restored however the scheduler ends (`upshift-elevate`), ordinary threads keep a part of the
-//! CPU ([`OpenPieces`]), new threads join their task, and a switch costs one call for each raised
-//! thread instead of two (`ratchet.rs`). In this crate, a *turn* is the time between two decisions
-//! of the policy. A task that the policy prefers in a turn is *favoured*, and the task that runs
+//! Policies in User Space with Common OS Features" (APSys 2024), §3. In addition, every thread is
+//! restored however the scheduler ends (`upshift-elevate`), ordinary threads keep a part of the CPU
+//! ([`OpenPieces`]), new threads join their task, and a switch costs one call for each raised
+//! thread instead of two (`ratchet.rs`).
+//!
+//! In this crate, a *task* is a set of threads, usually those of a process, and a *turn* is the
+//! time between two decisions of the policy. A task that the policy prefers in a turn is
+//! *favoured*, and the task that runs first on a CPU is *in front*. An *open piece* is a time that
+//! is left to ordinary threads.
 //! first on a CPU is *in front*. An *open piece* is a time that is left to ordinary threads.
 //!
 //! | part | concern |

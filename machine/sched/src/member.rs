@@ -1,4 +1,4 @@
-//! [`Member`]: a task of the engine, and [`TaskClass`]: its scheduling class.
+//! [`Member`] is a task as the engine sees it, and [`TaskClass`] is its scheduling class.
 //!
 //! [`Processes`](crate::Processes) implements [`Member`] for Linux processes; the engine's own
 //! tests simulate it.

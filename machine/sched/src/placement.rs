@@ -1,12 +1,11 @@
-//! The CPU of each task.
+//! Assigns a CPU to each task.
 //!
 //! The favoured tasks are placed first. In order, each goes to the CPU with the fewest favoured
 //! tasks that are awake, and prefers its present CPU. The other tasks stay on their CPU unless the
-//! loads of the CPUs differ by two or more tasks. This module is pure logic.
+//! loads of the CPUs differ by two or more tasks.
 
 use crate::policy::TaskId;
 
-/// The CPU of a task, and the facts that decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub(crate) task: TaskId,

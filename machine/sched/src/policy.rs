@@ -1,4 +1,4 @@
-//! [`Policy`]: decides which task runs next, and for how long.
+//! [`Policy`] decides which task runs next, and for how long.
 //!
 //! A policy learns which tasks exist and, if it wants to, how much CPU time they used. When the
 //! engine asks, the policy answers with tasks in order of preference, the *favoured* tasks, and

@@ -1,4 +1,4 @@
-//! [`ProcessMonitor`]: reports the ends of processes, by pidfd, and starts and ends of their
+//! [`ProcessMonitor`] reports the ends of processes (by pidfd), and the starts and ends of their
 //! threads if the kernel reports them (proc connector).
 //!
 //! One thread sleeps in `epoll_wait` and wakes the engine's futex. The thread is elevated like the
@@ -19,9 +19,7 @@ use upshift_elevate::{Elevator, Priority};
 use crate::control::{Change, Control};
 use crate::error::SchedError;
 
-/// Epoll data of the stop descriptor.
 const STOP: u64 = 1;
-/// Epoll data of the kernel's events.
 const EVENTS: u64 = 2;
 
 /// A monitor of the processes that one engine schedules. Dropping the last handle ends its thread.
@@ -40,7 +38,6 @@ struct Shared {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// The processes that are scheduled.
 type Pids = Arc<Mutex<HashSet<i32>>>;
 
 /// A registration of a process, which is removed on drop.
@@ -57,7 +54,6 @@ impl Drop for MonitoredProcess {
     }
 }
 
-/// Forwards the kernel's events about `pids` to the engine.
 fn forward(events: &Events, pids: &Pids, control: &Control) {
     while let Some(event) = events.next() {
         let pids = pids.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +145,6 @@ impl ProcessMonitor {
         })
     }
 
-    /// Returns whether the kernel reports starts and ends of threads. Lost events are detected.
     pub(crate) fn reports_threads(&self) -> bool {
         self.shared.thread_events
     }
@@ -191,7 +186,6 @@ fn descriptor(make: impl FnOnce() -> libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A descriptor that is reported once, when it becomes readable.
 const ONCE: libc::c_int = libc::EPOLLIN | libc::EPOLLONESHOT;
 
 fn add(epoll: libc::c_int, fd: libc::c_int, data: u64, interest: libc::c_int) -> io::Result<()> {

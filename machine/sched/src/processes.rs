@@ -1,4 +1,4 @@
-//! [`Processes`]: a task that consists of a process, or of a process and its descendants.
+//! [`Processes`] is a task that consists of a process, or of a process and its descendants.
 //!
 //! Every thread is elevated through an [`Elevator`], so it is restored however the scheduler ends.
 //! A thread that starts while its process is elevated is an ordinary thread on the same CPU
@@ -12,7 +12,7 @@
 //! Children are listed in `/proc/PID/task/TID/children` of every thread, at every scan.
 //!
 //! The TID of a thread that has ended may be reused. The thread is forgotten when the kernel
-//! reports its end, or when the directory is read; until then, a thread of another process with the
+//! reports its end, or when the directory is read. Until then, a thread of another process with the
 //! same TID could be elevated in its place. TIDs are assigned in sequence, so without reports, a
 //! full cycle of TIDs would have to pass within 100 ms.
 
@@ -28,7 +28,7 @@ use crate::process_monitor::ProcessMonitor;
 use crate::procfs;
 use process::Process;
 
-/// Maximum number of threads that `wants_cpu` examines, at about 10 µs each.
+/// Maximum number of threads that `wants_cpu` examines. One takes about 10 µs.
 const ASKED_THREADS: usize = 32;
 
 /// A task that consists of one or several processes.
@@ -43,11 +43,8 @@ pub struct Processes {
     with_children: bool,
     class: TaskClass,
     cpu: Option<usize>,
-    /// CPU time of processes that have ended, ns.
     ended: Nanos,
-    /// Number of failures to attach a child.
     refused: u64,
-    /// Number of threads whose own change of policy or CPUs was reverted.
     corrected: u64,
 }
 
@@ -105,7 +102,6 @@ impl Processes {
         self.corrected
     }
 
-    /// Attaches all new descendants.
     fn scan_children(&mut self) {
         let mut next = 0;
         while let Some(process) = self.processes.get(next) {

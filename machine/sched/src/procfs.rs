@@ -1,4 +1,5 @@
-//! Facts about processes from `/proc`. Each function opens a small file, which takes about 5–15 µs.
+//! Reads facts about processes from `/proc`. Each function opens a small file, which takes about
+//! 5–15 µs.
 
 use std::fs;
 use std::io;
@@ -11,7 +12,6 @@ use crate::error::SchedError;
 /// The kernel's flag for its own threads, in field 9 of `/proc/PID/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// Checks that `pid` is a process that can be scheduled.
 pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock => SchedError::Leased(pid),
@@ -115,14 +115,12 @@ fn same_user(pid: i32) -> bool {
     theirs == ours
 }
 
-/// Returns the user of the process, or 0 if it does not exist, and the user of this process.
 pub(crate) fn user_ids(pid: i32) -> (u32, u32) {
     let theirs = fs::metadata(format!("/proc/{pid}")).map_or(0, |found| found.uid());
     let ours = fs::metadata("/proc/self").map_or(0, |found| found.uid());
     (theirs, ours)
 }
 
-/// Returns the threads of a process.
 pub(crate) fn threads(pid: i32) -> io::Result<Vec<i32>> {
     let mut tids = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -144,7 +142,6 @@ pub(crate) fn children(pid: i32, tids: impl Iterator<Item = i32>) -> Vec<i32> {
         .collect()
 }
 
-/// Returns the name of a process.
 pub(crate) fn name(pid: i32) -> String {
     let name = read_at_once(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().to_owned()

@@ -1,5 +1,5 @@
-//! [`Ratchet`]: the SCHED_FIFO priorities (*notches*) that make a task run next, with few system
-//! calls. To *favour* a task is to put it above the other tasks of its CPU.
+//! [`Ratchet`] chooses the SCHED_FIFO priorities (*notches*) that make a task run next, with few
+//! system calls. To *favour* a task is to put it above the other tasks of its CPU.
 //!
 //! A simple switch takes two calls for each thread, one to raise the next task and one to lower the
 //! last task. A ratchet has three ways and takes the cheapest. The weight of a task is the number
@@ -10,15 +10,15 @@
 //! 2. Keep the *heaviest* task in place and move the other tasks around it. Thus a task with
 //!    thousands of sleeping threads is moved once, and a switch costs only the threads of the other
 //!    tasks.
-//! 3. *Restart*: the favoured tasks get the lowest notches, all other tasks go to the base.
+//! 3. *Restart* the range: the favoured tasks get the lowest notches, all other tasks go to the
+//!    base.
 //!
-//! Invariant after [`Ratchet::order`]: the favoured tasks have strictly falling notches, all above
-//! the notches of every other task of the CPU. Pure logic without system calls; O(tasks²), for few
-//! tasks.
+//! After [`Ratchet::order`], the favoured tasks have strictly falling notches, all above the
+//! notches of every other task of the CPU. The computation takes O(tasks²), for few tasks. The
+//! caller makes the system calls.
 
 use upshift_elevate::Priority;
 
-/// The range of notches.
 #[derive(Debug, Clone)]
 pub(crate) struct Ratchet {
     base: u8,
@@ -129,7 +129,6 @@ impl Ratchet {
         Some(changes)
     }
 
-    /// Computes the changes of the third way.
     fn restarted(&self, favoured: &[usize], now: &[Notch]) -> Changes {
         let raised = others(favoured, now).filter(|&(_, at)| at > self.base);
         let lowered = raised.map(|(task, _)| (task, self.base));
@@ -144,10 +143,8 @@ impl Ratchet {
     }
 }
 
-/// Tasks and their new notches.
 type Changes = Vec<(usize, u8)>;
 
-/// Returns the tasks that are not favoured, and their notches.
 fn others<'a>(favoured: &'a [usize], now: &'a [Notch]) -> impl Iterator<Item = (usize, u8)> + 'a {
     let others = now.iter().filter(|notch| !favoured.contains(&notch.task));
     others.map(|notch| (notch.task, notch.at.get()))

@@ -1,10 +1,9 @@
-//! [`Report`] and [`Trace`]: figures and events of an engine.
+//! The figures of an engine ([`Report`]), and its events in order ([`Trace`]).
 //!
 //! Samples are stored in rings of fixed size, so a long run uses no more memory than a short one.
 
 use crate::policy::{Nanos, TaskId};
 
-/// Number of stored samples of each figure.
 const SAMPLES: usize = 4096;
 
 /// Figures of a run until now.
@@ -73,7 +72,6 @@ pub struct Quantiles {
     pub max: Nanos,
 }
 
-/// The recent samples of one figure.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples {
     recent: Vec<u32>,
@@ -144,7 +142,6 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Creates a trace with space for `capacity` events.
     pub(crate) fn new(capacity: usize) -> Trace {
         Trace {
             events: Vec::with_capacity(capacity),

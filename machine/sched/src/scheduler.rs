@@ -1,4 +1,4 @@
-//! [`Scheduler`]: an engine on a separate thread, above the tasks.
+//! [`Scheduler`] runs an engine on a separate thread, above the tasks.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -125,7 +125,6 @@ fn panicked() -> SchedError {
     }
 }
 
-/// Elevates and pins the calling thread.
 fn elevate_current(
     elevator: &Elevator,
     cpu: usize,

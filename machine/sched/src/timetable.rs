@@ -1,4 +1,4 @@
-//! Timetables as text: one entry per line, with its tasks and its length.
+//! Parses timetables, which are texts with one entry per line: its tasks and its length.
 //!
 //! ```text
 //! # a repeating timetable of 20 ms

@@ -1,5 +1,5 @@
-//! Tests of the policies in virtual time: exact sequences of tasks, and comparisons of stride and
-//! deadline scheduling with naive oracles.
+//! Tests of the policies in virtual time. They check exact sequences of tasks, and compare stride
+//! and deadline scheduling with naive oracles.
 
 use proptest::prelude::*;
 use upshift_sched::policies::{
@@ -9,7 +9,6 @@ use upshift_sched::{Nanos, Policy, TaskId, Turn, Usage};
 
 const MS: Nanos = 1_000_000;
 
-/// Returns the tasks that the policy favours at `now`, and the end of their turn.
 fn pick(policy: &mut dyn Policy, now: Nanos, cpus: usize) -> (Vec<usize>, Option<Nanos>) {
     let mut turn = Turn::new(cpus);
     policy.pick(now, &mut turn);
@@ -17,7 +16,6 @@ fn pick(policy: &mut dyn Policy, now: Nanos, cpus: usize) -> (Vec<usize>, Option
     (tasks, turn.end())
 }
 
-/// Reports to the policy that `task` has used `cpu_time` without sleeping.
 fn report_usage(policy: &mut dyn Policy, task: usize, cpu_time: Nanos, now: Nanos) {
     let usage = Usage {
         task: TaskId(task),

@@ -1,4 +1,4 @@
-//! Monotonic time since the first call in this process.
+//! Reads the monotonic time since the first call in this process.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -8,7 +8,6 @@ fn began() -> Instant {
     *BEGAN.get_or_init(Instant::now)
 }
 
-/// Reads the clock and returns nanoseconds.
 pub(crate) fn nanos() -> u64 {
     u64::try_from(began().elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! A mutational fuzzer.
+//! A fuzzer that mutates sample inputs.
 //!
 //! An input is added to the corpus if its target returns a behaviour that no earlier input had.
 //! This replaces libFuzzer's coverage feedback, on stable Rust and without instrumented code. A
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 /// Maximum length of an input, in bytes; longer inputs are cut.
 const MAX_INPUT: usize = 4096;
-/// Largest number of samples in the corpus.
 const MAX_CORPUS: usize = 4096;
 
 /// Bytes that delimit elements of a syntax.
@@ -33,7 +32,6 @@ impl Random {
     }
 }
 
-/// Reports the input for which a target has panicked.
 struct FailureReport<'a>(&'a str, u64, &'a [u8]);
 
 impl Drop for FailureReport<'_> {
@@ -89,7 +87,6 @@ pub(crate) fn fuzz(
     );
 }
 
-/// Returns the hash of a value that describes the behaviour of a target.
 pub(crate) fn hash_of(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);

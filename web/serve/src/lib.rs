@@ -1,8 +1,8 @@
 //! An HTTP server in which every request has a priority.
 //!
-//! The server behind `upshift serve`, as a library for any tower service. It supports HTTP/1.1 and
-//! HTTP/2, with TLS or without; static files; limits, admission, draining, reloading, metrics and
-//! an access log.
+//! This is the server behind `upshift serve`, as a library for any tower service. It supports
+//! HTTP/1.1 and HTTP/2, with TLS or without, and serves static files. It also implements limits,
+//! admission control, draining, reloading, metrics and an access log.
 //!
 //! ```no_run
 //! use upshift_serve::{Config, Server};

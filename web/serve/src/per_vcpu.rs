@@ -1,5 +1,6 @@
-//! Values per vCPU. A vCPU updates its own value without sharing a cache line with another vCPU,
-//! and readers add up the values.
+//! A value for each vCPU, that is, for each set of run queues that a worker thread serves. A vCPU
+//! updates its own value without sharing a cache line with another vCPU, and readers add up the
+//! values.
 //!
 //! A coroutine returns a resource to the value from which it was taken, even if the coroutine has
 //! moved to another vCPU meanwhile. So the values are `Sync`.

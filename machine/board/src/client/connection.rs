@@ -1,4 +1,5 @@
-//! A connection to the daemon. Each request waits at most two seconds for its reply.
+//! Connects to the daemon and exchanges messages. Each request waits at most two seconds for its
+//! reply.
 
 use std::borrow::ToOwned;
 use std::fs::File;
@@ -18,13 +19,11 @@ use crate::client::{Census, Joined};
 use crate::os;
 use crate::wire::{self, Reply, Thread};
 
-/// Time limit of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum number of bytes that are read of a census.
 const MAX_CENSUS: u64 = 64 << 20;
 
-/// A connected socket.
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: OwnedFd,
@@ -64,7 +63,6 @@ impl Connection {
         &self.socket
     }
 
-    /// Sends a request and receives its reply.
     fn exchange<'a>(
         &self,
         request: &[u8],
@@ -165,7 +163,6 @@ impl Connection {
         Ok(Census { json })
     }
 
-    /// Returns whether the daemon's end of the connection is open. One system call.
     pub(super) fn is_open(&self) -> bool {
         let mut byte = [0u8];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

@@ -1,4 +1,4 @@
-//! [`JoinError`]: reasons why a process is not, or no longer, joined.
+//! [`JoinError`] is the reason why a process has not joined the daemon, or has lost it.
 
 use std::error::Error;
 use std::fmt;

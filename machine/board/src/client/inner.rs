@@ -1,4 +1,4 @@
-//! [`Inner`]: state shared by all handles of one page.
+//! [`Inner`] is the state that all handles of one page share.
 //!
 //! The local page and the mapping for the global page keep their addresses for the life of the
 //! [`Board`](super::Board). So handles read and ring without a lock and never dangle. Joining maps
@@ -20,7 +20,6 @@ use crate::layout::{GlobalPage, LocalPage, VCPUS};
 use crate::os::{self, Mapping};
 use crate::wire::Thread;
 
-/// The shared state; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Inner {
     file: OwnedFd,
@@ -147,7 +146,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Leaves the daemon, if joined.
     fn depart(&self, state: &mut State) {
         if let Some(connection) = state.connection.take() {
             // Without a reply, the closed connection tells the daemon that this process leaves.

@@ -1,4 +1,4 @@
-//! The client: the page of a process, and its connection to the daemon.
+//! The client of the daemon: the shared page of a process, and its connection to the daemon.
 //!
 //! ```no_run
 //! use upshift_board::{Board, Role, ThreadSpec, VcpuSpec, os};

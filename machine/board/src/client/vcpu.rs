@@ -1,5 +1,6 @@
-//! [`Vcpu`]: publishing, standing and doorbell of one vCPU. No locks; a ring is the only system
-//! call.
+//! [`Vcpu`] is the handle with which a worker publishes the levels of its vCPU (the run queues of
+//! one CPU) and notifies the daemon. It takes no locks, and its only system call is the write to
+//! the doorbell, which is an eventfd.
 
 use std::io;
 use std::sync::Arc;

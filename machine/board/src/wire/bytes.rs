@@ -1,10 +1,10 @@
-//! Reading and writing the bytes of messages: little-endian, within bounds, no allocation.
+//! Reads and writes the bytes of messages, which are little-endian. All accesses are within bounds,
+//! and nothing is allocated.
 
 use super::lists::{Role, THREAD, Thread, Threads};
 use super::{MAGIC, THREADS, WireError};
 use crate::layout::VERSION;
 
-/// A reader that takes the bytes of a message from its front.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {

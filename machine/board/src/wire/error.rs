@@ -1,4 +1,4 @@
-//! Reasons for refusals, and reasons why bytes are not a message.
+//! Reasons for which the daemon refuses a request, and reasons why bytes are not a message.
 
 use core::fmt;
 

@@ -1,7 +1,6 @@
 //! The lists of a message: CPUs, threads and thread ids. A list is a view of the message's bytes,
 //! which the decoder has checked; nothing is copied.
 
-/// Length of an encoded [`Thread`].
 pub(super) const THREAD: usize = 8;
 
 /// Function of a vCPU's thread.

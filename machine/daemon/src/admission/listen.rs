@@ -1,6 +1,6 @@
-//! The listening socket. Its file has its permissions before a client can connect. A daemon takes
-//! over the file of a daemon that has ended, but never of a running daemon. The file, and the lock
-//! beside it, are removed when the daemon ends.
+//! Opens the listening socket of the daemon. The file has its permissions before a client can
+//! connect. A daemon takes over the file of a daemon that has ended, but never of a running daemon.
+//! The file, and the lock beside it, are removed when the daemon ends.
 
 use std::error::Error;
 use std::fmt;
@@ -17,10 +17,8 @@ use crate::admission::peer;
 use crate::config::Config;
 use upshift_units::socket_file::{self, Lock, SocketFile, check_directories};
 
-/// Number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// A listening socket, whose file is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
@@ -84,7 +82,6 @@ impl fmt::Display for ListenError {
 
 impl Error for ListenError {}
 
-/// Returns the name of a process's program.
 pub(crate) fn command_of(pid: i32) -> String {
     read_at_once(format!("/proc/{pid}/comm"))
         .map_or_else(|_| "?".to_string(), |name| name.trim_end().to_string())
@@ -131,7 +128,6 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Sets group and mode of the socket's file.
     pub(crate) fn permit(&self, config: &Config) -> Result<(), ListenError> {
         let failed = |what| {
             let path = self.path().to_path_buf();
@@ -150,7 +146,6 @@ impl Listener {
     }
 }
 
-/// Returns whether `path` is a socket.
 fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }

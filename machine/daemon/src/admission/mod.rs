@@ -1,5 +1,5 @@
-//! Admission: compares the counts and rates of each user with the limits. Pure, because the caller
-//! passes the time.
+//! Admits connections and registrations within limits on the counts and rates of each user. The
+//! caller passes the time.
 //!
 //! **Reserved capacity.** A quarter of each limit for all users together is reserved for the users
 //! that the configuration names, and half of that quarter for root, so that other users cannot
@@ -31,7 +31,6 @@ pub(crate) enum Trust {
 }
 
 impl Trust {
-    /// Returns the part of `all` that may be in use after a request of this user.
     pub(crate) fn capacity(self, all: usize) -> usize {
         match self {
             Trust::Anybody => all - all / 4,
@@ -41,15 +40,12 @@ impl Trust {
     }
 }
 
-/// The resources of a registration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub(crate) threads: usize,
-    /// CPU of each vCPU.
     pub(crate) cpus: &'a [usize],
 }
 
-/// The counts of all users; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limits: Limits,
@@ -59,7 +55,6 @@ pub(crate) struct Admission {
     /// Numbers of threads and vCPUs of all registrations.
     threads: usize,
     vcpus: usize,
-    /// Number of descriptors for clients.
     descriptors: usize,
 }
 
@@ -76,7 +71,6 @@ struct User {
     connections: usize,
     registrations: usize,
     threads: usize,
-    /// Number of vCPUs on each CPU.
     vcpus: HashMap<usize, usize>,
     rate: TokenBucket,
     /// Rate of censuses, which take long to answer.
@@ -110,7 +104,6 @@ impl Admission {
         self
     }
 
-    /// Checks that there are descriptors for `more`.
     fn check_descriptors(&self, more: usize, user: u32, trust: Trust) -> Result<(), String> {
         let fixed = FIXED_DESCRIPTORS * (self.connections + self.registrations);
         let used = fixed + self.threads + self.vcpus;
@@ -127,10 +120,7 @@ impl Admission {
         self.limits = limits;
     }
 
-    /// Counts a connection of a user.
-    ///
-    /// # Errors
-    /// The reason for a refusal, as text.
+    /// An error is the reason for a refusal, as text, here and below.
     pub(crate) fn connect(&mut self, user: u32, trust: Trust, now: Instant) -> Result<(), String> {
         if self.connections >= trust.capacity(self.limits.connections) {
             return Err(format!(
@@ -168,7 +158,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Removes a connection of a user. Returns whether the user has other connections.
+    /// Returns whether the user has other connections.
     pub(crate) fn disconnect(&mut self, user: u32) -> bool {
         self.connections = self.connections.saturating_sub(1);
         self.users.get_mut(&user).is_some_and(|user| {
@@ -177,10 +167,6 @@ impl Admission {
         })
     }
 
-    /// Counts a census of a connected user.
-    ///
-    /// # Errors
-    /// The reason for a refusal, as text.
     pub(crate) fn take_census(
         &mut self,
         user: u32,
@@ -198,10 +184,6 @@ impl Admission {
         Ok(())
     }
 
-    /// Counts a registration of a connected user.
-    ///
-    /// # Errors
-    /// The reason for a refusal, as text.
     pub(crate) fn register(
         &mut self,
         user: u32,
@@ -266,10 +248,6 @@ impl Admission {
         Ok(())
     }
 
-    /// Counts further threads of a registered user.
-    ///
-    /// # Errors
-    /// The reason for a refusal, as text.
     pub(crate) fn add_threads(
         &mut self,
         user: u32,
@@ -286,7 +264,6 @@ impl Admission {
         Ok(())
     }
 
-    /// Removes threads of a registered user.
     pub(crate) fn remove_threads(&mut self, user: u32, removed: usize) {
         if let Some(found) = self.users.get_mut(&user) {
             found.threads = found.threads.saturating_sub(removed);
@@ -294,7 +271,6 @@ impl Admission {
         }
     }
 
-    /// Removes a registration that [`Admission::register`] has counted.
     pub(crate) fn unregister(&mut self, user: u32, load: Load<'_>) {
         if let Some(user) = self.users.get_mut(&user) {
             user.registrations = user.registrations.saturating_sub(1);

@@ -1,5 +1,5 @@
-//! The *peer*, which is the process at the other end of a socket. The kernel describes it, not the
-//! peer itself.
+//! Identifies the *peer*, which is the process at the other end of a socket. All facts come from
+//! the kernel, not from the peer.
 //!
 //! Unsafe code: two socket options that no safe library supports.
 #![allow(unsafe_code)]
@@ -9,11 +9,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::machine::Machine;
 
-/// A connected process.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pid: i32,
-    /// User id according to the kernel.
     pub(crate) uid: u32,
     /// The accountable user, which is `uid` or, if a range of subordinate ids contains `uid`, the
     /// owner of this range.
@@ -25,7 +23,6 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Returns what the kernel knows about the peer of `socket`.
     pub(crate) fn identify(
         socket: BorrowedFd<'_>,
         machine: &dyn Machine,

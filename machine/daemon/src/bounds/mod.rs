@@ -13,7 +13,6 @@ pub(crate) fn bucket_per_second(rate: u64, burst: u64, now: Instant) -> TokenBuc
     TokenBucket::with_rate((rate, SECOND), burst, timestamp_ns(now))
 }
 
-/// Number of nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// Returns `now` as a timestamp of token buckets, ns.
@@ -22,7 +21,6 @@ pub(crate) fn timestamp_ns(now: Instant) -> u64 {
     nanos(now.saturating_duration_since(*ORIGIN))
 }
 
-/// Returns `time` in ns, at most `u64::MAX`.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! CPU quotas of cgroups. No thread is elevated beyond the quota of its cgroup.
+//! Limits threads to the CPU quotas of their cgroups: no thread is elevated beyond the quota.
 //!
 //! The kernel limits ordinary threads to the quota of their cgroup, but not real-time threads. So
 //! each cgroup with a quota has a token bucket, which is refilled at the rate of the quota and
@@ -42,7 +42,6 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Time between two lookups of a process.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The quota of a cgroup.
 #[derive(Debug)]
 pub(crate) struct Quota {
     /// CPU time per second, ns. It is outside of the lock, so that only the daemon's urgent threads
@@ -52,7 +51,6 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// Creates a full quota of `cpus` CPUs.
     fn new(cpus: f64, now: Instant) -> Quota {
         let rate = rate_of(cpus);
         Quota {
@@ -65,7 +63,7 @@ impl Quota {
         self.rate.store(rate_of(cpus), Relaxed);
     }
 
-    /// Charges `used`. Returns whether any time remains.
+    /// Returns whether any time remains.
     pub(crate) fn charge(&self, used: Duration, now: Instant) -> bool {
         let rate = self.rate.load(Relaxed);
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,12 +122,10 @@ impl QuotaUsage {
         };
     }
 
-    /// Returns whether the first lookup has not finished.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending
     }
 
-    /// Returns whether a quota is exhausted.
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.overdrawn
     }
@@ -173,7 +169,6 @@ impl Quotas {
     }
 }
 
-/// State of the thread.
 #[derive(Debug, Default)]
 struct QuotaThread {
     lookups: Vec<Weak<Lookup>>,
@@ -181,7 +176,6 @@ struct QuotaThread {
 }
 
 impl QuotaThread {
-    /// Serves lookups until the daemon ends.
     fn run(mut self, requests: &Receiver<Weak<Lookup>>) {
         let mut next = Instant::now() + INTERVAL;
         loop {
@@ -207,7 +201,7 @@ impl QuotaThread {
         }
     }
 
-    /// Performs a lookup. Returns false if the owner of the lookup has gone.
+    /// Returns `false` if the owner of the lookup has gone.
     fn find(&mut self, lookup: &Weak<Lookup>) -> bool {
         let Some(lookup) = lookup.upgrade() else {
             return false;
@@ -217,8 +211,7 @@ impl QuotaThread {
         true
     }
 
-    /// Returns the quotas of process `pid`. There are none if nothing limits the process, or it has
-    /// ended.
+    /// Returns no quotas if nothing limits the process, or it has ended.
     fn quotas_of(&mut self, pid: i32) -> io::Result<Limits> {
         let groups = if_there(crate::proc::living::read(pid, "cgroup"))?.unwrap_or_default();
         if groups.contains(char::REPLACEMENT_CHARACTER) {
@@ -256,7 +249,6 @@ fn is_absence(error: &io::Error) -> bool {
         .is_some_and(|error| absent.contains(&error))
 }
 
-/// Reads a file. Returns `None` if the file does not exist, or the process has ended.
 fn read_if_there(path: impl AsRef<Path>) -> io::Result<Option<String>> {
     if_there(read_at_once(path))
 }
@@ -270,7 +262,6 @@ fn if_there(read: io::Result<String>) -> io::Result<Option<String>> {
     }
 }
 
-/// Returns the directories of a process's cgroups for the CPU, and of their ancestors.
 fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for line in groups.lines() {

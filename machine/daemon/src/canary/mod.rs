@@ -1,5 +1,6 @@
-//! The canaries, which detect that ordinary threads do not run on a CPU, in all cases that other
-//! rules miss.
+//! Detects that real-time threads keep all ordinary threads from a CPU. The detection covers all
+//! cases that other rules miss. The *canary* of a CPU is a thread that stays silent while this is
+//! so.
 //!
 //! While any thread is recorded for elevation, the *monitor*, above all other threads of the
 //! daemon, requests an answer from the canary of each CPU every 20 ms. A canary is pinned to its
@@ -17,12 +18,12 @@
 //! other decisions. Its heartbeat is the daemon's heartbeat for the guardian, which demotes all
 //! threads if the whole daemon is stopped.
 //!
-//! A round costs a wait, and a wake-up of each canary, which takes about 15 µs per CPU. While no
-//! thread is recorded, the monitor sleeps.
+//! While no thread is recorded, the monitor sleeps. Otherwise each round costs a wait and a wake-up
+//! of each canary, about 15 µs per CPU.
 //!
 //! | file | concern |
 //! |---|---|
-//! | `rule.rs` | time and length of demotions: pure |
+//! | `rule.rs` | time and length of demotions |
 //! | `thread.rs` | the canary of one CPU |
 
 mod rule;
@@ -48,10 +49,8 @@ const ROUND: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 / 5);
 /// Maximum silence of a canary after a question.
 const MAX_SILENCE: Duration = HEARTBEAT.saturating_sub(ROUND);
 
-/// Time between two searches for new CPUs.
 const CPU_SCAN: Duration = Duration::from_millis(500);
 
-/// The thread of the monitor. Dropping it ends the monitor and the canaries.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     stop: Arc<AtomicBool>,
@@ -59,10 +58,6 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Starts the canaries of all CPUs and their monitor.
-    ///
-    /// # Errors
-    /// No thread could be started.
     pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Monitor> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut canaries = Canaries {
@@ -95,14 +90,11 @@ impl Drop for Monitor {
     }
 }
 
-/// State of the monitor.
 struct Canaries {
     shared: Arc<Shared>,
     stop: Arc<AtomicBool>,
     all: Vec<Canary>,
-    /// Threads that are demoted now.
     suspension: Suspension,
-    /// Time of the last search for new CPUs.
     scanned: Instant,
 }
 
@@ -142,7 +134,6 @@ impl Canaries {
         self.shared.roster.suspend(Suspension::default());
     }
 
-    /// Checks all canaries, and applies the demotions.
     fn check(&mut self, now: Instant) {
         let shared = &self.shared;
         let mut suspension = Suspension::default();

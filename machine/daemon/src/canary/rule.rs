@@ -1,5 +1,5 @@
-//! The rule for one CPU, which decides when elevated threads become ordinary, and for how long.
-//! Pure, because the caller passes the answers and the time.
+//! Decides for one CPU when elevated threads become ordinary, and for how long. The caller passes
+//! the canary's answers and the time.
 //!
 //! ```text
 //!         1. silent for 80 ms         2. still silent 20 ms later,
@@ -23,7 +23,6 @@ use crate::canary::{MAX_SILENCE, ROUND};
 /// Time from a demotion to the next demotion while the canary is silent.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// Length of the first demotion.
 const FIRST_DEMOTION: Duration = Duration::from_secs(1);
 
 /// Maximum length of a demotion. A demotion that begins within this time after another demotion is
@@ -33,7 +32,6 @@ const LONGEST_DEMOTION: Duration = Duration::from_secs(60);
 /// The threads that are demoted because of this CPU's canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Demotion {
-    /// No threads.
     None,
     /// All threads elevated on this CPU.
     Here,
@@ -41,21 +39,18 @@ pub(super) enum Demotion {
     Everywhere,
 }
 
-/// The outcome of a check.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
     /// The canary has answered, or a demotion has just ended. Counting restarts, and the caller
     /// asks the canary again.
     Answer,
-    /// The canary is silent, but not for long enough.
     Silence,
     /// The canary was silent for too long, and [`SilenceRule::demotion`] has changed; contains the
     /// remaining time of the demotion.
     Alarm(Duration),
 }
 
-/// The state of one CPU.
 #[derive(Debug)]
 pub(super) struct SilenceRule {
     demotion: Demotion,
@@ -69,7 +64,6 @@ pub(super) struct SilenceRule {
 }
 
 impl SilenceRule {
-    /// Creates the state without a demotion. The canary was asked at `now`.
     pub(super) fn new(now: Instant) -> SilenceRule {
         SilenceRule {
             demotion: Demotion::None,
@@ -146,7 +140,6 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A rule and its clock.
     struct Fixture {
         rule: SilenceRule,
         now: Instant,
@@ -164,7 +157,6 @@ mod tests {
             self.rule.check(answered, || true, self.now)
         }
 
-        /// Checks once a round for `time`.
         fn run(&mut self, answered: bool, time: Duration) -> Demotion {
             for _ in 0..time.as_millis() / ROUND.as_millis() {
                 let _ = self.check(answered, ROUND);

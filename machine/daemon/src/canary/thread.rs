@@ -1,4 +1,4 @@
-//! The canary of one CPU: a thread that answers when it is asked, and its state in the monitor.
+//! The canary of one CPU: a pinned thread that answers when the monitor asks.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use crate::shared::{CANARY, Shared};
 /// Size in bytes of a canary's stack, of which it needs very little.
 const STACK: usize = 64 * 1024;
 
-/// The monitor's state of a canary.
 #[derive(Debug)]
 pub(super) struct Canary {
     pub(super) cpu: usize,
@@ -24,7 +23,6 @@ pub(super) struct Canary {
     rule: SilenceRule,
 }
 
-/// State that the canary and the monitor share.
 #[derive(Debug, Default)]
 struct Answers {
     /// Number of the last question, written by the monitor.
@@ -35,7 +33,6 @@ struct Answers {
 }
 
 impl Canary {
-    /// Starts the thread.
     pub(super) fn new(cpu: usize, shared: &Arc<Shared>) -> io::Result<Canary> {
         let answers = Arc::new(Answers::default());
         let (inside, shared) = (Arc::clone(&answers), Arc::clone(shared));

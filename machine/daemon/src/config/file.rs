@@ -1,4 +1,4 @@
-//! The configuration file: its syntax, and the checks that convert it to a [`Config`].
+//! Parses the configuration file, checks its values, and converts them to a [`Config`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,6 @@ use super::names::Name;
 use super::{Config, Limits, Rule, Subject};
 use crate::rules::rule::{Assign, FileAssign};
 
-/// The fields of a file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {

@@ -1,4 +1,4 @@
-//! Members of groups according to their accounts.
+//! Finds the members of groups in the account files.
 //!
 //! A process can leave groups, because with subordinate groups (`/etc/subgid`) it may drop all
 //! other groups in a user namespace that `newgidmap` has set up. A process cannot change its user,

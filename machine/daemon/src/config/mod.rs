@@ -1,4 +1,4 @@
-//! The configuration: a TOML file, in which every field is optional.
+//! The configuration of the daemon, which is read from a TOML file. Every field is optional.
 //!
 //! Values are checked when the file is read, so the rest of the daemon uses only valid values.
 //! Users and groups are numbers, or names in `/etc/passwd` and `/etc/group`.
@@ -174,7 +174,6 @@ impl Config {
         self
     }
 
-    /// Returns the user that is accountable for user `uid`.
     pub(crate) fn accountable_user(&self, uid: u32) -> u32 {
         let mut all = self.subordinate.iter();
         let contains = |range: &Subordinate| {

@@ -1,4 +1,5 @@
-//! Users and groups: numbers, or names in `/etc/passwd` and `/etc/group`.
+//! Translates names of users and groups to numbers and back, according to `/etc/passwd` and
+//! `/etc/group`.
 
 use serde::Deserialize;
 
@@ -29,7 +30,6 @@ pub fn group(text: &str) -> Result<u32, String> {
     Name::Text(text.to_string()).find("/etc/group", "group")
 }
 
-/// A user or group: a number, or a name.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Name {

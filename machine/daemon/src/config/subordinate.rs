@@ -1,4 +1,4 @@
-//! Subordinate users, which belong to other users.
+//! Subordinate users: ranges of user ids that belong to another user, from `/etc/subuid`.
 
 use super::names::user;
 
@@ -33,8 +33,8 @@ impl Subordinate {
         })
     }
 
-    /// Returns the user that is accountable for the range, which is its owner. Root gives its own
-    /// ranges to containers and is not accountable for them, so such a range counts as one user.
+    /// Root gives its own ranges to containers and is not accountable for them, so such a range
+    /// counts as one user.
     pub(super) fn accountable_user(&self) -> u32 {
         match self.owner {
             0 => self.first,

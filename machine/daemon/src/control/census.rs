@@ -1,10 +1,10 @@
-//! [`Censuses`]: the memory of census replies.
+//! Limits the memory of census replies. A census is a report about all processes of the daemon,
+//! which it sends as a memory file.
 //!
-//! A census is sent as a memory file. The memory of the file counts as the daemon's memory while
-//! any client holds the file, read or unread. So the daemon keeps the last [`FILES_PER_USER`] files
-//! of each user, and empties the oldest file when a further census is requested. So a user has at
-//! most this number of full files, however many connections the user has. Clients can neither write
-//! to the files nor empty them.
+//! The memory of the file counts as the daemon's memory while any client holds the file, read or
+//! unread. So the daemon keeps the last [`FILES_PER_USER`] files of each user, and empties the
+//! oldest file when a further census is requested. A user has at most this number of full files,
+//! however many connections the user has. Clients can neither write to the files nor empty them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -17,14 +17,12 @@ use rustix::fs::{Mode, OFlags, SealFlags};
 /// which reads one file while the daemon sends it another.
 const FILES_PER_USER: usize = 4;
 
-/// The census files of all users; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Censuses {
     files: HashMap<u32, VecDeque<OwnedFd>>,
 }
 
 impl Censuses {
-    /// Creates a file with `text` for `user`, and opens it for reading, at its beginning.
     pub(super) fn file(&mut self, user: u32, text: &str) -> io::Result<OwnedFd> {
         let file = upshift_board::os::memory_file("upshift-census", 0)?;
         // Only the daemon can open the file again for writing.

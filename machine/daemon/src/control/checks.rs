@@ -1,4 +1,4 @@
-//! Checks of a registration.
+//! Checks whether the threads of a registration belong to the connected process.
 //!
 //! The daemon trusts no claim of a process about its threads. It accepts a thread if the kernel
 //! lists the thread under the connected process, if this process is still alive afterwards and
@@ -22,7 +22,7 @@ use crate::cpu::{ClientThread, Command, Latch, is_gone};
 use crate::ranking::roster::Owner;
 
 impl Control {
-    /// Forgets threads of other registrations that have ended and whose TIDs `threads` reuse.
+    /// Forgets threads of other registrations that have ended, if `threads` reuse their TIDs.
     pub(super) fn forget_ended(&mut self, threads: &[(NamedThread, io::Result<OwnedFd>)]) {
         for tid in threads.iter().map(|(thread, _)| thread.tid) {
             let Some(&key) = self.claimed.get(&tid) else {
@@ -57,7 +57,6 @@ impl Control {
         }
     }
 
-    /// Returns every thread with its clock, or the reason why a thread is refused.
     pub(super) fn check_threads(
         &self,
         key: u64,

@@ -1,5 +1,5 @@
-//! Facts about a process that registers or adds threads. A reader looks them up, because the
-//! control thread opens no file that may belong to another process (`proc/reader.rs`).
+//! Looks up facts about a process that registers or adds threads. A reader thread does this,
+//! because the control thread opens no file that may belong to another process (`proc/reader.rs`).
 //!
 //! ```text
 //!   Register ──checks──▶ pending ──queue of its user─▶ reader ──▶ checks, joined ──▶ Welcome
@@ -31,9 +31,7 @@ use crate::proc::reader::JobClass;
 /// Maximum time for which a connection is pending, which is checked with each heartbeat.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Facts about a process.
 pub(super) struct Facts {
-    /// Each thread with its clock.
     pub(super) threads: Outcome<Vec<(NamedThread, io::Result<OwnedFd>)>>,
     /// Directory of the process, and its real, effective, saved and file system user.
     pub(super) process: io::Result<(OwnedFd, [u32; 4])>,
@@ -61,15 +59,13 @@ impl Facts {
     }
 }
 
-/// A reply of a reader.
 pub(super) enum Answer {
     /// Facts for the connection with this key, and the identity of the request that needs them.
     Facts(u64, Weak<()>, Box<Facts>),
-    /// Levels that the rules of a new configuration assign to these sessions.
+    /// Levels that the rules of a new configuration assign to the sessions of these connections.
     Levels(Arc<Config>, Vec<(u64, u32, Option<u8>)>),
 }
 
-/// A request that waits for facts.
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// Identity of the request, which is dropped with the request.
@@ -81,7 +77,6 @@ pub(crate) struct Pending {
 /// The change to make when the facts are known.
 #[derive(Debug)]
 pub(super) enum Intent {
-    /// Registers `threads` threads on the vCPUs of these CPUs.
     Register {
         page: Arc<Mapping<LocalPage>>,
         cpus: Vec<usize>,
@@ -92,7 +87,6 @@ pub(super) enum Intent {
 }
 
 impl Control {
-    /// Lets a reader look up `threads` of the connection's process, and then applies `intent`.
     pub(super) fn look_up(&mut self, key: u64, threads: Vec<Thread>, intent: Intent) {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
@@ -118,7 +112,6 @@ impl Control {
         });
     }
 
-    /// Takes the replies of readers.
     pub(super) fn take_lookups(&mut self) {
         for found in self.answers.take() {
             match found {
@@ -150,7 +143,6 @@ impl Control {
         }
     }
 
-    /// Refuses requests that have been pending for too long.
     pub(super) fn refuse_late(&mut self) {
         let mut late = Vec::new();
         for (&key, connection) in &mut self.connections {
@@ -172,7 +164,6 @@ impl Control {
         }
     }
 
-    /// Releases the resources of a request that will not be applied.
     pub(super) fn forget_pending(&mut self, user: u32, pending: &Pending) {
         if let Intent::Register { cpus, threads, .. } = &pending.intent {
             let load = Load {
@@ -184,7 +175,6 @@ impl Control {
     }
 }
 
-/// Resumes reading the messages of a connection.
 fn listen(epoll: &OwnedFd, key: u64, connection: &Connection) {
     let data = EventData::new_u64(key);
     let _ = epoll::modify(epoll, &connection.socket, data, EventFlags::IN);

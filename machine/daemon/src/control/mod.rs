@@ -68,35 +68,26 @@ use slots::Slots;
 /// service manager.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// Time for which a scheduler may restore threads before the control thread continues without its
-/// reply.
+/// Maximum time for which the control thread waits until a scheduler has restored threads.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum number of connections accepted in one round.
 const MAX_ACCEPTS: usize = 16;
 
-/// Key of the listener.
 const LISTENER_KEY: u64 = 0;
 /// Key of the eventfd for orders.
 const ORDERS_KEY: u64 = u64::MAX;
-/// Key of the eventfd for replies of readers.
 const LOOKUPS_KEY: u64 = u64::MAX - 2;
 /// Key of the first connection; a connection has two keys, the second for its pidfd.
 const FIRST_CONNECTION_KEY: u64 = 2;
 
-/// An order of the daemon's owner.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Apply a new configuration.
     Reload(Box<Config>),
-    /// Restore all threads and end.
     Stop,
 }
 
-/// Orders, and the eventfd that announces them.
 pub(crate) type OrderQueue = Answers<Order>;
 
-/// The state of the control thread; see the module documentation.
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
     /// Dropped before the listener, whose lock keeps a successor out.
@@ -120,17 +111,14 @@ pub(crate) struct Control {
     answers: Arc<Answers<Answer>>,
     notify: Notify,
     budget: WorkBudget,
-    /// CPU time of the thread at the last reading.
     spent: Duration,
 }
 
-/// A connected process.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) session: Option<Session>,
-    /// A request that waits for a lookup.
     pending: Option<Pending>,
 }
 
@@ -185,7 +173,6 @@ impl Control {
         })
     }
 
-    /// Runs until [`Order::Stop`], and then restores all threads.
     pub(crate) fn run(mut self) {
         let _elevated = self.shared.elevator.as_ref().and_then(|elevator| {
             let elevated = elevator.elevate_current(DAEMON);
@@ -247,7 +234,6 @@ impl Control {
             .ok()?
     }
 
-    /// Prints remarks on settings that have no effect here.
     pub(super) fn print_remarks(&self) {
         for remark in self.shared.config().remarks() {
             self.shared.log.say(remark);
@@ -405,7 +391,6 @@ impl Control {
         }
     }
 
-    /// Closes a connection and ends its session.
     fn drop_connection(&mut self, key: u64) {
         if let Some(mut connection) = self.connections.remove(&key) {
             let _ = epoll::delete(&self.epoll, &connection.socket);
@@ -425,7 +410,6 @@ impl Control {
         }
     }
 
-    /// Restores the threads of a session, and forgets it.
     pub(crate) fn end_session(&mut self, session: Session, user: u32) {
         let mut latches = Vec::new();
         for vcpu in &session.vcpus {
@@ -457,7 +441,6 @@ impl Control {
         self.admission.unregister(user, load);
     }
 
-    /// Returns the scheduler of `cpu`, which is started if necessary.
     pub(crate) fn scheduler(&mut self, cpu: usize) -> io::Result<&CpuScheduler> {
         use std::collections::hash_map::Entry;
         match self.schedulers.entry(cpu) {
@@ -466,7 +449,6 @@ impl Control {
         }
     }
 
-    /// Starts the canaries and their monitor if necessary.
     pub(crate) fn start_monitor(&mut self) -> io::Result<()> {
         if self.shared.enforcing() && self.monitor.is_none() {
             self.monitor = Some(Monitor::start(&self.shared)?);

@@ -1,4 +1,4 @@
-//! Translation of thread ids between a client and the daemon.
+//! Translates thread ids between the pid namespaces of a client and the daemon.
 //!
 //! A client in a separate pid namespace (a container) names its threads by TIDs of its own
 //! namespace. The kernel lists the TIDs of a thread in every namespace from the daemon's down
@@ -19,18 +19,15 @@ use crate::control::requests::{Outcome, refuse};
 /// Maximum number of threads that are searched in one process, at about 15 µs each.
 const MAX_THREADS: usize = 256;
 
-/// A thread to be registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NamedThread {
     /// TID in the daemon's namespace, or 0 if the client has no such thread.
     pub(crate) tid: i32,
-    /// TID in the client's namespace.
     pub(crate) name: i32,
     pub(crate) vcpu: u16,
     pub(crate) role: Role,
 }
 
-/// Returns the number in the innermost namespace, if there are several.
 fn innermost(status: &str) -> Option<i32> {
     let line = status
         .lines()
@@ -40,7 +37,6 @@ fn innermost(status: &str) -> Option<i32> {
     numbers.last()?.parse().ok()
 }
 
-/// Returns `threads` of process `pid` with their TIDs in the daemon's namespace.
 pub(super) fn translate(pid: i32, threads: &[Thread]) -> Outcome<Vec<NamedThread>> {
     let named = |tid: i32, thread: &Thread| NamedThread {
         tid,

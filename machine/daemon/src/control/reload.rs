@@ -15,7 +15,6 @@ use crate::cpu::Command;
 use crate::proc::reader::JobClass;
 
 impl Control {
-    /// Applies a new configuration.
     pub(super) fn reload(&mut self, mut config: Config) {
         self.notify.reloading();
         let before = self.shared.config();
@@ -94,11 +93,10 @@ impl Control {
         });
     }
 
-    /// Applies the assigned levels to the ceilings of sessions.
     pub(super) fn apply_levels(&mut self, then: &Arc<Config>, levels: Vec<(u64, u32, Option<u8>)>) {
         let config = self.shared.config();
         if !Arc::ptr_eq(then, &config) {
-            // A reply for the current configuration will follow.
+            // A reply for the current configuration follows.
             return;
         }
         for (key, number, level) in levels {

@@ -1,5 +1,5 @@
-//! Messages and replies. A page is accepted if its seals fix its length and prevent holes;
-//! `lookup.rs` and `checks.rs` check threads and processes.
+//! Answers the messages of clients. A page is accepted if its seals fix its length and prevent
+//! holes. `lookup.rs` and `checks.rs` check threads and processes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,6 @@ use crate::control::{Control, RESTORE_TIMEOUT};
 use crate::cpu::{ClientThread, Command, Latch, VcpuCounters, VcpuEntry};
 use crate::status;
 
-/// The reason why a request is refused.
 pub(super) struct Refusal(pub(super) Reason, pub(super) String);
 
 pub(super) type Outcome<T> = Result<T, Refusal>;
@@ -99,7 +98,6 @@ impl Control {
         }
     }
 
-    /// Registers the process whose facts have been looked up, or refuses it.
     pub(super) fn register_known(
         &mut self,
         key: u64,
@@ -145,7 +143,6 @@ impl Control {
         header.generation.load(Relaxed)
     }
 
-    /// Returns the most urgent level of a user, and the part of the capacity that it may use.
     fn rights(&self, uid: u32, groups: &[u32]) -> Outcome<(u8, Trust)> {
         let config = self.shared.config();
         let Some(ceiling) = config.ceiling_of(uid, groups) else {
@@ -355,7 +352,6 @@ impl Control {
         self.answer_update(key, kind, done)
     }
 
-    /// Adds the threads whose facts have been looked up.
     pub(super) fn update_known(
         &mut self,
         key: u64,

@@ -11,7 +11,6 @@ use upshift_board::wire::Role;
 
 use crate::cpu::VcpuCounters;
 
-/// A registration; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) number: u32,
@@ -25,7 +24,6 @@ pub(crate) struct Session {
     pub(crate) joined: Instant,
 }
 
-/// A vCPU of a session.
 #[derive(Debug)]
 pub(crate) struct SessionVcpu {
     pub(crate) cpu: usize,
@@ -34,19 +32,17 @@ pub(crate) struct SessionVcpu {
     pub(crate) counters: Arc<VcpuCounters>,
 }
 
-/// A thread of a vCPU.
 #[derive(Debug)]
 pub(crate) struct SessionThread {
     pub(crate) tid: i32,
     /// TID in the namespace of the client, which may differ from the daemon's.
     pub(crate) name: i32,
     pub(crate) role: Role,
-    /// Record of the thread's CPU time, which a later thread with the same TID does not share.
+    /// CPU clock of the thread. A later thread with the same TID has another clock.
     pub(crate) clock: Arc<OwnedFd>,
 }
 
 impl Session {
-    /// Returns the number of threads.
     pub(crate) fn threads(&self) -> usize {
         self.vcpus.iter().map(|vcpu| vcpu.threads.len()).sum()
     }

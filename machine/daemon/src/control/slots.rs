@@ -1,14 +1,13 @@
-//! Free slots of the global page. A registration gets consecutive slots, one for each vCPU.
+//! Allocates slots of the global page. A registration gets consecutive slots, one for each vCPU.
 
 use upshift_board::layout::SLOTS;
 
 use crate::admission::Trust;
 
-/// The slots in use. Taking slots costs O([`SLOTS`]).
+/// Taking slots costs O([`SLOTS`]).
 #[derive(Debug)]
 pub(crate) struct Slots {
     taken: Vec<bool>,
-    /// Number of slots in use.
     count: usize,
 }
 
@@ -20,8 +19,8 @@ impl Slots {
         }
     }
 
-    /// Takes `count` consecutive free slots and returns the first, unless the part of the capacity
-    /// for this user is used up.
+    /// Takes consecutive free slots and returns the first. Fails if the part of the capacity for
+    /// this user is used up.
     pub(crate) fn take(&mut self, count: usize, trust: Trust) -> Option<usize> {
         if self.count + count > trust.capacity(SLOTS) {
             return None;

@@ -1,4 +1,4 @@
-//! The cgroups of a process, and the part of each path that only root can have created.
+//! Finds the cgroups of a process, and the part of each path that only root can have created.
 //!
 //! A user with a delegated part of the tree can create directories in it with any name, even one
 //! called `redis.service` or named like the cgroup of a container. A path is trusted down to the
@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use upshift_elevate::sys::read_at_once;
 
-/// A cgroup of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cgroup {
     path: String,
@@ -35,7 +34,6 @@ impl Cgroup {
     }
 }
 
-/// Parses the text of `/proc/PID/cgroup`, with all hierarchies.
 pub(crate) fn parse(groups: &str) -> Vec<Cgroup> {
     let mounts = read_at_once("/proc/self/mountinfo").unwrap_or_default();
     let is_of_root =

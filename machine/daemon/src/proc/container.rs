@@ -1,5 +1,5 @@
-//! Containers as they appear from outside: the id in the path of a cgroup, and the files of the
-//! container's engine.
+//! Finds the container of a process from outside, by the id in the path of its cgroup, and reads
+//! the files that the container's engine keeps about it.
 //!
 //! | engine | path with the id | files with names, labels and annotations |
 //! |---|---|---|
@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Maximum number of bytes that are read from a file.
 const MAX_FILE: u64 = 4 << 20;
 
 /// Returns the id of the innermost container in the path of a cgroup.
@@ -32,7 +31,6 @@ pub(crate) fn id(path: &str) -> Option<&str> {
     })
 }
 
-/// Names and labels of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ContainerInfo {
     pub(crate) names: Vec<String>,

@@ -1,5 +1,5 @@
-//! [`ProcReader`]: ordinary threads (SCHED_OTHER) that run the jobs of elevated threads
-//! (SCHED_FIFO) if the jobs may block.
+//! [`ProcReader`] owns the *readers*. These are ordinary threads (SCHED_OTHER) that do work which
+//! may block, so that the daemon's elevated threads (SCHED_FIFO) need not do it.
 //!
 //! A thread that looks up a file of an ending process may loop in the kernel until another thread
 //! has finished the same lookup (`d_invalidate`). Other lookups can block until the owner of the
@@ -15,9 +15,10 @@
 //!
 //! Jobs that may wait for the same party share a [`JobClass`]. Only a limited number of jobs of a
 //! class run at the same time, so the processes of a user delay only the jobs of this user. An
-//! elevated thread waits neither for a reader nor for a lock that a reader may hold. A reader that
-//! begins a job starts another reader if no idle reader remains, up to [`THREADS`]; readers that
-//! are idle for a second end.
+//! elevated thread waits neither for a reader nor for a lock that a reader may hold.
+//!
+//! A reader that begins a job starts another reader if no idle reader remains, up to [`THREADS`].
+//! Readers that are idle for a second end.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -34,10 +35,10 @@ use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 use super::stack::Stack;
 use crate::abort::AbortOnPanic;
 
-/// Maximum number of readers, which is enough for the two large classes and a few users.
+/// Maximum number of readers. It is enough for the two job classes with large limits and a few
+/// users.
 const THREADS: usize = 96;
 
-/// Size in bytes of the stack of a reader.
 const STACK: usize = 256 * 1024;
 
 /// Time after which an idle reader ends, except the last one.
@@ -58,16 +59,13 @@ const CLOSING: usize = 1024;
 pub(crate) enum JobClass {
     /// Lookups for the registering processes of this user.
     User(u32),
-    /// Lookups for processes that are compared with the rules.
     Rules,
     /// Closing descriptors of clients.
     Closing,
-    /// Jobs of the daemon itself.
     Own,
 }
 
 impl JobClass {
-    /// Returns the number of jobs that may run at once.
     fn limit(self) -> usize {
         match self {
             JobClass::User(_) => 2,
@@ -85,7 +83,6 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub(crate) struct ProcReader {
     readers: Arc<Readers>,
-    /// Number of descriptors that wait to be closed.
     closing: Arc<AtomicUsize>,
 }
 
@@ -108,7 +105,6 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes the oldest job whose class is below its limit.
     fn next(&mut self) -> Option<(JobClass, Job)> {
         let running = &self.running;
         let has_room = |class: JobClass| {
@@ -139,10 +135,6 @@ impl fmt::Debug for Readers {
 }
 
 impl ProcReader {
-    /// Starts the first reader.
-    ///
-    /// # Errors
-    /// No threads or descriptors are available.
     pub(crate) fn start() -> io::Result<ProcReader> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         let readers = Arc::new(Readers {
@@ -160,13 +152,11 @@ impl ProcReader {
         })
     }
 
-    /// Lets an ordinary thread run `job` soon. Does not wait.
     pub(crate) fn send(&self, class: JobClass, job: impl FnOnce() + Send + 'static) {
         self.readers.arrived.put((class, Box::new(job)));
         let _ = upshift_board::os::ring(self.readers.eventfd.as_fd());
     }
 
-    /// Lets an ordinary thread close the descriptors of a client.
     pub(crate) fn close(&self, all: Vec<OwnedFd>) {
         let count = all.len();
         self.closing.fetch_add(count, Relaxed);
@@ -277,7 +267,6 @@ mod tests {
     use super::super::stack::Answers;
     use super::*;
 
-    /// Sends jobs that wait until the returned sender is dropped.
     fn hold_up(readers: &ProcReader, class: JobClass, jobs: usize) -> Sender<()> {
         let (end, ended) = channel();
         let ended: Arc<Mutex<Receiver<()>>> = Arc::new(Mutex::new(ended));

@@ -1,5 +1,5 @@
-//! [`Stack`]: values from many threads, which are all taken at once. [`Answers`]: a stack that
-//! wakes its reader.
+//! [`Stack`] collects values from many threads, and one thread takes them all at once. [`Answers`]
+//! is a stack that wakes the thread that takes from it.
 //!
 //! Neither putting nor taking waits, so an elevated thread may use a stack whose other side is a
 //! preempted ordinary thread. Each value costs one allocation.
@@ -15,7 +15,6 @@ use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Values from many threads, which are all taken at once.
 pub(crate) struct Stack<T> {
     head: AtomicPtr<Node<T>>,
     _owns: PhantomData<T>,
@@ -92,10 +91,6 @@ pub(crate) struct Answers<T> {
 }
 
 impl<T> Answers<T> {
-    /// Creates an empty stack.
-    ///
-    /// # Errors
-    /// No descriptors are available.
     pub(crate) fn new() -> io::Result<Answers<T>> {
         Ok(Answers {
             stack: Stack::default(),

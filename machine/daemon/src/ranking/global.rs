@@ -1,4 +1,5 @@
-//! The global page, in which the daemon publishes the standings to all processes.
+//! The global page, in which the daemon publishes to all processes which vCPU runs first on each
+//! CPU.
 //!
 //! The daemon maps the page writable once and then seals it. From then on no process, the daemon
 //! included, can map the page writable, write to its file or change its length, through any
@@ -15,7 +16,6 @@ use rustix::fs::{Mode, OFlags};
 use upshift_board::layout::{CPUS, GlobalPage, VERSION};
 use upshift_board::os::{Mapping, global_page};
 
-/// The mapped page, and the descriptor that processes receive.
 #[derive(Debug)]
 pub(crate) struct Global {
     page: Mapping<GlobalPage>,
@@ -48,17 +48,14 @@ impl Global {
         })
     }
 
-    /// Returns the descriptor that processes receive.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Returns the mapped page.
     pub(crate) fn page(&self) -> &GlobalPage {
         &self.page
     }
 
-    /// Publishes whether the daemon elevates threads.
     pub(crate) fn set_enforcing(&self, enforcing: bool) {
         let header = self.page.header();
         header.enforcing.store(u32::from(enforcing), Release);

@@ -1,4 +1,4 @@
-//! Ranks the processes of each CPU, and elevates their threads.
+//! Ranks the vCPUs of each CPU, and elevates their threads.
 
 pub(crate) mod cpu;
 pub(crate) mod global;

@@ -1,4 +1,6 @@
-//! Ranks the vCPUs of one CPU. Pure, without state and system calls.
+//! Ranks the vCPUs of one CPU. A vCPU is the set of run queues that a worker thread of a process
+//! serves; its *potential* is the level of its most urgent coroutine. The functions have no state
+//! and make no system calls.
 //!
 //! ```text
 //!  potential of each vCPU       2        2        40       64 (absent)
@@ -20,8 +22,7 @@
 //!   the order, even if other vCPUs move within their thresholds. Therefore two neighbours that may
 //!   both move divide the levels between them.
 //!
-//! O(n) for the n vCPUs of one CPU, by counting the vCPUs of each level. Allocates only for the
-//! result.
+//! The cost for n vCPUs is O(n), by counting the vCPUs of each level. Only the result is allocated.
 
 use upshift_board::{NO_LEVEL, Standing};
 
@@ -47,7 +48,6 @@ struct Summary {
     present: u64,
     /// Bit L: at least two vCPUs have potential L.
     crowded: u64,
-    /// Most urgent runnable level of any vCPU.
     best: u8,
     contenders: usize,
     bystanders: Option<u8>,
@@ -122,7 +122,6 @@ pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Ve
 }
 
 impl Summary {
-    /// Returns the standing of the vCPU `own`.
     fn standing(&self, own: &Contender) -> Standing {
         let level = own.potential;
         let outranked = self.best < own.runnable.min(level);
@@ -189,7 +188,6 @@ impl Summary {
         }
     }
 
-    /// Returns whether the vCPU may be elevated above the less urgent vCPUs.
     fn may_rise(&self, own: &Contender) -> bool {
         let below = self.below[usize::from(own.potential)];
         own.trusted || self.bystanders.is_some() || below.has_other_than(own.user)
@@ -238,7 +236,6 @@ mod tests {
         }
     }
 
-    /// Creates a runnable contender of an untrusted user.
     fn untrusted(user: u32, level: u8) -> Contender {
         Contender {
             user,

@@ -1,5 +1,5 @@
-//! [`Roster`]: the threads of all clients that are recorded with the elevator, so that the
-//! canaries' monitor can demote threads on all CPUs, independently of their schedulers.
+//! Records the threads of all clients, so that the monitor of the canaries can demote threads on
+//! all CPUs, independently of the schedulers of these CPUs.
 //!
 //! ```text
 //!   scheduler of a CPU:  set SCHED_FIFO ─▶ read whether it is suspended ─▶ if so, demote it
@@ -11,7 +11,7 @@
 //! thread leaves the roster, under the same lock, before it is restored. So a restored thread is
 //! never demoted.
 //!
-//! A demotion that was not made by a scheduler increments the *epoch*; the schedulers then set the
+//! A demotion that was not made by a scheduler increments the *epoch*. The schedulers then set the
 //! policies of their threads again.
 //!
 //! In this module, *suspended* describes a thread that must stay demoted, not a coroutine that was
@@ -33,7 +33,6 @@ use crate::machine::Machine;
 /// CPU of a thread that may run on several CPUs.
 pub(crate) const EVERYWHERE: usize = usize::MAX;
 
-/// Process, user and CPU of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) pid: i32,
@@ -41,7 +40,6 @@ pub(crate) struct Owner {
     pub(crate) cpu: usize,
 }
 
-/// A thread in the roster, with the elevator's record of its former policy.
 #[derive(Debug)]
 pub(crate) struct RosterEntry {
     id: u64,
@@ -51,7 +49,6 @@ pub(crate) struct RosterEntry {
     clock: OnceLock<Arc<OwnedFd>>,
     /// Set while the thread's scheduler keeps it in SCHED_FIFO.
     raised: AtomicBool,
-    /// Set while the thread must stay in SCHED_OTHER.
     suspended: AtomicBool,
 }
 
@@ -96,12 +93,10 @@ impl RosterEntry {
         self.raise_with(|guard| guard.set(below).and_then(|()| guard.set(priority)))
     }
 
-    /// Returns whether the thread may run on one of these CPUs.
     fn may_run_on(&self, cpus: &HashSet<usize>) -> bool {
         self.owner.cpu == EVERYWHERE || cpus.contains(&self.owner.cpu)
     }
 
-    /// Returns whether the thread's scheduler has raised it, and it is not suspended.
     pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Acquire) && !self.suspended.load(SeqCst)
     }
@@ -119,7 +114,6 @@ impl RosterEntry {
         machine.cpu_time(self.clock.get()?.as_fd()).ok()
     }
 
-    /// Sets the CPU-time record, if the thread was added without it.
     pub(crate) fn set_clock(&self, clock: OwnedFd) {
         let _ = self.clock.set(Arc::new(clock));
     }
@@ -144,7 +138,6 @@ impl Suspension {
     }
 }
 
-/// The threads of all clients that are recorded with the elevator; see the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     state: Mutex<State>,
@@ -190,14 +183,14 @@ impl Roster {
         entry
     }
 
-    /// Removes a thread and restores it. The CPU-time record decides whether the thread has ended,
+    /// Removes a thread and restores it. Its CPU clock decides whether the thread has ended,
     /// because a failing system call may have other causes.
     pub(crate) fn remove(&self, entry: &RosterEntry, machine: &dyn Machine) {
         let mut state = self.lock();
         state.entries.remove(&entry.id);
         self.count.store(state.entries.len(), SeqCst);
         drop(state);
-        // If the restoration fails, the elevator repeats it, and finally the guardian.
+        // If the restoration fails, the elevator retries it, and finally the guardian does.
         let _ = match entry.cpu_time(machine) {
             Some(_) => entry.guard.restore_living(),
             None => entry.guard.restore(),
@@ -208,7 +201,6 @@ impl Roster {
         self.count.load(SeqCst) == 0
     }
 
-    /// Makes the calling thread the monitor, which is woken when the roster is no longer empty.
     pub(crate) fn set_monitor_to_this_thread(&self) {
         let _ = self.monitor.set(std::thread::current());
     }
@@ -219,14 +211,12 @@ impl Roster {
         self.epoch.load(Acquire)
     }
 
-    /// Returns the threads for which `predicate` is true.
     pub(crate) fn select(&self, predicate: impl Fn(&RosterEntry) -> bool) -> Vec<Arc<RosterEntry>> {
         let state = self.lock();
         let chosen = state.entries.values().filter(|entry| predicate(entry));
         chosen.map(Arc::clone).collect()
     }
 
-    /// Returns whether `predicate` is true for any thread.
     pub(crate) fn any(&self, predicate: impl Fn(&RosterEntry) -> bool) -> bool {
         self.lock().entries.values().any(|entry| predicate(entry))
     }
@@ -247,8 +237,6 @@ impl Roster {
         self.bump_epoch();
     }
 
-    /// Makes the schedulers set the policies of all threads again. Suspended threads stay
-    /// suspended.
     pub(crate) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, SeqCst);
     }

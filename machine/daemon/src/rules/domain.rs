@@ -1,5 +1,6 @@
-//! Scheduling domains of assigned processes. A domain consists of the CPUs that share a last-level
-//! cache, of a NUMA node if caches are not described, or of all CPUs.
+//! Adds up the CPU time of assigned processes by *domain*, and pauses the processes of a crowded
+//! domain. A domain consists of the CPUs that share a last-level cache, of a NUMA node if caches
+//! are not described, or of all CPUs.
 //!
 //! A process that is not pinned migrates within its domain, and the kernel runs the most urgent
 //! thread on each CPU of the domain. So the daemon adds up the CPU time of all assigned
@@ -11,8 +12,8 @@
 //! A pause lasts `bystander_percent` of the period for ordinary programs, and twice that for each
 //! paused process that may be in a scheduling group of its own. The reason is that SCHED_IDLE is
 //! relative to a session or cgroup, so each group gets a part of the pause, and a new group gets a
-//! larger part. Real-time threads have at most 85 % of a CPU, which is below the kernel's
-//! throttling (95 %).
+//! larger part. Real-time threads get at most 85 % of a CPU, which is less than the 95 % at which
+//! the kernel itself throttles them.
 
 use std::time::{Duration, Instant};
 
@@ -26,11 +27,9 @@ pub(super) const RECENT_PERIODS: u32 = 4;
 /// end of the next. Two periods are shorter than the silence that a canary tolerates.
 pub(super) const DOMAIN_PERIOD: Duration = Duration::from_millis(25);
 
-/// The scheduling domains of the machine, with their usage in the current period.
 #[derive(Debug)]
 pub(super) struct Domains {
     all: Vec<Domain>,
-    /// Beginning of the current period.
     began: Instant,
 }
 
@@ -42,12 +41,10 @@ struct Domain {
     /// Number of threads that compute on each of its CPUs. A process that may use several CPUs
     /// counts on each of them in equal parts, for at most one thread per CPU.
     crowds: Vec<f32>,
-    /// Time until which its processes are paused.
     pause_until: Option<Instant>,
 }
 
 impl Domains {
-    /// Detects the domains of this machine. Reads a few files of `/sys` for each CPU.
     pub(super) fn read(sys: &dyn Sys, online: &[usize], now: Instant) -> Domains {
         let mut lists: Vec<Vec<usize>> = Vec::new();
         for &cpu in online {
@@ -61,7 +58,6 @@ impl Domains {
         }
     }
 
-    /// Returns the largest number of CPUs of one domain that a process on `cpus` may use.
     pub(super) fn width(&self, cpus: &CpuSet) -> u32 {
         let widths = self.all.iter().map(|domain| common(&domain.cpus, cpus));
         widths.max().unwrap_or(0).max(1)
@@ -85,7 +81,6 @@ impl Domains {
         }
     }
 
-    /// Returns the end of the current period.
     pub(super) fn period_end(&self) -> Instant {
         self.began + DOMAIN_PERIOD
     }
@@ -109,7 +104,6 @@ impl Domains {
         }
     }
 
-    /// Returns the time until which a process on `cpus` is paused; `None` if it is not paused.
     pub(super) fn pause_end(&self, cpus: &CpuSet, now: Instant) -> Option<Instant> {
         let overlapping = self
             .all
@@ -167,7 +161,6 @@ fn set(cpus: &[usize]) -> CpuSet {
     set
 }
 
-/// Returns the number of CPUs that are in both sets.
 fn common(a: &CpuSet, b: &CpuSet) -> u32 {
     a.and(b).iter().count() as u32
 }

@@ -1,4 +1,4 @@
-//! Kernel behaviour that the rules work around, and reports of it to the administrator.
+//! Lists the kernel behaviour that the rules work around, and reports it to the administrator.
 //!
 //! | behaviour | since Linux | remedy |
 //! |---|---|---|

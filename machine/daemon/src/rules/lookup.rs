@@ -1,8 +1,9 @@
-//! Lookups of processes for the rules' thread, which itself opens no file of other processes,
-//! because a read of `/proc` may block (`proc/reader.rs`).
+//! Looks up processes for the thread of the rules. That thread itself opens no file of other
+//! processes, because a read of `/proc` may block (`proc/reader.rs`).
 //!
-//! A lookup is a reader's job for one process. A process that changes during its lookup is looked
-//! up again. At most [`MAX_LOOKUPS`] run at a time; a sweep starts no more than half of them.
+//! A lookup is a job of a reader thread for one process. A process that changes during its lookup
+//! is looked up again. At most [`MAX_LOOKUPS`] run at a time. A sweep, which looks up all
+//! processes, starts no more than half of them.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -21,26 +22,21 @@ use crate::rules::process::Inheritance;
 use crate::rules::rule::{Assign, Traits};
 use crate::shared::Shared;
 
-/// Maximum number of lookups at a time.
 const MAX_LOOKUPS: usize = 1024;
 
-/// An answer of a reader.
 pub(super) enum Answer {
-    /// The facts about one process.
     Lookup(Box<Lookup>),
     /// The pids of all processes, and the time at which they were read.
     All(Vec<i32>, Instant),
-    /// CPU-time records of threads, by process and thread.
+    /// CPU clocks of threads, by process and thread.
     Clocks(Vec<(i32, Tid, OwnedFd)>),
 }
 
-/// The facts about a process at one time.
 pub(super) struct Lookup {
     pub(super) pid: i32,
     pub(super) began: Instant,
     /// First rule that the process matches, if any, and the accountable user.
     pub(super) rule: Option<(Assign, u32)>,
-    /// Parent process.
     pub(super) parent: i32,
     /// RLIMIT_RTTIME of the process, µs; `None` without a limit.
     pub(super) limit: Option<u64>,
@@ -79,7 +75,7 @@ impl Lookup {
         lookup
     }
 
-    /// Returns whether the process is still alive. One system call.
+    /// One system call.
     pub(super) fn is_alive(&self) -> bool {
         let no_wait = Timespec::default();
         self.pidfd.as_ref().is_some_and(|pidfd| {
@@ -89,24 +85,21 @@ impl Lookup {
     }
 }
 
-/// A process that is being looked up.
 struct Asked {
     inheritance: Option<Inheritance>,
     /// Time of the process's last change. A lookup that began earlier is outdated.
     changed: Instant,
 }
 
-/// The lookups in progress, and the processes that wait for a lookup.
 pub(super) struct Lookups {
     pub(super) answers: Arc<Answers<Answer>>,
     asked: HashMap<i32, Asked>,
-    /// Processes of a sweep that are looked up as soon as fewer lookups are in progress.
+    /// Processes of a sweep that wait for their lookup.
     left: Vec<i32>,
     /// Set while a reader lists all processes.
     lists: bool,
-    /// Threads whose CPU-time record must be opened.
     without_clock: Vec<(i32, Tid)>,
-    /// Set while a reader opens CPU-time records.
+    /// Set while a reader opens CPU clocks.
     opens: bool,
 }
 
@@ -160,14 +153,12 @@ impl Lookups {
         true
     }
 
-    /// Records that a process has changed, so that a lookup in progress is repeated.
     pub(super) fn has_changed(&mut self, pid: i32) {
         if let Some(asked) = self.asked.get_mut(&pid) {
             asked.changed = Instant::now();
         }
     }
 
-    /// Lists all processes, in order to look them up.
     pub(super) fn ask_for_all(&mut self, shared: &Shared) {
         if std::mem::replace(&mut self.lists, true) {
             return;
@@ -189,13 +180,11 @@ impl Lookups {
         self.left = pids;
     }
 
-    /// Adds threads whose CPU-time record a reader must open.
     pub(super) fn ask_for_clocks(&mut self, pid: i32, tids: Vec<Tid>) {
         self.without_clock
             .extend(tids.into_iter().map(|tid| (pid, tid)));
     }
 
-    /// Records that a reader has delivered the CPU-time records.
     pub(super) fn clocks_opened(&mut self) {
         self.opens = false;
     }
@@ -211,7 +200,7 @@ impl Lookups {
         self.asked.remove(&lookup.pid)?.inheritance
     }
 
-    /// Starts waiting lookups up to the limit for a sweep, and the opening of CPU-time records.
+    /// Starts waiting lookups up to the limit for a sweep, and the opening of CPU clocks.
     pub(super) fn resume(&mut self, shared: &Shared) {
         while self.asked.len() < MAX_LOOKUPS / 2
             && let Some(pid) = self.left.pop()

@@ -1,13 +1,15 @@
-//! The `[[assign]]` rules, which give a level to programs that do not register.
+//! The `[[assign]]` rules, which give a level to programs that do not register with the daemon.
 //!
 //! All threads of an assigned process run in SCHED_FIFO on all CPUs that they may use. Their
-//! priority depends on the level; it is below every elevated thread of a registered process and
+//! priority depends on the level. It is below every elevated thread of a registered process and
 //! above ordinary programs. A process that was forked by a process under the same rule runs one
-//! priority below its parent, so that forked work never delays a server. All threads of a process
-//! share a *budget* of CPU time for each [`PERIOD`]. A process that has exhausted its budget is
-//! ordinary until its usage matches its share. Together, the processes of a *domain* leave ordinary
-//! programs their share (`domain.rs`), no process is elevated beyond the CPU quota of its cgroup,
-//! and the canaries detect a CPU that is nevertheless occupied.
+//! priority below its parent, so that forked work never delays a server.
+//!
+//! All threads of a process share a *budget* of CPU time for each [`PERIOD`]. A process that has
+//! exhausted its budget is ordinary until its usage matches its share. In addition, the processes
+//! of a *domain* (the CPUs that share a cache) together leave ordinary programs their share
+//! (`domain.rs`), and no process is elevated beyond the CPU quota of its cgroup. If a CPU is
+//! occupied nevertheless, the canaries detect this (`canary`).
 //!
 //! ```text
 //!   Ordinary ─matches a rule─▶ Urgent ◀─period over── Throttled
@@ -64,19 +66,18 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// capacity. The other half is reserved for registered processes.
 const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
-/// A message of the control thread.
 #[derive(Debug)]
 enum Message {
     /// The process has registered. The latch opens when its threads are out of the roster.
     Registered(i32, Latch),
     /// A connection of the process has ended.
     Left(i32),
-    /// The rules have changed.
+    /// The rules have changed, so all processes are looked up again.
     Reconsider,
     Stop,
 }
 
-/// The handle of the rules' thread. Dropping it ends that thread and restores all assigned threads.
+/// Dropping this handle ends the rules' thread and restores all assigned threads.
 #[derive(Debug)]
 pub(crate) struct Assigner {
     mailbox: Arc<Mailbox>,
@@ -168,12 +169,10 @@ impl Assigner {
         latch.wait(timeout);
     }
 
-    /// Starts a sweep, which compares all processes with the new rules.
     pub(crate) fn reconsider(&self) {
         self.mailbox.put(Message::Reconsider);
     }
 
-    /// Applies the rules to a process again after the end of its last connection.
     pub(crate) fn on_leave(&self, pid: i32) {
         self.mailbox.put(Message::Left(pid));
     }
@@ -193,17 +192,14 @@ struct Work {
     mailbox: Arc<Mailbox>,
     events: Option<Events>,
     processes: HashMap<i32, Process>,
-    /// Time of the next rotation of computing threads, if several have the same priority.
     next_rotation: Option<Instant>,
     /// Set when processes were added or removed, so that children have to be ranked again.
     unranked: bool,
     domains: Domains,
-    /// Registered processes, with the number of their connections.
+    /// Number of connections of each registered process.
     registered: HashMap<i32, u32>,
-    /// Time of the next sweep.
     sweep: Instant,
     lookups: Lookups,
-    /// Answers of readers that have not been processed.
     arrived: VecDeque<Answer>,
     budget: WorkBudget,
 }
@@ -263,7 +259,6 @@ impl Work {
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
 
-    /// Processes the messages. Returns `false` after [`Message::Stop`].
     fn read_mailbox(&mut self) -> bool {
         let mut word = [0u8; 8];
         let _ = rustix::io::read(&self.mailbox.eventfd, &mut word);
@@ -301,7 +296,6 @@ impl Work {
         true
     }
 
-    /// Processes events of the kernel, for at most half of the thread's budget.
     fn take_events(&mut self, now: Instant) {
         while now.elapsed() < BUDGET / 2
             && let Some(event) = self.events.as_ref().and_then(Events::next)
@@ -338,14 +332,11 @@ impl Work {
         }
     }
 
-    /// Returns the number of threads that may be added to this process.
     fn max_new_threads(&self, pid: i32) -> usize {
         let user = self.processes.get(&pid).map(Process::user);
         user.map_or(0, |user| self.max_new_threads_of(user))
     }
 
-    /// Returns the number of threads that may be added for `user`, within the limits for a user and
-    /// for all assigned programs.
     fn max_new_threads_of(&self, user: u32) -> usize {
         let (mut all, mut own) = (0, 0);
         for process in self.processes.values() {
@@ -376,7 +367,6 @@ impl Work {
         }
     }
 
-    /// Processes the answers of readers, for at most half of the thread's budget.
     fn take_answers(&mut self, now: Instant) {
         self.arrived.extend(self.lookups.answers.take());
         while now.elapsed() < BUDGET / 2
@@ -445,8 +435,8 @@ impl Work {
         }
     }
 
-    /// Lowers by one priority the processes whose parent is under the same rule, or removes these
-    /// processes if the rule has `children = false`. Both effects end with the parent. O(assigned
+    /// A process whose parent is under the same rule runs one priority lower, or is removed if the
+    /// rule has `children = false`. Both effects end with the parent. The cost is O(assigned
     /// processes).
     fn rank_children(&mut self, now: Instant) {
         let is_child = |process: &Process| {
@@ -471,7 +461,6 @@ impl Work {
         }
     }
 
-    /// Removes a process from the rules and restores its threads.
     fn forget(&mut self, pid: i32, now: Instant) {
         let Some(process) = self.processes.remove(&pid) else {
             return;
@@ -502,7 +491,6 @@ impl Work {
         self.next_rotation = Some(now);
     }
 
-    /// Rotates the computing threads of each priority, if a rotation is due.
     fn rotate_threads(&mut self, now: Instant) {
         if self.next_rotation.is_none_or(|at| now < at) {
             return;

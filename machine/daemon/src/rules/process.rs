@@ -1,4 +1,4 @@
-//! A process under a rule: its threads, and their scheduling class.
+//! A process to which a rule assigns a level: its threads, and their scheduling class.
 //!
 //! ```text
 //!            ┌── domain pauses ────────▶ Paused ──┐
@@ -33,7 +33,7 @@ use period::Period;
 pub(super) use rotation::SLICE;
 use usage::{ThreadUsage, Usage};
 
-/// Time after which a change of class that the kernel has refused is repeated.
+/// Time after which a change of class that the kernel has refused is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A process under a rule. Dropping it restores all its threads.
@@ -42,46 +42,37 @@ pub(super) struct Process {
     pid: i32,
     user: u32,
     rule: Assign,
-    /// Start of the assignment.
     assigned_at: Instant,
-    /// Parent process.
     pub(super) parent: i32,
-    /// Set when the parent is under the same rule.
     is_child: bool,
     threads: HashMap<Tid, Thread>,
-    /// Threads whose CPU-time record has not been requested.
+    /// Threads whose CPU clock has not been handed out for opening.
     without_clock: Vec<Tid>,
     cpus: Cpus,
     class_state: ClassState,
     period: Period,
     usage: Usage,
-    /// Usage of the CPU quotas that limit the process.
     quota_usage: QuotaUsage,
-    /// Time of the next check.
     next_check: Instant,
 }
 
-/// CPUs that a process may use.
 #[derive(Debug)]
 struct Cpus {
     allowed: CpuSet,
-    /// Largest number of allowed CPUs in one domain.
+    /// The largest number of allowed CPUs in one scheduling domain.
     width: u32,
-    /// Number of CPUs that the process occupies.
+    /// Number of CPUs that the process's computing threads occupy.
     computing: u32,
 }
 
-/// The class of a process's threads.
 #[derive(Debug)]
 struct ClassState {
     class: ProcessClass,
     /// [`Shared::epoch`] at the last change of class.
     epoch: u64,
-    /// Time of the next attempt, if the kernel has refused the class for a thread.
     retry: Option<Instant>,
 }
 
-/// Scheduling class of all threads of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProcessClass {
     /// SCHED_FIFO: within the budget.
@@ -92,11 +83,9 @@ enum ProcessClass {
     Paused { until: Instant },
 }
 
-/// A thread in the roster. Dropping this value restores the thread.
 #[derive(Debug)]
 struct Thread {
     entry: Arc<RosterEntry>,
-    /// Time at which the thread was recorded.
     recorded_at: Instant,
     usage: ThreadUsage,
     shared: Arc<Shared>,
@@ -109,9 +98,9 @@ impl Drop for Thread {
     }
 }
 
-/// Returns the SCHED_FIFO priority of a level. It is one of eight priorities below the bands of
-/// registered processes (12 and above) and above the canary. Children are one priority below their
-/// parent.
+/// Maps a level (0–63) to one of the SCHED_FIFO priorities 3 to 10. They are below the priorities
+/// of registered processes (12 and above), and above the daemon's starvation detector, the canary.
+/// A child gets one priority less, so that forked work never delays its parent.
 fn priority(level: u8, is_child: bool) -> Priority {
     let step = 3 + (63 - level.min(63)) / 8;
     Priority::new(step - u8::from(is_child)).unwrap_or(Priority::MIN)
@@ -127,7 +116,6 @@ pub(super) struct Inheritance {
 }
 
 impl Process {
-    /// Attaches a process. `inheritance` comes from its parent, if the parent is also assigned.
     pub(super) fn attach(
         pid: i32,
         user: u32,
@@ -168,7 +156,6 @@ impl Process {
         }
     }
 
-    /// Returns the state that a process inherits if this process forks it now.
     pub(super) fn inheritance(&self, shared: &Shared) -> Inheritance {
         Inheritance {
             rule: self.rule.clone(),
@@ -177,12 +164,10 @@ impl Process {
         }
     }
 
-    /// Returns the start of the assignment.
     pub(super) fn assigned_at(&self) -> Instant {
         self.assigned_at
     }
 
-    /// Returns whether the process is assigned by `rule` and accounted to `user`.
     pub(super) fn is_under(&self, rule: &Assign, user: u32) -> bool {
         self.rule == *rule && self.user == user
     }
@@ -199,12 +184,10 @@ impl Process {
         }
     }
 
-    /// Returns the priority of the threads while the process is urgent.
     fn priority(&self) -> Priority {
         priority(self.rule.level, self.is_child)
     }
 
-    /// Returns the time of the next check.
     pub(super) fn next_check(&self) -> Instant {
         self.next_check
     }
@@ -213,13 +196,12 @@ impl Process {
         self.user
     }
 
-    /// Returns the number of threads in the roster.
     pub(super) fn threads(&self) -> usize {
         self.threads.len()
     }
 
-    /// Updates the threads from `tids`, the process's threads at `then`. Adopts at most `max_new`
-    /// unknown threads, and removes threads that had ended.
+    /// Updates the set of threads and the CPUs from `tids`, the process's threads as listed at
+    /// `then`. Adopts at most `max_new` new threads, and drops threads that were no longer listed.
     pub(super) fn count_threads(
         &mut self,
         (tids, then): (&HashSet<Tid>, Instant),
@@ -281,12 +263,11 @@ impl Process {
         }
     }
 
-    /// Takes the threads whose CPU-time record must be opened. Each thread is returned once.
+    /// Takes the threads whose CPU clock still has to be opened.
     pub(super) fn take_without_clock(&mut self) -> Vec<Tid> {
         std::mem::take(&mut self.without_clock)
     }
 
-    /// Sets the CPU-time record of a thread.
     pub(super) fn set_clock(&mut self, tid: Tid, clock: OwnedFd) {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.entry.set_clock(clock);
@@ -301,14 +282,11 @@ impl Process {
         self.threads.is_empty()
     }
 
-    /// Moves all threads to the class of the process.
     fn apply_class_to_all(&mut self) {
         let tids: Vec<Tid> = self.threads.keys().copied().collect();
         tids.into_iter().for_each(|tid| self.apply_class(tid));
     }
 
-    /// Moves a thread to the class of the process. If the kernel refuses, the move is repeated
-    /// after [`RETRY`].
     fn apply_class(&mut self, tid: Tid) {
         let Some(Thread { entry, shared, .. }) = self.threads.get(&tid) else {
             return;
@@ -318,7 +296,7 @@ impl Process {
             ProcessClass::Fair => entry.guard().set_fair(),
             ProcessClass::Paused { .. } => entry.guard().set_idle(),
         };
-        // If the thread has ended, the kernel's report or a sweep removes it.
+        // If the thread has ended, its exit event or the next sweep removes it.
         if let Err(error) = result {
             kernel::report_refusal(shared, self.pid, &error);
             let retry_at = Instant::now() + RETRY;

@@ -1,4 +1,4 @@
-//! [`Assign`]: a rule that gives programs a level without their cooperation.
+//! [`Assign`] is a rule that gives programs a level without their cooperation.
 //!
 //! All conditions of a rule must match. A program chooses its own name, so a rule with only `comm`
 //! lets every user that may start programs choose the level of a program. If users are not trusted,
@@ -74,7 +74,6 @@ impl Default for Bound {
     }
 }
 
-/// The fields of a rule in the configuration file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileAssign {
@@ -129,17 +128,14 @@ impl FileAssign {
     }
 }
 
-/// The attributes of a process that rules are compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Traits {
     /// The user id of the process, if its real, effective, saved and file system user ids are
     /// equal. A set-user-id program matches no rule, because its starter controls it as well as its
     /// owner.
     pub(crate) user: u32,
-    /// Parent process.
     pub(crate) parent: i32,
     comm: String,
-    /// The cgroup of each hierarchy.
     cgroups: Vec<Cgroup>,
 }
 
@@ -170,7 +166,6 @@ pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
     found
 }
 
-/// Returns the pids of all processes in ascending order.
 fn all_processes() -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -197,7 +192,6 @@ impl Traits {
     }
 }
 
-/// Returns the user of a process if its four user ids are the same.
 fn only_user(ids: &str) -> Option<u32> {
     let mut ids = ids.split_ascii_whitespace();
     let first = ids.next()?;
@@ -205,7 +199,6 @@ fn only_user(ids: &str) -> Option<u32> {
 }
 
 impl fmt::Display for Assign {
-    /// Writes the conditions and the level in the syntax of the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let label = self
             .label
@@ -301,7 +294,6 @@ impl Assign {
         found
     }
 
-    /// Returns whether a process with these attributes meets all conditions.
     pub(crate) fn fits(&self, traits: &Traits) -> bool {
         // Directories that a user has created only count if the rule names that user.
         let path = |cgroup: &'_ Cgroup| match self.user {

@@ -1,4 +1,4 @@
-//! Messages on standard error, which a separate thread writes.
+//! Writes messages to standard error from a separate thread.
 //!
 //! Threads that print run above all other threads, and the reader may be slow or absent. So a line
 //! is put into a short queue, or counted as lost if the queue is full. Warnings of one kind are
@@ -12,7 +12,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between warnings of the same kind.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of lines that wait to be written, which is twice the number of lines that the
@@ -22,7 +21,6 @@ const LINES: usize = 128;
 /// Time for which the drop of the log waits for lines to be written.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The queue of lines; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Log {
     lines: Mutex<Option<SyncSender<String>>>,
@@ -32,7 +30,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Starts the thread. If this fails, nothing is printed.
+    /// If the thread cannot be started, nothing is printed.
     pub(crate) fn start() -> Log {
         let (lines, queue) = sync_channel::<String>(LINES);
         let (done, written) = sync_channel(1);
@@ -62,7 +60,6 @@ impl Log {
         }
     }
 
-    /// Prints a line.
     pub(crate) fn say(&self, text: String) {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines

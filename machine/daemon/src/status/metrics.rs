@@ -1,4 +1,5 @@
-//! Prometheus metrics: the census in Prometheus' text format, over HTTP, on a separate socket.
+//! Serves Prometheus metrics over HTTP on a separate socket. They contain the numbers of the
+//! census.
 //!
 //! An ordinary thread that is a client of the daemon serves several clients concurrently, and
 //! closes each connection [`CLIENT_TIMEOUT`] after accepting it. The thread cannot delay the
@@ -19,16 +20,12 @@ use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
 use upshift_units::socket_file::{self, SocketFile, check_directories};
 
-/// Time limit of a connection.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum number of concurrent connections.
 const CLIENTS: usize = 32;
 
-/// Maximum length of a request, in bytes.
 const REQUEST: usize = 8192;
 
-/// Number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 128;
 
 /// Time until the next attempt after a failed accept, for example without free descriptors.
@@ -106,14 +103,12 @@ fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>
 /// Time for which a reply is reused, which bounds the cost of frequent requests for the daemon.
 const CACHE_TIME: Duration = Duration::from_millis(100);
 
-/// The cached reply.
 struct Figures<'a> {
     daemon: &'a Path,
     last: Option<(Instant, &'static str, String)>,
 }
 
 impl Figures<'_> {
-    /// Returns the status and the body.
     fn now(&mut self) -> io::Result<(&'static str, &str)> {
         let is_fresh = |last: &(Instant, &str, String)| last.0.elapsed() < CACHE_TIME;
         if !self.last.as_ref().is_some_and(is_fresh) {
@@ -128,12 +123,10 @@ impl Figures<'_> {
     }
 }
 
-/// A connection with one request and one reply.
 struct Client {
     socket: OwnedFd,
     until: Instant,
     request: Vec<u8>,
-    /// Bytes of the reply that have not been sent.
     answer: Option<VecDeque<u8>>,
 }
 
@@ -188,7 +181,6 @@ impl Client {
     }
 }
 
-/// Returns the reply to a request.
 fn answer(request: &[u8], figures: &mut Figures<'_>) -> io::Result<Vec<u8>> {
     let (status, body) = if request.starts_with(b"GET ") {
         figures.now()?
@@ -202,7 +194,6 @@ fn answer(request: &[u8], figures: &mut Figures<'_>) -> io::Result<Vec<u8>> {
     Ok((head + body).into_bytes())
 }
 
-/// Writes the census as metrics.
 fn text(census: &Value) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -216,7 +207,6 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(truth)
 }
 
-/// Returns the entries of a list of the census.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

@@ -1,5 +1,5 @@
-//! The census: the state of the whole machine as JSON. `docs/daemon.md` documents it; these
-//! structures define it.
+//! The census, which is a report about the state of the whole machine as JSON. These structures
+//! define its fields, and `docs/daemon.md` documents them.
 //!
 //! The winner of a CPU is computed from the current claims, because the CPU's line of the global
 //! page is as old as the last decision of the CPU's scheduler, and a vCPU that is alone on the CPU,
@@ -177,7 +177,6 @@ fn assigned(control: &Control) -> Vec<Assigned> {
     all.into_values().collect()
 }
 
-/// The state of one CPU.
 #[derive(Debug, Clone, Copy, Default)]
 struct View {
     bitmap: u64,
@@ -192,7 +191,6 @@ struct Winner {
     level: u8,
 }
 
-/// Returns the states of all CPUs, in the order of their numbers.
 fn views(control: &Control) -> Vec<View> {
     let mut views = vec![View::default(); control.shared.cpus];
     let page = control.shared.global.page();

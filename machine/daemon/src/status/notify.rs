@@ -1,4 +1,4 @@
-//! Messages to the service manager that has started the daemon, if there is one (sd_notify).
+//! Sends messages to the service manager that has started the daemon, if there is one (sd_notify).
 //!
 //! A message is one datagram to the socket in `NOTIFY_SOCKET`. With `WatchdogSec=` the manager
 //! restarts a daemon that sends no message for that time. The control thread sends a message at
@@ -9,7 +9,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The socket of the service manager.
 #[derive(Debug)]
 pub(crate) struct Notify {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -17,7 +16,6 @@ pub(crate) struct Notify {
 }
 
 impl Notify {
-    /// Reads the environment.
     pub(crate) fn new() -> Notify {
         let path = std::env::var_os("NOTIFY_SOCKET");
         let address = path.and_then(|path| match path.as_bytes() {

@@ -1,4 +1,4 @@
-//! Tests of programs that do not register, and to which a rule assigns a level.
+//! Tests of rules that assign a level to programs that do not register with the daemon.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,6 @@ use crate::client::{Registration, census};
 use crate::process::{Process, WAIT_LIMIT, elevated_threads, wait_until};
 use crate::{permitted, serial_test, socket};
 
-/// Returns a rule that assigns `level` to the programs of `user`.
 pub(crate) fn rule(user: u32, level: u8) -> Assign {
     Assign {
         user: Some(user),
@@ -33,13 +32,11 @@ pub(crate) fn periodic_rule() -> Assign {
     }
 }
 
-/// Starts a daemon that has these rules and accepts every user.
 fn daemon(name: &str, assign: Vec<Assign>) -> Daemon {
     let config = open_config(name);
     Daemon::start(Config { assign, ..config }).unwrap()
 }
 
-/// Starts a program of `user` that will spin on CPU 0.
 fn start_spinner(path: &Path, user: u32) -> Process {
     let cpu = ("CPU", "0".to_string());
     let mut process = Process::start("gap-meter", path, &[("USER", user.to_string()), cpu]);
@@ -47,7 +44,7 @@ fn start_spinner(path: &Path, user: u32) -> Process {
     process
 }
 
-/// Lets both processes spin for a second. Returns the CPU time of each, µs.
+/// Returns the CPU time of each process in a second, µs.
 fn race(mut a: Process, mut b: Process) -> (u64, u64) {
     let end = deadline_after(Duration::from_millis(1000));
     a.run_until(end);
@@ -55,7 +52,6 @@ fn race(mut a: Process, mut b: Process) -> (u64, u64) {
     (a.number("used "), b.number("used "))
 }
 
-/// Returns the entry of process `pid` in the census's list of assigned processes.
 pub(crate) fn assigned(census: &Value, pid: i32) -> Option<&Value> {
     let processes = census["assigned"].as_array().unwrap();
     processes.iter().find(|process| process["pid"] == pid)
@@ -76,7 +72,8 @@ fn an_assigned_program_is_urgent_within_its_budget() {
     let (urgent, other) = race(before, start_spinner(&path, MALLORY));
     println!("urgent {urgent}, other {other} us of 1000000");
     assert!(urgent > 2 * other, "{urgent} {other}");
-    // After its 80 % the program is ordinary, and shares the remaining time: about 90 % in total.
+    // After its 80 % the program is ordinary and gets half of the remaining time, so it should get
+    // about 90 % in total.
     assert!(urgent < 970_000, "{urgent} {other}");
     assert_eq!(census(&path)["alarms"], 0);
     let after = start_spinner(&path, ALICE);
@@ -121,8 +118,8 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return crate::skipped("needs two CPUs");
     }
-    // Returns the share of the time in which the program is elevated, percent. It is 40 if both
-    // threads share 80 % of one CPU.
+    // Returns the share of the time in which the program is elevated, percent. With 80 % of one
+    // CPU, each of the two threads gets 40 %.
     let elevated = |bound: Bound| {
         let assign = Assign {
             bound,
@@ -189,7 +186,6 @@ fn parent_and_child(path: &Path) -> (Process, i32) {
     (parent, child)
 }
 
-/// Returns the scheduling class of the main thread of a process.
 fn class(pid: i32) -> Option<Class> {
     Some(Policy::of(&Kernel, pid).ok()?.class())
 }
@@ -200,7 +196,6 @@ fn kill_orphan(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// Returns the number of times that the threads of a process were preempted.
 fn preemptions(pid: i32) -> u64 {
     let mut count = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -379,7 +374,7 @@ fn assert_not_assigned(path: &Path, process: &Process) {
     wait_until("the other process is assigned", || {
         assigned(&census(path), other.pid()).is_some()
     });
-    // Time for the daemon to act on the kernel's reports about the process.
+    // The daemon needs time to act on the kernel's events about the process.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(assigned(&census(path), process.pid()), None);
 }

@@ -1,4 +1,5 @@
-//! Tests of the subjects and bounds of `[[assign]]` rules: containers, units, shares, periods.
+//! Tests of which processes an `[[assign]]` rule matches (containers, units), and of its limits on
+//! CPU time (shares, periods).
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -18,14 +19,12 @@ use crate::client::census;
 use crate::process::{Process, wait_until};
 use crate::{permitted, serial_test, skipped, socket};
 
-/// Starts a daemon that has one rule and accepts every user.
 fn daemon(name: &str, assign: Assign) -> Daemon {
     let config = open_config(name);
     let assign = vec![assign];
     Daemon::start(Config { assign, ..config }).unwrap()
 }
 
-/// Returns whether `process` is assigned by the daemon at `path`.
 fn is_assigned(path: &Path, process: &Process) -> bool {
     assigned(&census(path), process.pid()).is_some()
 }
@@ -34,7 +33,6 @@ fn is_assigned(path: &Path, process: &Process) -> bool {
 struct Shell(Child);
 
 impl Shell {
-    /// Starts a shell of `user`, on `cpus` if they are given.
     fn start(user: u32, cpus: Option<&str>) -> Shell {
         let script = "ulimit -t 10; while :; do :; done";
         let mut command = match cpus {
@@ -53,7 +51,6 @@ impl Shell {
         Shell(command.spawn().unwrap())
     }
 
-    /// Returns the scheduling class of the shell.
     fn class(&self) -> Option<Class> {
         let policy = Policy::of(&Kernel, self.0.id() as i32).ok()?;
         Some(policy.class())
@@ -76,7 +73,6 @@ impl Shell {
         )
     }
 
-    /// Returns whether the shell is assigned by the daemon at `path`.
     fn is_assigned(&self, path: &Path) -> bool {
         assigned(&census(path), self.0.id() as i32).is_some()
     }

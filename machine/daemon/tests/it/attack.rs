@@ -16,10 +16,8 @@ pub(crate) const MALLORY: u32 = 64_001;
 /// User of a second attacker, or of a *rival*, which is a process whose presence causes elevation.
 pub(crate) const TRUDY: u32 = 64_002;
 
-/// User of the victims.
 pub(crate) const ALICE: u32 = 64_003;
 
-/// Returns a configuration that lets every user connect.
 pub(crate) fn open_config(name: &str) -> Config {
     Config {
         mode: 0o666,
@@ -27,7 +25,7 @@ pub(crate) fn open_config(name: &str) -> Config {
     }
 }
 
-/// Starts a daemon that accepts every user. Returns its socket, too.
+/// Returns the path of the daemon's socket, too.
 pub(crate) fn open_daemon(name: &str) -> (PathBuf, Daemon) {
     daemon_with_rules(name, Vec::new())
 }
@@ -60,7 +58,6 @@ pub(crate) fn start_child(
     child
 }
 
-/// Returns the deadline after `time`, CLOCK_MONOTONIC in ns.
 pub(crate) fn deadline_after(time: Duration) -> u64 {
     monotonic() + time.as_nanos() as u64
 }
@@ -94,10 +91,8 @@ pub(crate) fn serial_test_on_two_cpus() -> Option<(SerialTest, (usize, usize))> 
     Some((guard, (first_cpu, last_cpu)))
 }
 
-/// Duration of each attack.
 pub(crate) const ATTACK_TIME: Duration = Duration::from_millis(1500);
 
-/// Duration of an attack, µs.
 pub(crate) fn us() -> u64 {
     ATTACK_TIME.as_micros() as u64
 }
@@ -146,7 +141,6 @@ pub(crate) fn run_beside_bystander(
     (attacker_us, status["alarms"].as_u64().unwrap())
 }
 
-/// Returns settings of a child, as owned strings.
 pub(crate) fn settings<'a>(all: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
     all.iter()
         .map(|&(name, value)| (name, value.to_string()))
@@ -164,7 +158,6 @@ pub(crate) fn time_to_elevate_newcomer(path: &std::path::Path) -> Duration {
     began.elapsed()
 }
 
-/// Asserts that the attacker left programs that are not registered their share, 5 %.
 pub(crate) fn assert_leaves_share(attacker_us: u64) {
     assert!(uses_at_most(97, attacker_us, us()));
 }

@@ -1,5 +1,5 @@
-//! Assigned programs that try to evade the budget of their rule. The attackers are in
-//! `budgets/attackers.rs`.
+//! Tests of programs that try to evade the CPU budget of the rule that assigns a level to them. The
+//! attackers are in `budgets/attackers.rs`.
 
 pub(crate) mod attackers;
 
@@ -68,7 +68,7 @@ fn threads_that_end_do_not_evade_the_budget_of_an_assigned_program() {
         return;
     }
     let taken = race_assigned_programs("thread-churner", "thread-churner", 1);
-    // A budget of 80 %, and half of the remaining time.
+    // The programs may use their budget of 80 %, and then half of the remaining time.
     assert!(uses_at_most(96, taken, us()));
 }
 
@@ -118,7 +118,7 @@ fn assigned_programs_within_their_budgets_together_leave_bystanders_their_share(
         return;
     }
     let taken = race_assigned_programs("many-users", "gap-meter", 4);
-    // Without pauses, the programs would have 98.7 %, beside a program that uses all other time.
+    // Without the pauses, the programs would get 98.7 % of the CPU beside the bystander.
     assert!(uses_at_most(97, taken, us()));
 }
 
@@ -146,7 +146,7 @@ fn a_process_that_repeatedly_executes_itself_does_not_evade_its_budget() {
         us()
     );
     assert!(executions > 10);
-    // A budget of 80 %, and half of the remaining time.
+    // The programs may use their budget of 80 %, and then half of the remaining time.
     assert!(uses_at_most(93, attacker_us, us()));
 }
 
@@ -182,8 +182,8 @@ fn a_flood_of_processes_that_match_a_rule_leaves_bystanders_their_share() {
             "{started} processes of {each} us, {parallel} in parallel: {taken}, bystander {used} us of {}, longest gap {longest} us; another is assigned after {found:?}",
             us()
         );
-        // A budget of 80 %, half of the remaining time, and the time for which each process runs
-        // before it is looked up.
+        // The processes may use their budget of 80 % and half of the remaining time. In addition,
+        // each runs for a moment before the daemon has looked it up.
         assert!(uses_at_most(96, taken, us()));
     }
 }
@@ -202,7 +202,8 @@ fn a_program_with_a_limit_on_real_time_stays_ordinary_and_is_not_killed() {
         assigned(&census(&path), other.pid()).is_some()
     });
     limited.run_until(deadline_after(ATTACK_TIME));
-    // A process that was elevated for longer than its limit would have been killed.
+    // The kernel kills a process that is elevated for longer than its limit, so the line shows that
+    // the limit was respected.
     let used = limited.number("used ");
     println!("the program has used {used} us, with a limit of 200000 in SCHED_FIFO");
     assert_eq!(assigned(&census(&path), limited.pid()), None);

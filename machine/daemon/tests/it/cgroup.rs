@@ -1,4 +1,4 @@
-//! Cgroups that a test creates.
+//! Cgroups that tests create.
 
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -34,22 +34,19 @@ impl Cgroup {
         std::fs::create_dir(&path).is_ok().then_some(Cgroup(path))
     }
 
-    /// Returns the directory of the cgroup.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Returns whether the cgroup has this file.
     pub(crate) fn has(&self, file: &str) -> bool {
         self.0.join(file).exists()
     }
 
-    /// Makes `user` the owner of the cgroup.
     pub(crate) fn delegate(&self, user: u32) {
         chown(&self.0, Some(user), Some(user)).unwrap();
     }
 
-    /// Moves a process to this cgroup. Returns whether the kernel allows it.
+    /// Returns `false` if the kernel refuses the move.
     pub(crate) fn add(&self, process: &Process) -> bool {
         std::fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).is_ok()
     }
@@ -96,12 +93,11 @@ impl QuotaCgroup {
         None
     }
 
-    /// Returns the directory of the cgroup.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Moves a process to this cgroup. Returns whether the kernel allows it.
+    /// Returns `false` if the kernel refuses the move.
     pub(crate) fn add(&self, process: &Process) -> bool {
         std::fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).is_ok()
     }

@@ -18,7 +18,7 @@ fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    // Longer than any test takes on a slow machine.
+    // No test takes this long, even on a slow machine.
     limit_lifetime(300);
     // A program that a rule should match has no limit, because the daemon does not elevate a
     // process with a limit.
@@ -137,7 +137,6 @@ fn limit_lifetime(seconds: u32) {
     }
 }
 
-/// Changes the user and group of this process to `USER`, if it is set. The change is permanent.
 fn become_user() {
     let Ok(user) = setting("USER").parse::<u32>() else {
         return;
@@ -151,17 +150,14 @@ fn become_user() {
     assert!(!failed, "{}", std::io::Error::last_os_error());
 }
 
-/// Returns the setting `name`; empty if it is not set.
 pub(crate) fn setting(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Returns the setting `name` as a number.
 pub(crate) fn number(name: &str) -> u64 {
     setting(name).parse().unwrap()
 }
 
-/// Pins the calling thread to `cpu`.
 pub(crate) fn pin(cpu: usize) {
     Kernel
         .sched_setaffinity(0, &CpuSet::only(cpu).unwrap())
@@ -237,7 +233,6 @@ pub(crate) unsafe fn shared_memory<T: Sync>() -> &'static T {
     }
 }
 
-/// Returns the CPU time of the calling thread, ns.
 pub(crate) fn cpu_time() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,5 +1,5 @@
-//! A client that does not use `upshift-board`'s client, so that a test or an attacker can send
-//! messages that a correct client does not send.
+//! A client that sends the messages itself, so that a test or an attacker can send messages that
+//! the client of `upshift-board` does not send.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,6 @@ pub(crate) fn register(
     }
 }
 
-/// Returns the thread `tid` as a worker of vCPU 0.
 pub(crate) fn worker(tid: i32) -> Thread {
     Thread {
         tid,
@@ -69,7 +68,6 @@ pub(crate) fn worker(tid: i32) -> Thread {
     }
 }
 
-/// A registered vCPU.
 pub(crate) struct Registration {
     pub(crate) socket: OwnedFd,
     pub(crate) page: Mapping<LocalPage>,
@@ -147,7 +145,6 @@ pub(crate) fn start_blocked_threads<'scope>(
     tids.iter().map(|tid| (tid, Role::Worker)).collect()
 }
 
-/// Registers `tid` over `connection`. Returns "accepted", or the reason for the refusal.
 pub(crate) fn registration_outcome(connection: &OwnedFd, tid: i32) -> String {
     let worker = Thread {
         tid,
@@ -159,18 +156,15 @@ pub(crate) fn registration_outcome(connection: &OwnedFd, tid: i32) -> String {
     outcome.map_or_else(|reason| format!("{reason:?}"), |_| "accepted".to_string())
 }
 
-/// Requests a census from the daemon at `socket`.
 pub(crate) fn census(socket: &Path) -> Value {
     let census = upshift_board::client::census(socket).unwrap();
     serde_json::from_str(&census.json).unwrap()
 }
 
-/// Returns the number of registered processes.
 pub(crate) fn processes(socket: &Path) -> usize {
     census(socket)["processes"].as_array().unwrap().len()
 }
 
-/// Returns a counter of the first vCPU of process `pid`.
 pub(crate) fn vcpu_counter(census: &Value, pid: i32, field: &str) -> u64 {
     let processes = census["processes"].as_array().unwrap();
     let process = processes

@@ -21,7 +21,7 @@ fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
     if !permitted() {
         return;
     }
-    // Many dispatchers that always spin, and a few of which each is within the budget.
+    // In the second case, each of the dispatchers alone stays within the budget.
     for (threads, duty) in [("30", "100"), ("6", "17")] {
         let (path, _daemon) = open_daemon("dispatchers");
         let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
@@ -38,7 +38,7 @@ fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
             used.1,
             us()
         );
-        // The budget of dispatchers (20 %), its burst, and the time of pauses.
+        // The dispatchers may use their budget (20 %), its burst, and the time of pauses.
         assert!(uses_at_most(50, used.1, us()));
         assert!(overdrafts > 0);
     }
@@ -151,7 +151,8 @@ fn two_clients_that_constantly_change_their_levels_leave_a_victim_its_cpu() {
         return;
     }
     let (_, last_cpu) = two_cpus();
-    // A thread with another policy than SCHED_OTHER is recorded again for each elevation.
+    // The case "batch" is more work for the daemon, because it records a thread with another policy
+    // than SCHED_OTHER again for each elevation.
     for policy in ["fair", "batch"] {
         let (path, _daemon) = open_daemon("level-flapper");
         let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
@@ -244,6 +245,6 @@ fn level_changes_of_a_thousand_threads_do_not_keep_the_scheduler_busy() {
         "victim {used} of {} us, {changes:?} vCPUs, the scheduler {scheduler:?}",
         us()
     );
-    // The scheduler's budget is a fifth, and one iteration may exceed it.
+    // The scheduler may use a fifth of the CPU, and one iteration may exceed this budget.
     assert!(scheduler / 1000 < us() / 2, "{scheduler}");
 }

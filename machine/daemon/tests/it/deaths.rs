@@ -1,5 +1,5 @@
-//! Processes that are killed or stopped at any time. No thread may stay elevated, and all other
-//! processes must continue.
+//! Tests with processes that are killed or stopped at any time. No thread may stay elevated, and
+//! all other processes must continue.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,11 +31,9 @@ struct LoadedClients {
     _spinners: Vec<Process>,
 }
 
-/// Levels of the two clients.
 const LEVELS: [u8; 2] = [2, 40];
 
 impl LoadedClients {
-    /// Starts the clients and the programs.
     fn new(socket: &Path) -> LoadedClients {
         let cpus = std::thread::available_parallelism().unwrap().get();
         let start_spinner = |cpu: usize| {
@@ -50,7 +48,6 @@ impl LoadedClients {
         }
     }
 
-    /// Returns whether a thread of a client is elevated.
     fn any_is_elevated(&self) -> bool {
         let is_elevated = |client: &Process| !elevated_threads(client.pid()).is_empty();
         self.clients.iter().any(is_elevated)
@@ -111,7 +108,6 @@ impl LoadedClients {
     }
 }
 
-/// The process that was killed.
 #[derive(Debug, Clone, Copy)]
 enum Victim {
     Daemon,

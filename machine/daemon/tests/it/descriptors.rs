@@ -1,5 +1,5 @@
-//! Descriptors that take a long time to close, sent to the daemon. The thread that closes the last
-//! copy blocks, so it must not be a thread that serves clients.
+//! Attacks by descriptors that take a long time to close. The thread that closes the last copy
+//! blocks, so it must not be a thread of the daemon that serves clients.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Descriptions of threads, for the report of a test that finds a thread elevated for too long.
-//! They cover this thread, and the threads that should have demoted it.
+//! Describes threads for the report of a test that finds a thread elevated for too long. The report
+//! covers this thread, and the threads that should have demoted it.
 
 use std::fmt::Write;
 
@@ -7,7 +7,6 @@ use upshift_elevate::sys::Kernel;
 use upshift_elevate::testing::{elevated_threads, heartbeat_state};
 use upshift_elevate::{Policy, Tid};
 
-/// Describes the elevated threads of these processes.
 pub(crate) fn describe_elevated_threads(pids: &[Tid]) -> String {
     let threads = |&pid: &Tid| {
         let tids = elevated_threads(pid).into_iter();
@@ -16,8 +15,9 @@ pub(crate) fn describe_elevated_threads(pids: &[Tid]) -> String {
     pids.iter().flat_map(threads).collect()
 }
 
-/// Describes all threads of these processes, and all guardians. Must not be called by an elevated
-/// thread, since reading files of processes that end may block it.
+/// Describes all threads of these processes, and all guardian processes (`upshift-guard`). Must not
+/// be called by an elevated thread, because reading `/proc` files of a process that is exiting may
+/// block.
 pub(crate) fn describe_processes(processes: &[(&str, Tid)]) -> String {
     let mut text = String::new();
     for &(name, pid) in processes {
@@ -46,8 +46,6 @@ pub(crate) fn describe_processes(processes: &[(&str, Tid)]) -> String {
     text
 }
 
-/// Describes a thread: name, policy and priority, state, CPU, wait channel, and the times for which
-/// it ran and waited for a CPU.
 fn describe_thread(pid: Tid, tid: Tid) -> String {
     let stat = read_file(pid, tid, "stat");
     let mut fields = stat.rsplit_once(')').map_or("", |parts| parts.1).split(' ');
@@ -60,14 +58,14 @@ fn describe_thread(pid: Tid, tid: Tid) -> String {
     let (comm, channel) = (read_file(pid, tid, "comm"), read_file(pid, tid, "wchan"));
     let times = read_file(pid, tid, "schedstat");
     let mut times = times.split(' ').filter_map(|time| time.parse::<u64>().ok());
-    let mut ms = || times.next().unwrap_or(0) / 1_000_000;
-    let (ran, waited) = (ms(), ms());
+    let mut next_ms = || times.next().unwrap_or(0) / 1_000_000;
+    let (ran, waited) = (next_ms(), next_ms());
     format!(
         "thread {tid} of {pid} ({comm}), {policy}, state {state} ({channel}) on CPU {cpu}, ran {ran} ms, waited {waited} ms for a CPU"
     )
 }
 
-/// Reads a file of a thread in `/proc`; empty if the thread has ended.
+/// Returns an empty text if the thread has ended.
 fn read_file(pid: Tid, tid: Tid, file: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}"));
     text.unwrap_or_default().trim().to_string()
@@ -81,7 +79,6 @@ pub(crate) fn has_ended(pid: Tid) -> bool {
     others.iter().all(|&tid| tid == pid) && (stat.is_empty() || stat.contains(") Z "))
 }
 
-/// Returns the entries of a directory whose names are numbers.
 fn numeric_entries(directory: &str) -> Vec<Tid> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

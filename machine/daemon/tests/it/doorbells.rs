@@ -1,4 +1,4 @@
-//! Attacks through the doorbells, which wake the daemon.
+//! Attacks through the doorbells, which are eventfds that wake the daemon.
 
 use crate::attack::{
     ALICE, ATTACK_TIME, MALLORY, TRUDY, deadline_after, open_daemon, start_child, two_cpus, us,

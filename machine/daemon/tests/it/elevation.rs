@@ -1,4 +1,4 @@
-//! Tests of which threads are elevated, against which rivals, and for how long.
+//! Tests of which threads are elevated, beside which other threads, and for how long.
 
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use crate::process::{Process, WAIT_LIMIT, elevated_threads, monotonic, wait_unti
 use crate::scripted_client::start_scripted_client;
 use crate::{config, daemon, permitted, serial_test, skipped, socket};
 
-/// Returns the deadline in `ms` ms, CLOCK_MONOTONIC in ns.
 fn ms_from_now(ms: u64) -> u64 {
     monotonic() + ms * 1_000_000
 }

@@ -1,4 +1,4 @@
-//! Clients that connect to a process that claims to be the daemon.
+//! Tests of clients that connect to a process that only claims to be the daemon.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

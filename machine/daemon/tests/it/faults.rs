@@ -1,5 +1,5 @@
-//! System calls of the daemon that fail. The daemon must continue and report the failure, and no
-//! thread may stay elevated.
+//! Tests with failing system calls. The daemon must continue and report the failure, and no thread
+//! may stay elevated.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,7 +24,6 @@ use crate::{config, permitted, serial_test, socket};
 
 const ERRORS: [i32; 4] = [libc::EPERM, libc::ESRCH, libc::EINTR, libc::ENOMEM];
 
-/// Lets the clients change their levels and spin for a while.
 fn run_contest(path: &std::path::Path, clients: &mut [Process]) {
     for step in 0..6u64 {
         for (index, client) in clients.iter_mut().enumerate() {

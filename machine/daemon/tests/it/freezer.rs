@@ -1,4 +1,4 @@
-//! A cgroup that is frozen while one of its threads is elevated.
+//! A test with a cgroup that is frozen while one of its threads is elevated.
 
 use std::time::Duration;
 
@@ -40,13 +40,11 @@ impl Freezer {
         })
     }
 
-    /// Moves a process to the cgroup.
     fn add(&self, process: &Process) {
         let procs = self.directory.join("cgroup.procs");
         std::fs::write(procs, process.pid().to_string()).unwrap();
     }
 
-    /// Freezes or thaws all processes of the cgroup.
     fn freeze(&self, frozen: bool) {
         let state = self.states[usize::from(frozen)];
         std::fs::write(self.directory.join(self.file), state).unwrap();

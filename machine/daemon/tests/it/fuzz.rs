@@ -1,4 +1,4 @@
-//! Randomly generated messages.
+//! Tests with randomly generated messages to the daemon.
 //!
 //! A seed, which the test prints, determines the sequence. Environment variables set the
 //! parameters: `UPSHIFT_DAEMON_MESSAGES` (number of messages, 10⁴ by default and 10⁶ in `cargo
@@ -18,7 +18,6 @@ use crate::process::{Random, wait_until};
 use crate::protocol::cooperative;
 use crate::{serial_test, socket};
 
-/// Returns the number in an environment variable, or `default`.
 pub(crate) fn parameter(name: &str, default: u64) -> u64 {
     let set = std::env::var(name).ok();
     set.and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -59,7 +58,6 @@ fn well_formed_message(random: &mut Random) -> Vec<u8> {
     message[..length.unwrap_or(0)].to_vec()
 }
 
-/// Creates a message that may be malformed.
 fn message(random: &mut Random) -> Vec<u8> {
     let mut bytes = well_formed_message(random);
     match random.below(6) {

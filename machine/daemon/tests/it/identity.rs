@@ -1,5 +1,5 @@
-//! Processes that deceive the daemon about their user, groups, name or namespaces. The attackers
-//! are in `identity/attackers.rs`.
+//! Attacks by processes that deceive the daemon about their user, groups, name or namespaces. The
+//! attackers are in `identity/attackers.rs`.
 
 pub(crate) mod attackers;
 

@@ -70,7 +70,8 @@ fn threads_that_constantly_change_cpu_and_policy_leave_a_victim_its_cpu() {
     attacker.run_until(end);
     let (used, calls) = (victim.number("used "), attacker.line("calls ").unwrap());
     println!("{calls}; victim {used} us of {}", us());
-    // The victim has 94 %, or half if elevated threads of another daemon use the CPU, too.
+    // The victim should get 94 %, but only half if elevated threads of another daemon also use the
+    // CPU.
     assert!(used * 2 > us(), "{used}");
 }
 
@@ -88,7 +89,7 @@ fn a_process_that_enters_other_namespaces_stays_its_users_process() {
     let end = deadline_after(ATTACK_TIME);
     bystander.run_until(end);
     attacker.run_until(end);
-    // Repeated, since the process is not elevated in a pause.
+    // The check is repeated because the process is not elevated during a pause.
     let elevated = (0..20).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         !elevated_threads(pid).is_empty()

@@ -1,5 +1,6 @@
-//! Priority inheritance that elevates threads which are not registered, because a registered thread
-//! waits for a lock that such a thread holds. The attackers are in `lent_priority/attackers.rs`.
+//! Tests of priority inheritance. A registered thread waits for a lock, so the kernel lends the
+//! thread's priority to the holder of the lock, which is not registered. The attackers are in
+//! `lent_priority/attackers.rs`.
 
 pub(crate) mod attackers;
 
@@ -26,7 +27,8 @@ fn assert_canary_ends_loan(name: &str, role: &str, extra_settings: &[(&str, &str
     let mut lender = start_child(role, &path, MALLORY, (first_cpu, 40), &extra_settings);
     let (attacker_us, alarms) =
         run_beside_bystander(name, &path, &mut bystander, &mut lender, ATTACK_TIME);
-    // 0.24 s, and half of the remaining time.
+    // The attacker may have the CPU for 0.24 s until the two alarms, and for half of the remaining
+    // time.
     assert!(
         uses_at_most(75, attacker_us, us()),
         "{role} {extra_settings:?}"
@@ -89,8 +91,8 @@ fn demotions_grow_if_a_process_lends_again() {
     let time = 4 * ATTACK_TIME;
     let (attacker_us, alarms) =
         run_beside_bystander("again", &path, &mut bystander, &mut lender, time);
-    // Demotions of 1, 2 and 4 s: 0.12 s before each of three alarms in 6 s, and half of the
-    // remaining time.
+    // The demotions last 1, 2 and 4 s. So in 6 s the attacker may have the CPU for 0.12 s before
+    // each of three alarms, and for half of the remaining time.
     assert!(uses_at_most(65, attacker_us, time.as_micros() as u64));
     assert!((2..=3).contains(&alarms), "{alarms} alarms");
 }

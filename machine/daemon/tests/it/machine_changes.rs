@@ -1,4 +1,4 @@
-//! Changes to the machine while the daemon runs, namely a clock that is set and a CPU that is
+//! Tests of changes to the machine while the daemon runs: a clock that is set, and a CPU that is
 //! unplugged. These changes affect all programs of the machine, so only `cargo xtask soak` runs
 //! these tests (`UPSHIFT_DAEMON_UPHEAVAL` is the number of rounds).
 
@@ -18,7 +18,6 @@ use crate::process::{
 };
 use crate::{permitted, serial_test, skipped, socket};
 
-/// Returns the number of rounds. Returns `None`, and reports the reason, if there are none.
 fn rounds() -> Option<u64> {
     let rounds = parameter("UPSHIFT_DAEMON_UPHEAVAL", 0);
     if rounds == 0 {
@@ -27,10 +26,8 @@ fn rounds() -> Option<u64> {
     (rounds > 0 && permitted()).then_some(rounds)
 }
 
-/// The CPU that is unplugged.
 const CPU: usize = 1;
 
-/// Returns whether a thread of the process is elevated.
 fn is_elevated(process: &Process) -> bool {
     !elevated_threads(process.pid()).is_empty()
 }
@@ -115,7 +112,6 @@ struct Clock {
     offset: i128,
 }
 
-/// Returns the time of `clock`, ns.
 fn now(clock: libc::clockid_t) -> i128 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -133,8 +129,7 @@ impl Clock {
         }
     }
 
-    /// Sets the clock to `wrong` seconds after the correct time. Returns whether the kernel allows
-    /// it.
+    /// Returns `false` if the kernel refuses the change. `wrong` is in seconds.
     fn set(&self, wrong: i64) -> bool {
         let ns = now(libc::CLOCK_MONOTONIC) + self.offset + i128::from(wrong) * 1_000_000_000;
         let time = libc::timespec {

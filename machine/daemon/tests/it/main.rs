@@ -59,7 +59,6 @@ struct SerialTest {
     _lock: MutexGuard<'static, ()>,
 }
 
-/// Waits until no other test runs.
 fn serial_test() -> SerialTest {
     SerialTest {
         _lock: SERIAL.lock().unwrap_or_else(PoisonError::into_inner),
@@ -72,7 +71,6 @@ impl Drop for SerialTest {
     }
 }
 
-/// Returns the directory for sockets and files of the running test.
 fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("upshift-daemon-{}", std::process::id()))
 }
@@ -85,7 +83,6 @@ fn skipped(reason: impl Display) {
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
 }
 
-/// Returns whether this process has the rights for a test. Reports a missing right.
 fn permitted() -> bool {
     // SAFETY: `geteuid` has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
@@ -107,13 +104,11 @@ fn permitted() -> bool {
     }
 }
 
-/// Returns the path of the socket `name` of the running test.
 fn socket(name: &str) -> PathBuf {
     std::fs::create_dir_all(directory()).unwrap();
     directory().join(format!("{name}.sock"))
 }
 
-/// Returns a configuration that listens on the socket `name`.
 fn config(name: &str) -> Config {
     Config {
         socket: socket(name),
@@ -121,7 +116,6 @@ fn config(name: &str) -> Config {
     }
 }
 
-/// Starts a daemon in this process, with the default configuration on the socket `name`.
 fn daemon(name: &str) -> Daemon {
     Daemon::start(config(name)).unwrap()
 }

@@ -1,5 +1,5 @@
-//! Processes whose main thread has ended, so that their files in `/proc` are empty. Their quota,
-//! level and budget must still apply.
+//! Tests of processes whose main thread has ended, so that their files in `/proc` are empty. Their
+//! quota, level and budget must still apply.
 
 use std::path::Path;
 use std::time::Duration;
@@ -112,7 +112,7 @@ fn a_process_that_ends_its_main_thread_keeps_the_level_of_its_rule() {
     let status = census(&path);
     assert_eq!(status["processes"][0]["ceiling"], 40, "{status}");
     let program = start_without_main_thread(&path, MALLORY, false, |_| {});
-    // The next sweep finds the process at the latest.
+    // The daemon finds the process in its next sweep at the latest.
     wait_until("the program is assigned", || {
         assigned(&census(&path), program.pid()).is_some()
     });
@@ -142,6 +142,6 @@ fn a_process_that_ends_its_main_thread_keeps_its_budget() {
     burner.run_until(end);
     let (used, attacker_us) = (bystander.number("used "), burner.number("used "));
     println!("bystander {used} us, burner {attacker_us} us with 6 of 20 ms");
-    // 6 of 20 ms, and half of the remaining time.
+    // The program may use 6 ms of every 20 ms, and half of the remaining time.
     assert!(uses_at_most(75, attacker_us, us()));
 }

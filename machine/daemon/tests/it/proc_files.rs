@@ -54,7 +54,7 @@ fn leases_on_files_in_proc_delay_no_client() {
             return;
         };
         lease_holder.run_until(deadline_after(ATTACK_TIME));
-        // Longer than the daemon caches the cgroup of a process.
+        // The daemon looks up the cgroup of a process every second.
         std::thread::sleep(Duration::from_millis(1200));
         wait_until("a process with unknown quotas is not elevated", || {
             elevated_threads(lease_holder.pid()).is_empty()
@@ -124,7 +124,6 @@ pub(crate) fn lease_holder() {
     wait_for_parent();
 }
 
-/// Takes a lease on a file. Returns whether the kernel grants it.
 fn lease(file: &File) -> bool {
     // SAFETY: the descriptor is open.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }

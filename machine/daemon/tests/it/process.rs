@@ -1,4 +1,4 @@
-//! Child processes, and measurements of processes and threads.
+//! Starts and controls child processes, and measures processes and threads.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -9,7 +9,6 @@ use upshift_elevate::Tid;
 pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 pub(crate) use upshift_testing::{WAIT_LIMIT, wait_until, wait_within};
 
-/// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_DAEMON_ROLE";
 
 /// A child process, which runs this program in a role. Killed when dropped.
@@ -20,7 +19,6 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a child in `role`, with the socket of its daemon and further settings.
     pub(crate) fn start(role: &str, socket: &Path, settings: &[(&str, String)]) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child::entry_point", "--nocapture", "--quiet"])
@@ -40,17 +38,14 @@ impl Process {
         }
     }
 
-    /// Returns the pid of the child.
     pub(crate) fn pid(&self) -> Tid {
         self.child.id() as Tid
     }
 
-    /// Sends a line to the child.
     pub(crate) fn send(&mut self, command: impl std::fmt::Display) {
         let _ = writeln!(self.input, "{command}");
     }
 
-    /// Sends a command to a scripted client, and returns the result.
     pub(crate) fn execute(&mut self, command: impl std::fmt::Display) -> String {
         let command = command.to_string();
         self.send(&command);
@@ -60,7 +55,6 @@ impl Process {
             .unwrap_or_else(|| panic!("the client died of `{command}`"))
     }
 
-    /// Sends a signal to the child.
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: the child has not been waited for, so its pid is not reused.
         unsafe { libc::kill(self.pid(), signal) };
@@ -86,7 +80,6 @@ impl Process {
         }
     }
 
-    /// Returns [`Process::line`] as a number.
     pub(crate) fn number(&mut self, name: &str) -> u64 {
         let Some(line) = self.line(name) else {
             panic!("the child did not print `{name}`: {:?}", self.child.wait());
@@ -94,7 +87,6 @@ impl Process {
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// Kills the child and waits for its end.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -119,7 +111,6 @@ pub(crate) fn thread_with_name(name: &str) -> Option<String> {
     found.find_map(|task| task.file_name().into_string().ok())
 }
 
-/// Returns the CPU time of all threads with this name in this process, ns.
 pub(crate) fn cpu_time_of_threads(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let used = tasks.filter_map(|task| {

@@ -10,7 +10,6 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use crate::client::{connect, register, worker};
 use crate::{config, serial_test, socket};
 
-/// Runs `body` on a thread that is pinned to CPU 0.
 fn run_pinned(body: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -23,7 +22,6 @@ fn run_pinned(body: impl FnOnce() + Send) {
     });
 }
 
-/// Returns a configuration of a cooperative daemon on the socket `name`.
 pub(crate) fn cooperative(name: &str) -> Config {
     Config {
         cooperative: true,

@@ -1,4 +1,4 @@
-//! Processes that try to exceed the CPU quota of their cgroup.
+//! Attacks by processes that try to exceed the CPU quota of their cgroup.
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;

@@ -45,7 +45,7 @@ fn a_flood_of_vcpus_is_refused_and_does_not_keep_the_scheduler_busy() {
     vcpu_flood.line("done").unwrap();
     let (time, used) = (monotonic() - began, scheduler_cpu_time() - before);
     println!("{count} vCPUs; the scheduler used {used} of {time} ns");
-    // A fifth, and the excess of one iteration.
+    // The scheduler may use a fifth of the CPU, and one iteration may exceed this budget.
     assert!(used * 100 < time * 30, "{used} of {time} ns");
 }
 
@@ -149,7 +149,7 @@ fn a_flood_of_census_requests_keeps_no_client_from_registering() {
         .map(|process| process.number("answered "))
         .collect();
     println!("{before:?} alone, {during:?} beside attackers that had {answered:?} answers");
-    // More answers would mean that the rate of censuses is not limited.
+    // With more answers, the rate of censuses would not be limited.
     assert!(
         answered.iter().all(|count| (1..200).contains(count)),
         "{answered:?}"
@@ -200,7 +200,8 @@ fn ordinary_threads_free_the_memory_of_received_descriptors() {
     let used = (cpu_time_of_threads("upshift-daemon") - before) / 1000;
     let closing = cpu_time_of_threads("upshift-reader") / 1000;
     println!("{sent:?} files; the control thread used {used} us, the reader threads {closing}");
-    // Ordinary threads spend the time for freeing the memory of a file, up to 8 ms.
+    // The bound is low because freeing the memory of a file, which takes up to 8 ms, is left to
+    // ordinary threads.
     assert!(uses_at_most(4, used, 1_000_000));
 }
 

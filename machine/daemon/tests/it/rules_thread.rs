@@ -55,7 +55,6 @@ fn threads_of_assigned_programs_of_one_user_are_limited() {
     });
 }
 
-/// Starts `THREADS` threads, which sleep.
 pub(crate) fn sleeping_threads() {
     for _ in 0..number("THREADS") {
         let builder = std::thread::Builder::new().stack_size(32 * 1024);

@@ -115,7 +115,6 @@ fn write_random(vcpu: &Vcpu, ms: u64) -> String {
     "done".to_string()
 }
 
-/// Forks a child, and returns the child's scheduling policy.
 fn fork() -> String {
     // SAFETY: the child makes only system calls before it ends.
     let pid = unsafe { libc::fork() };
@@ -168,7 +167,6 @@ pub(crate) fn rejoining_client() {
     }
 }
 
-/// Starts a scripted client that has joined the daemon at `socket`.
 pub(crate) fn start_scripted_client(socket: &Path) -> Process {
     let mut client = Process::start("scripted-client", socket, &[("CPU", "0".to_string())]);
     client.line("ready").unwrap();

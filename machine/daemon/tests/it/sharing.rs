@@ -1,4 +1,4 @@
-//! Tests of the CPU shares of clients and bystanders.
+//! Tests of how clients and programs that are not registered (*bystanders*) share a CPU.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,10 +9,8 @@ use crate::process::{Process, elevated_threads, monotonic, thread_with_name, wai
 use crate::scripted_client::start_scripted_client;
 use crate::{daemon, permitted, serial_test, skipped, socket};
 
-/// Duration of a race, ms.
 const RACE_MS: u64 = 600;
 
-/// Starts a client on CPU 0 that will spin at `level`.
 fn burner(socket: &Path, level: u8) -> Process {
     let settings = [("CPU", "0".to_string()), ("LEVEL", level.to_string())];
     let mut process = Process::start("burner", socket, &settings);
@@ -20,7 +18,6 @@ fn burner(socket: &Path, level: u8) -> Process {
     process
 }
 
-/// Starts an unregistered program that will spin on CPU 0.
 fn bystander(socket: &Path) -> Process {
     let settings = [("CPU", "0".to_string())];
     let mut process = Process::start("bystander", socket, &settings);
@@ -28,7 +25,6 @@ fn bystander(socket: &Path) -> Process {
     process
 }
 
-/// Runs all processes at the same time. Returns the CPU time of each, µs.
 fn race(mut processes: Vec<Process>) -> Vec<u64> {
     let deadline = monotonic() + RACE_MS * 1_000_000;
     for process in &mut processes {
@@ -77,7 +73,8 @@ fn clients_of_equal_level_share_the_cpu() {
         }
         used
     };
-    // In the lowest class, and elevated above another client.
+    // In the first case, the clients are in the lowest class; in the second, they are elevated
+    // above another client.
     let used = race_repeatedly(&[7, 7]);
     assert!(used[0] < 2 * used[1] && used[1] < 2 * used[0], "{used:?}");
     let used = race_repeatedly(&[7, 7, 50]);

@@ -1,5 +1,6 @@
-//! A canary that is silent although no registered process is the cause. All elevated threads on its
-//! CPU must be demoted, whoever their users are.
+//! Tests of a CPU on which the canary is silent, although no registered process is the cause. A
+//! canary is the thread that answers only while ordinary threads can run. All elevated threads on
+//! the CPU must be demoted, whoever their users are.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +17,6 @@ use crate::client::census;
 use crate::kernel::long_fifo_limit;
 use crate::process::{elevated_threads, monotonic, wait_until};
 
-/// Pins the calling thread to `cpu`, and moves it to SCHED_FIFO at `priority`.
 fn elevate_this_thread(cpu: usize, priority: u32) {
     pin(cpu);
     let attr = SchedAttr {

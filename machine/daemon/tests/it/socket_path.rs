@@ -1,4 +1,4 @@
-//! Tests of a socket's path that another program uses or has left behind, or that is invalid.
+//! Tests of a socket path that another program uses or has left behind, or that is invalid.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Tests of censuses and metrics: their contents, and attackers that flood the daemon with requests
-//! or do not read the replies.
+//! Tests of censuses and metrics. A census is the daemon's report about its processes, which it
+//! returns as a file. Attackers flood the daemon with requests or do not read the replies.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -21,17 +21,18 @@ use crate::scripted_client::start_scripted_client;
 use crate::{directory, permitted, serial_test, socket};
 
 #[test]
-fn censuses_that_are_not_read_use_no_memory() {
+fn unread_censuses_use_bounded_memory() {
     let _guard = serial_test();
     let (path, _daemon) = open_daemon("slow-census-reader");
     let _count = processes(&path);
     let mut reader = Process::start("slow-census-reader", &path, &[]);
     let requested = reader.number("ready ");
-    // Time for the daemon to answer.
+    // The daemon needs time to answer.
     std::thread::sleep(Duration::from_millis(200));
     reader.send("go");
     let (with_contents, writable) = (reader.number("full "), reader.number("writable "));
     println!("{with_contents} of {requested} answers had contents");
+    // The daemon keeps at most four census files of a user.
     assert!(
         requested > 50 && with_contents <= 4,
         "{with_contents} of {requested}"
@@ -42,8 +43,8 @@ fn censuses_that_are_not_read_use_no_memory() {
     assert_eq!(processes(&path), 0);
 }
 
-/// Requests censuses without reading the replies, and then reads all replies. Prints the number of
-/// replies with contents, and of replies that can be written to.
+/// Requests censuses without reading the replies, each of which carries a file, and then reads all
+/// replies. Prints how many files are not empty, and how many this process could write to.
 pub(crate) fn slow_census_reader() {
     let connections: Vec<OwnedFd> = (0..4)
         .map(|_| connect(&PathBuf::from(setting("SOCKET"))))
@@ -190,7 +191,7 @@ pub(crate) fn silent_connections() {
 }
 
 #[test]
-fn silent_connections_to_the_metrics_delay_no_client() {
+fn silent_metrics_connections_delay_no_client() {
     let _guard = serial_test();
     if !permitted() {
         return;

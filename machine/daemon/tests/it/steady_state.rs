@@ -1,5 +1,5 @@
-//! The cost of a daemon whose winner does not change. The daemon must make no scheduling calls and
-//! few checks, and its elevated threads must look up no files.
+//! Tests of the cost of a daemon whose ranking does not change. The daemon must make no scheduling
+//! calls and few checks, and its elevated threads must look up no files.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -95,7 +95,6 @@ fn the_census_is_current_without_a_ring() {
     assert_eq!((&cpu["bitmap"], &cpu["contenders"]), (&0.into(), &0.into()));
 }
 
-/// Returns the CPU time of the scheduler of CPU 0, which is a thread of this process, ns.
 pub(crate) fn scheduler_cpu_time() -> u64 {
     cpu_time_of_threads("upshift-cpu0")
 }
@@ -121,7 +120,7 @@ fn a_cooperative_daemon_sleeps_while_clients_compete_and_notices_changes_without
     wait_until("the less urgent client is outranked", || {
         low.execute("outranked 40") == "true"
     });
-    // The client keeps its rank while it sleeps, so it does not ring.
+    // A client keeps its rank while it sleeps, so it does not ring.
     assert_eq!(high.execute("level 64"), "false");
     wait_until("the less urgent client is no longer outranked", || {
         low.execute("outranked 40") == "false"

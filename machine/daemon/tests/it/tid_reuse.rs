@@ -1,4 +1,5 @@
-//! Reuse of thread ids, in a new pid namespace, where a process can choose the next TID.
+//! Tests of reused thread ids. They run in a new pid namespace, where a process can choose the next
+//! TID.
 
 use std::path::Path;
 use std::process::Command;
@@ -61,7 +62,6 @@ fn start_thread() -> (i32, impl FnOnce()) {
     (tid, finish)
 }
 
-/// Starts a process whose pid is `tid`.
 fn start_with_pid(tid: i32, socket: &Path) -> Process {
     for _ in 0..20 {
         std::fs::write(LAST_PID_FILE, (tid - 1).to_string()).unwrap();
@@ -100,7 +100,7 @@ pub(crate) fn tid_reuse() {
             level(2);
             wait_until("the thread is elevated", || is_elevated(tid));
             finish();
-            // Longer than the time between two checks of the daemon.
+            // The daemon checks the thread at least once in this time.
             std::thread::sleep(Duration::from_millis(500));
             level(NO_LEVEL);
         } else {

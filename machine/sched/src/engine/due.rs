@@ -1,9 +1,9 @@
-//! [`WorkTimes`]: the times at which the loop has work to do.
+//! [`WorkTimes`] keeps the times at which the loop of the engine has work to do.
 //!
 //! Turns end at exact times. An open piece ([`OpenPieces`](crate::OpenPieces)) or a scan may happen
 //! a little earlier or later, so it is done at the end of a turn if one is near, because an
-//! additional wake-up takes more time from the task in front than the scan itself. This module is
-//! pure logic.
+//! additional wake-up takes more time from the task in front than the scan itself. This module
+//! makes no system calls.
 
 use crate::config::scan_interval_for;
 use crate::policy::Nanos;
@@ -19,13 +19,10 @@ const SCANS_PER_THOROUGH: Nanos = 10;
 /// Times at which work is due, ns of CLOCK_MONOTONIC.
 #[derive(Debug)]
 pub(super) struct WorkTimes {
-    /// End of the turn, or `None` if the turn has no end.
     pub(super) turn_end: Option<Nanos>,
     /// Time of the next beginning or end of a piece.
     piece: Option<Nanos>,
-    /// Maximum time by which `piece` may be moved.
     slack: Nanos,
-    /// Beginning of the last piece.
     piece_began: Nanos,
     pieces: u64,
     scan: Nanos,
@@ -37,8 +34,7 @@ pub(super) struct WorkTimes {
 }
 
 impl WorkTimes {
-    /// Creates the times. `pieces` is the closed time and the open time; `max_scan_interval` is the
-    /// maximum time between scans.
+    /// `pieces` is the closed time and the open time.
     pub(super) fn new(
         now: Nanos,
         pieces: Option<(Nanos, Nanos)>,
@@ -58,7 +54,6 @@ impl WorkTimes {
         }
     }
 
-    /// Returns the time of the next wake-up.
     pub(super) fn next(&self) -> Nanos {
         let exact = [self.turn_end, self.piece].into_iter().flatten();
         exact.fold(self.scan, Nanos::min)
@@ -106,15 +101,12 @@ impl WorkTimes {
         self.slack = pieces.map_or(0, |(closed, _)| closed / SLACK_DIVISOR);
     }
 
-    /// Returns whether to scan for new threads, because the scan is due, or would be due before the
-    /// next wake-up.
     pub(super) fn wants_scan(&self, now: Nanos) -> bool {
         let next = [self.turn_end, self.piece].into_iter().flatten().min();
         let before = next.is_some_and(|next| next > self.scan);
         now >= self.scan || (before && now + self.scan_interval / 2 >= self.scan)
     }
 
-    /// Returns whether the scan at `now` is thorough.
     pub(super) fn is_thorough(&self, now: Nanos) -> bool {
         now >= self.thorough_scan
     }

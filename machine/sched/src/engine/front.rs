@@ -1,4 +1,5 @@
-//! The task in front on each CPU: turns, and open pieces for ordinary threads.
+//! Changes the task in front on each CPU, at the end of a turn and for open pieces, which are times
+//! for ordinary threads.
 
 use super::due::WorkTimes;
 use super::{Engine, Slot, nanos};
@@ -10,7 +11,6 @@ use crate::ratchet::Notch;
 use crate::report::EventKind;
 
 impl<M: Member> Engine<M> {
-    /// Charges the turn that ends, asks the policy for the next one, and applies it.
     pub(super) fn next_turn(&mut self, now: Nanos, due: &mut WorkTimes) -> Result<(), SchedError> {
         if let Some(asked) = due.turn_end.filter(|_| self.report.turns > 0) {
             self.late.add(now.saturating_sub(asked));
@@ -46,7 +46,6 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Moves a task to another CPU, where it starts at the base priority.
     fn move_to(&mut self, placement: Placement) -> Result<(), SchedError> {
         let number = self.cpus[placement.cpu].number;
         let slot = &mut self.slots[placement.task.0];
@@ -123,7 +122,6 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Puts the favoured tasks of a CPU above its other tasks.
     fn raise(&mut self, cpu: usize) -> Result<(), SchedError> {
         let own = self.live().filter(|(_, slot)| slot.cpu == cpu);
         let notches: Vec<Notch> = own.map(|(_, slot)| slot.notch).collect();

@@ -19,15 +19,12 @@ struct Sim {
     now: Nanos,
     end: Nanos,
     tasks: Vec<SimTask>,
-    /// Returns whether a thread above all tasks occupies every CPU at the given time.
     stolen: fn(Nanos) -> bool,
-    /// Time for which that thread has occupied the CPUs.
     lost: Nanos,
     /// Set if that thread is the scheduler.
     by_scheduler: bool,
-    /// CPU time of an ordinary thread that always competes for every CPU.
     bystander: Option<Nanos>,
-    /// A CPU that becomes unavailable, and the time.
+    /// A CPU that becomes unavailable, and the time at which it does.
     unplugged: Option<(usize, Nanos)>,
 }
 
@@ -38,9 +35,7 @@ struct SimTask {
     used: Nanos,
     threads: usize,
     ends: Option<Nanos>,
-    /// Period, and time awake at the beginning of each period.
     awake: Option<(Nanos, Nanos)>,
-    /// Number of times the engine asked whether the task needs a CPU.
     asked: u32,
     /// Runs of the task, oldest first: (begin, end).
     runs: Vec<(Nanos, Nanos)>,

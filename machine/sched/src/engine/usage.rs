@@ -1,5 +1,5 @@
-//! CPU time of tasks, which serves the policy and the report, and identifies the running task if
-//! the policy favours none.
+//! Measures the CPU time of tasks, for the policy and for the report. If the policy favours no
+//! task, the CPU time also identifies the running task.
 
 use super::{Engine, Slot};
 use crate::member::{Member, TaskClass};
@@ -13,7 +13,6 @@ const MIN_TURN: Nanos = 50_000;
 const SLEEP_CHECK_TURNS: u32 = 32;
 
 impl<M: Member> Slot<M> {
-    /// Reads the CPU time and adds the difference to the unreported time.
     pub(super) fn read_cpu_time(&mut self) {
         if let Some(member) = &mut self.member {
             let now = member.cpu_time().max(self.cpu_time);
@@ -150,7 +149,6 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Returns the report up to now.
     pub(super) fn report(&mut self, now: Nanos, own_cpu_time: Nanos) -> Report {
         self.read_cpu_times();
         let used = |slot: &Slot<M>| slot.cpu_time - slot.cpu_time_at_start;

@@ -1,13 +1,14 @@
-//! [`Edf`]: earliest deadline first, with a budget for each period.
+//! [`Edf`] is the policy "earliest deadline first", with a budget for each period.
 //!
-//! Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment"
-//! (JACM 20(1), 1973), with budgets that are enforced, so that an overrun harms only its own task.
-//! A task's budget is refilled at the beginning of each period; the end of the period is the task's
-//! deadline. Of the tasks that have budget left, the task with the earliest deadline runs.
-//! Remaining time goes to the tasks without a reservation, in turn, each for a slice of CPU time.
-//! If there are no such tasks, the remaining time goes to the tasks with a reservation. On one CPU
-//! every task gets its budget before every deadline if the budgets divided by the periods add up to
-//! at most 1, less the lateness of timers and the part of ordinary threads.
+//! The policy follows Liu and Layland, "Scheduling Algorithms for Multiprogramming in a
+//! Hard-Real-Time Environment" (JACM 20(1), 1973). Budgets are enforced, so that an overrun harms
+//! only its own task. A task's budget is refilled at the beginning of each period; the end of the
+//! period is the task's deadline. Of the tasks that have budget left, the task with the earliest
+//! deadline runs. Remaining time goes to the tasks without a reservation, in turn, each for a slice
+//! of CPU time. If there are no such tasks, the remaining time goes to the tasks with a
+//! reservation. On one CPU every task gets its budget before every deadline if the budgets divided
+//! by the periods add up to at most 1, less the lateness of timers and the part of ordinary
+//! threads.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -145,7 +146,6 @@ impl Edf {
 }
 
 impl Edf {
-    /// Passes the remaining time to the next task.
     fn rotate_rest(&mut self) {
         self.rest.rotate_left(1.min(self.rest.len()));
         self.rest_left = self.slice;

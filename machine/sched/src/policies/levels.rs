@@ -1,4 +1,4 @@
-//! [`Levels`]: strict levels, with round-robin within a level.
+//! [`Levels`] is a policy with strict levels, and with round-robin within a level.
 //!
 //! Level 0 is the most urgent. A less urgent task runs only while all more urgent tasks sleep. A
 //! sleeping task stays in front of less urgent tasks, so it runs the moment it wakes, without a

@@ -1,4 +1,4 @@
-//! [`RoundRobin`]: each task in turn for one slice.
+//! [`RoundRobin`] is a policy that runs each task in turn for one slice.
 //!
 //! Slices end on a grid, so a late timer shortens the next slice instead of delaying all later
 //! slices. A task that blocks keeps its slice. Until the end of the slice a *substitute* runs,
@@ -33,7 +33,6 @@ pub struct RoundRobin {
     ends: Nanos,
     /// Set while the front of the queue has not run yet.
     fresh: bool,
-    /// Tasks that slept for most of their last slice.
     sleepers: HashSet<TaskId>,
     /// Number of slices so far, which selects the substitute. On one CPU, the length of a round and
     /// the number of substitutes have no common divisor, so each task gets each substitute.

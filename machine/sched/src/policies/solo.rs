@@ -1,4 +1,4 @@
-//! [`Solo`]: one task at a time, until it blocks.
+//! [`Solo`] is a policy that runs one task at a time, until the task blocks.
 //!
 //! The kernel does this with SCHED_FIFO threads of the same priority, so the policy favours no task
 //! and is never called again. It needs no timer and causes no unnecessary switch. Each thread of a

@@ -1,4 +1,4 @@
-//! [`Table`]: a repeating timetable.
+//! [`Table`] is a policy that follows a repeating timetable.
 //!
 //! Entries begin on the grid of the table: entry *i* of lap *n* begins at *start + n · length +
 //! offset(i)*, so errors do not add up. Entries that were missed completely (because the machine
@@ -51,7 +51,6 @@ impl Table {
         }
     }
 
-    /// Returns the entry at `now`, and its end.
     fn current(&self, start: Nanos, now: Nanos) -> Option<(&Entry, Nanos)> {
         let since = now.saturating_sub(start).checked_rem(self.total)?;
         let lap = now - since;

@@ -1,11 +1,12 @@
-//! [`Weighted`]: proportional shares by stride scheduling.
+//! [`Weighted`] is a policy that gives tasks proportional shares of the CPU time by stride
+//! scheduling.
 //!
-//! Waldspurger and Weihl, "Stride Scheduling: Deterministic Proportional-Share Resource Management"
-//! (MIT LCS TM-528, 1995). Each task has a *pass*, its CPU time divided by its shares; the task
-//! with the smallest pass runs for one slice. Here a pass grows by the CPU time actually used, so a
-//! late slice, or a slice that a sleeper left, is charged to the task that ran. Over any time in
-//! which a set of tasks stays awake, the CPU time of each task differs from its share by less than
-//! one slice and one timer's lateness.
+//! The algorithm is from Waldspurger and Weihl, "Stride Scheduling: Deterministic
+//! Proportional-Share Resource Management" (MIT LCS TM-528, 1995). Each task has a *pass*, which is
+//! its CPU time divided by its shares. The task with the smallest pass runs for one slice. Here a
+//! pass grows by the CPU time actually used, so a late slice, or a slice that a sleeper left, is
+//! charged to the task that ran. Over any time in which a set of tasks stays awake, the CPU time of
+//! each task differs from its share by less than one slice and one timer's lateness.
 //!
 //! A sleeping task accumulates no claim, because its pass is raised to the smallest pass of the
 //! awake tasks. The sleeping task stays in front of them, so it runs at once when it wakes.
@@ -15,7 +16,6 @@ use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 /// Pass for one ns of CPU time with one share.
 const PASS_PER_NS: u128 = 1 << 32;
 
-/// A task in stride scheduling.
 #[derive(Debug)]
 struct Stride {
     task: TaskId,

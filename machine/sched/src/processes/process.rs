@@ -1,4 +1,5 @@
-//! A scheduled process, with its pidfd, its directory of threads, and a guard for each thread.
+//! A scheduled process: its pidfd, its directory of threads, and a guard for each thread, which
+//! restores the thread on drop.
 
 use std::collections::HashSet;
 use std::fs::{File, TryLockError};
@@ -16,14 +17,13 @@ use crate::policy::Nanos;
 use crate::process_monitor::{self, MonitoredProcess, ProcessMonitor};
 use crate::procfs;
 
-/// Number of times that an interrupted call is repeated.
+/// Number of times that an interrupted call is retried.
 const RETRIES: usize = 16;
 
 /// Time for which a process is ordinary after one of its threads was found on another CPU. It is
 /// ten times the longest time for which the thread can have been there.
 const MIGRATION_PENALTY: Duration = Duration::from_secs(1);
 
-/// Maximum number of passes over the threads of a process that keeps starting threads.
 const PASSES: usize = 8;
 
 #[derive(Debug)]
@@ -32,31 +32,26 @@ pub(super) struct Process {
     pidfd: OwnedFd,
     /// `/proc/PID/task`, which is locked so that no other scheduler takes the process.
     tasks: File,
-    /// Link count when the threads were last read, which is their number plus two; 0 if the threads
-    /// must be read again.
+    /// Link count of the directory when the threads were last read, which is the number of threads
+    /// plus two. 0 if the threads must be read again.
     links: u64,
     guards: Vec<Elevated>,
-    /// Number of threads that could not be elevated at the last scan.
     pub(super) refused: u64,
     /// Set if the elevator had no space for a thread. No other thread is then tried until the
     /// threads are read again.
     full: bool,
     /// Time until which the process is ordinary, because a thread of it was found on another CPU.
     ordinary_until: Option<Instant>,
-    /// CPU time at the last reading, ns.
     pub(super) cpu_time: Nanos,
     _monitored: MonitoredProcess,
 }
 
-/// Result of adopting a thread.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 enum Adoption {
     /// The thread belongs to the task, or has ended.
     Adopted,
-    /// The elevator refused, for example because the thread belongs to another user.
     Refused,
-    /// The elevator has no space for another thread.
     Full,
 }
 
@@ -129,7 +124,6 @@ impl Process {
         Ok(process)
     }
 
-    /// Returns an elevated thread of the process.
     pub(super) fn first(&self) -> Option<&Elevated> {
         self.guards.first()
     }
@@ -156,7 +150,6 @@ impl Process {
                 .map_or(true, |found| found.nlink() != self.links)
     }
 
-    /// Elevates new threads, and forgets threads that have ended.
     pub(super) fn update_threads(
         &mut self,
         elevator: &Elevator,
@@ -193,7 +186,6 @@ impl Process {
         Ok(())
     }
 
-    /// Elevates a new thread.
     pub(super) fn add_thread(
         &mut self,
         tid: i32,
@@ -211,7 +203,6 @@ impl Process {
         Ok(())
     }
 
-    /// Forgets a thread that has ended.
     pub(super) fn remove_thread(&mut self, tid: i32) {
         self.guards.retain(|guard| guard.tid() != tid);
     }
@@ -248,7 +239,6 @@ impl Process {
         Ok(Adoption::Adopted)
     }
 
-    /// Returns `class`, or [`TaskClass::Fair`] instead of SCHED_FIFO while the process is ordinary.
     fn limited(&self, class: TaskClass) -> TaskClass {
         match class {
             TaskClass::Fifo(_)
@@ -287,7 +277,7 @@ impl Process {
         Ok(())
     }
 
-    /// Pins a thread. Returns false if the thread has ended.
+    /// Returns `false` if the thread has ended.
     fn pin_one(&self, guard: &Elevated, cpu: usize) -> Result<bool, SchedError> {
         match retrying(|| guard.pin(cpu)) {
             Ok(()) => Ok(true),
@@ -352,7 +342,6 @@ impl Process {
     }
 }
 
-/// Returns the priority at which a thread is recorded before it is moved to `class`.
 fn recording_priority(class: TaskClass) -> Priority {
     match class {
         TaskClass::Fifo(priority) => priority,

@@ -66,7 +66,6 @@ fn entry_point() {
     }
 }
 
-/// Waits until a scheduler has elevated this thread.
 fn wait_until_scheduled() {
     let elevated = || Policy::of(&Kernel, 0).is_ok_and(|policy| policy.looks_elevated());
     while !elevated() {
@@ -74,13 +73,12 @@ fn wait_until_scheduled() {
     }
 }
 
-/// Prints a line, and flushes the output.
 fn print_line(text: &str) {
     println!("{text}");
     std::io::stdout().flush().unwrap();
 }
 
-/// Runs one thread at a time beside the main thread. Each spins, starts its successor and ends.
+/// Each thread spins, starts its successor and ends.
 fn replace_threads(end: Instant) {
     fn next(end: Instant) {
         spin(Duration::from_millis(300));
@@ -92,7 +90,6 @@ fn replace_threads(end: Instant) {
     std::thread::sleep(MAX_LIFETIME);
 }
 
-/// Spins for `time`.
 fn spin(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -157,7 +154,6 @@ fn many_threads() {
     std::thread::sleep(MAX_LIFETIME);
 }
 
-/// Returns the first CPU, on which no scheduler of these tests runs.
 fn first_cpu() -> CpuSet {
     CpuSet::only(0).unwrap()
 }
@@ -225,7 +221,6 @@ fn spin_on_first_cpu() {
     spin(MAX_LIFETIME);
 }
 
-/// Changes the user and group of this process to an ordinary user. The change is permanent.
 fn become_nobody() {
     // SAFETY: the calls have only integer arguments. libc changes all threads.
     let failed = unsafe {

@@ -1,4 +1,4 @@
-//! Schedulers that are killed or stopped at any moment. No thread may stay elevated.
+//! Tests with schedulers that are killed or stopped at any moment. No thread may stay elevated.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! System calls that fail. The engine must continue, or report the reason and end, and all threads
-//! must be restored.
+//! Tests with failing system calls. The engine must continue, or report the reason and end, and all
+//! threads must be restored.
 
 use std::sync::Arc;
 

@@ -13,10 +13,8 @@ use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Policy, ProcessMonitor, Processes, SchedError, Scheduler};
 pub(crate) use upshift_testing::wait_until;
 
-/// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_SCHED_ROLE";
 
-/// Priority of the schedulers that these tests start.
 pub(crate) const SCHEDULER: Priority = Priority::of::<45>();
 
 /// Reports that the calling test is skipped. Writes to the standard error directly, since the test

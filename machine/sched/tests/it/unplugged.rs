@@ -1,6 +1,6 @@
-//! A CPU of a scheduler is unplugged and plugged in again. The tasks must run on the other CPU in
-//! the meantime. Unplugging affects all programs of the machine, so only `cargo xtask soak` runs
-//! the test (`UPSHIFT_SCHED_UNPLUG`).
+//! Tests that the tasks run on the other CPUs while a CPU of a scheduler is unplugged. Unplugging
+//! affects all programs of the machine, so only `cargo xtask soak` runs the test
+//! (`UPSHIFT_SCHED_UNPLUG`).
 
 use upshift_elevate::Elevator;
 use upshift_elevate::sys::CpuSet;
@@ -11,7 +11,6 @@ use crate::support::{
     Process, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler, wait_until,
 };
 
-/// The CPU that is unplugged.
 const CPU: usize = 1;
 
 #[test]

@@ -1,7 +1,7 @@
-//! Time in which this process has no CPU, because it is stopped or other processes have the CPUs.
-//! The gates of admission control do not count this time, an *absence*, as waiting, because
-//! requests that queue during an absence are not a sign of overload and are served as soon as the
-//! process resumes.
+//! Measures the time in which this process has no CPU, because it is stopped or other processes
+//! have the CPUs. Admission control does not count this time, an *absence*, as waiting. Requests
+//! that queue during an absence are not a sign of overload, and are served as soon as the process
+//! resumes.
 //!
 //! The gates read the clock with each request. If more than [`CHECK_INTERVAL`] has passed since the
 //! last check while requests waited, the process compares this time with its own CPU time. The
@@ -23,12 +23,9 @@ const CHECK_INTERVAL: u64 = 1_000_000;
 /// Largest budget for absences, in ns; clients notice a longer stop in any case.
 const MAX_ABSENCE: u64 = 1_000_000_000;
 
-/// A clock that leaves out absences (see the module). Times are nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Absence {
-    /// Time of the last check.
     checked_at: AtomicU64,
-    /// Sum of all absences up to the last check.
     absent: AtomicU64,
     budget: Mutex<Budget>,
 }

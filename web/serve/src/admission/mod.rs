@@ -1,4 +1,5 @@
-//! Admission control. Each level has a *gate*, which refuses requests that would wait too long.
+//! Admission control, which refuses requests that would wait too long. Each level (0 is the most
+//! urgent, 63 the least) has a *gate*, which decides this.
 //!
 //! A gate knows two facts about its level: the number of requests in progress, and how long
 //! requests wait before they begin. The ready queue of a level is FIFO. The expected wait of the
@@ -7,9 +8,10 @@
 //! refused. Gates share no state, so a queue at one level does not close the gate of another level.
 //! Since strict priority makes the least urgent requests wait first, they are also refused first.
 //!
-//! Each vCPU has its own ready queues, and therefore its own gates. A request is admitted according
-//! to the queue in which it would wait. Only the bound on the number of requests in progress
-//! applies to the whole server, by the sum of the counts of all vCPUs.
+//! Each vCPU, that is, each worker thread with its run queues, has its own ready queues, and
+//! therefore its own gates. A request is admitted according to the queue in which it would wait.
+//! Only the bound on the number of requests in progress applies to the whole server, by the sum of
+//! the counts of all vCPUs.
 //!
 //! Time in which the process has no CPU does not count as waiting, because the clock of the gates
 //! ([`Gates::counted`]) excludes this time.
@@ -38,13 +40,11 @@ struct Gate {
     waiting: AtomicU32,
     /// Time at which a request last began, or last arrived at a gate without waiting requests.
     progress: AtomicU64,
-    /// Wait of the request that began last.
     last_wait: AtomicU64,
     refused: AtomicU64,
 }
 
 impl Gate {
-    /// Returns the expected wait of the next request.
     fn expected(&self, now: u64) -> u64 {
         if self.waiting.load(Relaxed) == 0 {
             return 0;
@@ -54,7 +54,6 @@ impl Gate {
     }
 }
 
-/// The gates of all levels, by vCPU.
 #[derive(Debug)]
 pub(crate) struct Gates {
     gates: PerVcpu<VcpuGates>,
@@ -102,7 +101,6 @@ impl Gates {
         &self.gates.get(vcpu).0[usize::from(level.get())]
     }
 
-    /// Returns the gates of a level, one per vCPU.
     fn of_level(&self, level: Level) -> impl Iterator<Item = &Gate> {
         let level = usize::from(level.get());
         self.gates.iter().map(move |gates| &gates.0[level])
@@ -157,12 +155,10 @@ impl Gates {
         refused.sum()
     }
 
-    /// Notes that a request begins, at a time of [`clock`].
     pub(crate) fn begin(&self, ticket: &mut Ticket, now: u64) {
         self.begin_at(ticket, self.counted(now));
     }
 
-    /// Implements [`begin`](Gates::begin) in counted time.
     fn begin_at(&self, ticket: &mut Ticket, now: u64) {
         if !ticket.begun {
             ticket.begun = true;
@@ -174,7 +170,6 @@ impl Gates {
         }
     }
 
-    /// Notes that a request has ended.
     pub(crate) fn end(&self, ticket: Ticket) {
         let gate = self.gate(ticket.vcpu, ticket.level);
         gate.in_flight.fetch_sub(1, Relaxed);

@@ -1,4 +1,4 @@
-//! Request rates, limited by a token bucket for each address.
+//! Limits the request rate of each client address by a token bucket.
 //!
 //! A full bucket is the same as a new one, so it is removed. The table therefore contains only
 //! addresses that have sent requests recently.

@@ -175,7 +175,6 @@ impl<'de> Deserialize<'de> for Address {
     }
 }
 
-/// Reads one address, or a list of addresses.
 pub(super) fn read_list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Address>, D::Error> {
     struct Visit;
 

@@ -1,4 +1,4 @@
-//! Settings of the error pages.
+//! The settings for custom error pages.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

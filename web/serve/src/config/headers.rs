@@ -1,4 +1,4 @@
-//! Header fields that the operator adds to responses.
+//! Reads and checks the header fields that the operator adds to responses.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! URLs that have moved.
+//! Redirects for URLs that have moved.
 
 use serde::Deserialize;
 
@@ -47,10 +47,7 @@ impl Redirect {
         Some(format!("/{}", location.trim_start_matches('/')))
     }
 
-    /// Checks the texts.
-    ///
-    /// # Errors
-    /// Returns the reason why clients would not reach the intended URL.
+    /// An error is the reason why clients would not reach the intended URL.
     pub(super) fn check(&self) -> Result<(), String> {
         let Redirect { from, to } = self;
         for (name, text) in [("from", from), ("to", to)] {

@@ -1,4 +1,4 @@
-//! Settings for a few host names.
+//! The settings of a virtual host, which is a part of the server for a few host names.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Readers for values of the configuration file: durations, sizes, levels and counts, as numbers or
-//! texts, and switches. Their errors refer to the position of the value in the file.
+//! Reads values of the configuration file: durations, sizes, levels and counts, as numbers or
+//! texts, and switches. Errors refer to the position of the value in the file.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,12 +8,9 @@ use serde::{Deserializer, de};
 use upshift::Level;
 use upshift_units::{duration, size};
 
-/// The range of a level.
 pub(crate) const LEVELS: &str = "levels go from 0 (most urgent) to 63 (least urgent)";
-/// The range of an urgency.
 pub(crate) const URGENCIES: &str = "urgencies go from 0 (most urgent) to 7";
 
-/// Reads a text or a number.
 struct Visit<T> {
     /// End of the sentence "expected …", for a value of another type.
     expected: &'static str,
@@ -21,7 +18,6 @@ struct Visit<T> {
     number: fn(i64) -> Result<T, String>,
 }
 
-/// Reads `true` or `false`, or the words `on` and `off` in quotes.
 struct Switch;
 
 impl de::Visitor<'_> for Switch {

@@ -1,4 +1,4 @@
-//! Facts about the client of a request, for services.
+//! Describes the client of a request to services.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The time-outs of a connection.
+//! Implements the time-outs of a connection.
 //!
 //! No timer is armed per request. Instead, a connection notes the beginning of each wait in relaxed
 //! atomics, in the time of a coarse clock that one coroutine advances
@@ -23,15 +23,14 @@ use crate::config::Limits;
 
 /// Minimum rate of a request's body, in bytes per second; a slower body is treated as an attack.
 const MIN_BODY_RATE: u128 = 1024;
-/// Time that a draining server gives a client to send a request that may be on its way, after the
-/// client has connected or received the last response. Also bounds how long unread bytes are
-/// drained.
+/// Time that a draining server gives a client to send a request that may be on its way. It begins
+/// when the client has connected or received the last response. It also bounds how long unread
+/// bytes are drained.
 pub(crate) const REQUEST_GRACE: Duration = Duration::from_secs(1);
 
 /// The stage of a connection, with the time at which its wait began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Requests are in progress.
     Busy,
     /// A head has begun to arrive, or the connection has just been accepted.
     Head(u64),
@@ -61,9 +60,7 @@ impl Phase {
 pub(crate) struct Clocks {
     clock: Arc<AtomicU64>,
     http2: AtomicBool,
-    /// Set once a request has arrived.
     had_request: AtomicBool,
-    /// Number of requests in progress.
     active: AtomicU32,
     phase: AtomicU64,
     bodies: Bodies,
@@ -75,12 +72,10 @@ pub(crate) struct Clocks {
     offered: AtomicU32,
     /// Time at which such a body began to wait or resumed.
     offer_progress_at: AtomicU64,
-    /// Bytes in the socket's send queue at the last call of [`Clocks::note_progress`].
     last_unsent: AtomicUsize,
     /// Set if the current HTTP/1 request is answered even if its client has closed its sending
     /// half.
     answers_after_eof: AtomicBool,
-    /// Set if the body of the last HTTP/1 request has not been read to its end.
     has_unread_body: AtomicBool,
 }
 
@@ -120,7 +115,6 @@ impl Clocks {
         self.phase.store(phase.to_bits(), Relaxed);
     }
 
-    /// Ends the clock of the TLS handshake and starts the clock of the first head.
     pub(super) fn end_handshake(&self) {
         self.set(Phase::Head(self.now()));
     }
@@ -135,30 +129,28 @@ impl Clocks {
         self.http2.load(Relaxed)
     }
 
-    /// Tells whether a request is in progress that is answered even if its client has closed its
+    /// Returns whether a request is in progress that is answered even if its client has closed its
     /// sending half.
     pub(super) fn answers_after_eof(&self) -> bool {
         self.answers_after_eof.load(Relaxed) && !self.awaits_head()
     }
 
-    /// Notes that the body of an HTTP/1 request was abandoned before its end.
     pub(crate) fn note_unread_body(&self) {
         self.has_unread_body.store(true, Relaxed);
     }
 
-    /// Tells whether the client may still be sending a body that is not read, or a head that was
+    /// Returns whether the client may still be sending a body that is not read, or a head that was
     /// refused.
     pub(super) fn may_be_sending(&self) -> bool {
         self.has_unread_body.load(Relaxed) || matches!(self.phase(), Phase::Head(_))
     }
 
-    /// Tells whether the next head is expected or arriving.
     pub(super) fn awaits_head(&self) -> bool {
         self.phase() != Phase::Busy
     }
 
-    /// Tells whether the connection can be closed without losing a request that may be on its way.
-    /// An HTTP/1 connection can be closed if its client has made a request and has then sent
+    /// Returns whether the connection can be closed without losing a request that may be on its
+    /// way. An HTTP/1 connection can be closed if its client has made a request and has then sent
     /// nothing for `time`.
     pub(super) fn can_close(&self, time: Duration) -> bool {
         let is_idle = match self.phase() {
@@ -168,7 +160,7 @@ impl Clocks {
         self.had_request.load(Relaxed) && (self.is_http2() || is_idle)
     }
 
-    /// Tells whether a part of a head has arrived while no request is being answered. The first
+    /// Returns whether a part of a head has arrived while no request is being answered. The first
     /// head of a connection does not count, since a graceful shutdown of hyper waits for it.
     pub(super) fn is_within_head(&self) -> bool {
         self.had_request.load(Relaxed) && matches!(self.phase(), Phase::Head(_))
@@ -191,7 +183,6 @@ impl Clocks {
         }
     }
 
-    /// Notes that the service takes over an HTTP/1 connection, so that no further head arrives.
     pub(crate) fn begin_tunnel(&self) {
         self.active.fetch_add(1, Relaxed);
     }
@@ -238,19 +229,17 @@ impl Clocks {
         }
     }
 
-    /// Notes that a part of an HTTP/2 response is ready and waits for the client.
     pub(crate) fn begin_offer(&self) {
         self.offered.fetch_add(1, Relaxed);
         self.offer_progress_at.store(self.now(), Relaxed);
     }
 
-    /// Notes that the client has accepted the part, or that its stream has ended.
     pub(crate) fn end_offer(&self) {
         self.offered.fetch_sub(1, Relaxed);
         self.offer_progress_at.store(self.now(), Relaxed);
     }
 
-    /// Notes that bytes have arrived. Returns true if these bytes belong to a head of HTTP/1.
+    /// Returns `true` if the bytes belong to a head of HTTP/1.
     #[inline]
     pub(super) fn note_read(&self) -> bool {
         match self.phase() {
@@ -272,12 +261,10 @@ impl Clocks {
         }
     }
 
-    /// Tells whether the last write waits for the socket.
     pub(super) fn is_write_pending(&self) -> bool {
         self.write_pending.load(Relaxed)
     }
 
-    /// Tells whether the server waits for the client to take bytes.
     pub(super) fn awaits_client(&self) -> bool {
         self.write_since.load(Relaxed) != 0 || self.offered.load(Relaxed) != 0
     }
@@ -297,7 +284,6 @@ impl Clocks {
         }
     }
 
-    /// Returns the name of a wait that has lasted too long, if there is one.
     pub(crate) fn overdue(&self, now: u64, limits: &Limits) -> Option<&'static str> {
         let exceeds = |since: u64, limit: Duration| {
             since != 0

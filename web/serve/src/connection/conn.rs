@@ -25,13 +25,9 @@ pub(crate) struct Conn {
     pub(super) plain: bool,
     pub(crate) clocks: Clocks,
     pub(crate) in_flight: InFlight,
-    /// Coroutine that serves the connection.
     pub(super) coroutine: OnceLock<CoroutineId>,
-    /// Result of the TLS handshake, once it has ended.
     pub(super) tls: OnceLock<Tls>,
-    /// Send queue of the socket.
     pub(super) send_queue: OnceLock<SendQueue>,
-    /// Streams of HTTP/2.
     pub(crate) streams: Streams,
     /// Order in which HTTP/2 streams send.
     pub(crate) sending: SendOrder,
@@ -57,12 +53,10 @@ impl Conn {
         }
     }
 
-    /// Returns the coroutine that serves the connection, once it runs.
     pub(crate) fn coroutine(&self) -> Option<CoroutineId> {
         self.coroutine.get().copied()
     }
 
-    /// Wakes the coroutine that serves the connection.
     pub(crate) fn wake(&self) {
         if let Some(id) = self.coroutine() {
             // The coroutine may have ended.
@@ -70,7 +64,6 @@ impl Conn {
         }
     }
 
-    /// Returns the description of the connection for services.
     pub(crate) fn info(&self) -> Connection {
         Connection {
             peer: self.peer,
@@ -78,7 +71,6 @@ impl Conn {
         }
     }
 
-    /// Returns the scheme of the connection's URLs.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.tls.get().is_some() {
             "https"
@@ -87,7 +79,6 @@ impl Conn {
         }
     }
 
-    /// Returns the server name that the client sent in its TLS handshake (SNI).
     pub(crate) fn server_name(&self) -> Option<&str> {
         self.tls.get()?.server_name.as_deref()
     }
@@ -103,7 +94,6 @@ impl Conn {
         self.send_queue.get()?.bytes()
     }
 
-    /// Restarts the clocks of writing while the client takes bytes.
     pub(crate) fn note_progress(&self, now: u64) {
         if self.clocks.awaits_client()
             && let Some(unsent) = self.unsent()
@@ -112,8 +102,8 @@ impl Conn {
         }
     }
 
-    /// Updates the send order after a poll that returned pending. Returns true if the connection
-    /// must be polled again, because reading stopped to hand out a request.
+    /// Returns `true` if the connection must be polled again, because reading stopped to hand out a
+    /// request.
     pub(super) fn after_poll(&self) -> bool {
         if !self.clocks.is_http2() {
             return false;
@@ -122,7 +112,6 @@ impl Conn {
         self.streams.take_stopped()
     }
 
-    /// Removes the connection from the table of open connections, at most once.
     pub(super) fn remove_from_table(&self) {
         self.shared.connections.remove(self.id, self.peer);
     }

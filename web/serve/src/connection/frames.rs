@@ -1,5 +1,5 @@
-//! A scanner for the frames of an HTTP/2 client. It extracts `PRIORITY_UPDATE` (RFC 9218, section
-//! 7.1), which hyper drops, and the stream numbers, which hyper does not expose.
+//! Scans the frames of an HTTP/2 client. It extracts `PRIORITY_UPDATE` (RFC 9218, section 7.1),
+//! which hyper drops, and the stream numbers, which hyper does not expose.
 //!
 //! Every byte is passed on. Memory is bounded, because the scanner keeps only the head of the
 //! current frame, and little more than [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
@@ -11,7 +11,6 @@
 
 /// Length of the client's connection preface; sent over TLS too.
 const PREFACE_BYTES: usize = 24;
-/// Length of the head of a frame.
 const HEAD_BYTES: usize = 9;
 
 const HEADERS: u8 = 0x1;
@@ -34,7 +33,6 @@ const MAX_UPDATE_BYTES: usize = 4 + 64;
 /// Number by which the cancelled requests of a client may exceed its other requests.
 const MAX_EXCESS_RESETS: u64 = 200;
 
-/// An event in the stream of frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FrameEvent<'a> {
     /// The header block of a new stream is complete.
@@ -48,26 +46,20 @@ pub(crate) enum FrameEvent<'a> {
     Invalid(&'static [u8]),
 }
 
-/// The state of the scanner: its position in the bytes of the client, and counters.
 #[derive(Debug)]
 pub(crate) struct FrameScanner {
-    /// Bytes of the preface that are still to come.
     preface_left: usize,
     head: [u8; HEAD_BYTES],
     /// Number of bytes of the head that have arrived; within a payload, the length of the head.
     head_len: usize,
-    /// Bytes of the payload that are still to come.
     payload_left: usize,
     /// Payload of a frame that is read: the beginning of an update, or the current setting.
     payload: Vec<u8>,
-    /// New stream whose header block is arriving.
     opening: Option<u32>,
     highest_stream: u32,
     /// Set once the client has used `PRIORITY_UPDATE` or announced it.
     tracks_streams: bool,
-    /// Number of requests.
     opened: u64,
-    /// Number of `RST_STREAM` frames.
     resets: u64,
 }
 
@@ -130,7 +122,6 @@ impl FrameScanner {
         stream_number(&self.head[5..])
     }
 
-    /// Handles a complete head.
     fn on_head(&mut self) {
         let [a, b, c, ..] = self.head;
         self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
@@ -141,7 +132,6 @@ impl FrameScanner {
         }
     }
 
-    /// Saves a part of a payload.
     fn save_payload(&mut self, part: &[u8]) {
         match self.kind() {
             PRIORITY_UPDATE => {
@@ -163,7 +153,7 @@ impl FrameScanner {
         }
     }
 
-    /// Handles a complete frame. Returns true if reading must stop after it.
+    /// Returns `true` if reading must stop after the frame.
     fn on_frame(&mut self, on_event: &mut impl FnMut(FrameEvent<'_>)) -> bool {
         match self.kind() {
             HEADERS | CONTINUATION if self.flag(END_HEADERS) => {
@@ -220,7 +210,6 @@ fn parse_update(stream: u32, payload: &[u8]) -> Result<(u32, &[u8]), &'static [u
     }
 }
 
-/// Reads a stream number of 31 bits.
 fn stream_number(bytes: &[u8]) -> u32 {
     let bytes = bytes.first_chunk().copied().unwrap_or_default();
     u32::from_be_bytes(bytes) & (u32::MAX >> 1)
@@ -267,7 +256,6 @@ mod tests {
         (events, stops)
     }
 
-    /// Formats events as [`scan_all`] does.
     fn formatted<const N: usize>(events: [FrameEvent<'_>; N]) -> Vec<String> {
         events.iter().map(|event| format!("{event:?}")).collect()
     }

@@ -1,4 +1,4 @@
-//! Responses that bypass hyper.
+//! Creates responses without hyper.
 //!
 //! hyper answers a malformed head itself. For an unknown transfer coding it sends 400, but RFC
 //! 9112, section 6.1 requires 501. So the part of a head that arrives with the first bytes is
@@ -15,7 +15,7 @@ pub(crate) const UNKNOWN_CODING: &str = "the only transfer coding known here is 
 
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding:";
 
-/// Tells whether a head that begins with these bytes ends its list of transfer codings with a
+/// Returns whether a head that begins with these bytes ends its list of transfer codings with a
 /// coding other than `chunked`. A request without a body costs one comparison.
 pub(super) fn has_unknown_coding(head: &[u8]) -> bool {
     if head.starts_with(b"GET ") || head.starts_with(b"HEAD ") {
@@ -37,7 +37,6 @@ pub(super) fn has_unknown_coding(head: &[u8]) -> bool {
     })
 }
 
-/// Creates a complete response, after which the connection is closed.
 pub(super) fn refusal(status: StatusCode, text: &str) -> Bytes {
     let reason = status.canonical_reason().unwrap_or_default();
     let date = httpdate::fmt_http_date(SystemTime::now());

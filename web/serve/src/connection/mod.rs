@@ -1,4 +1,4 @@
-//! Connections: HTTP/1 and HTTP/2 on a socket, with TLS or without.
+//! Serves connections, that is, HTTP/1 and HTTP/2 on a socket, with TLS or without.
 //!
 //! | module | concern |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The I/O of a connection, as hyper sees it. Reads and writes update the clocks of the connection;
+//! The I/O of a connection, as hyper sees it. Reads and writes update the clocks of the connection.
 //! HTTP/2 frames are scanned before hyper receives them.
 
 use std::io::{self, IoSlice};
@@ -21,29 +21,24 @@ use crate::request::priority::Urgency;
 /// Largest number of bytes of HTTP/2 that are read at once. They contain at most 455 frames.
 const PIECE: usize = 4096;
 
-/// The I/O of a connection, for hyper.
 pub(super) struct ObservedIo<I> {
     io: I,
     conn: Arc<Conn>,
     protocol: Protocol,
-    /// Bytes received from the socket at the last reading.
     received: u64,
     /// Set while the connection *lingers*, that is, has sent its last byte and waits for the client
     /// to close.
     linger: Option<Linger>,
     /// Bytes of the first queued file that were read because they could not be sent without a copy.
     file_bytes: Bytes,
-    /// Set while the connection waits for a file instead of the client.
     waits_for_file: bool,
 }
 
-/// The protocol, with its state of reading.
 enum Protocol {
     Http1(Http1Reader),
     Http2(Box<Http2Reader>),
 }
 
-/// The state of a lingering close.
 struct Linger {
     timer: Pin<Box<upshift::time::Sleep>>,
     /// Bytes that the client had not taken when the wait began.
@@ -54,7 +49,6 @@ struct Linger {
 struct Http1Reader {
     /// Last response, if it is not one of hyper's. hyper then reads nothing more.
     refusal: Option<Bytes>,
-    /// Set when the client has closed its sending half.
     eof: bool,
     /// Set while the end is hidden from hyper, which would otherwise not send the remaining
     /// responses.
@@ -103,7 +97,6 @@ impl<I> ObservedIo<I> {
 }
 
 impl Http2Reader {
-    /// Reads into `buf` and scans the bytes.
     fn read<I: Transport>(
         &mut self,
         io: &mut I,
@@ -180,7 +173,7 @@ impl Http1Reader {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the last response, if it is not one of hyper's.
+    /// Sends the response that ends the connection, if this server and not hyper has created one.
     fn poll_refusal<I: Transport>(
         &mut self,
         io: &mut I,
@@ -241,7 +234,6 @@ impl<I: Transport> Read for ObservedIo<I> {
 }
 
 impl<I: Transport> ObservedIo<I> {
-    /// Sends at most `max` bytes of the first queued file, without a copy if possible.
     fn poll_file(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
         let cut_short = || Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         self.waits_for_file = false;

@@ -1,4 +1,4 @@
-//! Files that go from the page cache to the socket without a copy through this process.
+//! Sends files from the page cache to the socket without a copy through this process.
 //!
 //! hyper decides the order of the bytes that a connection writes, and handles only slices of
 //! memory. So the body of a large file hands out *placeholders*, which are slices of a static
@@ -28,7 +28,6 @@ pub(crate) fn placeholder(left: u64) -> Bytes {
     Bytes::from_static(&WINDOW[..length])
 }
 
-/// Tells whether these bytes are a placeholder, or the end of one.
 #[inline]
 pub(super) fn is_placeholder(bytes: &[u8]) -> bool {
     WINDOW.as_ptr_range().contains(&bytes.as_ptr()) && !bytes.is_empty()
@@ -44,7 +43,6 @@ impl SendFileQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a file; placeholders for all of its bytes follow.
     pub(crate) fn push(&self, file: FileBody) {
         self.files().push_back(file);
     }

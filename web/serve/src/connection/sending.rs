@@ -1,11 +1,12 @@
-//! The order in which streams of an HTTP/2 connection send (RFC 9218, section 10).
+//! Decides the order in which the streams of an HTTP/2 connection send (RFC 9218, section 10).
 //!
 //! hyper sends the data of its streams round robin, and each stream may hand 64 KiB to hyper. So
 //! the order is established above hyper. All bodies of a connection together hand out at most
 //! [`MAX_UNSENT`] bytes. Then they wait until the connection has sent all of these bytes that flow
-//! control allows. Then the first waiting stream resumes, which is the most urgent one. Among
-//! equally urgent streams it is the earliest request, or they take turns if they are incremental.
-//! The bound also limits the memory of responses that a client does not read.
+//! control allows. Then the first waiting stream resumes, which is the most urgent one. If several
+//! streams are equally urgent, the earliest request comes first, unless the streams are
+//! incremental, which take turns. The bound also limits the memory of responses that a client does
+//! not read.
 //!
 //! A stream without a flow-control window blocks no other stream. It does not ask for a turn, and
 //! its bytes that are stuck in hyper no longer count once the connection has sent all other bytes.
@@ -20,7 +21,6 @@ use crate::request::in_flight::Entry;
 /// Number of bytes that may be handed out before the connection has sent them.
 const MAX_UNSENT: usize = 64 * 1024;
 
-/// The order in which the streams of a connection send.
 #[derive(Debug, Default)]
 pub(crate) struct SendOrder {
     state: Mutex<State>,
@@ -54,7 +54,6 @@ impl State {
         (0..self.waiting.len()).min_by_key(|at| self.waiting[*at].order())
     }
 
-    /// Selects the stream that resumes next and returns its waker.
     fn select_next(&mut self) -> Option<Waker> {
         if self.unsent >= MAX_UNSENT || self.woken.is_some() {
             return None;
@@ -76,7 +75,6 @@ impl State {
         }
     }
 
-    /// Tells whether no other stream precedes a stream of this level and position.
     fn is_first(&self, order: (Level, u64)) -> bool {
         let woken = self.woken.as_ref();
         let woken = woken.map(|(entry, position)| (entry.level(), *position));
@@ -93,7 +91,6 @@ impl SendOrder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the next position in the order of requests.
     pub(crate) fn next_position(&self) -> u64 {
         let mut state = self.state();
         state.next += 1;
@@ -166,7 +163,6 @@ impl SendOrder {
         wait
     }
 
-    /// Notes that the connection has written `bytes`.
     pub(crate) fn note_write(&self, bytes: usize) {
         let mut state = self.state();
         state.unsent = state.unsent.saturating_sub(bytes);
@@ -198,7 +194,6 @@ impl SendOrder {
     }
 }
 
-/// Wakes the stream that resumes next, outside of the lock.
 fn wake_next(mut state: MutexGuard<'_, State>) {
     let woken = state.select_next();
     drop(state);

@@ -1,4 +1,5 @@
-//! Serves a connection: TLS, the choice of the protocol, and the graceful shutdown.
+//! Serves a connection from the TLS handshake, through the choice of the protocol, to the graceful
+//! shutdown.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,7 +29,6 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const MAX_BUFFERED: usize = 64 * 1024;
 
 impl Conn {
-    /// Serves a connection to its end.
     pub(crate) async fn serve(self: Arc<Conn>, mut io: Io, settings: Arc<Settings>) {
         if let Some(id) = upshift::get_cid() {
             let _ = self.coroutine.set(id);
@@ -64,7 +64,6 @@ impl Conn {
         }
     }
 
-    /// Sends 400 to a client that speaks plain HTTP to a port with TLS.
     async fn refuse_plain(self: &Arc<Conn>, io: Io) -> io::Result<()> {
         let text = "this port speaks TLS: use https\n";
         let answer = heads::refusal(StatusCode::BAD_REQUEST, text);
@@ -72,9 +71,9 @@ impl Conn {
         poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await
     }
 
-    /// Tells whether the connection must close after its current requests. An HTTP/1 client loses a
-    /// request if its connection is closed while the client sends; an HTTP/2 client learns from the
-    /// GOAWAY frame which of its requests are answered.
+    /// Returns whether the connection must close after its current requests. An HTTP/1 client loses
+    /// a request if its connection is closed while the client sends. An HTTP/2 client learns from
+    /// the GOAWAY frame which of its requests are answered.
     fn should_close(&self) -> bool {
         let shared = &self.shared;
         shared.is_draining()

@@ -1,4 +1,5 @@
-//! The streams of an HTTP/2 connection by their numbers, to which `PRIORITY_UPDATE` frames refer.
+//! Finds the streams of an HTTP/2 connection by their numbers, to which `PRIORITY_UPDATE` frames
+//! refer.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,6 @@ const UPDATE_BURST: u32 = 256;
 /// Number of further updates that each request allows.
 const UPDATES_PER_REQUEST: u32 = 16;
 
-/// The streams of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     state: Mutex<State>,
@@ -24,9 +24,7 @@ pub(crate) struct Streams {
 struct State {
     /// Stream whose request hyper hands out next, if it is known.
     opened: Option<u32>,
-    /// Updates for streams that are not open yet.
     early_updates: Vec<(u32, Urgency)>,
-    /// Number of further updates that are accepted.
     updates_left: u32,
 }
 
@@ -45,17 +43,14 @@ impl Streams {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets whether reading is stopped until a request has been handed out.
     pub(super) fn set_stopped(&self, stopped: bool) {
         self.stopped.store(stopped, Relaxed);
     }
 
-    /// Tells whether reading has stopped since the last call.
     pub(super) fn take_stopped(&self) -> bool {
         self.stopped.swap(false, Relaxed)
     }
 
-    /// Notes that the next request belongs to this stream.
     pub(crate) fn note_opened(&self, number: u32) {
         let mut state = self.state();
         state.opened = Some(number);
@@ -78,7 +73,7 @@ impl Streams {
         (Some(number), early)
     }
 
-    /// Counts an update. Returns false if the client has sent too many updates.
+    /// Returns `false` if the client has sent too many updates.
     pub(crate) fn count_update(&self) -> bool {
         let mut state = self.state();
         let left = state.updates_left.checked_sub(1);

@@ -1,4 +1,4 @@
-//! The bytes below HTTP: the socket's I/O, or TLS above it.
+//! The transport below HTTP, which is a socket's I/O, or TLS above it.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -10,11 +10,11 @@ use upshift::hyper::Io;
 
 /// A transport that lends received bytes, and may send files.
 pub(crate) trait Transport: Read + Write + Unpin {
-    /// Waits until more may be read in this poll, like [`Io::poll_next_read`].
+    /// Returns ready if another read is allowed in this poll, like [`Io::poll_next_read`].
+    /// Otherwise the task is woken later.
     fn poll_next_read(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Waits for bytes and lends them; an empty slice means the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
-    /// Marks lent bytes as used.
     fn consume(&mut self, count: usize);
     /// Returns the number of bytes received from the socket so far, including the bytes of an
     /// incomplete record.
@@ -71,9 +71,9 @@ impl Transport for Io {
         &mut self,
         cx: &mut Context<'_>,
         file: BorrowedFd<'_>,
-        at: u64,
-        most: usize,
+        offset: u64,
+        max_len: usize,
     ) -> Poll<io::Result<Option<usize>>> {
-        Io::poll_send_file(self, cx, file, at, most)
+        Io::poll_send_file(self, cx, file, offset, max_len)
     }
 }

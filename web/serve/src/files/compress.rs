@@ -1,4 +1,4 @@
-//! Compression on the fly.
+//! Compresses files while they are sent.
 //!
 //! A body compresses on demand and checks after each slice whether to yield, so no poll lasts
 //! longer than for an uncompressed file. A compressor needs about 300 kB, so the number of
@@ -25,7 +25,6 @@ const LEVEL: u32 = 4;
 const PIECE: usize = 16 * 1024;
 /// Number of concurrent compressions; further files are sent uncompressed.
 const MAX_CONCURRENT: usize = 256;
-/// Number of compressors in the pool of a thread.
 const MAX_POOLED: usize = 4;
 
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
@@ -38,7 +37,6 @@ thread_local! {
 pub(super) struct Compressor(Option<Compress>);
 
 impl Compressor {
-    /// Takes a compressor. Returns `None` if [`MAX_CONCURRENT`] compressions are in progress.
     pub(super) fn take() -> Option<Compressor> {
         if ACTIVE.fetch_add(1, Relaxed) >= MAX_CONCURRENT {
             ACTIVE.fetch_sub(1, Relaxed);
@@ -70,7 +68,6 @@ impl Drop for Compressor {
 /// A file that is compressed on demand.
 pub(crate) struct CompressedBody {
     file: FileBody,
-    /// Bytes of the file that were read and not compressed.
     rest: Bytes,
     out: Vec<u8>,
     compressor: Compressor,
@@ -80,7 +77,6 @@ pub(crate) struct CompressedBody {
 #[derive(PartialEq, Eq)]
 enum State {
     Reading,
-    /// The file has ended.
     Finishing,
     Done,
 }
@@ -124,7 +120,6 @@ impl CompressedBody {
         Poll::Ready(None)
     }
 
-    /// Compresses one slice.
     fn compress_slice(&mut self) -> io::Result<()> {
         if self.out.capacity() == 0 {
             self.out.reserve_exact(PIECE);

@@ -1,4 +1,4 @@
-//! ETags, dates and ranges: RFC 9110, sections 8.8, 13 and 14.
+//! Evaluates ETags, dates and ranges, according to RFC 9110, sections 8.8, 13 and 14.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,6 @@ use http::{HeaderMap, StatusCode};
 /// The validators of a file, which identify its state.
 #[derive(Debug)]
 pub(super) struct Validators {
-    /// ETag, with its quotes.
     pub(super) etag: String,
     /// Set if the bytes may differ from one response to the next.
     pub(super) weak: bool,
@@ -58,7 +57,6 @@ fn etag(numbers: [u64; 3], variant: &str) -> String {
     tag
 }
 
-/// The result of conditions and ranges for a GET.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Whole,
@@ -119,7 +117,7 @@ pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges
     }
 }
 
-/// Tells whether the list contains the ETag. `weak` selects the weak comparison.
+/// `weak` selects the weak comparison.
 fn contains_tag(headers: &HeaderMap, name: HeaderName, file: &Validators, weak: bool) -> bool {
     headers
         .get_all(name)

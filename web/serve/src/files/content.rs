@@ -1,4 +1,5 @@
-//! Reads files. Bytes in the page cache are read within the poll, all other bytes over the ring.
+//! Reads files. Bytes in the page cache are read within the poll, all other bytes over the ring
+//! (io_uring).
 //!
 //! A piece is read into a buffer from a small pool of the thread. The buffer is not cleared, and
 //! returns to the pool when the piece has been sent. Over HTTP/1 without TLS, files of at least 32
@@ -26,7 +27,6 @@ const MIN_SEND_FILE: u64 = 32 * 1024;
 /// Maximum size in bytes of content that is cached as a copy instead of in a buffer of [`PIECE`]
 /// bytes.
 const MAX_COPIED: usize = 4 * 1024;
-/// Number of buffers in the pool of a thread.
 const MAX_POOLED: usize = 16;
 
 thread_local! {
@@ -128,7 +128,6 @@ pub(crate) struct FileBody {
     range: Range<u64>,
 }
 
-/// The way in which a file is read.
 enum Source {
     /// Read from the page cache.
     Plain(Arc<File>),
@@ -151,7 +150,6 @@ impl FileBody {
         self.left() >= MIN_SEND_FILE
     }
 
-    /// Returns the descriptor and the position of the next byte, if it may be sent without a copy.
     pub(crate) fn send_file_source(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.file {
             Source::Plain(file) => Some((file.as_fd(), self.range.start)),
@@ -166,7 +164,6 @@ impl FileBody {
         }
     }
 
-    /// Marks bytes as sent.
     pub(crate) fn advance(&mut self, count: usize) {
         self.range.start = self.range.end.min(self.range.start + count as u64);
     }
@@ -179,7 +176,6 @@ impl FileBody {
         }
     }
 
-    /// Returns the number of bytes that were neither handed out nor sent.
     pub(crate) fn left(&self) -> u64 {
         self.range.end - self.range.start
     }

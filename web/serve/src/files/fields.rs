@@ -1,4 +1,4 @@
-//! Header fields that describe a file, which are created once for all requests that share it.
+//! The header fields that describe a file. They are created once for all requests that share it.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -9,7 +9,6 @@ use super::condition::Validators;
 use super::kind::content_type;
 use super::open::Found;
 
-/// The header fields of a file in one coding.
 #[derive(Debug)]
 pub(super) struct Fields {
     pub(super) kind: Cow<'static, str>,

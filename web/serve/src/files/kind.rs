@@ -1,11 +1,11 @@
-//! The type of a file, and the codings that a client accepts for it.
+//! Determines the media type of a file, and the codings that a client accepts for it.
 
 use std::borrow::Cow;
 
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, HeaderValue};
 
-/// Returns the media type of a name, from its extension. Texts are UTF-8.
+/// Returns the media type for the extension of a name. Texts are UTF-8.
 pub(crate) fn content_type(name: &str) -> Cow<'static, str> {
     let kind = mime_guess::from_path(name)
         .first_raw()
@@ -22,7 +22,6 @@ pub(crate) fn content_type(name: &str) -> Cow<'static, str> {
     })
 }
 
-/// Returns a media type as the value of a field.
 pub(crate) fn field(kind: Cow<'static, str>) -> HeaderValue {
     match kind {
         Cow::Borrowed(kind) => HeaderValue::from_static(kind),
@@ -31,7 +30,6 @@ pub(crate) fn field(kind: Cow<'static, str>) -> HeaderValue {
     }
 }
 
-/// Tells whether files of this type are worth compressing.
 pub(super) fn is_text(kind: &str) -> bool {
     let kind = kind.split(';').next().unwrap_or(kind);
     kind.starts_with("text/")
@@ -40,7 +38,6 @@ pub(super) fn is_text(kind: &str) -> bool {
         || matches!(kind, "application/wasm" | "font/ttf" | "font/otf")
 }
 
-/// Tells whether a precompressed file may exist beside a file of this type.
 pub(super) fn may_be_precompressed(kind: &str) -> bool {
     is_text(kind) || kind == "application/octet-stream"
 }

@@ -1,4 +1,4 @@
-//! The page that lists a folder.
+//! Creates the page that lists a folder.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -25,7 +25,7 @@ struct Entry {
     size: u64,
 }
 
-/// Returns the page of the folder with the path `relative` below the root. Blocks, since it reads
+/// Returns the page of the folder with the path `relative` below the root. Blocks, because it reads
 /// the folder and queries every size. Links that lead out of the root are not listed, because they
 /// are not served.
 pub(super) fn page(root: &Root, folder: &File, relative: &str, hidden: bool) -> io::Result<String> {

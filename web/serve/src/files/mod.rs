@@ -1,4 +1,4 @@
-//! Static files below one folder.
+//! Serves static files below one folder.
 //!
 //! | module | concern |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `kind` | the type of a file; the codings that a client accepts |
 //! | `respond` | creates the response to a request |
 //! | `content` | reads small files at once, large files piece by piece |
-//! | `compress` | compression on the fly |
+//! | `compress` | compresses files while they are sent |
 //! | `listing` | a page for a folder |
 
 mod compress;

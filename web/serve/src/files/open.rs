@@ -1,4 +1,4 @@
-//! Opens names below the root.
+//! Opens files below the root, which is the folder that is served.
 //!
 //! No step of a name's resolution can leave the root, regardless of the name, its links and
 //! concurrent renames of folders. The kernel ensures this and follows symbolic links, because names
@@ -25,10 +25,8 @@ use super::fields::Fields;
 use super::recent::RecentFiles;
 use crate::clock;
 
-/// Maximum time for which a folder is used before its path is resolved again.
 const MAX_FOLDER_AGE: Duration = Duration::from_secs(1);
 
-/// The root: the folder that is served.
 #[derive(Debug)]
 pub(crate) struct Root {
     path: PathBuf,
@@ -75,7 +73,6 @@ pub(super) struct Found {
     pub(super) whole: OnceLock<Option<Bytes>>,
 }
 
-/// The root and the cache that a request uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Lookup<'a> {
     pub(crate) root: &'a Arc<Root>,
@@ -110,7 +107,6 @@ impl Lookup<'_> {
 }
 
 impl Root {
-    /// Opens the folder.
     pub(crate) fn open(path: &Path) -> io::Result<Arc<Root>> {
         let path = std::path::absolute(path)?;
         let folder = Folder::open(&path, ResolveFlags::empty())?;
@@ -164,13 +160,12 @@ impl Root {
         self.absent_if_missing(name, found)
     }
 
-    /// Finds a name like [`find`](Root::find), but may wait for a disk.
     #[cfg(test)]
     pub(super) fn find_now(&self, name: &str) -> io::Result<Option<Found>> {
         self.absent_if_missing(name, self.open_now(name, ResolveFlags::empty()))
     }
 
-    /// Maps errors that mean "no such file" to `None`, and names the path in permission errors.
+    /// An error that means "no such file" becomes `None`. A permission error gets the path.
     fn absent_if_missing(
         &self,
         name: &str,
@@ -197,7 +192,7 @@ impl Root {
         }
     }
 
-    /// Returns kind and size of a name below the root. May wait for a disk.
+    /// May wait for a disk.
     pub(super) fn stat(&self, name: &str) -> Result<(FileType, u64), Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

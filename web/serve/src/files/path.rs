@@ -5,7 +5,6 @@
 
 use percent_encoding::percent_decode_str;
 
-/// A decoded path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Name {
     /// Path relative to the root, without empty segments; `.` for the root itself.
@@ -17,16 +16,13 @@ pub(super) struct Name {
     pub(super) literal: bool,
 }
 
-/// The reason why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathError {
     /// The path contains `..` or NUL, is not UTF-8, or has a broken escape.
     Invalid,
-    /// A name begins with a dot, while such names are not served.
     Hidden,
 }
 
-/// Decodes a path once and splits it into segments.
 pub(super) fn parse(path: &str, hidden: bool) -> Result<Name, PathError> {
     let escapes = path.split('%').skip(1);
     for escape in escapes {

@@ -1,4 +1,4 @@
-//! A cache of opened files, which requests share if they arrived before the opening.
+//! Caches opened files. Requests share a file if they arrived before it was opened.
 //!
 //! A request may be answered with any state that a file has between the request's arrival and its
 //! response. So the file that one request opens can answer all requests that arrived before the
@@ -21,23 +21,19 @@ use crate::per_vcpu::PerVcpu;
 /// Number of names that a vCPU caches.
 pub(crate) const CACHED_FILES: usize = 8;
 
-/// The files that a vCPU has opened.
 #[derive(Default)]
 struct FileCache {
     entries: Vec<CachedFile>,
-    /// Index of the entry to be replaced next.
     next: usize,
 }
 
 struct CachedFile {
     root: Arc<Root>,
     name: Box<str>,
-    /// Time at which the opening began.
     opened_at: u64,
     found: Option<Arc<Found>>,
 }
 
-/// The cache of opened files, by vCPU.
 pub(crate) struct RecentFiles(PerVcpu<Mutex<FileCache>>);
 
 impl RecentFiles {
@@ -45,7 +41,7 @@ impl RecentFiles {
         RecentFiles(PerVcpu::new(vcpus))
     }
 
-    /// Returns the cached result for a name, if its opening began at `since` or later.
+    /// A result is returned only if its opening began at `since` or later.
     pub(super) fn find(
         &self,
         root: &Arc<Root>,
@@ -60,7 +56,6 @@ impl RecentFiles {
         (entry.opened_at >= since).then(|| entry.found.clone())
     }
 
-    /// Caches the result of an opening that began at `opened_at`.
     pub(super) fn insert(
         &self,
         root: &Arc<Root>,
@@ -94,7 +89,6 @@ impl RecentFiles {
         }
     }
 
-    /// Closes all cached files.
     pub(crate) fn clear(&self) {
         for cache in self.0.iter() {
             let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Responses with files.
+//! Answers requests for files.
 
 use std::sync::Arc;
 
@@ -50,7 +50,6 @@ const PATH_ESCAPES: &AsciiSet = &CONTROLS
 static FAILURES: Notices = Notices::new();
 static DENIED: Notices = Notices::new();
 
-/// Answers a request for a file.
 pub(crate) async fn respond(
     lookup: Lookup<'_>,
     settings: &Files,
@@ -132,7 +131,6 @@ async fn find(
     }
 }
 
-/// Answers a request for a path without a file.
 async fn respond_missing(
     lookup: Lookup<'_>,
     settings: &Files,
@@ -152,13 +150,11 @@ fn is_denied(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::PermissionDenied
 }
 
-/// Warns the operator about a file that this process may not read.
 fn report_denied(error: &std::io::Error) {
     let user = geteuid().as_raw();
     DENIED.report(format_args!("{error}; the server runs as user {user}"));
 }
 
-/// Answers a request for a file that exists but cannot be read.
 fn read_error(error: &std::io::Error) -> Response<Body> {
     let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
     if short.contains(&error.raw_os_error()) {

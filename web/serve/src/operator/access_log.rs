@@ -1,4 +1,4 @@
-//! The access log: one line of JSON per request, which is written off the hot path.
+//! The access log. It consists of one line of JSON per request, which is written off the hot path.
 //!
 //! A request appends a record to the vector of its vCPU, under a lock that only the requests of
 //! this vCPU and the writer take. The writer, a thread, drains the vectors ten times a second and
@@ -33,9 +33,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 static FAILURES: Notices = Notices::new();
 
-/// The contents of a request's line.
 pub(crate) struct Record {
-    /// Time at which the request ended.
     pub(crate) at: SystemTime,
     pub(crate) peer: SocketAddr,
     pub(crate) method: Method,
@@ -50,14 +48,11 @@ pub(crate) struct Record {
     pub(crate) status: u16,
     pub(crate) bytes: u64,
     pub(crate) level: u8,
-    /// Wait before the request began.
     pub(crate) waited: Duration,
-    /// Time from the arrival of the request to the end of its response.
     pub(crate) took: Duration,
 }
 
 impl Record {
-    /// Returns the length of the record's texts, in bytes.
     fn text_bytes(&self) -> usize {
         let texts = [&self.host, &self.referer, &self.user_agent];
         let texts = texts.into_iter().flatten().map(|text| text.len());
@@ -77,10 +72,9 @@ impl Serialize for Peer {
     }
 }
 
-/// A line of the log.
 #[derive(Serialize)]
 struct Line<'a> {
-    /// Seconds since 1970.
+    /// Seconds since 1970 at which the request ended.
     time: f64,
     peer: Peer,
     method: &'a str,
@@ -97,9 +91,7 @@ struct Line<'a> {
     status: u16,
     bytes: u64,
     level: u8,
-    /// Wait before the request began, in ms.
     wait_ms: f64,
-    /// Time to the end of the response, in ms.
     took_ms: f64,
     #[serde(skip_serializing_if = "is_zero")]
     dropped: u64,
@@ -113,7 +105,6 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// The records that the requests of a vCPU have appended.
 #[derive(Default)]
 struct Pending {
     records: Vec<Record>,
@@ -126,7 +117,6 @@ struct Pending {
 struct WriterState {
     reopen: bool,
     closed: bool,
-    /// Set when the writer has written the last records.
     done: bool,
 }
 
@@ -143,7 +133,6 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens a log that appends to a file, or to standard output if the path is `-`.
     pub(crate) fn open(path: &Path, vcpus: usize) -> io::Result<AccessLog> {
         let lines = LineWriter::new(open(path)?);
         let queue = Arc::new(Queue {
@@ -169,7 +158,6 @@ impl AccessLog {
         }
     }
 
-    /// Opens the file again for later records, after log rotation.
     pub(crate) fn reopen(&self) {
         lock(&self.queue.writer).reopen = true;
     }
@@ -245,7 +233,6 @@ impl Queue {
 struct LineWriter<W> {
     file: W,
     text: Vec<u8>,
-    /// Number of lines in `text`.
     count: u64,
     /// Number of dropped records that the first line in `text` reports.
     reported: u64,
@@ -359,7 +346,6 @@ fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A disk with limited space.
     struct Disk {
         content: Vec<u8>,
         space: usize,

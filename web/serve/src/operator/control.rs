@@ -1,4 +1,5 @@
-//! Commands over a Unix socket, one per line; `help` lists them.
+//! Executes the operator's commands, which arrive over a Unix socket, one per line. `help` lists
+//! them.
 //!
 //! The socket has mode 0600, because access to the socket is permission to use all commands. A
 //! separate thread serves the socket, so that commands are answered even if the runtime is busy.

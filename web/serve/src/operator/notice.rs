@@ -1,4 +1,4 @@
-//! Messages for the operator on standard error.
+//! Writes messages for the operator to standard error.
 //!
 //! `eprintln!` panics when the reader of the pipe has gone or the disk is full, which must not end
 //! a server. Messages that every request may cause are written at most once a second.
@@ -9,10 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::clock;
 
-/// Time between two messages of one kind, in ms.
 const INTERVAL: u64 = 1000;
 
-/// Rate-limited messages of one kind.
 pub(crate) struct Notices {
     /// Earliest time of the next message, in ms of the clock.
     next: AtomicU64,

@@ -1,4 +1,4 @@
-//! The state of a request that is in progress, and the end of the request.
+//! The state of a request in progress.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -31,15 +31,12 @@ pub(crate) struct ActiveRequest {
     pub(super) ticket: Option<Ticket>,
     /// Set if a rule has set the level.
     pub(super) is_ruled: bool,
-    /// Position in the order of sending; HTTP/2 only.
     pub(super) position: u64,
-    /// Wait before the request began, in nanoseconds.
     waited: u64,
-    /// Status of the response, or 0 if the client left before there was a response.
+    /// 0 if the client left before there was a response.
     status: u16,
-    /// Number of bytes of the response body so far.
     pub(super) bytes: u64,
-    /// Unread body of an HTTP/2 request.
+    /// Unread body of an HTTP/2 request, which is dropped after the response.
     unread: Option<Incoming>,
     pub(super) body: Body,
     /// Remainder of a body piece that was too large to be handed out at once.
@@ -49,7 +46,6 @@ pub(crate) struct ActiveRequest {
     offering: bool,
 }
 
-/// The stage of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Received,
@@ -115,8 +111,7 @@ impl ActiveRequest {
         }
     }
 
-    /// Waits for the turn of the request at its level, then begins it. Returns ready from then
-    /// on.
+    /// Waits for the turn of the request at its level, then begins it. Further calls return ready.
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.stage == Stage::Received {
             // From now on the operator can move the request to another level.
@@ -146,8 +141,8 @@ impl ActiveRequest {
         }
     }
 
-    /// Notes the status of a response, and applies the response's priority, because the service may
-    /// know the urgency better than the client (RFC 9218, section 8).
+    /// Applies the priority of a response, because the service may know the urgency better than the
+    /// client (RFC 9218, section 8).
     pub(super) fn apply_response(&mut self, response: &Response<Body>) {
         let status = response.status();
         self.status = status.as_u16();
@@ -171,7 +166,6 @@ impl ActiveRequest {
         }
     }
 
-    /// Sets whether handed-out bytes wait for the client.
     #[inline]
     pub(super) fn set_offering(&mut self, offering: bool) {
         if !self.is_http2() || self.offering == offering {

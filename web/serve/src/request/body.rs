@@ -1,4 +1,4 @@
-//! The body of a response.
+//! The body of a response: bytes in memory, a file, or the body of another library.
 
 use std::error::Error;
 use std::fmt;
@@ -28,7 +28,6 @@ enum Kind {
     Boxed(UnsyncBoxBody<Bytes, BoxError>),
 }
 
-/// Placeholders for the bytes of a file.
 struct Placeholders {
     /// File, which is passed to the connection with the first placeholder, and thus not at all for
     /// a response to HEAD.
@@ -67,7 +66,6 @@ impl Body {
         Body(Kind::Boxed(body.map_err(Into::into).boxed_unsync()))
     }
 
-    /// Tells whether the whole body is in memory.
     #[inline]
     pub(crate) fn is_in_memory(&self) -> bool {
         matches!(self.0, Kind::Whole(_))

@@ -1,4 +1,4 @@
-//! Built-in responses: endpoints and files.
+//! Creates the responses for built-in endpoints and files.
 
 use std::fmt::Write;
 
@@ -13,10 +13,8 @@ use crate::request::body::Body;
 use crate::request::reply;
 use crate::server::shared::{Settings, Shared};
 
-/// Largest number of rows of the matrices.
 const MAX_MATRIX_SIZE: usize = 512;
 
-/// Returns the enabled endpoint at a path.
 pub(crate) fn endpoint_of(settings: &Settings, path: &str) -> Option<Endpoint> {
     let endpoints = settings.config.endpoints.iter().copied();
     endpoints
@@ -68,7 +66,6 @@ pub(crate) async fn respond(
     site.pages.apply(response.await)
 }
 
-/// Computes the product of two `n` × `n` matrices; yields after every row.
 async fn matrix(query: &str) -> Response<Body> {
     let n = query
         .split('&')

@@ -1,4 +1,4 @@
-//! Request targets, the host of a request, and the site that serves it.
+//! Checks request targets, and finds the host of a request and the site that serves it.
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 /// Maximum length of a DNS name, in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Tells whether a target is valid for a method: a path, or a URI with a path. Only CONNECT names a
-/// host without a path, and only OPTIONS allows `*` (RFC 9112, section 3.2).
+/// Returns whether a target is valid for a method. It must be a path, or a URI with a path. Only
+/// CONNECT names a host without a path, and only OPTIONS allows `*` (RFC 9112, section 3.2).
 pub(crate) fn is_target(method: &Method, uri: &Uri) -> bool {
     let names_host_alone = uri.authority().is_some() && uri.scheme().is_none();
     if *method == Method::CONNECT {

@@ -1,4 +1,4 @@
-//! The requests in progress of a connection, which can be listed and moved to another level.
+//! The requests in progress of a connection. They can be listed, and moved to another level.
 //!
 //! Each connection has its own table, which its requests share only with the operator. Listing all
 //! requests therefore visits all connections. A request gets a number when it is first listed,
@@ -12,7 +12,6 @@ use upshift::{CoroutineId, Level};
 use crate::request::priority::Urgency;
 use crate::request::rules::Facts;
 
-/// A request that is in progress.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// Number for the operator; 0 until the request is listed.
@@ -22,12 +21,9 @@ pub(crate) struct Entry {
     pub(crate) facts: Facts,
     /// Urgency that the client or the service requests.
     urgency: AtomicU8,
-    /// Level of the request without rules.
     default_level: AtomicU8,
-    /// Time of arrival, in nanoseconds of the clock.
     pub(crate) since: u64,
     level: AtomicU8,
-    /// Coroutine of the request, known from its first poll on.
     coroutine: OnceLock<CoroutineId>,
 }
 
@@ -52,7 +48,6 @@ impl Entry {
         })
     }
 
-    /// Returns the number for the operator; 0 until the request is listed.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Relaxed)
     }
@@ -72,12 +67,10 @@ impl Entry {
         Level::new(self.level.load(Relaxed)).unwrap_or_default()
     }
 
-    /// Returns the level of the request without rules.
     pub(crate) fn default_level(&self) -> Level {
         Level::new(self.default_level.load(Relaxed)).unwrap_or_default()
     }
 
-    /// Returns the urgency that the client or the service requests.
     pub(crate) fn urgency(&self) -> Urgency {
         let bits = self.urgency.load(Relaxed);
         Urgency {
@@ -86,12 +79,10 @@ impl Entry {
         }
     }
 
-    /// Tells whether the client can use a part of the response before all parts have arrived.
     pub(crate) fn is_incremental(&self) -> bool {
         self.urgency().incremental
     }
 
-    /// Sets another urgency, and the level that it implies without rules.
     pub(crate) fn set_urgency(&self, urgency: Urgency, default_level: Level) {
         self.urgency.store(urgency_bits(urgency), Relaxed);
         self.default_level.store(default_level.get(), Relaxed);
@@ -107,7 +98,6 @@ impl Entry {
             .is_some_and(|id| runtime.reprio(*id, to).is_ok())
     }
 
-    /// Sets the calling coroutine as the coroutine of the request.
     pub(crate) fn set_coroutine(&self) {
         if let Some(id) = upshift::get_cid() {
             let _ = self.coroutine.set(id);
@@ -119,7 +109,6 @@ fn urgency_bits(urgency: Urgency) -> u8 {
     2 * urgency.u.min(7) + u8::from(urgency.incremental)
 }
 
-/// The requests in progress of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     entries: Mutex<Vec<Arc<Entry>>>,
@@ -130,7 +119,6 @@ impl InFlight {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request, which is in progress until [`remove`](InFlight::remove).
     pub(crate) fn insert(&self, entry: &Arc<Entry>) {
         self.entries().push(entry.clone());
     }
@@ -142,12 +130,10 @@ impl InFlight {
         }
     }
 
-    /// Appends all requests to a list.
     pub(crate) fn list(&self, to: &mut Vec<Arc<Entry>>) {
         to.extend(self.entries().iter().cloned());
     }
 
-    /// Returns the request of a stream.
     pub(crate) fn find_stream(&self, number: u32) -> Option<Arc<Entry>> {
         let entries = self.entries();
         let mut entries = entries.iter();

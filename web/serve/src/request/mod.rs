@@ -1,4 +1,4 @@
-//! A request from its head to the end of its response.
+//! Handles a request from its head to the end of its response.
 //!
 //! ```text
 //!  Received ──first poll──▶ Queued ──its turn at its level──▶ Begun ──response──▶ Sending

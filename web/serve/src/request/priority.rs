@@ -1,4 +1,4 @@
-//! Urgencies of RFC 9218 and their levels.
+//! Maps the urgencies of RFC 9218 to levels (0 is the most urgent, 63 the least).
 //!
 //! | `Priority` | level |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Refused requests and their responses.
+//! The reasons for which requests are refused, and the responses to these requests.
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Response, StatusCode, Version};
@@ -21,7 +21,6 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the response to the client.
     pub(crate) fn response(&self, version: Version) -> Response<Body> {
         match self {
             Refusal::InvalidTarget => {

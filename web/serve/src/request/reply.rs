@@ -1,11 +1,10 @@
-//! Short responses.
+//! Creates short responses.
 
 use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 use crate::request::body::Body;
 
-/// Creates a response with a media type.
 pub(crate) fn with_type(
     status: StatusCode,
     kind: &'static str,
@@ -21,12 +20,10 @@ pub(crate) fn with_type(
     response
 }
 
-/// Creates a response with a text.
 pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
     with_type(status, "text/plain; charset=utf-8", body)
 }
 
-/// Creates a permanent redirect that keeps the method.
 pub(crate) fn redirect(to: &str) -> Response<Body> {
     let mut response = text(StatusCode::PERMANENT_REDIRECT, "");
     if let Ok(location) = HeaderValue::from_str(to) {
@@ -35,7 +32,6 @@ pub(crate) fn redirect(to: &str) -> Response<Body> {
     response
 }
 
-/// Creates the response to a method other than GET and HEAD.
 pub(crate) fn method_not_allowed(body: &'static str) -> Response<Body> {
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, body);
     response
@@ -44,7 +40,6 @@ pub(crate) fn method_not_allowed(body: &'static str) -> Response<Body> {
     response
 }
 
-/// Creates a temporary refusal, after which the client may retry in a second.
 pub(crate) fn retry_later(status: StatusCode, body: &'static str) -> Response<Body> {
     let mut response = text(status, body);
     response

@@ -1,4 +1,5 @@
-//! The body of a request, which is limited in bytes, and timed while a handler waits for it.
+//! The body of a request. Its length is limited, and its time-out runs while a handler waits for
+//! it.
 //!
 //! A client may send its whole body before it reads the response. If the server closes the
 //! connection or resets the stream meanwhile, some clients report this instead of the response. So
@@ -25,11 +26,9 @@ use crate::request::priority::Urgency;
 
 /// The body of a request, which is limited in bytes, and timed while a handler waits for it.
 pub struct RequestBody {
-    /// Body, or `None` after its end.
     inner: Option<Incoming>,
     conn: Arc<Conn>,
     left: u64,
-    /// Set once a handler has waited for the body.
     awaited: bool,
 }
 
@@ -119,7 +118,6 @@ impl fmt::Debug for RequestBody {
     }
 }
 
-/// Discards the remainder of a body.
 pub(super) fn discard(body: Incoming, conn: &Conn) {
     if body.is_end_stream() {
         return;
@@ -137,7 +135,6 @@ pub(super) fn discard(body: Incoming, conn: &Conn) {
     }
 }
 
-/// Reads up to the end or an error, and drops the bytes.
 async fn read_and_drop(mut body: Incoming) {
     poll_fn(|cx| {
         loop {

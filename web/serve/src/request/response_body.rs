@@ -1,5 +1,5 @@
-//! [`ActiveRequest`] as the body of its response, which hands out and counts the pieces in the
-//! order of the connection's streams.
+//! Implements the body of a response for [`ActiveRequest`]. It hands out and counts the pieces in
+//! the order of the connection's streams.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,7 +15,6 @@ use crate::request::body::BoxError;
 const MAX_PIECE: usize = 64 * 1024;
 
 impl ActiveRequest {
-    /// Returns the next piece of the body.
     #[inline]
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if !self.rest.is_empty() {

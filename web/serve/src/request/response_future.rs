@@ -12,17 +12,14 @@ use crate::request::active::ActiveRequest;
 use crate::request::body::{Body, BoxError};
 use crate::server::shared::HandlerFuture;
 
-/// A response, or the future that computes it.
 pub(super) enum Answer {
     Ready(Option<Response<Body>>),
     Handler(HandlerFuture),
 }
 
-/// The future of a response.
 pub(crate) struct ResponseFuture {
     request: Option<Box<ActiveRequest>>,
     answer: Answer,
-    /// Header fields that the operator adds.
     headers: Option<Arc<HeaderMap>>,
 }
 
@@ -89,7 +86,7 @@ impl Future for ResponseFuture {
     }
 }
 
-/// Tells whether the end of the connection ends the body (RFC 9112, section 6.3), as in HTTP/1.0,
+/// Returns whether the end of the connection ends the body (RFC 9112, section 6.3), as in HTTP/1.0,
 /// which has no chunks.
 fn is_close_delimited(response: &Response<Body>) -> bool {
     let has_length = response.headers().contains_key(CONTENT_LENGTH);

@@ -1,4 +1,5 @@
-//! The operator's rules, which set the levels of requests and override the client's priority.
+//! The operator's rules, which set the levels of requests and override the priority that the client
+//! requests.
 //!
 //! A rule matches if all its conditions match; the first match decides. A rule is written as
 //! `CONDITIONS=LEVEL` on the command line, and as a table in the configuration:
@@ -25,7 +26,6 @@ use upshift::Level;
 use crate::config::units;
 use crate::request::host;
 
-/// The methods of RFC 9110 and RFC 5789.
 const KNOWN_METHODS: [Method; 9] = [
     Method::GET,
     Method::HEAD,
@@ -38,18 +38,15 @@ const KNOWN_METHODS: [Method; 9] = [
     Method::PATCH,
 ];
 
-/// The facts about a request that rules test.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) peer: IpAddr,
-    /// Header fields of the request that a rule or the access log named on its arrival.
     pub(crate) headers: HeaderMap,
 }
 
 impl Facts {
-    /// Returns the host, if several sites are served.
     pub(crate) fn host(&self) -> Option<&str> {
         let saved = self.headers.contains_key(HOST);
         saved.then(|| host::of_saved(&self.method, &self.uri, &self.headers))
@@ -72,7 +69,6 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Tells whether a request matches. `normalized` is its [normalized](normalize) path.
     pub(crate) fn matches(&self, facts: &Facts, normalized: &str) -> bool {
         let path = self.path.as_ref().is_none_or(|prefix| {
             is_below(normalized, prefix) || is_below(facts.uri.path(), prefix)
@@ -83,7 +79,6 @@ impl Rule {
         path && method && peer && self.header_matches(&facts.headers)
     }
 
-    /// Returns a warning if clients are unlikely to send the method of the rule.
     pub(crate) fn warning(&self) -> Option<String> {
         let method = self.method.as_ref()?;
         let known = KNOWN_METHODS.contains(method);

@@ -1,5 +1,4 @@
-//! The service of a connection, which decides on the level, the admission and the answer of each
-//! request.
+//! Decides the level, the admission and the answer of each request of a connection.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -28,7 +27,6 @@ use crate::request::rules::Facts;
 use crate::request::{builtin, host, reply};
 use crate::server::shared::{App, CachedSettings, Settings};
 
-/// The service of a connection.
 pub(crate) struct HttpService {
     conn: Arc<Conn>,
     settings: RefCell<Arc<CachedSettings>>,
@@ -120,10 +118,8 @@ impl Service<Request<Incoming>> for HttpService {
     }
 }
 
-/// The admission checks that a request must pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AdmissionClass {
-    /// Monitoring is always admitted.
     Always,
     /// For files and texts in memory, only the number of requests in progress is checked, because
     /// such requests cost too little to make other requests wait.
@@ -138,7 +134,6 @@ impl HttpService {
         HttpService { conn, settings }
     }
 
-    /// Returns the current settings.
     #[inline]
     fn settings(&self) -> Arc<CachedSettings> {
         let shared = &self.conn.shared;
@@ -171,7 +166,6 @@ impl HttpService {
         }
     }
 
-    /// Returns the site that serves a request.
     fn site(&self, settings: &Settings, request: &Request<Incoming>) -> Result<usize, Refusal> {
         if !host::is_target(request.method(), request.uri()) {
             return Err(Refusal::InvalidTarget);
@@ -190,7 +184,6 @@ impl HttpService {
         }
     }
 
-    /// Returns the URL that the first matching redirect names.
     fn redirect(&self, settings: &Settings, request: &Request<Incoming>) -> Option<String> {
         let redirects = &settings.config.redirect;
         if redirects.is_empty() {
@@ -206,7 +199,6 @@ impl HttpService {
         })
     }
 
-    /// Applies the limits, rates and gates to a request.
     fn admit(
         &self,
         settings: &Settings,
@@ -255,7 +247,6 @@ impl HttpService {
         ticket.map(Some).ok_or(Refusal::Overloaded)
     }
 
-    /// Answers a request for an endpoint or a file.
     fn answer(
         &self,
         settings: &Arc<CachedSettings>,
@@ -278,7 +269,6 @@ impl HttpService {
         }))
     }
 
-    /// Passes the request to the service of the application.
     fn call_app(
         &self,
         settings: &Arc<CachedSettings>,

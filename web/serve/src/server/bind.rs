@@ -1,4 +1,4 @@
-//! Listening sockets, with errors that name the process that holds the port.
+//! Opens listening sockets. An error names the process that holds the port.
 
 use std::fs;
 use std::io;
@@ -115,17 +115,15 @@ impl Listener {
         Ok(Listener { socket, plain })
     }
 
-    /// Accepts the next connection. Cancelling this future loses no connection.
+    /// Cancelling this future loses no connection.
     pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         self.socket.accept().await
     }
 
-    /// Returns the address of a TCP socket.
     pub(crate) fn ip(&self) -> Option<SocketAddr> {
         self.socket.ip()
     }
 
-    /// Returns the path of a Unix socket, if it has a path.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.socket.path()
     }
@@ -213,7 +211,6 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     listen_with(address, || TcpListener::bind(address))
 }
 
-/// Listens on all addresses, like [`listen`] on one.
 fn listen_on_all(port: u16) -> io::Result<TcpListener> {
     let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     listen_with(all, || {
@@ -278,7 +275,6 @@ pub(super) fn explain(address: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// Returns the process that listens on the port, and its command line.
 pub(super) fn port_holder(address: SocketAddr) -> Option<(u32, String)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).ok());
     let inodes: Vec<String> = tables

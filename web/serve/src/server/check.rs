@@ -17,10 +17,8 @@ use crate::sites::Sites;
 /// Names of the programs that may hold the port of the checked server, namely the running server
 /// itself, and systemd for a `.socket` unit.
 const OWN_COMMANDS: [&str; 2] = ["upshift", "systemd"];
-/// Longest path of a Unix socket, in bytes.
 const MAX_SOCKET_PATH: usize = 108;
 
-/// Implements [`Server::check`](crate::Server::check).
 pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
     config.check()?;
     let mut faults = Vec::new();
@@ -91,7 +89,7 @@ fn check_address(address: &Address) -> Result<(), String> {
     }
 }
 
-/// Tells whether a socket that listens on `first` prevents another socket from listening on
+/// Returns whether a socket that listens on `first` prevents another socket from listening on
 /// `second`.
 fn overlap(first: &BindTo, second: &BindTo) -> bool {
     let file = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -113,13 +111,11 @@ fn overlap(first: &BindTo, second: &BindTo) -> bool {
     }
 }
 
-/// Tells whether a socket on `all` also receives the connections to `first`.
 fn covers(all: IpAddr, first: IpAddr) -> bool {
     let same_family = all.is_ipv4() == first.is_ipv4();
     all == first || all.is_unspecified() && (same_family || all.is_ipv6() && !is_v6_only())
 }
 
-/// Returns the sysctl `net.ipv6.bindv6only`.
 fn is_v6_only() -> bool {
     let setting = fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     setting.is_ok_and(|setting| setting.trim() == "1")
@@ -144,7 +140,6 @@ fn bind(address: SocketAddr) -> Result<(), Errno> {
     net::bind(&socket, &address)
 }
 
-/// Checks that a Unix socket can be created under this name.
 fn check_socket(path: &Path) -> io::Result<()> {
     if path.as_os_str().len() > MAX_SOCKET_PATH {
         return Err(io::Error::other("the path is too long: 108 bytes at most"));
@@ -157,7 +152,6 @@ fn check_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks that a file can be written under this name.
 fn check_writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -167,7 +161,6 @@ fn check_writable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks that a file can be created in the folder of a path.
 fn check_folder(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let folder = path.parent().unwrap_or(Path::new("/"));

@@ -1,4 +1,4 @@
-//! The table of open connections.
+//! The table of open connections, which limits their number.
 //!
 //! Each connection has a descriptor and uses another to read a file. So the number of connections
 //! is limited to half of the descriptors that were free at the start. Open connections can then be
@@ -21,13 +21,11 @@ use crate::operator::notice::Notices;
 /// certificates that are read again, and for the access log.
 const RESERVED_DESCRIPTORS: u64 = 16;
 
-/// The table of open connections.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     table: Mutex<Table>,
     /// Number of connections that the descriptors allow, and the limit of descriptors.
     capacity: Option<(usize, u64)>,
-    /// Notified when the last connection has closed.
     pub(crate) all_closed: Notify,
 }
 
@@ -57,7 +55,6 @@ impl Connections {
         }
     }
 
-    /// Warns the operator if a connection was rejected for lack of descriptors.
     pub(crate) fn warn_if_full(&self) {
         static FULL: Notices = Notices::new();
         if let Some((max, limit)) = self.capacity
@@ -94,7 +91,6 @@ impl Connections {
         Some(conn)
     }
 
-    /// Removes a connection, if it is in the table.
     pub(crate) fn remove(&self, number: u64, peer: SocketAddr) {
         let mut table = self.table();
         if table.open.remove(&number).is_none() {

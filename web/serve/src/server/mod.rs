@@ -1,4 +1,4 @@
-//! Listening, accepting, and draining.
+//! Runs a server: it listens, accepts connections, and drains them when it ends.
 
 use std::future::poll_fn;
 use std::io;
@@ -288,7 +288,6 @@ fn service_error(error: BoxError) -> Response<Body> {
     reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the service failed\n")
 }
 
-/// Raises the soft limit of descriptors to the hard limit. Returns the new limit.
 fn raise_descriptors() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(
@@ -301,8 +300,8 @@ fn raise_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Waits for the connections to end, and cancels the connections that do not end in time. Returns
-/// the number of cancelled connections.
+/// Waits for the connections to end, and cancels those that do not end in time. Returns the number
+/// of cancelled connections.
 async fn drain(shared: &Arc<Shared>) -> usize {
     let limit = shared.settings().config.drain_timeout;
     let wake = |shared: &Shared, id| _ = shared.runtime.wake(id);

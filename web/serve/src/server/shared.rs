@@ -1,4 +1,4 @@
-//! The state that all connections share, and the operator's handle to it.
+//! The state that all connections of a server share, and the operator's handle to it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -28,7 +28,6 @@ use crate::request::{host, rules};
 use crate::server::connections::Connections;
 use crate::sites::Sites;
 
-/// The current settings, and the state derived from them.
 pub(crate) struct Settings {
     pub(crate) config: Config,
     /// Names of the header fields that are saved with a request. These are the fields in rules, the
@@ -47,7 +46,6 @@ impl Settings {
         })
     }
 
-    /// Returns the level of the first rule that matches.
     pub(crate) fn rule_for(&self, site: usize, facts: &Facts) -> Option<Level> {
         let (rules, own) = (&self.config.priority, &self.sites.get(site).rules);
         if rules.is_empty() && own.is_empty() {
@@ -66,7 +64,6 @@ impl Settings {
         self.rule_for(site, facts)
     }
 
-    /// Limits the urgency that a client requests to the configured ceiling.
     pub(crate) fn clamped(&self, asked: Urgency) -> Urgency {
         asked.clamped(self.config.ceiling)
     }
@@ -88,19 +85,14 @@ fn saved_headers(config: &Config) -> Vec<HeaderName> {
     names
 }
 
-/// The future of the application's response.
 pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 pub(crate) type App = Arc<dyn Fn(Request<RequestBody>) -> HandlerFuture + Send + Sync>;
 pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 
-/// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) settings: RwLock<Arc<Settings>>,
-    /// Number of times that the settings have changed.
     pub(crate) epoch: AtomicU64,
-    /// Configuration with which the server started.
     pub(crate) initial_config: Config,
-    /// Level at which requests are read.
     pub(crate) receive_level: Level,
     pub(crate) receiving: Arc<Receiving>,
     pub(crate) gates: Gates,
@@ -183,7 +175,6 @@ impl CachedSettings {
         Arc::new(CachedSettings { epoch, settings })
     }
 
-    /// Tells whether there are no newer settings.
     #[inline]
     pub(crate) fn is_current(&self, shared: &Shared) -> bool {
         self.epoch == shared.epoch.load(Ordering::Acquire)

@@ -1,6 +1,6 @@
-//! The periodic work of the server. A coroutine, the *sweep*, advances the coarse clock, closes
-//! connections that exceed a time-out, closes the cached files, and trims the heap after many
-//! connections have closed.
+//! Does the periodic work of the server. A coroutine, the *sweep*, advances the coarse clock,
+//! closes connections that exceed a time-out, closes the cached files, and trims the heap after
+//! many connections have closed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,14 +11,12 @@ use upshift::time;
 use crate::clock;
 use crate::server::shared::Shared;
 
-/// Period of the sweep.
 const PERIOD: Duration = Duration::from_millis(250);
 /// Number of closed connections from which the heap is trimmed.
 const TRIM_THRESHOLD: usize = 256;
 /// Minimum time between two trims of the heap, in ms.
 const MIN_TRIM_INTERVAL: u64 = 2000;
 
-/// Sweeps until it is cancelled.
 pub(crate) async fn sweep(shared: Arc<Shared>) {
     let mut trend = ConnectionTrend::default();
     loop {
@@ -47,14 +45,13 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
 /// Recent numbers of open connections, for the decision to trim the heap.
 #[derive(Default)]
 struct ConnectionTrend {
-    /// Maximum number since the last trim.
     peak: usize,
     previous: usize,
     trimmed_at: u64,
 }
 
 impl ConnectionTrend {
-    /// Tells whether many connections have closed since the peak and none are closing now. The
+    /// Returns whether many connections have closed since the peak and none are closing now. The
     /// second condition matters because the memory of connections that close after a trim stays
     /// until the next trim.
     fn should_trim(&mut self, open: usize, now: u64) -> bool {

@@ -1,4 +1,5 @@
-//! Virtual hosts: the opened folder, the certificate, the pages and the rules of each site.
+//! The virtual hosts (*sites*) of a server, each with its opened folder, certificate, pages and
+//! rules.
 
 use std::sync::Arc;
 
@@ -15,24 +16,20 @@ use crate::tls::certificates;
 
 mod pages;
 
-/// A site with its opened resources.
 pub(crate) struct OpenSite {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Files,
     pub(crate) pages: Pages,
     /// Header fields that are added to responses without them, or `None` if there are none.
     pub(crate) headers: Option<Arc<HeaderMap>>,
-    /// Rules of the site, which follow the rules of the server.
     pub(crate) rules: Vec<Rule>,
     key: Option<Arc<CertifiedKey>>,
 }
 
-/// All sites; the default site is the first.
 pub(crate) struct Sites {
     all: Vec<OpenSite>,
     hosts: Arc<Hosts>,
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -119,13 +116,11 @@ impl Sites {
         &self.all[site]
     }
 
-    /// Tells whether there is only the default site.
     #[inline]
     pub(crate) fn is_single(&self) -> bool {
         self.all.len() == 1
     }
 
-    /// Returns the site of a host.
     #[inline]
     pub(crate) fn find(&self, host: &str) -> usize {
         if self.is_single() {
@@ -134,7 +129,7 @@ impl Sites {
         self.hosts.find(host)
     }
 
-    /// Tells whether a client that named `server` (SNI) has received the certificate of another
+    /// Returns whether a client that named `server` (SNI) has received the certificate of another
     /// site. The client must then use another connection (RFC 9110, section 15.5.20).
     pub(crate) fn is_misdirected(&self, site: usize, server: &str) -> bool {
         let shown = &self.all[self.hosts.find(server)].key;

@@ -18,7 +18,6 @@ use crate::config::error_pages::{ErrorPages, statuses};
 use crate::files;
 use crate::request::body::Body;
 
-/// Maximum size of a page, in bytes.
 const MAX_PAGE_BYTES: u64 = 1 << 20;
 
 struct Page {
@@ -27,7 +26,6 @@ struct Page {
     text: Bytes,
 }
 
-/// The pages of a site.
 #[derive(Default)]
 pub(crate) struct Pages(Vec<Page>);
 
@@ -58,7 +56,6 @@ impl Pages {
         Pages(pages)
     }
 
-    /// Replaces the body of a response with the page for its status, if there is one.
     #[inline]
     pub(crate) fn apply(&self, response: Response<Body>) -> Response<Body> {
         if self.0.is_empty() {

@@ -1,4 +1,4 @@
-//! Certificates: reads their files, and selects a certificate by the client's server name.
+//! Reads certificates from files, and selects one by the server name that the client sends.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,7 @@ use rustls::{Error, ServerConfig};
 use crate::config::TlsFiles;
 use crate::request::host::Hosts;
 
-/// Reads a certificate and its key.
-///
-/// # Errors
-/// Returns the file, its fault, and a remedy.
+/// An error contains the file, its fault, and a remedy.
 pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
     let (certificate, key) = (files.certificate.display(), files.key.display());
     let wrong = |error: &dyn std::fmt::Display| format!("certificate {certificate}: {error}");
@@ -42,7 +39,6 @@ pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
         })
 }
 
-/// Describes the fault of a PEM file.
 fn describe(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
@@ -57,7 +53,6 @@ fn describe(error: &pem::Error) -> String {
     }
 }
 
-/// Describes the fault of a key file.
 fn describe_key_error(path: &Path, error: &pem::Error) -> String {
     if !matches!(error, pem::Error::NoItemsFound) {
         return describe(error);
@@ -73,7 +68,6 @@ fn describe_key_error(path: &Path, error: &pem::Error) -> String {
     "no `BEGIN PRIVATE KEY` in it (PEM)".to_owned()
 }
 
-/// Tells whether the certificate is valid for this host.
 pub(crate) fn is_valid_for(key: &CertifiedKey, host: &str) -> bool {
     // Clients send no name for addresses.
     if host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok() {

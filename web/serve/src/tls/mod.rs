@@ -1,4 +1,4 @@
-//! TLS by rustls, for hyper's I/O traits.
+//! TLS by rustls, for the I/O traits of hyper.
 //!
 //! rustls has its own buffers of records. Received bytes are decrypted there and copied out.
 //! Written bytes are encrypted there and passed to the connection below in pieces of up to 64 KiB.
@@ -17,7 +17,6 @@ use crate::connection::transport::Transport;
 
 pub(crate) mod certificates;
 
-/// A connection that speaks TLS.
 pub(crate) struct TlsIo {
     io: Io,
     tls: Box<ServerConnection>,
@@ -30,7 +29,6 @@ pub(crate) struct TlsIo {
 }
 
 impl TlsIo {
-    /// Performs the server's part of the handshake.
     pub(crate) async fn accept(io: Io, config: Arc<ServerConfig>) -> io::Result<TlsIo> {
         let tls = ServerConnection::new(config).map_err(io::Error::other)?;
         let mut this = TlsIo {
@@ -55,7 +53,6 @@ impl TlsIo {
         Ok(this)
     }
 
-    /// Returns the result of the handshake.
     pub(crate) fn handshake_info(&self) -> Tls {
         let version = self.tls.protocol_version();
         let protocol = self.tls.alpn_protocol();
@@ -66,13 +63,12 @@ impl TlsIo {
         }
     }
 
-    /// Tells whether HTTP/2 was negotiated (ALPN).
     pub(crate) fn is_http2(&self) -> bool {
         self.tls.alpn_protocol() == Some(b"h2")
     }
 
-    /// Receives records from the socket, or from the bytes that the last call left. Returns 0 if
-    /// the peer has closed.
+    /// Receives records from the socket, or from the bytes that the last call left. Returns 0 at
+    /// the end.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
         let mut buffer = ReadBuf::uninit(&mut bytes);
@@ -84,7 +80,7 @@ impl TlsIo {
             &undecrypted
         };
         if let Err(error) = self.decrypt(data) {
-            // The alert contains the reason, if the peer still listens.
+            // Tries to send the alert, which tells the peer the reason.
             let _ = self.poll_send(cx);
             return Poll::Ready(Err(error));
         }
@@ -108,7 +104,6 @@ impl TlsIo {
         Ok(())
     }
 
-    /// Sends all encrypted bytes.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if self.sent < self.encrypted.len() {
@@ -140,8 +135,8 @@ impl Transport for TlsIo {
             match self.tls.reader().fill_buf() {
                 Ok(_) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The peer closed without an alert. For HTTP this is a regular end, since messages
-                // contain their lengths.
+                // The peer closed without `close_notify`. For HTTP this is a regular end, since
+                // messages contain their lengths.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Poll::Ready(Ok(&[]));
                 }

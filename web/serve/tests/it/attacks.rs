@@ -1,5 +1,5 @@
-//! Tests of requests that two servers might parse differently (request smuggling), and of oversized
-//! heads.
+//! Tests of oversized heads, and of requests that two servers might parse differently (request
+//! smuggling).
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -157,7 +157,6 @@ fn invalid_chunk_sizes_end_the_connection() {
     );
 }
 
-/// Returns a service that reads the whole body and answers with its length.
 fn body_reader() -> axum::Router {
     use axum::routing::post;
     let read = |request: axum::extract::Request| async move {

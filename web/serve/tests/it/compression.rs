@@ -1,5 +1,5 @@
-//! Tests of compression on the fly: the clients and files for which it is used, and the integrity
-//! of its output.
+//! Tests of compression while a file is sent: the clients and files for which it is used, and the
+//! integrity of its output.
 
 use std::fmt::Write as _;
 use std::io::Read;

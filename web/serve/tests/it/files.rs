@@ -14,7 +14,6 @@ use upshift::Level;
 
 use crate::harness::{Answer, Folder, TestServer, wait_until};
 
-/// Returns `count` bytes whose values depend on their position.
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n * 31 % 251) as u8).collect()
 }

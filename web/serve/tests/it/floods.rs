@@ -1,5 +1,5 @@
-//! Tests with single HTTP/2 frames: responses to HEAD, floods, endless heads, and frames that
-//! violate the protocol.
+//! Tests with HTTP/2 frames that are sent one by one: responses to HEAD, floods, endless heads, and
+//! frames that violate the protocol.
 
 use std::io::Write;
 use std::time::Duration;

@@ -23,7 +23,6 @@ fn site() -> (Folder, TestServer) {
     (folder, server)
 }
 
-/// Sends `bytes` on a new connection, and returns all bytes that the server sends.
 fn exchange(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
     let mut stream = server.connect();
     // The server may have closed before all bytes were sent.

@@ -1,4 +1,4 @@
-//! Shared parts of the tests: a server that runs on a thread, a temporary folder for its files, and
+//! Helpers of the tests: a server that runs on a thread, a temporary folder for its files, and
 //! clients that send raw bytes.
 
 use std::io::{Read, Write};
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use upshift_serve::{Config, Control, Server};
 
-/// A folder that is removed when dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -48,17 +47,16 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
-    /// Starts a server with one vCPU that serves the files of `root`.
     pub(crate) fn files(root: &Path) -> TestServer {
         TestServer::with_config(root, |_| {})
     }
 
-    /// Starts a server for the files in `root`. `change` adapts its configuration.
+    /// `change` adapts the configuration.
     pub(crate) fn with_config(root: &Path, change: impl FnOnce(&mut Config)) -> TestServer {
         TestServer::start(root, change, |server| server)
     }
 
-    /// Starts a server. `change` adapts its configuration, and `extend` the bound server.
+    /// `change` adapts the configuration, and `extend` the bound server.
     pub(crate) fn start(
         root: &Path,
         change: impl FnOnce(&mut Config),
@@ -123,7 +121,6 @@ impl TestServer {
         stream
     }
 
-    /// Opens a connection and sends `bytes`.
     pub(crate) fn connect_and_send(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
         let mut stream = self.connect();
         stream.write_all(bytes.as_ref()).unwrap();
@@ -159,19 +156,16 @@ impl TestServer {
         Answer::parse(read_to_end(&mut stream))
     }
 
-    /// Returns whether the server answers a health check.
     pub(crate) fn is_healthy(&self) -> bool {
         self.get("/healthz", "").status == 200
     }
 
-    /// Waits until the server has no connection.
     pub(crate) fn wait_until_idle(&self) {
         wait_until("the server has no connection", || {
             self.control.connections() == 0
         });
     }
 
-    /// Waits until the server has `count` requests in progress.
     pub(crate) fn wait_for_requests(&self, count: usize) {
         let has_count = || self.control.requests().len() == count;
         wait_until(&format!("{count} requests are in progress"), has_count);
@@ -233,7 +227,6 @@ pub(crate) fn read_until(stream: &mut TcpStream, enough: impl Fn(&[u8]) -> bool)
     all
 }
 
-/// A parsed response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

@@ -1,5 +1,5 @@
-//! Tests of virtual hosts: the choice of a request's site, the choice of the certificate, and
-//! invalid hosts.
+//! Tests of virtual hosts: which site serves a request, which certificate a client gets, and which
+//! hosts are invalid.
 
 use std::io::Write;
 use std::path::Path;

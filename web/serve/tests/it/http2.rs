@@ -1,4 +1,4 @@
-//! A minimal HTTP/2 client: encodes and parses single frames.
+//! A minimal HTTP/2 client, which encodes and parses single frames.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -76,7 +76,6 @@ pub(crate) fn handshake(mut stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// A received frame.
 pub(crate) struct Frame {
     pub(crate) kind: u8,
     pub(crate) flags: u8,

@@ -1,5 +1,5 @@
-//! Tests of the server's operation: draining, reloading, commands, logs, metrics, built-in
-//! endpoints, and services that upgrade.
+//! Tests of how a server is operated: draining, reloading, commands, logs, metrics, built-in
+//! endpoints, and services that upgrade connections.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};

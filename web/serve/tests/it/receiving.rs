@@ -15,9 +15,7 @@ use crate::http2::{
 
 const UNKNOWN_FRAME: u8 = 0xee;
 
-/// Shortest duration of a flood.
 const FLOOD: Duration = Duration::from_millis(800);
-/// Number of urgent requests during a flood.
 const URGENT_REQUESTS: usize = 20;
 
 /// A client that sends the same bytes repeatedly, and reads the responses.

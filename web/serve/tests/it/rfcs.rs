@@ -1,5 +1,5 @@
-//! Tests of details that RFCs specify: targets, relative links, dates, the end of a body, and
-//! frames that end a connection.
+//! Tests of details that RFCs specify: request targets, relative links, dates, the end of a body,
+//! and frames that end a connection.
 
 use std::fs::File;
 use std::io::Write;

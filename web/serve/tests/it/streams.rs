@@ -17,7 +17,6 @@ use crate::http2::{
     WINDOW_UPDATE, connect_http2, frame, get,
 };
 
-/// Length of the body of `/big`, in bytes.
 const BIG: usize = 12 << 20;
 
 /// Returns a server, and a flag that ends the computation of `/work`. `/work` and `/level` answer
@@ -72,7 +71,6 @@ fn open_windows(stream: &mut TcpStream) {
     stream.write_all(&frames.concat()).unwrap();
 }
 
-/// Values by stream: bodies, or lengths of bodies.
 type ByStream<T> = HashMap<u32, T>;
 
 /// Reads until all of `streams` have ended. Returns the bodies, and for each end of a stream the

@@ -1,4 +1,4 @@
-//! Tests of refused uploads. The client must get the response although it is still sending.
+//! Tests of refused uploads. The client must get the response, although it is still sending.
 
 use std::io::Write;
 use std::net::TcpStream;

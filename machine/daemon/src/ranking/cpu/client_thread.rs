@@ -1,4 +1,4 @@
-//! A thread of a registered process, and the scheduling policy that its band demands.
+//! A thread of a registered process, and the scheduling policy that follows from its vCPU's band.
 //!
 //! ```text
 //!   Own ─record─▶ Fair ◀──▶ Fifo(p)        Own: not recorded, policy unchanged.
@@ -6,17 +6,17 @@
 //!    └──release── Idle ◀─────┘             so the guardian restores the thread in any case.
 //! ```
 //!
-//! A thread is recorded when it is first moved. Before that, and for threads that had another
-//! policy than SCHED_OTHER (SCHED_BATCH, SCHED_RR), `Fair` means `Own`, so a demoted thread returns
-//! to its own policy.
+//! A thread is *recorded* when it is first moved, that is, the elevator (`upshift-elevate`) stores
+//! its policy. Before that, and for threads that had another policy than SCHED_OTHER (SCHED_BATCH,
+//! SCHED_RR), `Fair` means `Own`, so a demoted thread returns to its own policy.
 //!
-//! A thread may end without a report, and its TID may be reused. So the elevator records the thread
-//! by its start time *before* the thread's clock proves that the TID still means the registered
-//! thread. Recorded threads are checked more often than the TIDs of a machine can wrap around
-//! (`monitor.rs`).
+//! A thread may end without a report, and its TID may be reused. So the elevator first records the
+//! thread by its start time, and the thread's clock is checked *afterwards*. The clock proves that
+//! the TID still means the registered thread. Recorded threads are checked more often than the TIDs
+//! of a machine can wrap around (`monitor.rs`).
 //!
-//! A change of class is one system call, 0.3–1 µs; to record and to release a thread takes about
-//! 15 µs each.
+//! A change of class is one system call, which takes 0.3–1 µs. Recording and releasing a thread
+//! take about 15 µs each.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,28 +34,20 @@ use crate::shared::Shared;
 /// Time for which a thread is not moved after the kernel has refused a move.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The scheduling class of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadClass {
-    /// Own policy of the thread; the thread is not recorded.
     Own,
-    /// SCHED_OTHER.
     Fair,
-    /// SCHED_FIFO.
     Fifo(Priority),
     /// SCHED_IDLE, for a pause.
     Idle,
 }
 
-/// The outcome of a move.
 #[must_use]
 #[derive(Debug)]
 pub(crate) enum MoveOutcome {
-    /// The thread had this class already.
     Unchanged,
-    /// The thread has this class now.
     Moved,
-    /// The thread has ended.
     Gone,
     /// The kernel refused. The thread is restored, and is not moved for [`RETRY`].
     Refused(io::Error),
@@ -75,7 +67,6 @@ impl Drop for RosterGuard {
     }
 }
 
-/// A thread of a vCPU.
 #[derive(Debug)]
 pub(crate) struct ClientThread {
     pub(crate) tid: Tid,
@@ -86,21 +77,14 @@ pub(crate) struct ClientThread {
     /// Set if the thread had SCHED_OTHER when it was recorded.
     was_fair: bool,
     class: ThreadClass,
-    /// [`Shared::epoch`] at the last move.
     epoch: u64,
-    /// Total CPU time at the last check, ns.
     spent: u64,
-    /// Total CPU time when the quotas of its cgroups were last charged, ns.
     charged: Option<u64>,
-    /// CPU time between the last two checks, ns.
     pub(crate) used: u64,
-    /// Set while the thread must be in SCHED_IDLE for the current pause.
     pub(crate) pauses_now: bool,
     /// Set if the thread was elevated at any moment since the last check.
     was_raised: bool,
-    /// Set after the end of the thread.
     gone: bool,
-    /// Time until which the thread is not moved.
     ejected_until: Option<Instant>,
 }
 
@@ -133,13 +117,10 @@ impl ClientThread {
         matches!(self.class, ThreadClass::Fifo(_))
     }
 
-    /// Returns whether the thread is not known to have ended.
     pub(crate) fn exists(&self) -> bool {
         !self.gone
     }
 
-    /// Returns whether the thread is recorded with the elevator. Moves of a recorded thread are
-    /// cheap.
     pub(crate) fn is_recorded(&self) -> bool {
         self.entry.is_some()
     }
@@ -150,7 +131,6 @@ impl ClientThread {
         time.is_err_and(|error| is_gone(&error))
     }
 
-    /// Records that the thread has ended, and releases it.
     pub(crate) fn end(&mut self) {
         self.release();
         self.gone = true;
@@ -173,13 +153,11 @@ impl ClientThread {
         total.saturating_sub(before)
     }
 
-    /// Returns whether the thread was elevated at any moment since the last call of this function.
     pub(crate) fn was_elevated(&mut self) -> bool {
         let elevated = self.is_elevated();
         std::mem::replace(&mut self.was_raised, elevated)
     }
 
-    /// Restores the thread, which is then not moved before `until`.
     pub(crate) fn eject(&mut self, until: Instant) {
         self.ejected_until = Some(until);
         self.release();
@@ -277,7 +255,6 @@ impl ClientThread {
     }
 }
 
-/// Returns whether the error means that the thread has ended.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }

@@ -1,8 +1,9 @@
-//! The budget of the dispatchers on one CPU: one token bucket for all users.
+//! Limits the CPU time of the dispatchers on one CPU. A dispatcher is a thread that sleeps on the
+//! I/O ring of a vCPU that is not elevated, and reports its completions.
 //!
 //! Dispatchers run above all workers, so together they may use only `dispatcher_percent` of the
-//! CPU. While the bucket is overdrawn, the dispatchers of users that have used more than an equal
-//! part of it are ordinary.
+//! CPU. All users share one token bucket. While it is overdrawn, the dispatchers of users that have
+//! used more than an equal part of it are ordinary.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -15,10 +16,8 @@ use crate::cpu::monitor::CHECK_INTERVAL;
 /// CPU time of dispatchers since the last check, by user.
 pub(super) type UsageByUser = HashMap<u32, Duration>;
 
-/// The budget that the dispatchers of all users share on one CPU.
 #[derive(Debug)]
 pub(super) struct Dispatchers {
-    /// Share of the CPU, in percent.
     percent: u32,
     /// CPU time in ns; holds at most the time between two checks.
     bucket: TokenBucket,
@@ -27,7 +26,6 @@ pub(super) struct Dispatchers {
 }
 
 impl Dispatchers {
-    /// Creates a full budget.
     pub(super) fn new(percent: u32, now: Instant) -> Dispatchers {
         let rate = nanos(Duration::from_secs(1) * percent / 100);
         Dispatchers {
@@ -37,7 +35,6 @@ impl Dispatchers {
         }
     }
 
-    /// Returns whether the dispatchers of `user` must be ordinary.
     pub(super) fn has_overspent(&self, user: u32) -> bool {
         self.overspent.contains(&user)
     }

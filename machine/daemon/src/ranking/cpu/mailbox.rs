@@ -13,10 +13,8 @@ use crate::config::Config;
 use crate::cpu::client_thread::ClientThread;
 use crate::cpu::vcpu_entry::VcpuEntry;
 
-/// A command of the control thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A vCPU has joined.
     Join(Box<VcpuEntry>),
     /// The vCPU in this slot has left. The latch opens when its threads are restored.
     Leave(usize, Latch),
@@ -27,7 +25,6 @@ pub(crate) enum Command {
     ThreadRemoved(usize, i32, Latch),
     /// Sets the ceiling of the vCPU in this slot, and whether its user is trusted.
     Ceiling(usize, u8, bool),
-    /// Replaces the configuration.
     Configure(Arc<Config>),
     /// Restores all threads and ends the scheduler.
     Stop,
@@ -38,7 +35,6 @@ pub(crate) enum Command {
 pub(crate) struct Latch(Arc<(Mutex<bool>, Condvar)>);
 
 impl Latch {
-    /// Signals the event; all waiting threads continue.
     pub(crate) fn open(&self) {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.1.notify_all();
@@ -56,7 +52,6 @@ impl Latch {
     }
 }
 
-/// Commands for one scheduler, and the eventfd that announces them.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     commands: Mutex<VecDeque<Command>>,
@@ -75,7 +70,6 @@ impl Mailbox {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a command, and wakes the scheduler.
     pub(super) fn put(&self, command: Command) {
         self.lock().push_back(command);
         // Writing a non-blocking eventfd fails only if its counter is full, and then the scheduler
@@ -83,7 +77,6 @@ impl Mailbox {
         let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 
-    /// Removes the oldest command.
     pub(super) fn take(&self) -> Option<Command> {
         self.lock().pop_front()
     }

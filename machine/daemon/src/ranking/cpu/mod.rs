@@ -1,5 +1,5 @@
-//! The scheduler of one CPU: a thread that sleeps until a doorbell rings, reads the claims of the
-//! vCPUs, and moves their threads into bands.
+//! The scheduler of one CPU. It is a thread that sleeps until a doorbell rings, reads the claims of
+//! the vCPUs (the levels that they have published), and moves their threads into bands.
 //!
 //! ```text
 //!        ┌──────────────── sleeps ◀───────────────┐
@@ -12,10 +12,10 @@
 //! causes two switches on one CPU, and a thread does not run while the scheduler demotes it. All
 //! state of the CPU belongs to the scheduler; other threads put commands into its mailbox.
 //!
-//! System calls: the wait, and one for each thread whose band changes. While vCPUs compete, the
-//! scheduler wakes every 36 ms (and each quantum if vCPUs of equal level share an elevated band) to
-//! check the elevated threads, which takes some µs. In cooperative mode it instead wakes each
-//! quantum.
+//! An iteration makes a system call for its wait, and one for each thread whose band changes. While
+//! vCPUs compete, the scheduler wakes every 36 ms (and each quantum if vCPUs of equal level share
+//! an elevated band) to check the elevated threads, which takes some µs. In cooperative mode it
+//! instead wakes each quantum.
 //!
 //! | file | concern |
 //! |---|---|
@@ -24,8 +24,8 @@
 //! | `client_thread.rs` | one thread: its band as a policy |
 //! | `scheduler.rs` | the loop |
 //! | `monitor.rs` | periodic checks, which limit elevated threads to their share |
-//! | `share.rs` | the debt of CPU time to ordinary programs: pure |
-//! | `dispatchers.rs` | the budget of dispatchers: pure |
+//! | `share.rs` | the debt of CPU time to ordinary programs |
+//! | `dispatchers.rs` | the budget of dispatchers |
 
 mod client_thread;
 mod dispatchers;

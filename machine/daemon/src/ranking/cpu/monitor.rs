@@ -1,4 +1,4 @@
-//! Periodic checks of the elevated threads of one CPU, which limit the threads to their share.
+//! Checks the elevated threads of one CPU periodically, and limits them to their share of its time.
 //!
 //! While vCPUs compete, a check every 36 ms reads the CPU time of the elevated threads (2 µs a
 //! thread) and enforces these rules. To *eject* a thread is to restore it, and not to elevate it
@@ -21,9 +21,11 @@
 //! thread that has already ended is charged for the whole time since the last check.
 //!
 //! The first check takes place when the first worker is elevated, and starts the period of the
-//! checks. The checks do not use the claims on the page. A cooperative daemon elevates no threads.
-//! It reads the claims each quantum instead (every 36 ms while all vCPUs sleep), because a vCPU
-//! that falls asleep keeps its rank and does not ring.
+//! checks. The checks do not use the levels that the processes claim.
+//!
+//! A cooperative daemon elevates no threads. Instead of the checks, it reads the claims each
+//! quantum (every 36 ms while all vCPUs sleep), because a vCPU that falls asleep keeps its rank and
+//! does not ring.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -42,16 +44,12 @@ use crate::cpu::vcpu_entry::VcpuEntry;
 use crate::machine::Machine;
 use crate::shared::Shared;
 
-/// Time between two checks.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(36);
 
-/// Time for which an ejected thread is not moved.
 const EJECTION_TIME: Duration = Duration::from_secs(3600);
 
-/// State of the periodic checks on one CPU.
 #[derive(Debug)]
 pub(super) struct LoadMonitor {
-    /// Time of the last check.
     last_check: Instant,
     /// Time between two checks, or, in cooperative mode, between two readings of the claims.
     interval: Duration,
@@ -59,7 +57,6 @@ pub(super) struct LoadMonitor {
     pause: Pause,
     /// Set if all threads must pause the next time.
     pause_all: bool,
-    /// CPU time of the scheduler since the last check, or in the current pause.
     scheduler_time: Duration,
     dispatchers: Dispatchers,
     /// CPU time of workers that have left since the last check.
@@ -92,8 +89,7 @@ impl Departed {
         }
     }
 
-    /// Returns an upper bound of the CPU time, which is `elapsed` if the CPU time of a thread is
-    /// unknown.
+    /// Returns `elapsed` as an upper bound if the CPU time of a thread is unknown.
     fn upper_bound(&self, elapsed: Duration) -> Duration {
         if self.has_ended { elapsed } else { self.used }
     }
@@ -128,7 +124,6 @@ impl LoadMonitor {
         }
     }
 
-    /// Records that a thread of `user` leaves before the next check.
     pub(super) fn note_departure(
         &mut self,
         user: u32,
@@ -148,7 +143,6 @@ impl LoadMonitor {
         }
     }
 
-    /// Returns the time of the next check. `idle` is true while no vCPU is runnable.
     pub(super) fn next_check(&self, idle: bool) -> Instant {
         self.last_check
             + if idle {
@@ -158,7 +152,6 @@ impl LoadMonitor {
             }
     }
 
-    /// Returns the time for which a doorbell is ignored after it has rung too often.
     pub(super) fn doorbell_pause(&self) -> Duration {
         CHECK_INTERVAL
     }
@@ -195,7 +188,6 @@ impl LoadMonitor {
 }
 
 impl Scheduler {
-    /// Ends a pause that is over, and checks the threads if a check is due.
     pub(super) fn monitor_threads(&mut self, now: Instant) {
         match self.monitor.pause {
             Pause::Until(until) if now >= until => self.end_pause(until, now),
@@ -236,7 +228,7 @@ impl Scheduler {
                 }
                 used_in_pause.elevated += spent;
                 if thread.role == Role::Dispatcher {
-                    // The next check adds this time to the CPU time since the pause.
+                    // This time counts at the next check, like the CPU time after the pause.
                     self.monitor.departed(entry.user, thread.role).used += spent;
                 }
             }
@@ -246,7 +238,6 @@ impl Scheduler {
         self.monitor.last_check = now;
     }
 
-    /// Runs a check before the first worker of the CPU is elevated.
     pub(super) fn check_before_elevation(&mut self, now: Instant) {
         let elapsed = now - std::mem::replace(&mut self.monitor.last_check, now);
         if !self.monitor.is_paused() {
@@ -363,8 +354,8 @@ impl Scheduler {
     }
 }
 
-/// Ejects the process if its user has changed since its registration, because the process has then
-/// executed a program with the set-user-id bit.
+/// An ordinary process cannot change its user, so a process whose user has changed has executed a
+/// program with the set-user-id bit.
 fn eject_changed_user(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     let machine = shared.machine.as_ref();
     if !entry.threads.iter().any(ClientThread::is_elevated) {
@@ -391,7 +382,6 @@ fn eject_changed_user(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     }
 }
 
-/// Charges the CPU time of the threads of `entry` to the quotas of its cgroups.
 fn charge_quotas(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     let machine = shared.machine.as_ref();
     let threads = &mut entry.threads;

@@ -1,4 +1,4 @@
-//! The loop of one CPU's scheduler.
+//! The main loop of one CPU's scheduler.
 //!
 //! One iteration reads every claim, ranks the vCPUs, publishes the standings, and reads the claims
 //! again. (A change of a claim in between is not missed, because the process sees the new standing,
@@ -44,10 +44,8 @@ const RESTORE_AFTER: Duration = Duration::from_secs(1);
 /// Answering them takes about 6 % of the CPU.
 const RINGS_PER_SECOND: u64 = 20_000;
 
-/// Maximum number of events that one wait returns.
 const EVENT_BATCH: usize = 64;
 
-/// State of the scheduler of one CPU.
 pub(super) struct Scheduler {
     pub(super) cpu: usize,
     pub(super) shared: Arc<Shared>,
@@ -60,14 +58,11 @@ pub(super) struct Scheduler {
     standings: Vec<Standing>,
     /// Index from which the winner is searched, so that vCPUs of equal level alternate.
     search_start: usize,
-    /// Time at which the scheduler last considered moving the start of the search.
     last_rotation: Instant,
-    /// Slot of the winner.
     winner: Option<usize>,
     pub(super) monitor: LoadMonitor,
     /// Time since which no vCPU has been elevated; `None` while a vCPU is elevated.
     uncontested_since: Option<Instant>,
-    /// Limits the rings of all doorbells together.
     rings: TokenBucket,
     budget: WorkBudget,
 }
@@ -102,7 +97,6 @@ impl Scheduler {
         })
     }
 
-    /// Runs until [`Command::Stop`], and then restores all threads.
     pub(super) fn run(mut self) {
         let _elevated = self.elevate();
         let mut events = Vec::with_capacity(EVENT_BATCH);
@@ -172,7 +166,7 @@ impl Scheduler {
             .ok()
     }
 
-    /// Executes the commands. Returns `false` after [`Command::Stop`].
+    /// Returns `false` after [`Command::Stop`].
     fn read_mail(&mut self, now: Instant) -> bool {
         while let Some(command) = self.mailbox.take() {
             match command {
@@ -247,7 +241,6 @@ impl Scheduler {
         // The drop of `entry` restores its threads.
     }
 
-    /// Removes all vCPUs, which restores their threads.
     fn restore_all(&mut self) {
         for slot in self
             .entries
@@ -272,7 +265,6 @@ impl Scheduler {
         }
     }
 
-    /// Listens again to doorbells that have been ignored long enough.
     fn reenable_doorbells(&mut self, now: Instant) {
         for entry in &mut self.entries {
             if entry.ignored_until.is_some_and(|until| now >= until) {
@@ -287,7 +279,6 @@ impl Scheduler {
         }
     }
 
-    /// Runs one iteration; see the module documentation.
     fn run_iteration(&mut self, now: Instant) {
         for _ in 0..MAX_READS {
             self.read();
@@ -314,7 +305,6 @@ impl Scheduler {
         }
     }
 
-    /// Publishes the standings. Returns whether any has changed.
     fn publish_standings(&self) -> bool {
         let page = self.shared.global.page();
         let mut changed = false;
@@ -353,7 +343,6 @@ impl Scheduler {
         self.contenders.iter().filter(equal).count()
     }
 
-    /// Returns whether any vCPU is elevated on this CPU.
     fn contested(&self) -> bool {
         self.standings.iter().any(|standing| standing.band > 0)
     }
@@ -418,8 +407,6 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether no vCPU has been elevated on this CPU for [`RESTORE_AFTER`], so that all
-    /// threads are restored.
     fn is_uncontested(&mut self, contested: bool, now: Instant) -> bool {
         if contested {
             self.uncontested_since = None;
@@ -429,7 +416,6 @@ impl Scheduler {
         now - since >= RESTORE_AFTER
     }
 
-    /// Publishes the CPU's line, and the vCPUs' counters.
     fn publish(&mut self, winner: Option<usize>) {
         let bitmap = self
             .claims
@@ -460,7 +446,6 @@ impl Scheduler {
         self.winner = slot;
     }
 
-    /// Returns the time to sleep unless a doorbell rings; `None` without a limit.
     fn timeout(&self, now: Instant) -> Option<Duration> {
         let present = self
             .contenders

@@ -1,4 +1,4 @@
-//! [`Debt`]: the CPU time of one CPU that is owed to ordinary programs. Pure.
+//! [`Debt`] accounts for the CPU time that elevated threads owe to ordinary programs on one CPU.
 //!
 //! ```text
 //!   check: elevated threads left little ──▶ the share of ordinary programs is added to the debt
@@ -24,10 +24,8 @@ const UNUSED_SHARES: u32 = 4;
 /// with three other scheduling groups.
 const MAX_PIECES: u32 = 4;
 
-/// CPU time that is owed to ordinary programs.
 #[derive(Debug)]
 pub(super) struct Debt {
-    /// Share of ordinary programs, in percent.
     share: u32,
     owed: Duration,
 }
@@ -39,12 +37,10 @@ pub(super) struct PauseUsage {
     pub(super) elevated: Duration,
     /// CPU time of threads in SCHED_IDLE.
     pub(super) idle: Duration,
-    /// CPU time of the scheduler.
     pub(super) scheduler_time: Duration,
 }
 
 impl Debt {
-    /// Creates an empty debt to ordinary programs whose share of the CPU is `percent`.
     pub(super) fn new(percent: u32) -> Debt {
         let (share, owed) = (0, Duration::ZERO);
         let mut debt = Debt { share, owed };
@@ -52,18 +48,16 @@ impl Debt {
         debt
     }
 
-    /// Sets the share of ordinary programs.
     pub(super) fn set_share(&mut self, percent: u32) {
         // One percent more than configured, because ordinary programs need time to wake up.
         self.share = percent + 1;
     }
 
-    /// Returns the length of a pause that begins now.
     pub(super) fn owed(&self) -> Duration {
         self.owed
     }
 
-    /// Returns a piece, which is the share of ordinary programs in the time between two checks.
+    /// A piece; see the module documentation.
     fn piece(&self) -> Duration {
         CHECK_INTERVAL * self.share / (100 - self.share)
     }

@@ -16,14 +16,11 @@ use crate::bounds::timestamp_ns;
 use crate::cpu::client_thread::ClientThread;
 use crate::ranking::rank::Contender;
 
-/// A vCPU on a CPU.
 #[derive(Debug)]
 pub(crate) struct VcpuEntry {
-    /// Pid of the process, for messages.
     pub(crate) pid: i32,
-    /// User id of the process.
     pub(crate) uid: u32,
-    /// User to whom the process is accounted.
+    /// User to whom the process is accounted, which may be another user than `uid`.
     pub(crate) user: u32,
     /// Set if the vCPU is elevated above programs of its own user as well.
     pub(crate) trusted: bool,
@@ -42,20 +39,14 @@ pub(crate) struct VcpuEntry {
     pub(crate) counters: Arc<VcpuCounters>,
     /// Limits the rings of the vCPU's doorbell.
     pub(crate) rings: TokenBucket,
-    /// Time until which the doorbell is ignored.
     pub(crate) ignored_until: Option<Instant>,
 }
 
-/// Counters of a vCPU that the control thread may read at any time.
 #[derive(Debug, Default)]
 pub(crate) struct VcpuCounters {
-    /// Current band.
     pub(crate) band: AtomicU8,
-    /// True while the vCPU is the winner of its CPU.
     pub(crate) winner: AtomicBool,
-    /// Number of times that the vCPU became the winner.
     pub(crate) wins: AtomicU64,
-    /// Number of rings that the scheduler received.
     pub(crate) rings: AtomicU64,
     /// Number of times that the doorbell was ignored for a while, because it rang too often.
     pub(crate) floods: AtomicU64,
@@ -82,8 +73,8 @@ impl VcpuEntry {
         (contender, claim)
     }
 
-    /// Counts a ring. Returns `false` if the ring exceeds the limit of this doorbell or of `all`.
-    /// The caller must then ignore the doorbell for `pause`.
+    /// Returns `false` if the ring exceeds the limit of this doorbell or of `all`. The caller must
+    /// then ignore the doorbell for `pause`.
     pub(crate) fn count_ring(
         &mut self,
         now: Instant,

@@ -24,7 +24,6 @@ use crate::shared::Shared;
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
 impl Process {
-    /// Returns the budget and its period.
     fn budget(&self) -> (Duration, Duration) {
         match self.rule.bound {
             Bound::Each(percent) => (PERIOD * percent * self.cpus.computing / 100, PERIOD),
@@ -92,7 +91,6 @@ impl Process {
         };
     }
 
-    /// Moves all threads to `class`.
     fn set_class(&mut self, class: ProcessClass) {
         self.class_state.retry = None;
         self.class_state.class = class;

@@ -1,24 +1,21 @@
-//! [`Period`]: accounts for the CPU time that a process has used in the current period.
+//! [`Period`] accounts for the CPU time that a process has used in the current period.
 //!
 //! A process that exceeds its budget is *throttled*, that is, ordinary until its usage matches its
-//! share of the time. Pure, because the caller passes the time.
+//! share of the time. The caller passes the time, so nothing here makes a system call.
 
 use std::time::{Duration, Instant};
 
-/// CPU time used in the current period, and the end of the last throttling.
 #[derive(Debug, Clone)]
 pub(super) struct Period {
     began: Instant,
-    /// Total CPU time of the process at the beginning.
     total_at_start: Duration,
     /// CPU time that the parent had used in the period when it forked the process.
     parent_usage: Duration,
-    /// Time until which the process is throttled.
     throttled_until: Instant,
 }
 
 impl Period {
-    /// Begins a period of a process that has used `total` CPU time since its start.
+    /// `total` is the CPU time of the process since its start, here and below.
     pub(super) fn new(total: Duration, now: Instant) -> Period {
         Period {
             began: now,
@@ -36,7 +33,6 @@ impl Period {
         }
     }
 
-    /// Returns the period of a child that has used `total` CPU time since its start.
     pub(super) fn with_total(self, total: Duration) -> Period {
         Period {
             total_at_start: total,
@@ -44,22 +40,18 @@ impl Period {
         }
     }
 
-    /// Returns the CPU time used in this period.
     pub(super) fn usage(&self, total: Duration) -> Duration {
         total.saturating_sub(self.total_at_start) + self.parent_usage
     }
 
-    /// Returns whether the process is throttled at `now`.
     pub(super) fn is_throttled(&self, now: Instant) -> bool {
         now < self.throttled_until
     }
 
-    /// Returns the end of the last throttling.
     pub(super) fn throttled_until(&self) -> Instant {
         self.throttled_until
     }
 
-    /// Returns the end of this period, which lasts `length`.
     pub(super) fn end(&self, length: Duration) -> Instant {
         self.began + length
     }
@@ -77,7 +69,6 @@ impl Period {
         self.throttled_until = (self.began + earned).max(now);
     }
 
-    /// Begins the next period; a throttling that has not ended continues.
     pub(super) fn renew(&mut self, total: Duration, now: Instant) {
         let throttled_until = self.throttled_until;
         *self = Period {

@@ -1,5 +1,5 @@
-//! Rotation of threads with the same priority, which lets the threads share a CPU in slices.
-//! SCHED_FIFO itself has no slices (`kernel.rs`).
+//! Lets threads of the same SCHED_FIFO priority share a CPU in slices. SCHED_FIFO itself has no
+//! slices (`kernel.rs`).
 //!
 //! Lowering a computing thread by one priority and raising it again makes the thread the last of
 //! its priority, and the next thread runs on the CPU. A rotation takes two system calls, and has no

@@ -1,5 +1,5 @@
-//! Accounting of CPU time. The CPU time of the whole process counts for its domain and its quotas,
-//! the CPU time of each thread for the rotation (`rotation.rs`).
+//! Accounts for CPU time. The CPU time of the whole process counts for its domain and its quotas.
+//! The CPU time of each thread counts for the rotation (`rotation.rs`).
 //!
 //! Reading the total of a process is one system call, which takes longer the more threads the
 //! process has.
@@ -21,14 +21,10 @@ const _: () =
 /// Maximum number of threads that are sampled in one process.
 const MAX_SAMPLED_THREADS: usize = 128;
 
-/// CPU time of a process.
 #[derive(Debug)]
 pub(super) struct Usage {
-    /// Total at the last reading.
     pub(super) last_total: Duration,
-    /// Total when the quotas were last charged.
     pub(super) charged: Duration,
-    /// Time of the last report to the domain.
     reported: Instant,
     /// CPU time since the last report, and the part of it in SCHED_FIFO.
     unreported: (Duration, Duration),
@@ -50,12 +46,9 @@ impl Usage {
     }
 }
 
-/// CPU time of a thread.
 #[derive(Debug, Default)]
 pub(super) struct ThreadUsage {
-    /// Total at the last reading.
     pub(super) last_total: Duration,
-    /// CPU time in the last periods, as in [`Usage::recent`].
     pub(super) recent: Duration,
     /// Total when the thread was last moved behind the other threads of its priority.
     pub(super) total_at_rotation: Duration,
@@ -100,7 +93,6 @@ impl Process {
         total
     }
 
-    /// Charges the quotas of the process's cgroups.
     pub(super) fn charge_quotas(&mut self, total: Duration, now: Instant) {
         let charged = &mut self.usage.charged;
         let used = || total.saturating_sub(std::mem::replace(charged, total));

@@ -13,14 +13,12 @@ use crate::process::monotonic;
 
 const MS: u64 = 1_000_000;
 
-/// Spins until `end`, CLOCK_MONOTONIC in ns.
 pub(crate) fn spin_until(end: u64) {
     while monotonic() < end {
         std::hint::spin_loop();
     }
 }
 
-/// Returns the CPU time of all threads of this process, ns.
 fn own_time() -> u64 {
     process_time(std::process::id() as i32).unwrap()
 }

@@ -19,7 +19,6 @@ use crate::process::monotonic;
 
 const MS: u64 = 1_000_000;
 
-/// Returns the role that `ROLE` names.
 fn role() -> Role {
     match setting("ROLE").as_str() {
         "dispatcher" => Role::Dispatcher,

@@ -15,7 +15,6 @@ use crate::child::{cpu_time, number, pin, setting, wait_for_parent};
 use crate::client::{Registration, connect, register, worker};
 use crate::process::monotonic;
 
-/// Size of the kernel's huge pages, bytes.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Creates a valid local page, mapped in a range that the kernel may turn into a huge page. Returns
@@ -168,7 +167,6 @@ pub(crate) fn thread_mover() {
     wait_for_parent();
 }
 
-/// Moves a thread to `cpu`, and sets the policy of the `round`.
 fn change_cpu_and_policy(tid: i32, cpu: usize, round: usize) {
     use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
     let _ = Kernel.sched_setaffinity(tid, &CpuSet::only(cpu).unwrap());

@@ -178,7 +178,6 @@ pub(crate) fn census_flood() {
     });
 }
 
-/// Creates a memory file of `mb` MiB.
 fn memory_file(mb: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("upshift-test", MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, mb << 20).unwrap();

@@ -1,4 +1,4 @@
-//! The counters of the server, which `text.rs` writes for Prometheus.
+//! Counts requests and connections. `text.rs` writes the counters for Prometheus.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,15 +17,13 @@ const BOUNDS: [u64; 14] = [
     5_000_000,
 ];
 
-/// The counters of a level.
 #[derive(Debug, Default)]
 struct LevelCounters {
     micros: AtomicU64,
-    /// Number of requests by duration; the sum is the number of all requests.
+    /// Number of requests by duration. The sum of the buckets is the number of all requests.
     buckets: [AtomicU64; BOUNDS.len() + 1],
 }
 
-/// The counters of a vCPU.
 #[derive(Debug)]
 struct VcpuCounters {
     levels: [LevelCounters; LEVELS],
@@ -44,16 +42,13 @@ impl Default for VcpuCounters {
     }
 }
 
-/// The counters of the server.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     requests: PerVcpu<VcpuCounters>,
     pub(crate) accepted: AtomicU64,
     /// Connections that were closed at once because a limit was reached.
     pub(crate) turned_away: AtomicU64,
-    /// Connections that a time-out ended.
     pub(crate) timed_out: AtomicU64,
-    /// Requests that were refused with 429.
     pub(crate) throttled: AtomicU64,
 }
 
@@ -68,7 +63,6 @@ impl Metrics {
         }
     }
 
-    /// Counts a request that has ended.
     pub(crate) fn request(&self, level: Level, status: u16, bytes: u64, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let here = self.requests.local();
@@ -80,7 +74,6 @@ impl Metrics {
         here.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Returns the sum of a counter over all vCPUs.
     fn sum(&self, of: impl Fn(&VcpuCounters) -> &AtomicU64) -> u64 {
         self.requests
             .iter()
@@ -88,18 +81,15 @@ impl Metrics {
             .sum()
     }
 
-    /// Returns the number of requests at a level, by bucket of their duration.
     fn buckets(&self, level: Level) -> [u64; BOUNDS.len() + 1] {
         let level = usize::from(level.get());
         std::array::from_fn(|bucket| self.sum(|vcpu| &vcpu.levels[level].buckets[bucket]))
     }
 
-    /// Returns the sum of the durations of all requests at a level, in µs.
     fn micros(&self, level: Level) -> u64 {
         self.sum(|vcpu| &vcpu.levels[usize::from(level.get())].micros)
     }
 
-    /// Returns the number of answered requests.
     pub(crate) fn requests(&self) -> u64 {
         let of = |class: usize| self.sum(|vcpu| &vcpu.statuses[class]);
         (0..6).map(of).sum()

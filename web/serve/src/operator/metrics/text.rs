@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text format.
+//! Writes metrics in Prometheus' text format.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +9,6 @@ use upshift_trace::prometheus::Text;
 use super::BOUNDS;
 use crate::server::shared::Shared;
 
-/// Renders the metrics of the server and of its runtime in Prometheus' text format.
 pub(crate) fn render(shared: &Shared) -> String {
     let mut out = String::with_capacity(4096);
     // Writing to a string cannot fail.
@@ -58,7 +57,6 @@ fn write(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
     levels(out, shared)
 }
 
-/// Returns the levels that have had a request.
 fn used(shared: &Shared) -> impl Iterator<Item = Level> {
     (0..LEVELS as u8)
         .filter_map(|level| Level::new(level).ok())
