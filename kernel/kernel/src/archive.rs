@@ -9,12 +9,10 @@ const HEADER: usize = 110;
 
 static PROGRAMS: Once<&'static [u8]> = Once::new();
 
-/// Sets the archive, once.
 pub(crate) fn set(archive: &'static [u8]) {
     PROGRAMS.set(archive);
 }
 
-/// Returns the contents of a file of the archive. O(files).
 pub(crate) fn find(name: &str) -> Option<&'static [u8]> {
     let mut files = files(PROGRAMS.try_get()?);
     files

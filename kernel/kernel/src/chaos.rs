@@ -22,13 +22,10 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Number of disturbances.
 static DISTURBANCES: AtomicU64 = AtomicU64::new(0);
 
-/// The sequence of each hart.
 static STATES: [AtomicU64; MAX_HARTS] = [const { AtomicU64::new(0) }; MAX_HARTS];
 
-/// Sets the seed, while booting.
 pub(crate) fn set_seed(seed: u64) {
     // A seed of 0 would mean no chaos.
     SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, SeqCst);
@@ -90,7 +87,6 @@ pub(crate) fn below(limit: usize) -> usize {
     random(limit as u64).unwrap_or(0) as usize
 }
 
-/// Returns `ticks`, or a shorter quantum.
 #[inline]
 pub(crate) fn quantum(ticks: u64) -> u64 {
     match random(4) {
@@ -120,7 +116,6 @@ pub(crate) fn refuse_memory(times: u64) {
     REFUSALS_LEFT.store(times, SeqCst);
 }
 
-/// Returns the number of allocations that will still fail.
 #[cfg(feature = "selftest")]
 pub(crate) fn refusals_left() -> u64 {
     REFUSALS_LEFT.load(SeqCst)

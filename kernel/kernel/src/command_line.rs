@@ -9,7 +9,6 @@ use crate::arch::finisher;
 use crate::machine::Machine;
 use crate::println;
 
-/// Names of all words.
 const NAMES: &[&str] = &[
     "address", "chaos", "harts", "init", "stack", "threads", "trace", "with",
 ];
@@ -70,7 +69,6 @@ pub(crate) fn refuse(reason: impl Display) -> ! {
     finisher::exit(2)
 }
 
-/// Prints all names.
 struct KnownNames;
 
 impl Display for KnownNames {

@@ -3,7 +3,6 @@
 //! The parser is safe for any bytes: offsets are checked, and a malformed tree ends early. Nodes
 //! are visited in the order of the tree, so a child follows its parent.
 
-/// A device tree in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceTree<'a> {
     structure: &'a [u8],
@@ -35,7 +34,6 @@ fn text(bytes: &[u8]) -> Option<&str> {
 }
 
 impl<'a> DeviceTree<'a> {
-    /// Returns the tree in `bytes`, or `None` if the bytes are not a tree.
     pub(crate) fn new(bytes: &'a [u8]) -> Option<DeviceTree<'a>> {
         total_size(bytes)?;
         let part = |offset: usize, size: usize| {
@@ -90,7 +88,6 @@ struct Property<'a> {
     end: usize,
 }
 
-/// A node.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
     /// Name with the unit address: `cpu@0`; empty for the root.
@@ -100,7 +97,6 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Returns the value of a property.
     pub(crate) fn bytes(&self, name: &str) -> Option<&'a [u8]> {
         let mut at = self.properties;
         loop {
@@ -118,7 +114,6 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the value of a property whose value is a text.
     pub(crate) fn text(&self, name: &str) -> Option<&'a str> {
         text(self.bytes(name)?)
     }

@@ -16,7 +16,6 @@ const RISCV: u16 = 243;
 #[derive(Clone, Copy)]
 pub(crate) struct Elf<'a> {
     bytes: &'a [u8],
-    /// Address at which the program starts.
     pub(crate) entry: usize,
     headers: usize,
     count: usize,
@@ -25,15 +24,12 @@ pub(crate) struct Elf<'a> {
 /// A part of the program that is loaded into memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
-    /// Address of the segment.
     pub(crate) start: usize,
     /// First bytes of the segment; the remaining bytes are zero.
     pub(crate) bytes: &'a [u8],
     /// Length of the segment in memory, in bytes.
     pub(crate) len: usize,
-    /// True if the segment is code.
     pub(crate) execute: bool,
-    /// True if the segment is writable.
     pub(crate) write: bool,
 }
 
@@ -84,7 +80,6 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Returns the segments to load.
     pub(crate) fn segments(self) -> impl Iterator<Item = Result<Segment<'a>, Error>> {
         (0..self.count).filter_map(move |n| match self.segment(n) {
             None => Some(Err(Error::BadProgram)),

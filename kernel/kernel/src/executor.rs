@@ -39,7 +39,6 @@ static DOMAIN: Once<Domain<KernelHost>> = Once::new();
 static EXECUTORS: [IrqLock<Option<Executor<KernelHost>>>; MAX_HARTS] =
     [const { IrqLock::new(None) }; MAX_HARTS];
 
-/// Returns the kernel's domain.
 pub(crate) fn domain() -> &'static Domain<KernelHost> {
     DOMAIN.get()
 }

@@ -32,7 +32,6 @@ use crate::sleep::{Sleep, sleep_until};
 /// Number of lists of waiters.
 const BUCKETS: usize = 256;
 
-/// A waiter.
 struct Waiter {
     /// Unique id of the waiter.
     ticket: u64,
@@ -69,7 +68,6 @@ pub(crate) fn wait(process: Arc<Process>, address: usize, value: u32, deadline: 
     }
 }
 
-/// See [`wait`].
 pub(crate) struct Wait {
     process: Arc<Process>,
     address: usize,

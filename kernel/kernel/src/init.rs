@@ -19,7 +19,6 @@ use crate::{archive, chaos, clock, executor, println, storage};
 /// Level of the first program, which may use all levels.
 const LEVEL: Level = Level::DEFAULT;
 
-/// Resources in use: processes, pages, bytes of the heap.
 #[derive(PartialEq, Eq)]
 struct InUse {
     processes: usize,
@@ -37,10 +36,6 @@ impl InUse {
     }
 }
 
-/// Starts the program.
-///
-/// # Errors
-/// The program is missing or invalid, or there is no memory.
 pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error> {
     let supervise = async move {
         let before = InUse::now();

@@ -12,7 +12,6 @@ pub(crate) struct WaiterLevels {
 }
 
 impl WaiterLevels {
-    /// Creates an empty set.
     pub(crate) const fn new() -> WaiterLevels {
         WaiterLevels {
             count: [0; LEVELS],
@@ -69,7 +68,6 @@ impl LevelFollower {
         LevelFollower { coroutine, level }
     }
 
-    /// Sets the coroutine's level to the most urgent of `levels`.
     pub(crate) fn follow(&mut self, levels: u64) {
         let level = most_urgent(levels);
         if self.level != level && executor::domain().reprio(self.coroutine, level).is_ok() {
@@ -77,7 +75,6 @@ impl LevelFollower {
         }
     }
 
-    /// Wakes the coroutine.
     pub(crate) fn wake(&self) {
         // The coroutine never ends.
         let _ = executor::domain().wake(self.coroutine);

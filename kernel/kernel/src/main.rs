@@ -175,7 +175,6 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
     }
 }
 
-/// Entry of the other harts.
 fn boot_secondary() -> ! {
     memory::install_kernel_table();
     #[cfg(feature = "selftest")]

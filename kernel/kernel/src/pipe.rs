@@ -14,7 +14,6 @@ use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 use crate::waiters::{Awaited, Waiters, wait_until};
 
-/// Capacity of a pipe in bytes.
 pub(crate) const CAPACITY: usize = 512;
 
 /// Memory of a pipe in KiB.
@@ -65,7 +64,6 @@ impl Ring {
     }
 }
 
-/// An end of a pipe.
 pub(crate) struct End {
     ring: Arc<IrqLock<Ring>>,
     is_writer: bool,

@@ -51,7 +51,6 @@ struct Entry {
     prev: u16,
 }
 
-/// State of a hart.
 #[derive(Clone, Copy)]
 struct HartState {
     /// Level of the hart's switching coroutine.

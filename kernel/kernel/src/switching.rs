@@ -31,7 +31,6 @@ use crate::{chaos, clock, executor, global, hart, interrupts, println, syscall, 
 /// Maximum time for which a thread may run while another of its level waits, in microseconds.
 const QUANTUM_MICROS: u64 = 5_000;
 
-/// Returns the quantum in ticks.
 pub(crate) fn quantum() -> u64 {
     clock::from_micros(QUANTUM_MICROS)
 }
@@ -93,7 +92,6 @@ fn idle(vcpu: &Vcpu<KernelHost>) {
     vcpu.unpark();
 }
 
-/// Runs threads on a hart.
 struct ThreadRunner<'a> {
     hart: &'static Hart,
     index: usize,

@@ -40,7 +40,6 @@ pub(crate) struct Key {
     sequence: u64,
 }
 
-/// The timers of a hart. See the module.
 pub(crate) struct Timers {
     heap: Vec<Entry>,
     slots: Vec<Slot>,
@@ -49,7 +48,6 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Creates an empty heap.
     pub(crate) const fn new() -> Timers {
         Timers {
             heap: Vec::new(),
@@ -126,7 +124,6 @@ impl Timers {
         self.remove(slot.position)
     }
 
-    /// Replaces the waker of a timer that has not fired.
     pub(crate) fn set_waker(&mut self, key: Key, waker: &Waker) {
         if let Some(slot) = self.slots.get_mut(key.slot)
             && slot.sequence == key.sequence

@@ -28,7 +28,6 @@ use crate::memory::space::AddressSpace;
 use crate::process::Thread;
 use crate::{MAX_HARTS, clock, hart, println};
 
-/// Default number of records per hart.
 pub(crate) const DEFAULT_RECORDS: usize = 4096;
 /// Maximum number of records per hart: 512 KiB.
 const MAX_RECORDS: usize = 16_384;
@@ -139,13 +138,11 @@ pub(crate) fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
-/// Records that a kernel coroutine has entered a state.
 #[inline]
 pub(crate) fn coroutine(id: CoroutineId, level: Level, state: TraceState) {
     record(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
 }
 
-/// Records the purpose of a kernel coroutine.
 #[inline]
 pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
     if is_on() {
@@ -161,7 +158,6 @@ pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
     }
 }
 
-/// Records that a thread has entered a state.
 #[inline]
 pub(crate) fn thread(thread: &Thread, state: TraceState) {
     if is_on() {
@@ -275,7 +271,6 @@ impl Ring {
     }
 }
 
-/// Stops recording.
 pub(crate) fn stop() {
     ON.store(false, Relaxed);
 }

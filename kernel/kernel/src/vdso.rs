@@ -21,7 +21,6 @@ use crate::memory::{OutOfMemory, PAGE};
 
 /// Name of the image in the archive.
 pub(crate) const NAME: &str = "vdso";
-/// Maximum size of the image.
 const MAX_SIZE: usize = 1 << 20;
 
 // Tags of the dynamic section, and the only permitted kind of relocation.
@@ -40,7 +39,6 @@ struct Page {
     shared: Option<(Frame, Mapping)>,
 }
 
-/// The image, ready to be mapped.
 struct Vdso {
     bytes: Vec<u8>,
     pages: Vec<Page>,
@@ -55,7 +53,6 @@ pub(crate) enum VdsoError {
     Malformed(&'static str),
     /// The image lacks this function, because kernel and image were built from different sources.
     Missing(&'static str),
-    /// There is no memory.
     OutOfMemory,
 }
 
@@ -119,7 +116,6 @@ fn word(bytes: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
 }
 
-/// Tables of the dynamic section in the image.
 struct Tables {
     symbols: usize,
     symbol_count: usize,

@@ -56,7 +56,6 @@ pub(crate) fn sepc() -> usize {
     read!("sepc")
 }
 
-/// Clears a pending IPI.
 #[inline]
 pub(crate) fn clear_software_interrupt() {
     // SAFETY: clears only the pending bit of the IPI of this hart; no memory is accessed.
@@ -131,7 +130,6 @@ pub(crate) unsafe fn set_satp(satp: usize) {
     unsafe { asm!("csrw satp, {}", "sfence.vma", in(reg) satp, options(nostack)) };
 }
 
-/// Flushes all translations of this hart.
 #[inline]
 pub(crate) fn flush_translations() {
     // SAFETY: a flush changes no memory and no register; translations are read again from the
@@ -139,7 +137,6 @@ pub(crate) fn flush_translations() {
     unsafe { asm!("sfence.vma", options(nostack)) };
 }
 
-/// Flushes the translations of one ASID on this hart.
 #[cfg(feature = "isolated")]
 pub(crate) fn flush_translations_of(asid: usize) {
     // SAFETY: a flush changes no memory and no register; translations are read again from the

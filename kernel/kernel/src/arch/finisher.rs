@@ -16,7 +16,6 @@ const FAIL: u32 = 0x3333;
 /// is read needs the device, too.
 static ADDRESS: AtomicUsize = AtomicUsize::new(0x10_0000);
 
-/// Sets the address from the device tree.
 pub(crate) fn set(device: Device) {
     if device.kind() == Kind::Finisher {
         ADDRESS.store(device.base().get(), Relaxed);

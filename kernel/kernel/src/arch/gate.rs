@@ -58,7 +58,6 @@ unsafe extern "C" {
     static __gate_end: u8;
 }
 
-/// Returns the gate of a hart.
 pub(super) fn of(hart: usize) -> &'static Gate {
     &GATES.0[hart]
 }

@@ -34,7 +34,6 @@ use crate::trace::TraceState;
 pub(crate) struct UserContext {
     /// x1 to x31.
     pub(crate) registers: [usize; 31],
-    /// Address at which the program resumes.
     pub(crate) pc: usize,
     status: usize,
     kernel_sp: usize,
@@ -64,7 +63,6 @@ pub(crate) struct Interrupted {
 /// The reason why a program returned to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trap {
-    /// `ecall`.
     SystemCall,
     /// An interrupt, with its code; the interrupt is still pending.
     Interrupt(usize),
@@ -89,7 +87,6 @@ pub(crate) struct Fault {
     pub(crate) cause: usize,
     /// The faulting address, or the instruction.
     pub(crate) value: usize,
-    /// Address of the instruction.
     pub(crate) pc: usize,
 }
 

@@ -21,7 +21,6 @@ use crate::machine::Device;
 use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
 
-/// Size of a block in bytes.
 pub(crate) const BLOCK: usize = PAGE;
 /// Maximum number of concurrent requests.
 const REQUESTS: usize = 8;
@@ -44,9 +43,7 @@ const HEADER: usize = 16;
 /// A request to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Read this block into the buffer.
     Read(u32),
-    /// Write the buffer to this block.
     Write(u32),
     /// Make earlier writes durable.
     Flush,
@@ -69,7 +66,6 @@ impl RequestMemory {
         })
     }
 
-    /// Returns the block.
     pub(crate) fn block(&mut self) -> Option<&mut [u8; BLOCK]> {
         self.block.first_chunk_mut()
     }
@@ -84,7 +80,6 @@ struct Submitted {
     is_wanted: bool,
 }
 
-/// The disk.
 pub(crate) struct Disk {
     transport: MmioTransport<'static>,
     queue: VirtQueue<VirtioHal, QUEUE>,
@@ -133,7 +128,6 @@ impl Disk {
         Some(disk)
     }
 
-    /// Returns the number of blocks of the disk.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -143,12 +137,10 @@ impl Disk {
         self.can_flush
     }
 
-    /// Takes free memory for a request.
     pub(crate) fn take(&mut self) -> Option<RequestMemory> {
         self.free.iter_mut().find_map(Option::take)
     }
 
-    /// Frees the memory of a request.
     pub(crate) fn give_back(&mut self, memory: RequestMemory) {
         if let Some(slot) = self.free.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some(memory);

@@ -88,7 +88,6 @@ pub(crate) struct InDevice {
 }
 
 impl InDevice {
-    /// Returns the address of the memory, for the device.
     pub(crate) fn address(&self) -> PhysAddr {
         self.start
     }

@@ -1,4 +1,4 @@
-//! The kernel heap: size classes over frames.
+//! The kernel heap: an allocator with size classes, on top of the allocator of frames.
 //!
 //! Allocations of 16 to 1024 bytes come from pages of cells of one size; larger allocations are
 //! blocks of the frame allocator. Each page begins with a header and lists its free cells; each
@@ -30,7 +30,6 @@ const NONE: usize = 0;
 struct Header {
     /// First free cell; a free cell starts with the address of the next.
     free: usize,
-    /// Number of allocated cells.
     used: usize,
     /// Neighbours among the pages of the class with free cells.
     next: usize,
@@ -215,7 +214,6 @@ pub(crate) fn free_pages() -> usize {
     heap.pages + frames::free_frames()
 }
 
-/// Returns the number of allocated bytes.
 pub(crate) fn in_use() -> usize {
     HEAP.lock().in_use
 }

@@ -75,7 +75,6 @@ impl Asid {
         })
     }
 
-    /// Returns the ASID.
     #[cfg(feature = "selftest")]
     pub(crate) fn asid(&self) -> usize {
         self.asid

@@ -14,7 +14,6 @@ impl Asid {
         Ok(Asid)
     }
 
-    /// Returns the word for the `satp` register.
     pub(super) fn satp(&self, table: &PageTable) -> usize {
         table.satp()
     }

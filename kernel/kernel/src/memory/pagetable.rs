@@ -1,4 +1,4 @@
-//! Sv39 page tables: three levels of 512 entries, pages of 4 KiB, 2 MiB, 1 GiB.
+//! Sv39 page tables. They have three levels of 512 entries, and pages of 4 KiB, 2 MiB or 1 GiB.
 //!
 //! A [`PageTable`] owns its tables and, in the lower half, the frames that were passed to it; all
 //! are freed with it. The entries of the upper half point to tables of the kernel's page table or
@@ -48,12 +48,9 @@ impl Mapping {
     pub(crate) const USER_DATA: Mapping = Mapping(USER | READ | WRITE);
 }
 
-/// Kind of an access to user memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Read access.
     Read,
-    /// Write access.
     Write,
 }
 
@@ -106,16 +103,11 @@ pub(super) struct Mapped {
     pub(super) owned: bool,
 }
 
-/// A page table. See the module.
 pub(crate) struct PageTable {
     root: Frame,
 }
 
 impl PageTable {
-    /// Creates an empty page table.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(super) fn new() -> Result<PageTable, OutOfMemory> {
         let root = Frame::zeroed()?;
         Ok(PageTable { root })
@@ -132,7 +124,6 @@ impl PageTable {
         Ok(table)
     }
 
-    /// Returns the word for the `satp` register.
     pub(crate) fn satp(&self) -> usize {
         8 << 60 | self.root.address().get() >> 12
     }

@@ -16,7 +16,6 @@ impl SharedPage {
         Frame::zeroed().map(SharedPage)
     }
 
-    /// Returns the address of the page.
     pub(super) fn address(&self) -> PhysAddr {
         self.0.address()
     }
@@ -33,7 +32,6 @@ impl SharedPage {
         self.word(index).load(SeqCst)
     }
 
-    /// Writes a word.
     pub(crate) fn store(&self, index: usize, value: u64) {
         self.word(index).store(value, SeqCst);
     }
@@ -73,7 +71,6 @@ pub(super) fn init() -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Returns the page with the global bitmap.
 pub(crate) fn global() -> &'static SharedPage {
     GLOBAL.get()
 }

@@ -31,11 +31,9 @@ const OVERHEAD: usize = 16;
 /// Number of frames that user memory leaves to the kernel: 8 MiB.
 const RESERVE: usize = 2048;
 
-/// The address space of a process.
 pub(crate) struct AddressSpace {
     pub(super) table: IrqLock<PageTable>,
     satp: usize,
-    /// ASID of the space.
     asid: isolation::Asid,
     /// Number of frames of user memory that may still be charged.
     allowance: AtomicUsize,
@@ -122,36 +120,30 @@ impl AddressSpace {
         self.trace.as_ref()
     }
 
-    /// Returns the words that kernel and program share.
     pub(crate) fn shared(&self) -> &SharedPage {
         &self.shared
     }
 
-    /// Returns a word of the line of a thread.
     pub(crate) fn line(&self, line: usize, word: usize) -> u64 {
         self.threads.load(line * LINE_WORDS + word)
     }
 
-    /// Sets a word of the line of a thread.
     pub(crate) fn set_line(&self, line: usize, word: usize, value: u64) {
         self.threads.store(line * LINE_WORDS + word, value);
     }
 
-    /// Sets all words of the line of a thread to 0.
     pub(crate) fn clear_line(&self, line: usize) {
         for word in 0..LINE_WORDS {
             self.set_line(line, word, 0);
         }
     }
 
-    /// Copies the line of a thread from another space.
     pub(crate) fn copy_line(&self, from: &AddressSpace, line: usize) {
         for word in 0..LINE_WORDS {
             self.set_line(line, word, from.line(line, word));
         }
     }
 
-    /// Copies the words that kernel and program share from another space.
     pub(crate) fn copy_shared(&self, from: &AddressSpace) {
         for word in 0..PAGE / 8 {
             self.shared.store(word, from.shared.load(word));
@@ -249,7 +241,6 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Returns whether this page is mapped.
     pub(crate) fn is_mapped(&self, page: usize) -> bool {
         self.table.lock().translate(page, None).is_some()
     }

@@ -34,7 +34,6 @@ impl UserSlice {
         }
     }
 
-    /// Returns the length in bytes.
     pub(crate) fn len(self) -> usize {
         self.len
     }

@@ -37,12 +37,10 @@ impl Endpoint {
         self.set.get_mut(SocketHandle::default())
     }
 
-    /// Returns the socket of a connection.
     pub(super) fn tcp(&mut self) -> &mut tcp::Socket<'static> {
         self.socket()
     }
 
-    /// Returns the socket of datagrams.
     pub(super) fn udp(&mut self) -> &mut udp::Socket<'static> {
         self.socket()
     }
@@ -66,7 +64,6 @@ impl DerefMut for EndpointGuard {
     }
 }
 
-/// Locks an existing endpoint.
 pub(super) fn endpoint(index: Index) -> EndpointGuard {
     EndpointGuard(ENDPOINTS[usize::from(index)].lock())
 }

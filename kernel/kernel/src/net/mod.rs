@@ -154,16 +154,13 @@ pub(crate) fn exchange_card(card: Option<crate::devices::Card>) -> Option<crate:
     old
 }
 
-/// Number of interrupts of the card.
 #[cfg(feature = "selftest")]
 pub(crate) static INTERRUPTS: core::sync::atomic::AtomicUsize =
     core::sync::atomic::AtomicUsize::new(0);
 
-/// Number of frames that the card has received.
 #[cfg(feature = "selftest")]
 static CARD_FRAMES: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
-/// Handles the interrupt of the card.
 fn interrupt() {
     #[cfg(feature = "selftest")]
     INTERRUPTS.fetch_add(1, Relaxed);
@@ -200,7 +197,6 @@ impl Stack {
         }
     }
 
-    /// Returns the levels of incoming and outgoing frames.
     fn levels(&self) -> u64 {
         self.table.levels() | self.link.levels()
     }

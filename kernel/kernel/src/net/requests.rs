@@ -32,7 +32,6 @@ pub(super) struct Request {
     is_queued: bool,
 }
 
-/// The queue of requests. See the module.
 pub(super) struct Requests {
     queue: VecDeque<Index>,
     by_socket: Vec<Request>,
@@ -47,7 +46,6 @@ pub(super) struct Requests {
     coroutine: LevelFollower,
 }
 
-/// Creates the queue of requests. Called while booting.
 pub(super) fn init(coroutine: LevelFollower, has_card: bool) {
     REQUESTS.set(IrqLock::new(Requests {
         queue: VecDeque::with_capacity(SOCKETS),
@@ -60,7 +58,6 @@ pub(super) fn init(coroutine: LevelFollower, has_card: bool) {
     }));
 }
 
-/// Locks the requests.
 pub(super) fn requests() -> IrqGuard<'static, Requests> {
     REQUESTS.get().lock()
 }
@@ -119,12 +116,10 @@ impl Requests {
         self.update_level();
     }
 
-    /// Returns the levels of the waiting calls.
     pub(super) fn waiting(&self) -> u64 {
         self.waiting.bits()
     }
 
-    /// Wakes the coroutine.
     pub(super) fn wake(&self) {
         self.coroutine.wake();
     }

@@ -99,7 +99,6 @@ pub(super) const UDP: u8 = 17;
 /// Owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A program owns the socket.
     Program,
     /// A listener at this port owns the socket until its connection is accepted.
     Listener(u16),
@@ -107,7 +106,6 @@ pub(super) enum Owner {
     None,
 }
 
-/// Protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Stream,
@@ -145,7 +143,6 @@ impl Slot {
     }
 }
 
-/// The table of sockets. See the module.
 pub(super) struct Table {
     slots: Vec<Option<Box<Slot>>>,
     free: Vec<Index>,
@@ -163,7 +160,6 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Creates an empty table. Called while booting.
     pub(super) fn new(seed: u64) -> Table {
         let mut slots = Vec::new();
         slots.resize_with(SOCKETS, || None);
@@ -180,10 +176,6 @@ impl Table {
         }
     }
 
-    /// Adds a socket.
-    ///
-    /// # Errors
-    /// [`Error::TooMany`], [`Error::OutOfMemory`].
     pub(super) fn add<T: AnySocket<'static>>(
         &mut self,
         socket: T,
@@ -220,7 +212,6 @@ impl Table {
         Ok(index)
     }
 
-    /// Returns the protocol of a slot's socket, if any.
     #[cfg(feature = "selftest")]
     pub(super) fn kind_of(&self, index: Index) -> Option<Kind> {
         self.slots[usize::from(index)]
@@ -247,7 +238,6 @@ impl Table {
         }
     }
 
-    /// Removes a socket.
     pub(super) fn remove(&mut self, index: Index) {
         self.set_key(index, None);
         self.set_sending(index, false);
@@ -360,7 +350,6 @@ impl Table {
         }
     }
 
-    /// Returns whether the socket has frames to send.
     pub(super) fn has_to_send(&self, index: Index) -> bool {
         self.to_send.list_of(index).is_some()
     }
@@ -370,7 +359,6 @@ impl Table {
         self.unlist(index);
     }
 
-    /// Returns the levels of the sockets with frames to send.
     pub(super) fn levels(&self) -> u64 {
         self.levels
     }

@@ -21,11 +21,8 @@ pub(crate) const MAX_PASSED: usize = 16;
 /// Object that a descriptor stands for.
 #[derive(Clone)]
 pub(crate) enum File {
-    /// The console.
     Console,
-    /// An end of a pipe.
     Pipe(End),
-    /// A socket.
     Socket(Arc<Socket>),
     /// A file of the disk.
     Stored(Arc<OpenFile>),
@@ -85,10 +82,6 @@ impl File {
         }
     }
 
-    /// Returns the socket of the descriptor.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`] if the descriptor stands for another object.
     pub(crate) fn socket(self) -> Result<Arc<Socket>, Error> {
         match self {
             File::Socket(socket) => Ok(socket),
@@ -96,10 +89,6 @@ impl File {
         }
     }
 
-    /// Returns the file of the disk of the descriptor.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`] if the descriptor stands for another object.
     pub(crate) fn stored(self) -> Result<Arc<OpenFile>, Error> {
         match self {
             File::Stored(file) => Ok(file),
@@ -134,7 +123,6 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Creates a table without files.
     pub(crate) const fn new() -> Files {
         Files {
             slots: Vec::new(),
@@ -162,10 +150,6 @@ impl Files {
         })
     }
 
-    /// Returns the file of a descriptor.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`].
     pub(crate) fn get(&self, descriptor: usize) -> Result<File, Error> {
         let file = self.slots.get(descriptor).and_then(Option::as_ref);
         file.cloned().ok_or(Error::BadFile)

@@ -99,7 +99,6 @@ impl Process {
         self.held.load(SeqCst) != 0
     }
 
-    /// Returns whether a thread of the process is inside a critical section.
     fn is_any_critical(&self, space: &AddressSpace) -> bool {
         let threads = self.threads.lock();
         let mut lines = threads.lines();
@@ -197,13 +196,9 @@ async fn copy(
     Ok(space)
 }
 
-/// A program and its argument.
 pub(crate) struct Program<'a> {
-    /// Name of the program.
     pub(crate) name: &'a str,
-    /// The program's file.
     pub(crate) bytes: &'a [u8],
-    /// The program's argument.
     pub(crate) argument: &'a [u8],
 }
 

@@ -234,7 +234,6 @@ impl Process {
         })
     }
 
-    /// Ends the wait of a call.
     fn end_wait(&self, call: CoroutineId) {
         let mut threads = self.threads.lock();
         if let Some(line) = threads
@@ -346,7 +345,6 @@ pub(crate) fn lock(process: Arc<Process>, line: usize, address: usize) -> Lock {
     }
 }
 
-/// Future of [`lock`].
 pub(crate) struct Lock {
     process: Arc<Process>,
     thread: usize,

@@ -29,10 +29,6 @@ static REAPER: IrqLock<Reaper> = IrqLock::new(Reaper {
     has_work: false,
 });
 
-/// Starts the coroutine.
-///
-/// # Errors
-/// [`SpawnError`].
 pub(super) fn init() -> Result<(), SpawnError> {
     let reaper = executor::spawn(reap(), Priority::At(executor::LEAST_URGENT_WORK))?;
     trace::name(reaper.id(), Purpose::Reaper);

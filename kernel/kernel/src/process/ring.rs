@@ -23,7 +23,6 @@ use crate::memory::space::AddressSpace;
 pub(super) struct Ring {
     /// Number of completions.
     tail: u64,
-    /// Number of calls in flight.
     in_flight: u64,
     /// Most urgent level of the completions that were not read.
     most_urgent: Level,

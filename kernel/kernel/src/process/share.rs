@@ -180,14 +180,12 @@ impl Share {
             .any(|share| share.is_over.load(SeqCst))
     }
 
-    /// Counts another process in the share and its ancestors.
     pub(super) fn add_process(&self) {
         for share in self.self_and_ancestors() {
             share.living.lock().count += 1;
         }
     }
 
-    /// Removes an ended process from the count.
     pub(super) fn remove_process(&self) {
         for share in self.self_and_ancestors() {
             let mut living = share.living.lock();

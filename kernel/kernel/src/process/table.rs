@@ -16,7 +16,6 @@ use crate::arch::trap::UserContext;
 use crate::waiters::wait_until;
 use crate::{executor, run_queue};
 
-/// Maximum number of processes at one time.
 pub(super) const MAX_PROCESSES: usize = 256;
 
 enum SlotState {
@@ -30,7 +29,6 @@ struct ProcessSlot {
     state: SlotState,
     /// Number of the process, or of the last process, in this slot.
     number: usize,
-    /// Charge for the slot.
     charge: Option<Charge>,
 }
 
@@ -44,7 +42,6 @@ static TABLE: IrqLock<[ProcessSlot; MAX_PROCESSES]> = IrqLock::new(
     }; MAX_PROCESSES],
 );
 
-/// Returns the process with a number.
 pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
     match &TABLE.lock()[number % MAX_PROCESSES].state {
         SlotState::Occupied(process) if process.number() == number => Some(process.clone()),
@@ -71,15 +68,11 @@ pub(crate) fn count() -> usize {
 
 /// Parameters of a new process.
 pub(crate) struct Spawn<'a> {
-    /// Name of the program.
     pub(crate) name: &'a str,
-    /// Program of the process.
     pub(crate) program: &'a [u8],
-    /// Argument of the process.
     pub(crate) argument: &'a [u8],
     /// Descriptors 0, 1, … of the process.
     pub(crate) files: Vec<File>,
-    /// Initial level of the process.
     pub(crate) level: Level,
     /// Most urgent level that the process may have.
     pub(crate) ceiling: Level,
@@ -127,7 +120,6 @@ impl Reserved {
         Ok(Reserved(slot.number))
     }
 
-    /// Returns the number of the future process.
     pub(super) fn number(&self) -> usize {
         self.0
     }

@@ -26,15 +26,12 @@ const STORE_PAGE_FAULT: usize = 15;
 
 /// A thread of a process. See [`super`].
 pub(crate) struct Thread {
-    /// Process of the thread.
     pub(crate) process: Arc<Process>,
     /// Index among the threads of the process.
     pub(crate) line: usize,
-    /// Slot in the run queue.
     pub(crate) queue_slot: QueueSlot,
     /// Registers while the thread does not run.
     pub(crate) context: UserContext,
-    /// Level of the thread itself.
     pub(crate) own_level: Level,
     /// Level to which the thread is raised until it has handled a user interrupt or a completion.
     pub(crate) raised: Level,

@@ -28,7 +28,6 @@ use crate::memory::space::AddressSpace;
 use crate::trace::{self, TraceState};
 use crate::waiters::{Awaited, Waiters};
 
-/// State of the thread of a line.
 enum State {
     Free,
     /// Ready or running.
@@ -47,13 +46,11 @@ struct Slot {
     /// Number of the current or the last thread; 0 if there was none.
     number: usize,
     state: State,
-    /// Slot in the run queue.
     queue_slot: u16,
     /// Level of an `unpark` that preceded `park`.
     token: Option<Level>,
 }
 
-/// The threads of a process. See the module.
 pub(crate) struct Threads {
     slots: [Slot; MAX_THREADS],
     /// Bit n is set if line n is parked.
@@ -63,7 +60,6 @@ pub(crate) struct Threads {
     /// Number of threads that have not ended.
     alive: usize,
     waiters: Waiters,
-    /// Calls that wait for threads.
     pub(super) wait_list: WaitList,
 }
 
@@ -137,7 +133,6 @@ impl Threads {
         Ok((line, slot.number))
     }
 
-    /// Sets the queue slot of a thread that was added.
     pub(super) fn set_queue_slot(&mut self, line: usize, queue_slot: u16) {
         self.slots[line].queue_slot = queue_slot;
     }
@@ -170,7 +165,6 @@ impl Threads {
         Some(slot.queue_slot)
     }
 
-    /// Returns the number of the thread of a line.
     pub(super) fn number(&self, line: usize) -> usize {
         self.slots[line].number
     }
@@ -255,7 +249,6 @@ impl Threads {
         }
     }
 
-    /// Returns whether any thread is parked.
     pub(super) fn has_parked(&self) -> bool {
         self.parked != 0
     }

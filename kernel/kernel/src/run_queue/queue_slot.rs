@@ -42,7 +42,6 @@ impl QueueSlot {
         })
     }
 
-    /// Returns the index of the slot.
     pub(crate) fn index(&self) -> u16 {
         self.index
     }

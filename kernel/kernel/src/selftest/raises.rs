@@ -59,7 +59,6 @@ fn complete(process: &Process) -> Outcome {
     Ok(())
 }
 
-/// Returns the level of the most urgent ready thread.
 fn ready() -> u32 {
     run_queue::ready().trailing_zeros()
 }

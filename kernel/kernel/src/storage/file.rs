@@ -15,7 +15,6 @@ use crate::process::share::{Charge, Resource};
 /// Memory of an open file in KiB.
 const KIB: usize = 1;
 
-/// An open file. See the module.
 pub(crate) struct OpenFile {
     /// `None` once the file is dropped.
     file: Option<File>,
@@ -38,7 +37,6 @@ impl From<os_files::Error> for Fault {
 }
 
 impl Fault {
-    /// Converts the error to the error that programs get.
     fn into_abi(self) -> Error {
         match self {
             Fault::Files(error) => abi_error(error),

@@ -21,7 +21,6 @@ pub(super) fn park(thread: Box<Thread>, _: Arguments) -> SyscallReturn {
     }
 }
 
-/// Ends the thread.
 pub(super) fn thread_exit(thread: Box<Thread>, [result, ..]: Arguments) -> SyscallReturn {
     let process = thread.process.clone();
     process.end_thread(thread, result as isize);

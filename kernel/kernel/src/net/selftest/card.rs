@@ -31,7 +31,6 @@ fn ask_gateway(most: usize) -> Option<usize> {
     Some(asked)
 }
 
-/// Returns how often the card has interrupted, and how many frames it has received.
 fn card_counts() -> (usize, usize) {
     (INTERRUPTS.load(Relaxed), CARD_FRAMES.load(Relaxed))
 }

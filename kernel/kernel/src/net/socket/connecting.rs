@@ -18,16 +18,12 @@ use crate::net::table::{self, Key, Kind, Owner};
 use crate::net::{ACK_DELAY, KEEP_ALIVE, STALL_TIMEOUT, Stack};
 use crate::process::Share;
 
-/// Maximum backlog of a listener.
 const MAX_BACKLOG: usize = 128;
-/// First ephemeral port.
 const FIRST_EPHEMERAL: u16 = 49_152;
-/// Number of ephemeral ports.
 pub(super) const EPHEMERAL_PORTS: u16 = u16::MAX - FIRST_EPHEMERAL + 1;
 
 static PORT: AtomicU16 = AtomicU16::new(0);
 
-/// Returns the next ephemeral port.
 pub(super) fn ephemeral() -> u16 {
     FIRST_EPHEMERAL + PORT.fetch_add(1, Relaxed) % EPHEMERAL_PORTS
 }

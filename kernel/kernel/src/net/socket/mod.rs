@@ -41,7 +41,6 @@ enum State {
     Listener { port: u16, backlog: Vec<Index> },
 }
 
-/// Waiters of a socket.
 struct SocketWaiters(IrqLock<Waiters>);
 
 impl Wake for SocketWaiters {
