@@ -59,7 +59,6 @@ impl Space {
         Ok(())
     }
 
-    /// Allocates a block to write to.
     pub(crate) fn allocate(&mut self) -> Result<u32, Error> {
         let is_free = |block: &u32| !has(&self.current, *block) && !has(&self.committed, *block);
         let around = (self.next..self.blocks).chain(FIRST..self.next.min(self.blocks));

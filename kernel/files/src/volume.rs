@@ -63,7 +63,6 @@ pub struct Listed<'a> {
     pub size: u64,
 }
 
-/// Record of a file.
 pub(crate) struct FileRecord {
     pub(crate) name: Name,
     pub(crate) tree: Tree,
@@ -73,7 +72,6 @@ pub(crate) struct FileRecord {
 }
 
 impl FileRecord {
-    /// Creates the record of a file that is not open.
     pub(crate) fn new(name: Name, tree: Tree) -> FileRecord {
         FileRecord {
             name,
@@ -107,7 +105,6 @@ pub struct Volume {
 
 /// Maximum number of blocks that a commit needs for the directory: its data, and a map block.
 const DIRECTORY_BLOCKS: usize = FILES / ENTRIES + 1;
-/// Minimum number of blocks of a disk.
 const MIN_BLOCKS: u64 = 64;
 /// Maximum number of blocks that are used: 1 GiB. It limits a file to two levels of map blocks.
 const MAX_BLOCKS: u64 = 1 << 18;
@@ -492,7 +489,6 @@ impl Volume {
         (offset < self.size(file) && self.cache.get(key).is_none()).then(|| self.fetch(key))
     }
 
-    /// Adds a zeroed block to a file.
     fn add_block(&mut self, key: Key) -> Result<(), Error> {
         if self.cache.get(key).is_none() {
             self.cache.insert(key, &ZEROES)?;

@@ -19,7 +19,6 @@ const MILLIS: u32 = 100;
 /// Index of the word that holds the time of a request in nanoseconds; an instruction takes one
 /// nanosecond.
 const NANOS: usize = 17;
-/// Number of repetitions of the ring.
 const RINGS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -29,7 +28,6 @@ struct Figure {
     numbers: Vec<u64>,
 }
 
-/// Measures and prints all figures.
 pub(crate) fn run(isolated: bool) -> Result<ExitCode, String> {
     let image = if isolated {
         build::isolated()?

@@ -5,10 +5,8 @@ use std::process::Command;
 
 use crate::{archive, elf_patch};
 
-/// Target triple of all code that runs in the machine.
 const TARGET: &str = "riscv64gc-unknown-none-elf";
 
-/// The name of the vDSO in the archive.
 pub(crate) const VDSO: &str = "vdso";
 
 /// Name of the program whose damaged copies the archive contains.
@@ -40,7 +38,6 @@ impl Isa {
         }
     }
 
-    /// Returns the folder of the kernel and the programs.
     fn output(self) -> PathBuf {
         self.target().join(TARGET).join("release")
     }
@@ -52,9 +49,7 @@ pub(crate) const RV64GC_CPU: &str = "rv64,zba=off,zbb=off,zbs=off";
 /// The files that QEMU loads.
 #[derive(Clone)]
 pub(crate) struct Image {
-    /// Path of the kernel, an ELF file.
     pub(crate) kernel: PathBuf,
-    /// Path of the archive of the programs.
     pub(crate) archive: PathBuf,
 }
 
@@ -162,14 +157,12 @@ fn programs(output: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     Ok(programs)
 }
 
-/// Returns the root of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the runner is a member of the workspace")
 }
 
-/// Returns cargo's output folder.
 fn output() -> PathBuf {
     Isa::Default.output()
 }

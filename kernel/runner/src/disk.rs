@@ -16,7 +16,6 @@ const DEFAULT_BLOCKS: usize = 4096;
 /// Size of a program that is too large, in bytes.
 const OVERSIZE: usize = (2 << 20) + 1;
 
-/// Content of a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// An empty disk, which the kernel formats.
@@ -29,7 +28,6 @@ pub(crate) enum Content {
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// Creates an image.
     pub(crate) fn new(content: Content) -> Result<Disk, String> {
         static DISKS: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), DISKS.fetch_add(1, Relaxed));
@@ -46,12 +44,10 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Returns the path of the image.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Returns the bytes of the image.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, String> {
         fs::read(&self.0).map_err(|error| format!("{}: {error}", self.0.display()))
     }

@@ -25,7 +25,6 @@ const MAX_CPU_WAIT: u32 = 4;
 
 /// Configuration of a boot.
 pub(crate) struct Machine {
-    /// Number of harts.
     pub(crate) smp: u32,
     /// QEMU's name of the processor; empty for the default.
     pub(crate) cpu: &'static str,
@@ -34,11 +33,9 @@ pub(crate) struct Machine {
     pub(crate) icount: bool,
     /// Binary logarithm of the nanoseconds per instruction, where time counts instructions.
     pub(crate) shift: u32,
-    /// The network card.
     pub(crate) network: Network,
     /// Content of the disk, if the machine has a disk.
     pub(crate) disk: Option<Content>,
-    /// The kernel's command line.
     pub(crate) arguments: String,
 }
 
@@ -99,7 +96,6 @@ pub(crate) struct Outcome {
     pub(crate) state: Option<String>,
     /// Frames of the network card, if the machine has a peer.
     pub(crate) record: Option<Vec<u8>>,
-    /// Duration of the run.
     pub(crate) took: Duration,
 }
 

@@ -52,7 +52,6 @@ const STATE_COLOURS: [(char, &str); 7] = [
     ('E', "#ffffff"),
 ];
 
-/// A drawing in progress.
 struct Drawing<'a> {
     trace: &'a Trace,
     first: u64,
@@ -60,7 +59,6 @@ struct Drawing<'a> {
     out: String,
 }
 
-/// Draws the trace of a program.
 pub(crate) fn draw(program: &str, trace: &Trace) -> String {
     let first = trace.records.first().map_or(0, |record| record.time);
     let last = trace.records.last().map_or(0, |record| record.time);
@@ -139,7 +137,6 @@ impl Drawing<'_> {
         );
     }
 
-    /// Draws the title and the legends.
     fn head(&mut self, program: &str, left_out: usize) {
         let (trace, harts) = (self.trace, self.trace.harts);
         let time = number::micros(micros(trace, self.last - self.first));

@@ -31,7 +31,6 @@ pub(crate) struct Record {
     pub(crate) process: u32,
     /// Index of the thread in its process.
     pub(crate) thread: u16,
-    /// Id of the coroutine.
     pub(crate) id: u64,
     /// Name of the subject, for display.
     pub(crate) subject: String,

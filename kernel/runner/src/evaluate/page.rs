@@ -30,7 +30,6 @@ instruction counts on several harts depend on the length of turns, too.
 const SHOWN: [u32; 2] = [1, 20];
 const SHOWN_CONNECTIONS: [u32; 4] = [1, 16, 64, 128];
 
-/// The points of a file.
 struct Points<'a>(&'a [Point]);
 
 impl Points<'_> {

@@ -107,7 +107,6 @@ impl Levels {
     }
 }
 
-/// Returns a closed loop on a number of harts.
 pub(crate) fn scaling(model: usize, harts: u32) -> Load {
     Load {
         model,

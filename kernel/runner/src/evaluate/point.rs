@@ -27,7 +27,6 @@ pub(crate) struct Load {
 pub(crate) const MODELS: [&str; 4] = ["KCUC", "KCUT", "KTUC", "KTUT"];
 
 impl Load {
-    /// Returns whether the server has threads.
     pub(crate) fn has_threads(&self) -> bool {
         self.model % 2 == 1
     }
@@ -85,7 +84,6 @@ impl fmt::Display for Load {
 pub(crate) struct Figures {
     /// `all`, or the level.
     pub(crate) who: String,
-    /// Number of answered requests.
     pub(crate) count: u64,
     /// Latencies, in microseconds.
     pub(crate) mean: u64,
@@ -163,7 +161,6 @@ impl Point {
     }
 }
 
-/// Parses the points of a file.
 pub(crate) fn parse(file: &str) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     for line in file.lines() {

@@ -46,7 +46,6 @@ fn percentiles(figures: &Figures) -> [u64; 6] {
     [p25, figures.median, p75, p90, figures.p99, p999]
 }
 
-/// Draws all figures that have points.
 pub(crate) fn draw(points: &[Point], folder: &Path) -> Result<(), String> {
     for (file, plot) in plots(points) {
         let file = folder.join(file);
@@ -207,7 +206,6 @@ fn distribution(point: &Point) -> Plot {
     plot
 }
 
-/// Returns the sections of the page.
 pub(crate) fn page(folder: &str, points: &[Point], commit: &str, spinning: &str) -> String {
     if points.is_empty() {
         return String::new();

@@ -148,7 +148,6 @@ impl Wire {
         Ok(false)
     }
 
-    /// Answers an ARP request for the address of the peer.
     fn answer_arp(&self, request: &[u8]) {
         if request.get(20..22) != Some(&[0, 1]) || request.get(38..42) != Some(&PEER) {
             return;
@@ -189,7 +188,6 @@ fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
     [&MACHINE_MAC[..], &PEER_MAC, &[8, 0], &ip, payload].concat()
 }
 
-/// Returns the checksum of the internet protocols.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| match *pair {
         [high, low] => u32::from(u16::from_be_bytes([high, low])),

@@ -23,7 +23,6 @@ pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
     run
 }
 
-/// Returns all machines of the matrix.
 pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     let mut runs = failures();
     runs.extend(refusals()?);

@@ -64,13 +64,10 @@ struct Run {
     /// The image, if it is not the default.
     image: Option<Image>,
     machine: Machine,
-    /// The expected exit status.
     status: i32,
     /// Prefix of the expected last line.
     last: &'static str,
-    /// Time limit of the run.
     limit: Duration,
-    /// An additional check of the outcome.
     check: fn(&Outcome) -> Result<(), String>,
     /// The peer on the machine's network, if any.
     peer: Option<fn(Network) -> Result<(), String>>,

@@ -52,7 +52,6 @@ pub(super) fn run(image: &Image) -> bool {
     all_passed
 }
 
-/// A running shell.
 struct Shell(Session);
 
 impl Shell {

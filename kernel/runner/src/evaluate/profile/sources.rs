@@ -50,7 +50,6 @@ impl Code<'_> {
     }
 }
 
-/// The sources of the instructions of an image.
 pub(super) struct Sources<'a> {
     pub(super) kernel: Code<'a>,
     pub(super) program: Code<'a>,

@@ -33,7 +33,7 @@ pub(super) struct Spins {
 }
 
 impl Spins {
-    /// Returns counters for requests, which are calls of the function at `product`.
+    /// Creates counters. Each call of the function at `product` counts as a request.
     fn new(product: u64) -> Spins {
         Spins {
             product,

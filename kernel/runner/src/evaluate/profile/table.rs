@@ -12,7 +12,6 @@ use crate::evaluate::file::COMMIT;
 use crate::evaluate::plan::MANY_CONNECTIONS;
 use crate::evaluate::point::MODELS;
 
-/// Returns the text of the file of profiles.
 pub(super) fn write(profiles: &[Profile]) -> String {
     let mut text = format!(
         "{COMMIT}{}\nmodel,connections,n,layer,instructions\n",
@@ -27,7 +26,6 @@ pub(super) fn write(profiles: &[Profile]) -> String {
     text
 }
 
-/// Formats a number of tenths.
 pub(super) fn tenths(count: u64) -> String {
     format!("{}.{}", count / 10, count % 10)
 }
