@@ -1,4 +1,5 @@
-//! The free blocks: blocks that neither the last head nor memory reaches.
+//! Tracks the free blocks of the disk. A block is free if neither the last head on the disk nor the
+//! trees in memory reach it.
 
 use alloc::vec::Vec;
 

@@ -1,6 +1,7 @@
-//! The kernel's domain of coroutines, and the loop of each hart.
+//! The kernel's coroutines, and the loop in which each hart runs them.
 //!
-//! Each hart serves one vCPU of `upshift-core`; there are no kernel threads. The loop never finds
+//! The kernel is a *domain*, that is, a set of vCPUs that share one table of coroutines. Each hart
+//! serves one vCPU of `upshift-core`; there are no kernel threads. The loop never finds
 //! its queues empty, because the *switching coroutine* of the hart is always ready. Its poll runs
 //! user programs, or waits for an interrupt.
 //!

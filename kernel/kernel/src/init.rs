@@ -1,4 +1,4 @@
-//! The first program. When it ends, the machine ends with the program's status.
+//! Starts the first program. When it ends, the machine ends with the program's status.
 //!
 //! Afterwards the numbers of processes, free pages and bytes of the heap must be the same as
 //! before. A difference is a leak, and a failure.

@@ -1,5 +1,6 @@
-//! The switching coroutine of a hart. Its poll is "run the most urgent user thread until it has to
-//! give way" (SharedScheduler, section 3.3).
+//! Runs user programs on a hart, in the *switching coroutine* of the hart. Each poll of this
+//! coroutine runs the most urgent user thread until it has to give way (SharedScheduler, section
+//! 3.3).
 //!
 //! The coroutine never ends. Its level equals that of the most urgent user thread (`run_queue.rs`),
 //! so the scheduler runs more urgent kernel coroutines before it and less urgent ones after it.

@@ -1,8 +1,8 @@
-//! Traces: record when, and on which hart, a coroutine or thread has entered a state.
+//! Records when, and on which hart, a coroutine or thread enters a state.
 //!
-//! Off unless the command line contains `trace=N`; then each hart keeps its last `N` records in a
-//! ring that is allocated while booting, and [`print`] writes them to the console when the machine
-//! is about to end. `os-runner trace` draws a timeline from them.
+//! Tracing is off unless the command line contains `trace=N`. Then each hart keeps its last `N`
+//! records in a ring that is allocated while booting, and [`print`] writes them to the console when
+//! the machine is about to end. `os-runner trace` draws a timeline from them.
 //!
 //! The states are those of the papers: created, ready, running, blocked, suspended, ended;
 //! suspension is by an interrupt or by an exception. Changes of kernel coroutines come from the
@@ -11,7 +11,7 @@
 //!
 //! While tracing is off, a change costs a load. While it is on, a record takes the lock of its
 //! hart's ring, which other harts take only for changes of user coroutines; no memory is allocated.
-//! May be called anywhere, including in interrupt handlers.
+//! A record may be made anywhere, including in interrupt handlers.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;

@@ -20,7 +20,6 @@ pub(crate) fn seed() -> Option<u64> {
     }
 }
 
-/// Enables chaos if there is a seed.
 pub(crate) fn init() {
     STATE.store(seed().unwrap_or(0), Relaxed);
 }

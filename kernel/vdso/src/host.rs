@@ -1,4 +1,5 @@
-//! A process as a host of the scheduler, and its reports to the kernel.
+//! Implements the scheduler's trait `Host` for a process, and reports the levels of the process's
+//! work to the kernel.
 //!
 //! A thread is identified by its line, whose address the kernel has put into `tp`
 //! (`os_abi::thread`). A word of the line points to its [`Server`].
@@ -139,13 +140,11 @@ pub(crate) fn serve(server: *mut Server, index: usize) -> bool {
     true
 }
 
-/// Detaches the server from the calling thread.
 pub(crate) fn stop_serving() {
     line(SERVER).store(0, Relaxed);
     line(LOCAL_BITMAP).store(0, Relaxed);
 }
 
-/// Returns the calling thread's server.
 #[inline]
 pub(crate) fn server() -> Option<&'static Server> {
     // SAFETY: the word is 0, or the address of a box that lives until this thread drops it, after
@@ -253,7 +252,6 @@ pub(crate) fn call(number: usize, first: usize, second: usize) -> isize {
     answer
 }
 
-/// Ends the process.
 pub(crate) fn exit(status: usize) -> ! {
     loop {
         call(number::exit, status, 0);

@@ -10,13 +10,11 @@ use upshift_core::{CoroutineId, Host, Level, State};
 use crate::host::{self, VdsoHost};
 use os_pages::trace as word;
 
-/// Returns whether the kernel traces.
 #[inline]
 pub(crate) fn is_on() -> bool {
     os_pages::shared(TRACING).load(Relaxed) != 0
 }
 
-/// Records that a coroutine has entered a state.
 #[cold]
 pub(crate) fn record_state(id: CoroutineId, level: Level, state: State) {
     let time = VdsoHost.now();

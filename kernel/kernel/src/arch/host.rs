@@ -1,4 +1,4 @@
-//! The kernel as a host of the scheduler.
+//! Implements the scheduler's trait `Host` for the kernel.
 //!
 //! A hart serves one vCPU, whose index is the number of the hart. While a hart runs an interrupt
 //! handler, it serves none. The wakes of the handler therefore use the inbox, which needs no lock;

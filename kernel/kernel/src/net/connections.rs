@@ -1,5 +1,5 @@
-//! The life cycle of sockets between their frames: the time of the next frame, the time-out for a
-//! stalled peer, and the end.
+//! Determines when a socket sends its next frame, when a stalled peer times out, and when a
+//! connection has ended.
 
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;

@@ -1,4 +1,5 @@
-//! Requests of calls to the coroutine of the network: sockets with work, and their levels.
+//! Passes work from system calls to the coroutine of the network: sockets with work, and the levels
+//! of the calls.
 //!
 //! ```text
 //!  call ── bytes ─► endpoint

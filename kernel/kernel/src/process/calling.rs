@@ -1,5 +1,5 @@
-//! Calls in flight of a process: waiting threads, reserved completions, and the choice of the
-//! thread that a completion notifies.
+//! Methods of [`Process`] for its system calls in flight: they park threads that wait, reserve
+//! completions, and choose the thread that a completion notifies.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::SeqCst;

@@ -1,4 +1,4 @@
-//! Calls that are answered at once.
+//! System calls that are answered at once.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Calls that affect the calling thread itself.
+//! System calls that affect the calling thread itself.
 
 use alloc::boxed::Box;
 

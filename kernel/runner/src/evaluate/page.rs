@@ -1,5 +1,5 @@
-//! Writes the page: tables of all points, the goals and their results, and the published figures
-//! beside the measured figures.
+//! Writes the page about the evaluation: tables of all points, the goals and their results, and the
+//! published figures beside the measured figures.
 
 use std::fmt::Write as _;
 

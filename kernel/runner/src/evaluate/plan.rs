@@ -1,4 +1,4 @@
-//! The points of the evaluation.
+//! Lists the points of the evaluation: the machines and loads that are measured.
 
 use super::point::{Load, MODELS};
 

@@ -23,7 +23,7 @@ const ROUNDS: u64 = 1000;
 const REPETITIONS: usize = 5;
 /// Instructions per tick: 10 MHz, one instruction per nanosecond.
 const PER_TICK: u64 = 100;
-/// Number of ready processes that never run, for the figure with many processes.
+/// Number of ready processes in the figure with many processes. All but two of them never run.
 const MANY: usize = 200;
 
 fn report(name: &str, start: u64, count: u64) {
@@ -79,7 +79,8 @@ fn yielding(level: Option<u8>) -> Result<JoinHandle<()>, Error> {
 async fn decisions() -> Result<(), Error> {
     for coroutines in [1, 64] {
         let mut idle = Vec::new();
-        // 63 coroutines beside the pair that switches; several of them share a level.
+        // In the second pass, 63 coroutines are ready beside the pair that switches. Several of them
+        // share a level.
         for n in 1..coroutines {
             idle.push(spawn(async {}, Some(33 + n % 30))?);
         }

@@ -49,7 +49,6 @@ const SEEDS: u64 = 3;
 
 static RECORDS: SpinLock<Option<Vec<Vec<Turn>>>> = SpinLock::new(None);
 
-/// Number of harts.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
 async fn main() -> isize {

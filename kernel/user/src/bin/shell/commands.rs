@@ -50,7 +50,6 @@ pub(crate) async fn run(console: &mut Console, line: &str) {
     }
 }
 
-/// Splits a line into its first word and the rest.
 fn split(line: &str) -> (&str, &str) {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     (word, rest.trim_start())

@@ -77,7 +77,6 @@ impl Editor {
         None
     }
 
-    /// Erases the last character.
     fn erase(&mut self) {
         while let Some(byte) = self.line.pop() {
             // Continuation bytes belong to the same character.
@@ -94,7 +93,6 @@ fn echo(bytes: &[u8]) {
     let _ = write(1, bytes);
 }
 
-/// Input of the shell.
 pub(crate) struct Console {
     /// Bytes that have been read from the console but not consumed.
     bytes: VecDeque<u8>,
