@@ -58,9 +58,6 @@ impl Timers {
     }
 
     /// Reserves memory for the first timers. Called while booting.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn reserve(&mut self) -> Result<(), OutOfMemory> {
         let heap = self.heap.try_reserve_exact(MIN_CAPACITY);
         let slots = self.slots.try_reserve_exact(MIN_CAPACITY);
@@ -74,9 +71,6 @@ impl Timers {
     }
 
     /// Adds a timer.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn add(&mut self, deadline: u64, waker: Waker) -> Result<Key, OutOfMemory> {
         let out_of_memory = |_| OutOfMemory;
         if chaos::is_out_of_memory(16) {

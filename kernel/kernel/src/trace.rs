@@ -118,9 +118,6 @@ static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
 
 /// Switches tracing on, with `records` records for each of `harts` harts, at most [`MAX_RECORDS`].
 /// Called while booting.
-///
-/// # Errors
-/// [`OutOfMemory`].
 pub(crate) fn init(records: usize, harts: usize) -> Result<(), OutOfMemory> {
     for ring in &RINGS[..harts] {
         let mut ring = ring.lock();

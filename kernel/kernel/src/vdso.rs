@@ -67,9 +67,6 @@ impl fmt::Display for VdsoError {
 }
 
 /// Prepares the image.
-///
-/// # Errors
-/// [`VdsoError`].
 pub(crate) fn init(file: &[u8]) -> Result<(), VdsoError> {
     let elf = Elf::object(file).map_err(|_| VdsoError::Malformed("not a RISC-V shared object"))?;
     let mut segments = Vec::new();
@@ -220,9 +217,6 @@ fn pages(bytes: &[u8], segments: &[Segment<'_>]) -> Result<Vec<Page>, VdsoError>
 
 /// Maps the image into a new space, and returns the addresses of its functions; zeroes if the
 /// machine was booted without an image.
-///
-/// # Errors
-/// [`OutOfMemory`].
 pub(crate) fn map(space: &AddressSpace) -> Result<[u64; VDSO_NAMES.len()], OutOfMemory> {
     let Some(vdso) = VDSO.try_get() else {
         return Ok([0; VDSO_NAMES.len()]);

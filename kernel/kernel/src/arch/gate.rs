@@ -1,6 +1,6 @@
 //! The gate: the code that switches between the page table of a program and that of the kernel. In
-//! an isolated kernel (feature `isolated`) it is the only part of the kernel that the page tables of
-//! programs map.
+//! an isolated kernel (feature `isolated`) it is the only part of the kernel that the page tables
+//! of programs map.
 //!
 //! ```text
 //!            program's table            both tables              kernel's table

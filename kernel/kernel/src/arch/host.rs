@@ -61,9 +61,6 @@ unsafe impl Host for KernelHost {
 
 /// Creates the switching coroutine of a vCPU. The coroutine is pinned, never ends, and has the
 /// least urgent level until `set_level` changes it. Its hart wakes it when the hart goes online.
-///
-/// # Errors
-/// [`SpawnError`].
 pub(crate) fn make_switching<F>(
     executor: &Executor<KernelHost>,
     future: F,

@@ -27,9 +27,6 @@ pub(crate) struct Dma {
 
 impl Dma {
     /// Allocates at least `bytes` zeroed bytes, aligned to their size.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn new(bytes: usize) -> Result<Dma, OutOfMemory> {
         let order = order_of(bytes);
         let start = allocate_block(order).ok_or(OutOfMemory)?;

@@ -27,9 +27,6 @@ static IN_USE: IrqLock<([u64; ASIDS / 64], usize)> = IrqLock::new(([0; ASIDS / 6
 static GATE_TABLE: Once<PageTable> = Once::new();
 
 /// Sets up the gate and the ASIDs. Called while booting, on the kernel's table.
-///
-/// # Errors
-/// [`OutOfMemory`].
 pub(super) fn init() -> Result<(), OutOfMemory> {
     let (text, words) = gate::pages();
     let mut table = PageTable::new()?;

@@ -114,9 +114,6 @@ impl PageTable {
     }
 
     /// Creates a page table with the upper half of `other` and an empty lower half.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(super) fn with_upper(other: &'static PageTable) -> Result<PageTable, OutOfMemory> {
         let mut table = PageTable::new()?;
         let upper = &other.root_table().0[UPPER..];
@@ -157,9 +154,6 @@ impl PageTable {
     }
 
     /// Maps physical memory into the direct map with the largest pages that fit.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(super) fn map_direct(
         &mut self,
         memory: Range<usize>,
@@ -193,9 +187,6 @@ impl PageTable {
     }
 
     /// Maps a frame whose owner outlives the table.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(super) fn map_shared(
         &mut self,
         page: usize,

@@ -63,9 +63,6 @@ impl TracePage {
 static GLOBAL: Once<SharedPage> = Once::new();
 
 /// Creates the pages that all spaces share. Called while booting.
-///
-/// # Errors
-/// [`OutOfMemory`].
 pub(super) fn init() -> Result<(), OutOfMemory> {
     GLOBAL.set(SharedPage::new()?);
     Ok(())

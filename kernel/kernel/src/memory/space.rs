@@ -51,9 +51,6 @@ pub(crate) struct AddressSpace {
 
 impl AddressSpace {
     /// Creates a space that contains only its shared pages, for a process of this share.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn new(share: &Arc<Share>) -> Result<AddressSpace, OutOfMemory> {
         let charge = share.charge(Resource::Memory, OVERHEAD * PAGE_KIB);
         let charge = charge.map_err(|_| OutOfMemory)?;
@@ -91,9 +88,6 @@ impl AddressSpace {
 
     /// Allocates a page of the completion ring, unless it exists. The caller holds the lock of the
     /// process's ring.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn ensure_completions(&self, page: usize) -> Result<(), OutOfMemory> {
         if self.completions[page].try_get().is_some() {
             return Ok(());
@@ -152,9 +146,6 @@ impl AddressSpace {
 
     /// Copies at most `count` pages, from address `start` on, that do not exist in this space;
     /// pages that all processes share are shared. Returns the address at which to continue.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn copy_pages(
         &self,
         from: &AddressSpace,
@@ -211,9 +202,6 @@ impl AddressSpace {
     }
 
     /// Maps a frame that is never freed, read-only.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn map_static(
         &self,
         page: usize,

@@ -79,9 +79,6 @@ const STATUS: isize = 0xff;
 const LINE_BYTES: usize = 8 * LINE_WORDS;
 
 /// Makes the remaining memory available to programs.
-///
-/// # Errors
-/// [`SpawnError`].
 pub(crate) fn init() -> Result<(), SpawnError> {
     run_queue::init();
     share::init();

@@ -1,6 +1,6 @@
 //! The reaper: a kernel coroutine that ends the remaining processes of a share whose first process
-//! has ended (`share.rs`). Such a share is *over*. The reaper ends one process per poll, so that the end of many processes delays threads no
-//! longer than the end of one.
+//! has ended (`share.rs`). Such a share is *over*. The reaper ends one process per poll, so that
+//! the end of many processes delays threads no longer than the end of one.
 //!
 //! The reaper is as urgent as the most urgent caller that has ended a share, or waits for its end.
 //! No process is missed, because a share is marked as over before its members are searched, and a

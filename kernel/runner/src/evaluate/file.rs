@@ -1,5 +1,6 @@
-//! Reads and writes the file of measured points. All points belong to one commit, so that an interrupted evaluation continues
-//! with the missing points. Points of another commit are deleted when the first point is measured.
+//! Reads and writes the file of measured points. All points belong to one commit, so that an
+//! interrupted evaluation continues with the missing points. Points of another commit are deleted
+//! when the first point is measured.
 
 use super::point::{self, COLUMNS, Load, Point};
 

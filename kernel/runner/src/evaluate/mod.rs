@@ -1,6 +1,6 @@
-//! Repeats the evaluation of the SharedScheduler papers: measures a server that squares matrices, in
-//! four models, with coroutines or threads in the kernel and in the server. A file contains every
-//! measured point, and tables and plots are drawn from the file.
+//! Repeats the evaluation of the SharedScheduler papers: measures a server that squares matrices,
+//! in four models, with coroutines or threads in the kernel and in the server. A file contains
+//! every measured point, and tables and plots are drawn from the file.
 //!
 //! Where time counts instructions, every figure repeats exactly: a tick of the clock is 100
 //! instructions, a millisecond is a million. Several harts take turns in that mode, so a

@@ -79,8 +79,8 @@ fn yielding(level: Option<u8>) -> Result<JoinHandle<()>, Error> {
 async fn decisions() -> Result<(), Error> {
     for coroutines in [1, 64] {
         let mut idle = Vec::new();
-        // In the second pass, 63 coroutines are ready beside the pair that switches. Several of them
-        // share a level.
+        // In the second pass, 63 coroutines are ready beside the pair that switches. Several of
+        // them share a level.
         for n in 1..coroutines {
             idle.push(spawn(async {}, Some(33 + n % 30))?);
         }

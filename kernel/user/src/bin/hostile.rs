@@ -269,8 +269,8 @@ async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
 }
 
 /// Three fuzzers of different levels run at a time, until they end or are killed. Each has an
-/// eighth of this process's share of the machine. After this process has waited for all fuzzers, it can use its
-/// whole share again.
+/// eighth of this process's share of the machine. After this process has waited for all fuzzers, it
+/// can use its whole share again.
 async fn arbitrary_calls_harm_no_other_process() -> Outcome {
     for seed in seeds() {
         let mut fuzzers = Vec::new();

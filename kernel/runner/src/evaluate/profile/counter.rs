@@ -3,8 +3,8 @@
 //! QEMU logs a block with its instructions when it translates the block, and each time that it
 //! executes the block (`-d in_asm,exec`). Each process has its own physical pages, and QEMU
 //! translates code per physical page. Two different blocks at the same virtual address therefore
-//! belong to different processes. Blocks that follow each other without the kernel in between belong
-//! to one process.
+//! belong to different processes. Blocks that follow each other without the kernel in between
+//! belong to one process.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,8 @@ pub(super) struct Block {
     pub(super) addresses: Vec<u64>,
     /// Number of executions while requests were counted, by process.
     pub(super) count: HashMap<Option<usize>, u64>,
-    /// Parent in the union-find forest that groups the blocks of a process. A root is its own parent.
+    /// Parent in the union-find forest that groups the blocks of a process. A root is its own
+    /// parent.
     parent: usize,
 }
 
