@@ -27,7 +27,6 @@ pub(crate) fn program(index: usize) -> Option<&'static str> {
     names.filter(|name| *name != vdso::NAME).nth(index)
 }
 
-/// Returns the files of an archive as pairs of name and contents.
 fn files(archive: &'static [u8]) -> impl Iterator<Item = (&'static str, &'static [u8])> {
     let mut at = 0;
     core::iter::from_fn(move || {

@@ -31,7 +31,6 @@ pub(crate) fn set_seed(seed: u64) {
     SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, SeqCst);
 }
 
-/// Returns the seed for a program; 0 without chaos.
 pub(crate) fn seed() -> u64 {
     SEED.load(Relaxed)
 }
@@ -47,7 +46,6 @@ pub(crate) fn begin() {
     }
 }
 
-/// Ends chaos. Returns the number of disturbances if it was on.
 pub(crate) fn end() -> Option<u64> {
     ON.swap(false, SeqCst).then(|| DISTURBANCES.load(Relaxed))
 }

@@ -75,7 +75,6 @@ pub(crate) fn source() -> Option<u32> {
     PANIC_UART.try_get().map(|device| device.interrupt())
 }
 
-/// Sends a byte that the port receives as input.
 #[cfg(feature = "selftest")]
 pub(crate) fn loop_back(byte: u8) {
     if let Some(uart) = &mut CONSOLE.lock().uart {

@@ -18,7 +18,6 @@ const END_NODE: u32 = 2;
 const PROPERTY: u32 = 3;
 const NOP: u32 = 4;
 
-/// Returns the big-endian word at an offset.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
@@ -124,14 +123,12 @@ impl<'a> Node<'a> {
         (0..bytes.len() / 4).filter_map(move |n| word(bytes, 4 * n))
     }
 
-    /// Returns the value of a property of one word or two.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.words(name).fold(None, |high, low| {
             Some(high.unwrap_or(0) << 32 | u64::from(low))
         })
     }
 
-    /// Returns whether the node is compatible with a driver of this name.
     pub(crate) fn is_compatible(&self, name: &str) -> bool {
         let list = self.bytes("compatible").unwrap_or(&[]);
         list.split(|byte| *byte == 0)

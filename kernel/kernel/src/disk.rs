@@ -116,7 +116,6 @@ impl Drop for PendingRequest {
 }
 
 impl Buffer {
-    /// Waits for a free buffer.
     pub(crate) async fn take() -> Buffer {
         let memory = wait_until_urgent(requests(), |requests| requests.disk.take()).await;
         Buffer(Some(memory))

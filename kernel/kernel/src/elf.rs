@@ -88,7 +88,6 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Returns address and length of the dynamic section in memory.
     pub(crate) fn dynamic(self) -> Option<(usize, usize)> {
         (0..self.count).find_map(|n| {
             let header = self.header(n)?;

@@ -95,7 +95,6 @@ pub(crate) fn yield_now() -> impl Future<Output = ()> {
     })
 }
 
-/// Returns the level of the kernel coroutine that runs on this hart.
 pub(crate) fn level() -> Level {
     domain().current_level().unwrap_or(LEAST_URGENT_WORK)
 }
@@ -134,7 +133,6 @@ pub(crate) fn take() -> Executor<KernelHost> {
     executor
 }
 
-/// Serves the vCPU of the calling hart for ever.
 pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     csr::interrupts_restore(true);
     let mut yielded = None;

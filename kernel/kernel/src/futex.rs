@@ -29,11 +29,9 @@ use crate::arch::lock::IrqLock;
 use crate::process::Process;
 use crate::sleep::{Sleep, sleep_until};
 
-/// Number of lists of waiters.
 const BUCKETS: usize = 256;
 
 struct Waiter {
-    /// Unique id of the waiter.
     ticket: u64,
     process: usize,
     address: usize,

@@ -79,7 +79,6 @@ pub(crate) fn online() -> &'static [Hart] {
     &HARTS[..ONLINE.load(SeqCst)]
 }
 
-/// Records that hart `index` is about to serve its vCPU.
 pub(crate) fn set_online(index: usize) {
     ONLINE.fetch_max(index + 1, SeqCst);
 }

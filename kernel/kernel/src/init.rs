@@ -16,7 +16,6 @@ use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
 use crate::{archive, chaos, clock, executor, println, storage};
 
-/// Level of the first program, which may use all levels.
 const LEVEL: Level = Level::DEFAULT;
 
 #[derive(PartialEq, Eq)]

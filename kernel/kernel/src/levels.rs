@@ -47,7 +47,6 @@ fn most_urgent(levels: u64) -> Level {
     Level::new(most).unwrap_or(least).min(least)
 }
 
-/// Gives a coroutine the most urgent of `levels`.
 pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
     let level = most_urgent(levels);
     let domain = executor::domain();
@@ -63,7 +62,6 @@ pub(crate) struct LevelFollower {
 }
 
 impl LevelFollower {
-    /// Creates a follower for a coroutine that was started at `level`.
     pub(crate) fn new(coroutine: CoroutineId, level: Level) -> LevelFollower {
         LevelFollower { coroutine, level }
     }

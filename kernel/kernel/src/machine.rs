@@ -12,7 +12,6 @@ use crate::memory::PhysAddr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A serial port, `ns16550a`.
     Uart,
     Plic,
     /// The device that ends the machine.
@@ -73,11 +72,9 @@ impl Device {
     }
 }
 
-/// A hart that can run this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HartInfo {
     pub(crate) id: usize,
-    /// Phandle of its interrupt controller.
     controller: u32,
     /// Context of the hart at the PLIC, in S-mode.
     pub(crate) plic_context: Option<usize>,

@@ -16,7 +16,6 @@ use crate::waiters::{Awaited, Waiters, wait_until};
 
 pub(crate) const CAPACITY: usize = 512;
 
-/// Memory of a pipe in KiB.
 const KIB: usize = 1;
 
 struct Ring {

@@ -102,7 +102,6 @@ struct ThreadRunner<'a> {
 /// Function that takes a thread that leaves the hart.
 type Destination = fn(Box<Thread>);
 
-/// Result of handling a trap.
 enum AfterTrap {
     /// The thread resumes, unless more urgent work is ready.
     Resume(Box<Thread>),

@@ -17,7 +17,6 @@ use crate::memory::OutOfMemory;
 /// Capacity that is kept when no timer is left; memory beyond it is freed.
 const MIN_CAPACITY: usize = 64;
 
-/// A timer in the heap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     deadline: u64,
@@ -33,7 +32,6 @@ struct Slot {
     waker: Option<Waker>,
 }
 
-/// Id of a timer of a hart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     slot: usize,
@@ -70,7 +68,6 @@ impl Timers {
         self.heap.first().map_or(u64::MAX, |entry| entry.deadline)
     }
 
-    /// Adds a timer.
     pub(crate) fn add(&mut self, deadline: u64, waker: Waker) -> Result<Key, OutOfMemory> {
         let out_of_memory = |_| OutOfMemory;
         if chaos::is_out_of_memory(16) {

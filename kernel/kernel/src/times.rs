@@ -23,9 +23,7 @@ const ACTIVITIES: usize = KERNEL as usize + 1;
 /// Time of a hart by activity. Only the hart itself writes; other harts may see a part of a change.
 pub(crate) struct Times {
     activity: AtomicU8,
-    /// Start of the current activity.
     since: AtomicU64,
-    /// Ticks of completed activities.
     ticks: [AtomicU64; ACTIVITIES],
 }
 

@@ -62,7 +62,6 @@ impl From<State> for TraceState {
     }
 }
 
-/// Purpose of a kernel coroutine.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     /// Runs the user threads of a hart.
@@ -75,7 +74,6 @@ pub(crate) enum Purpose {
     Call { process: usize, number: usize },
 }
 
-/// Kind of the subject of a record.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Kind {

@@ -32,7 +32,6 @@ const RELOCATIONS_SIZE: u64 = 8;
 const CALLS_SIZE: u64 = 2;
 const RELATIVE: u64 = 3;
 
-/// A page of the image.
 struct Page {
     offset: usize,
     /// The frame and mapping that all processes share; `None` if each process has a copy.
@@ -47,7 +46,6 @@ struct Vdso {
 
 static VDSO: Once<Vdso> = Once::new();
 
-/// Reason why the image cannot be used.
 pub(crate) enum VdsoError {
     /// The image is not a shared object that this kernel can load.
     Malformed(&'static str),
@@ -66,7 +64,6 @@ impl fmt::Display for VdsoError {
     }
 }
 
-/// Prepares the image.
 pub(crate) fn init(file: &[u8]) -> Result<(), VdsoError> {
     let elf = Elf::object(file).map_err(|_| VdsoError::Malformed("not a RISC-V shared object"))?;
     let mut segments = Vec::new();

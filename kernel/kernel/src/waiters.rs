@@ -104,7 +104,6 @@ struct WaitUntilUrgent<'a, T: Urgent, F> {
     lock: &'a IrqLock<T>,
     condition: F,
     registered: Option<Waker>,
-    /// Level at which the waiter is registered.
     level: Option<Level>,
 }
 

@@ -12,7 +12,6 @@ pub(crate) const VDSO: &str = "vdso";
 /// Name of the program whose damaged copies the archive contains.
 const TEMPLATE: &str = "child";
 
-/// Instruction set of all code that runs in the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
     /// RV64GC with Zba, Zbb and Zbs, as in kernel/.cargo/config.toml.
@@ -22,7 +21,6 @@ pub(crate) enum Isa {
 }
 
 impl Isa {
-    /// Returns RV64GC if the flag is set.
     pub(crate) fn from_flag(rv64gc: bool) -> Isa {
         if rv64gc { Isa::Rv64gc } else { Isa::Default }
     }
@@ -46,7 +44,6 @@ impl Isa {
 /// QEMU's name of the processor without bit manipulation.
 pub(crate) const RV64GC_CPU: &str = "rv64,zba=off,zbb=off,zbs=off";
 
-/// The files that QEMU loads.
 #[derive(Clone)]
 pub(crate) struct Image {
     pub(crate) kernel: PathBuf,

@@ -18,7 +18,6 @@ const OVERSIZE: usize = (2 << 20) + 1;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// An empty disk, which the kernel formats.
     Blank,
     /// A program, as the file `bin/child`, beside files that are not programs.
     Programs,

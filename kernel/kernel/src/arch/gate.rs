@@ -32,13 +32,11 @@ pub(super) struct Gate {
     a1: AtomicUsize,
 }
 
-/// Offsets that the assembly uses.
 pub(super) const KERNEL: usize = core::mem::offset_of!(Gate, kernel);
 pub(super) const PROGRAM: usize = core::mem::offset_of!(Gate, program);
 pub(super) const CONTEXT: usize = core::mem::offset_of!(Gate, context);
 pub(super) const A1: usize = core::mem::offset_of!(Gate, a1);
 
-/// The gates of all harts, which fill a page.
 #[repr(C, align(4096))]
 struct Gates([Gate; MAX_HARTS]);
 

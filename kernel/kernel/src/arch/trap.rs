@@ -42,7 +42,6 @@ pub(crate) struct UserContext {
     fcsr: u64,
 }
 
-/// Offsets that the assembly below uses.
 const PC: usize = core::mem::offset_of!(UserContext, pc);
 const STATUS: usize = core::mem::offset_of!(UserContext, status);
 const KERNEL_SP: usize = core::mem::offset_of!(UserContext, kernel_sp);
@@ -80,7 +79,6 @@ impl Trap {
     }
 }
 
-/// An exception of a user program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// `scause`.

@@ -29,7 +29,6 @@ pub(crate) use virtio_net::{Card, Received};
 /// Number of sources that can be attached; `-machine virt` has fewer.
 const SOURCES: usize = 128;
 
-/// Handler of an interrupt source: a function and its argument.
 struct Handler {
     function: fn(usize),
     argument: usize,
@@ -124,7 +123,6 @@ pub(crate) fn close_all() {
     }
 }
 
-/// Number of harts in [`serve`].
 #[cfg(feature = "selftest")]
 static SERVING: AtomicUsize = AtomicUsize::new(0);
 
@@ -138,7 +136,6 @@ pub(crate) async fn wait_idle() {
     }
 }
 
-/// Handles the device interrupts of the calling hart.
 pub(crate) fn serve() {
     #[cfg(feature = "selftest")]
     SERVING.fetch_add(1, SeqCst);

@@ -22,7 +22,6 @@ use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
 
 pub(crate) const BLOCK: usize = PAGE;
-/// Maximum number of concurrent requests.
 const REQUESTS: usize = 8;
 /// Number of descriptors of the queue; a request takes at most three.
 const QUEUE: usize = 32;
@@ -40,7 +39,6 @@ const OK: u8 = 0;
 /// Length of the header of a request; the status follows it in memory.
 const HEADER: usize = 16;
 
-/// A request to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Read(u32),
@@ -71,7 +69,6 @@ impl RequestMemory {
     }
 }
 
-/// A request that the device has, with its memory.
 struct Submitted {
     number: usize,
     header: InDevice,
@@ -193,7 +190,6 @@ impl Disk {
         Ok(number)
     }
 
-    /// Reaps the requests that the device has finished. Returns true if there were any.
     pub(crate) fn reap(&mut self) -> bool {
         let mut has_finished = false;
         while let Some(token) = self.queue.peek_used() {
@@ -239,7 +235,6 @@ impl Disk {
         has_finished
     }
 
-    /// Returns the memory of a finished request, and whether the request was successful.
     pub(crate) fn take_finished(&mut self, number: usize) -> Option<(RequestMemory, bool)> {
         self.done.get_mut(number)?.take()
     }

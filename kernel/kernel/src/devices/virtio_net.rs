@@ -76,7 +76,6 @@ impl Card {
         self.raw.mac_address()
     }
 
-    /// Passes a buffer to the device, which receives a frame into it.
     fn post(&mut self, mut buffer: Dma) {
         // SAFETY: the buffer is lent below, so it belongs to the device until `receive` finds its
         // token in the used ring.

@@ -30,7 +30,6 @@ struct Buddy {
     /// Address of the frame whose state is `state[0]`.
     base: usize,
     state: &'static mut [u8],
-    /// The first free block of each order.
     lists: [usize; ORDERS],
     free: usize,
 }
@@ -141,7 +140,6 @@ pub(super) fn add(memory: Range<usize>, used: &mut [Range<usize>]) {
     }
 }
 
-/// Returns the parts of `memory` outside of all ranges.
 fn gaps(
     memory: Range<usize>,
     used: &mut [Range<usize>],

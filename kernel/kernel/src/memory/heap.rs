@@ -22,7 +22,6 @@ use crate::arch::lock::IrqLock;
 const MIN_CELL: usize = 16;
 /// Number of cell sizes: 16, 32, …, 1024.
 const CLASSES: usize = 7;
-/// Null link: no page, no cell.
 const NONE: usize = 0;
 
 /// The start of a page of cells.
@@ -55,7 +54,6 @@ struct KernelHeap;
 #[global_allocator]
 static ALLOCATOR: KernelHeap = KernelHeap;
 
-/// Allocator that serves a layout.
 enum Source {
     Class(usize),
     Block(usize),

@@ -77,7 +77,6 @@ impl Asid {
         self.asid
     }
 
-    /// Returns the word for the `satp` register.
     pub(super) fn satp(&self, table: &PageTable) -> usize {
         table.satp() | self.asid << SHIFT
     }

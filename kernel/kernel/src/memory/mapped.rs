@@ -29,7 +29,6 @@ impl Asid {
     }
 }
 
-/// Removes the table of a program from the calling hart.
 pub(super) fn leave() {
     super::install_kernel_table();
 }

@@ -12,7 +12,6 @@ use super::{DIRECT, OutOfMemory, PAGE, PhysAddr};
 const ENTRIES: usize = 512;
 /// Index of the first entry of the upper half.
 const UPPER: usize = ENTRIES / 2;
-/// End of the lower half.
 pub(crate) const LOWER_END: usize = 1 << 38;
 
 const VALID: u64 = 1 << 0;
@@ -40,11 +39,8 @@ impl Mapping {
     pub(super) const KERNEL_TEXT: Mapping = Mapping(READ | EXECUTE | Self::KERNEL);
     pub(super) const KERNEL_CONSTANTS: Mapping = Mapping(READ | Self::KERNEL);
     pub(super) const KERNEL_DATA: Mapping = Mapping(READ | WRITE | Self::KERNEL);
-    /// Readable and executable by programs.
     pub(crate) const USER_TEXT: Mapping = Mapping(USER | READ | EXECUTE);
-    /// Readable by programs.
     pub(crate) const USER_CONSTANTS: Mapping = Mapping(USER | READ);
-    /// Readable and writable by programs.
     pub(crate) const USER_DATA: Mapping = Mapping(USER | READ | WRITE);
 }
 
@@ -79,7 +75,6 @@ impl Entry {
     }
 }
 
-/// A page table of one level, in its own frame.
 #[repr(C, align(4096))]
 struct Table([Entry; ENTRIES]);
 
@@ -99,7 +94,6 @@ pub(super) struct Mapped {
     pub(super) page: usize,
     pub(super) frame: PhysAddr,
     pub(super) mapping: Mapping,
-    /// True if the frame is freed with the page table.
     pub(super) owned: bool,
 }
 

@@ -37,7 +37,6 @@ pub(crate) struct AddressSpace {
     asid: isolation::Asid,
     /// Number of frames of user memory that may still be charged.
     allowance: AtomicUsize,
-    /// Words that kernel and program share.
     shared: SharedPage,
     /// Page in which the program records the events of its coroutines.
     trace: Option<TracePage>,
@@ -103,7 +102,6 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Returns a page of the completion ring, if it was allocated.
     pub(crate) fn completions(&self, page: usize) -> Option<&SharedPage> {
         self.completions[page].try_get()
     }

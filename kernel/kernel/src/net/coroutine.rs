@@ -9,7 +9,6 @@ use super::{BUDGET, NET, now, requests};
 use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, println};
 
-/// Receives and sends frames, and serves deadlines.
 #[derive(Default)]
 pub(super) struct NetworkTask {
     sleep: Option<Sleep>,

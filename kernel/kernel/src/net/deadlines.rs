@@ -29,7 +29,6 @@ impl Deadlines {
         self.heap.first().copied()
     }
 
-    /// Sets or removes the deadline of a slot.
     pub(super) fn set(&mut self, slot: Index, deadline: Option<Instant>) {
         let position = self.positions[usize::from(slot)];
         match (position, deadline) {

@@ -20,7 +20,6 @@ use crate::arch::lock::{IrqGuard, IrqLock};
 
 static ENDPOINTS: [IrqLock<Option<Endpoint>>; SOCKETS] = [const { IrqLock::new(None) }; SOCKETS];
 
-/// A socket and its buffers.
 pub(super) struct Endpoint {
     /// A set of one socket: `smoltcp` would process all sockets of a set.
     pub(super) set: SocketSet<'static>,
@@ -46,7 +45,6 @@ impl Endpoint {
     }
 }
 
-/// An endpoint whose lock is held.
 pub(super) struct EndpointGuard(IrqGuard<'static, Option<Endpoint>>);
 
 const HAS_ENDPOINT: &str = "a socket has its endpoint until its index is free";

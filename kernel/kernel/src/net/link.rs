@@ -50,7 +50,6 @@ pub(super) struct Link {
     pub(super) tap: Option<(u16, Vec<u8>)>,
     /// The address of the machine besides 127.0.0.0/8.
     own_address: Option<[u8; 4]>,
-    /// Number of frames that were longer than [`FRAME`].
     too_long: u64,
 }
 
@@ -160,7 +159,6 @@ impl Link {
         }
     }
 
-    /// Disables the interrupts of the card while the receiver polls it.
     pub(super) fn start_polling(&mut self) {
         #[cfg(feature = "selftest")]
         if self.is_never_polled {

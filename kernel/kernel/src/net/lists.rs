@@ -4,7 +4,6 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Index of a slot in the table.
 pub(super) type Index = u16;
 
 const NONE: Index = Index::MAX;
@@ -13,7 +12,6 @@ const NONE: Index = Index::MAX;
 struct Links {
     previous: Index,
     next: Index,
-    /// List that contains the slot, or [`NONE`].
     list: Index,
 }
 
@@ -55,7 +53,6 @@ impl Lists {
         core::iter::successors(self.first(list), next)
     }
 
-    /// Appends a slot, which is in no list, to a list.
     pub(super) fn push(&mut self, list: usize, slot: Index) {
         let last = self.ends[list].1;
         self.links[usize::from(slot)] = Links {

@@ -60,7 +60,6 @@ use table::{Key, Owner, Table};
 
 /// Maximum number of sockets of all programs, including those of backlogs.
 pub(crate) const SOCKETS: usize = 1024;
-/// Maximum number of frames per poll.
 const BUDGET: usize = 16;
 /// Maximum number of frames that a socket sends before others of its level have their turn: as many
 /// as fill its buffer, so that bytes that were written at once can be read at once.
@@ -84,7 +83,6 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which a failed send is repeated although there was space.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// The stack, which a lock guards.
 struct Stack {
     interface: Interface,
     link: Link,
@@ -185,7 +183,6 @@ impl Stack {
         self.wake_if_busy();
     }
 
-    /// Wakes the coroutine if it has work.
     fn wake_if_busy(&mut self) {
         let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));

@@ -26,7 +26,6 @@ static REQUESTS: Once<IrqLock<Requests>> = Once::new();
 /// Requests of all calls to a socket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Request {
-    /// Levels of the calls.
     pub(super) levels: u64,
     /// Set if there is work; otherwise the calls only wait.
     pub(super) has_work: bool,

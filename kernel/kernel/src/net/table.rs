@@ -27,7 +27,6 @@ use super::requests::requests;
 use crate::executor;
 use crate::process::share::Charge;
 
-/// Number of lists by key.
 const BUCKETS: usize = 1024;
 /// Number of lists of half-open connections, by port.
 const PORTS: usize = 64;
@@ -92,11 +91,9 @@ impl Key {
     }
 }
 
-/// Protocol numbers of IPv4.
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 
-/// Owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Program,
@@ -110,7 +107,6 @@ pub(super) enum Owner {
 pub(super) enum Kind {
     Stream,
     Datagrams,
-    /// The DHCP client of the kernel.
     Dhcp,
 }
 
@@ -136,7 +132,6 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Returns the level of the socket's frames.
     pub(super) fn level(&self) -> Level {
         let most = self.calls.trailing_zeros() as u8;
         Level::new(most).unwrap_or(self.level)
@@ -219,7 +214,6 @@ impl Table {
             .map(|slot| slot.kind)
     }
 
-    /// Returns an occupied slot.
     pub(super) fn slot(&mut self, index: Index) -> &mut Slot {
         let slot = self.slots[usize::from(index)].as_mut();
         slot.expect("a socket has its slot until its index is free")
@@ -263,7 +257,6 @@ impl Table {
         }
     }
 
-    /// Returns the socket with exactly this key.
     pub(super) fn find(&self, key: Key) -> Option<Index> {
         let has_key = |index: &Index| {
             let slot = self.slots[usize::from(*index)].as_ref();
@@ -300,12 +293,10 @@ impl Table {
         is_free
     }
 
-    /// Frees a port for another listener.
     pub(super) fn release_port(&mut self, port: u16) {
         self.ports.retain(|taken| *taken != port);
     }
 
-    /// Adds the levels of calls for the socket.
     pub(super) fn add_levels(&mut self, index: Index, levels: u64) {
         self.slot(index).calls |= levels;
         if self.to_send.list_of(index).is_some() {
@@ -314,7 +305,6 @@ impl Table {
         }
     }
 
-    /// Records whether a socket has frames to send.
     pub(super) fn set_sending(&mut self, index: Index, has_data: bool) {
         let level = self.slot(index).level();
         let list = usize::from(level.get());
@@ -342,7 +332,6 @@ impl Table {
         }
     }
 
-    /// Returns the most urgent socket with frames to send.
     pub(super) fn next_to_send(&self) -> Option<Index> {
         match self.levels {
             0 => None,

@@ -91,7 +91,6 @@ impl Process {
         Ok(())
     }
 
-    /// Returns whether a call must end early.
     pub(crate) fn is_cancelled(&self, number: usize) -> bool {
         self.calls.lock().is_cancelled(number)
     }
@@ -206,7 +205,6 @@ impl Process {
         Ok(())
     }
 
-    /// Returns whether a user interrupt is pending.
     pub(super) fn has_interrupt(&self) -> bool {
         self.interrupt.load(SeqCst)
     }

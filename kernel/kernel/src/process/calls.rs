@@ -26,7 +26,6 @@ struct Slot {
     coroutine: Option<CoroutineId>,
     token: Option<u64>,
     cancelled: bool,
-    /// Next free slot.
     next: usize,
 }
 

@@ -15,16 +15,13 @@ use crate::storage::OpenFile;
 
 /// Maximum number of descriptors of a process: both ends of 4,096 pipes.
 const MAX_FILES: usize = 8192;
-/// Maximum number of descriptors that are passed to a new process.
 pub(crate) const MAX_PASSED: usize = 16;
 
-/// Object that a descriptor stands for.
 #[derive(Clone)]
 pub(crate) enum File {
     Console,
     Pipe(End),
     Socket(Arc<Socket>),
-    /// A file of the disk.
     Stored(Arc<OpenFile>),
 }
 
@@ -116,7 +113,6 @@ pub(crate) struct Files {
     slots: Vec<Option<File>>,
     /// Lower bound of the free slots: all slots below are in use.
     first_free: usize,
-    /// Charge for the memory of the table.
     charge: Option<Charge>,
     /// Maximum number of slots that the table has had.
     peak: usize,

@@ -33,12 +33,10 @@ use crate::{clock, executor, memory, run_queue, switching};
 
 /// Time limit for the other threads to leave their critical sections.
 const QUIESCE_MICROS: u64 = 500_000;
-/// Interval between two checks of these threads.
 const POLL_MICROS: u64 = 50;
 /// Number of pages that are copied between two yields.
 const PAGES_AT_ONCE: usize = 16;
 
-/// Initial state of the child's thread.
 pub(crate) struct ThreadImage {
     line: usize,
     number: usize,

@@ -10,7 +10,6 @@ use super::{Process, Share};
 use crate::arch::lock::IrqLock;
 use crate::waiters::{Awaited, Waiters};
 
-/// Exit state of a process: its status, its number of calls, its waiters.
 pub(crate) struct ExitState {
     pub(super) status: Option<isize>,
     /// Number of calls whose coroutines exist. Waiters wait until these have ended and released

@@ -50,7 +50,6 @@ struct WaitingCall {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaitTarget {
-    /// The call waits for the end of a thread.
     End,
     /// The call waits for a lock, on behalf of the thread with this number.
     Lock { address: usize, thread: usize },
@@ -125,7 +124,6 @@ impl WaitList {
         Some((waiting, thread, is_contended))
     }
 
-    /// Ends all loans to a line whose thread has ended.
     pub(super) fn end_loans_to(&mut self, line: usize) {
         let lends_to_line = |waiting: &&mut WaitingCall| waiting.borrower == Some(line);
         for waiting in self.0.iter_mut().filter(lends_to_line) {
@@ -318,7 +316,6 @@ fn current_level() -> Level {
     level.unwrap_or(executor::LEAST_URGENT_WORK)
 }
 
-/// A loan, which ends when it is dropped.
 pub(super) struct Loan<'a> {
     process: &'a Process,
     call: CoroutineId,

@@ -75,7 +75,6 @@ use threads::Threads;
 
 /// Significant bits of the status of a process.
 const STATUS: isize = 0xff;
-/// Size of a thread's line in bytes.
 const LINE_BYTES: usize = 8 * LINE_WORDS;
 
 /// Makes the remaining memory available to programs.
@@ -100,15 +99,12 @@ pub(crate) struct Process {
     /// Number of holds that keep the threads from running in user mode.
     held: AtomicUsize,
     calls: IrqLock<Calls>,
-    /// Results of asynchronous calls.
     ring: IrqLock<Ring>,
-    /// True while a user interrupt is pending.
     interrupt: AtomicBool,
     /// Level to which the next thread that becomes ready is raised (`run_queue.rs`).
     pub(crate) pending_level: PendingLevel,
     /// End of the memory that the program has mapped.
     heap_end: AtomicUsize,
-    /// Stacks of the kernel threads of the calls.
     #[cfg(feature = "kernel-threads")]
     pub(crate) stacks: Arc<crate::arch::kernel_thread::Stacks>,
 }

@@ -38,12 +38,9 @@ use crate::{executor, net, settings};
 /// Maximum depth of nested shares. After this number of halvings the limit of processes is 0.
 const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
 
-/// A limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
-    /// Slots of the table of processes.
     Processes,
-    /// Threads that have not ended.
     Threads,
     /// Memory in KiB: frames of programs, and kernel memory for their calls, files, pipes and
     /// sockets.

@@ -20,7 +20,6 @@ pub(super) const MAX_PROCESSES: usize = 256;
 
 enum SlotState {
     Free,
-    /// A process is being created.
     Reserved,
     Occupied(Arc<Process>),
 }
@@ -66,7 +65,6 @@ pub(crate) fn count() -> usize {
     table.iter().filter(lives).count()
 }
 
-/// Parameters of a new process.
 pub(crate) struct Spawn<'a> {
     pub(crate) name: &'a str,
     pub(crate) program: &'a [u8],

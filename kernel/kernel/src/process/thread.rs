@@ -24,7 +24,6 @@ const GRACE_MICROS: u64 = 100;
 const LOAD_PAGE_FAULT: usize = 13;
 const STORE_PAGE_FAULT: usize = 15;
 
-/// A thread of a process. See [`super`].
 pub(crate) struct Thread {
     pub(crate) process: Arc<Process>,
     /// Index among the threads of the process.
@@ -44,7 +43,6 @@ pub(crate) struct Thread {
     pub(crate) quantum_end: u64,
     /// End of the grace in which the thread may continue, or 0 if it has none.
     pub(crate) grace: u64,
-    /// State that a user interrupt has suspended.
     pub(crate) interrupted: Option<Box<Interrupted>>,
 }
 
@@ -145,7 +143,6 @@ impl Thread {
         critical
     }
 
-    /// Ends the thread's grace, if any, because the thread leaves the hart.
     pub(crate) fn end_grace(&mut self, space: &AddressSpace) {
         if core::mem::replace(&mut self.grace, 0) != 0 {
             space.set_line(self.line, YIELD_REQUESTED, 0);

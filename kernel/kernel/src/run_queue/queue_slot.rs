@@ -69,7 +69,6 @@ impl PendingLevel {
         self.0.fetch_min(level.get(), Relaxed);
     }
 
-    /// Takes the pending level.
     pub(crate) fn take(&self) -> Option<Level> {
         match self.0.load(Relaxed) {
             NO_LEVEL => None,

@@ -51,7 +51,6 @@ pub(super) async fn child_killed_during_spawn_leaves_nothing() -> Outcome {
     Ok(())
 }
 
-/// Completes a call of a process at level 10.
 fn complete(process: &Process) -> Outcome {
     let reserved = process.reserve_completion();
     reserved.map_err(|error| format!("{error}"))?;

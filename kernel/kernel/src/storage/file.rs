@@ -12,7 +12,6 @@ use super::{STORAGE, abi_error, fetch, retry_after_commits, until_committed};
 use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 
-/// Memory of an open file in KiB.
 const KIB: usize = 1;
 
 pub(crate) struct OpenFile {
@@ -20,7 +19,6 @@ pub(crate) struct OpenFile {
     file: Option<File>,
     /// Changed only under the lock of the storage.
     position: AtomicU64,
-    /// Charge to the share of the process that has opened the file.
     _charge: Charge,
 }
 

@@ -15,7 +15,6 @@ use super::{Answer, word};
 use crate::executor;
 use crate::process::{CallGuard, Process};
 
-/// Recipient of the answer.
 #[derive(Clone, Copy)]
 pub(super) enum Recipient {
     /// The thread of this line, which waits for the answer.

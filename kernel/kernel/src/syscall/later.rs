@@ -31,9 +31,7 @@ type Arguments = [usize; 6];
 
 /// State of a call after its first attempt.
 pub(super) enum CallStart<F> {
-    /// The call has finished.
     Done(Answer),
-    /// The call waits.
     Pending(F),
 }
 

@@ -28,20 +28,16 @@ use crate::{chaos, executor, run_queue};
 use in_flight::Recipient;
 use later::CallStart;
 
-/// Result of a call.
 type Answer = Result<isize, Error>;
 /// The calling thread and its answer; `None` if the thread is parked, or has ended.
 type SyscallReturn = Option<(Box<Thread>, Answer)>;
 
-/// Returns the register value of an answer.
 fn word(answer: Answer) -> isize {
     answer.unwrap_or_else(Error::code)
 }
 
-/// Form of a `later` call.
 #[derive(Clone, Copy)]
 enum Form {
-    /// The thread waits.
     Synchronous,
     /// The thread continues; the completion contains these words.
     Asynchronous { token: u64, coroutine: u64 },

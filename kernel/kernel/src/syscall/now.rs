@@ -28,7 +28,6 @@ pub(super) fn exit(thread: &mut Thread, [status, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// Ends the thread's quantum.
 pub(super) fn yield_cpu(thread: &mut Thread, _: Arguments) -> Answer {
     thread.yield_hart();
     Ok(0)

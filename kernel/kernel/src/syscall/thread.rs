@@ -37,7 +37,6 @@ pub(super) fn return_from_interrupt(mut thread: Box<Thread>, _: Arguments) -> Sy
     Some((thread, Ok(same)))
 }
 
-/// Creates a child that is a copy of the process.
 pub(super) fn fork(thread: Box<Thread>, _: Arguments) -> SyscallReturn {
     let (process, image) = (thread.process.clone(), ThreadImage::new(&thread));
     super::start(thread, Form::Synchronous, number::fork, |_| {

@@ -7,7 +7,6 @@ use super::point::{self, COLUMNS, Load, Point};
 /// Beginning of the line that names the commit.
 pub(super) const COMMIT: &str = "# commit ";
 
-/// The points of a commit.
 #[derive(Default)]
 pub(super) struct File {
     pub(super) commit: String,
@@ -31,7 +30,6 @@ impl File {
         }
     }
 
-    /// Returns whether a point of this load was measured.
     pub(super) fn has(&self, load: Load) -> bool {
         self.points.iter().any(|point| point.load == load)
     }

@@ -43,7 +43,6 @@ const SPINNING: &str = "spinning.csv";
 /// Number of machines that run concurrently, where time counts instructions.
 const PARALLEL_MACHINES: usize = 2;
 
-/// A part of the evaluation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Selection {
     /// All points of machines whose time counts instructions.
@@ -92,7 +91,6 @@ enum Source {
     Saturation,
 }
 
-/// Returns the path of the file of points.
 fn points_in(folder: &Path, source: Source) -> PathBuf {
     folder.join(match source {
         Source::Instructions => "points.csv",
@@ -215,7 +213,6 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     })
 }
 
-/// Maximum width of a line of a paragraph.
 const COLUMNS: usize = 100;
 
 /// Wraps the lines of paragraphs; tables, plots and headings are kept.

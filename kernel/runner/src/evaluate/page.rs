@@ -109,7 +109,6 @@ fn closed(points: &Points<'_>, folder: &str) -> String {
     page
 }
 
-/// Returns the number of pages that the connections use.
 fn pages(points: &Points<'_>, model: usize, connections: u32) -> Option<u64> {
     let is_wanted = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
     Some(points.of(model, is_wanted)?.figures.first()?.pages)

@@ -8,7 +8,6 @@ use super::{MAX_POLLS, POLL_MICROS, wait, yield_to_network};
 use crate::selftest::Outcome;
 use crate::{ensure, executor};
 
-/// Minimum number of frames of a flood, requests and replies, per interrupt.
 const FRAMES_PER_INTERRUPT: usize = 16;
 
 /// Sends ARP requests for the address of QEMU's gateway while the card has space, at most `most`;

@@ -21,7 +21,6 @@ fn fill(_: usize, to: &mut [u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Delivers all outgoing frames; returns their number.
 fn carry() -> usize {
     let mut stack = NET.get().lock();
     let mut frames = 0;

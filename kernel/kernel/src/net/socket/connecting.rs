@@ -29,7 +29,6 @@ pub(super) fn ephemeral() -> u16 {
 }
 
 impl Stack {
-    /// Adds a socket to a listener's backlog.
     fn add_listening(&mut self, share: &Arc<Share>, port: u16) -> Result<Index, Error> {
         let index = self.add_stream(share, Owner::Listener(port))?;
         // The new socket listens from now on; so does each socket of the listener whose connection
@@ -52,7 +51,6 @@ impl Stack {
         self.changed(index);
     }
 
-    /// Returns whether a connection with these ports and this address exists.
     fn is_connected(&self, port: u16, address: u32, to: u16) -> bool {
         let key = Key {
             protocol: table::TCP,
@@ -62,7 +60,6 @@ impl Stack {
         self.table.find(key).is_some()
     }
 
-    /// Returns a free ephemeral port for a connection to this peer.
     fn free_port(&self, address: u32, to: u16) -> Result<u16, Error> {
         let mut candidates = (0..EPHEMERAL_PORTS).map(|_| ephemeral());
         let is_free = |port: &u16| !self.is_connected(*port, address, to);
