@@ -65,7 +65,6 @@ fn request(image: &Image, connections: u32, n: u32) -> Result<u64, String> {
     nanos.ok_or_else(|| format!("{output}\nthe server reports no cost of a request"))
 }
 
-/// Measures one round of the ring of 3,600 coroutines.
 fn ring(image: &Image) -> Result<ExitCode, String> {
     // A tick is 100 instructions under `-icount`, and always 100 ns.
     let instructions = ticks_of_round(&boot(image, true, "init=ring")?)? * 100;

@@ -23,7 +23,6 @@ const MAX_STEP: Duration = Duration::from_secs(1);
 /// Limit of the uncounted time in which QEMU waits for a CPU, in multiples of the time limit.
 const MAX_CPU_WAIT: u32 = 4;
 
-/// Configuration of a boot.
 pub(crate) struct Machine {
     pub(crate) smp: u32,
     /// QEMU's name of the processor; empty for the default.
@@ -58,7 +57,6 @@ impl Machine {
 /// says so.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
-    /// A machine without a card.
     No,
     /// A card in a modern slot.
     Modern,
@@ -84,9 +82,7 @@ pub(crate) enum Network {
     Wire { machine: u16, peer: u16 },
 }
 
-/// The result of a run.
 pub(crate) struct Outcome {
-    /// The complete output of the console.
     pub(crate) output: String,
     /// The exit status; `None` if the process did not exit by itself.
     pub(crate) status: Option<i32>,

@@ -41,7 +41,6 @@ const ACTIVITIES: [(char, &str, &str); 5] = [
     ('.', "idle", "#eaeef2"),
 ];
 
-/// Colours of states, by their letters.
 const STATE_COLOURS: [(char, &str); 7] = [
     ('C', "#eaeef2"),
     ('r', "#d9730d"),

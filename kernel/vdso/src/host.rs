@@ -23,7 +23,6 @@ pub(crate) struct VdsoHost;
 /// after which it sleeps, which lets less urgent threads run.
 const YIELD_AFTER: u32 = 50;
 const SLEEP_AFTER: u32 = 100;
-/// Duration of a sleep, in ticks.
 const SLEEP: u64 = 1_000;
 
 // SAFETY: `current` returns only the vCPU that the calling thread serves, and only while it exists,
@@ -108,7 +107,6 @@ static LINES: [AtomicU32; MAX_THREADS] = [const { AtomicU32::new(0) }; MAX_THREA
 /// Number of vCPUs that threads have begun to serve.
 static VCPUS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the domain, if there is one.
 pub(crate) fn domain() -> Option<&'static Domain<VdsoHost>> {
     // SAFETY: the pointer is null, or that of a box that `set_domain` has leaked.
     unsafe { DOMAIN.load(Acquire).as_ref() }
@@ -152,7 +150,6 @@ pub(crate) fn server() -> Option<&'static Server> {
     unsafe { (line(SERVER).load(Relaxed) as *const Server).as_ref() }
 }
 
-/// Ends a critical section.
 #[inline]
 pub(crate) fn leave() {
     critical::leave(|| {

@@ -28,7 +28,6 @@ const PLAIN: Load = Load {
     shift: 0,
 };
 
-/// Duration of the measurement at saturation, in milliseconds of the machine.
 pub(crate) const SATURATED: u32 = 1_000;
 /// Orders of the published matrices, each with the clock for a period of 100 ms. With this clock a
 /// hart can answer the requests of about 50 to 80 connections. With half the period an instruction
@@ -75,7 +74,6 @@ pub(crate) const RAW_LEVELS: Levels = Levels {
 pub(crate) const SCALING_CONNECTIONS: u32 = 64;
 pub(crate) const SCALING_HARTS: [u32; 4] = [1, 2, 3, 4];
 
-/// Connections of several levels on several numbers of harts.
 #[derive(Clone, Copy)]
 pub(crate) struct Levels {
     pub(crate) connections: u32,
@@ -87,7 +85,6 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// Returns the load of a model.
     pub(crate) fn load(&self, model: usize, harts: u32) -> Load {
         Load {
             model,

@@ -28,7 +28,6 @@ pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns a plot with a line over connections for each model.
 fn by_connections(
     points: &[Point],
     title: String,

@@ -177,7 +177,6 @@ fn by_levels(
     (!plot.series.is_empty()).then_some(plot)
 }
 
-/// Minimum number of replies for a distribution.
 const MIN_REPLIES: u64 = 10;
 
 /// Returns a plot of the latencies of each level by percentile, on a logarithmic axis.

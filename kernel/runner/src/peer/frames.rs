@@ -21,7 +21,6 @@ const FRAME: usize = 1514;
 const TOO_LONG: [usize; 12] = [
     1515, 1518, 1600, 2048, 4000, 4083, 4084, 4085, 4096, 9000, 32_768, 65_000,
 ];
-/// Number of frames of a flood.
 const FLOOD: usize = 300;
 /// Time within which a damaged frame must stay unanswered.
 const SILENCE: Duration = Duration::from_millis(50);

@@ -36,7 +36,6 @@ const MAX_RATIO_OF_FIVE: u32 = 1_200;
 
 /// Default number of seeds of chaos; a soak begins with the next seed.
 pub(crate) const SEEDS: u64 = 6;
-/// Number of seeds of chaos in a soak.
 const SOAK_SEEDS: u64 = 40;
 /// Number of seeds of the programs that make arbitrary calls in a soak, and number per machine.
 const FUZZ_SEEDS: u64 = 200;
@@ -46,13 +45,11 @@ const FUZZ_SEEDS_PER_MACHINE: u64 = 50;
 const POWER_CUTS: u64 = 5;
 const SOAK_POWER_CUTS: u64 = 200;
 
-/// Number of machines that run concurrently.
 const PARALLEL_MACHINES: usize = 2;
 
 /// The seeds of chaos that run.
 #[derive(Clone, Copy)]
 pub(crate) enum Seeds {
-    /// The first seeds, after all other machines.
     First(u64),
     /// Only this seed, and no other machine.
     Only(u64),

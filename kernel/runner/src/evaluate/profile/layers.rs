@@ -136,7 +136,6 @@ fn layer_in_program(source: &Source) -> &'static str {
     }
 }
 
-/// Sums instructions by layer.
 pub(super) fn sum(
     mut counter: Counter,
     sources: &mut Sources<'_>,

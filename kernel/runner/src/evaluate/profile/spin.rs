@@ -78,7 +78,6 @@ impl Spins {
     }
 }
 
-/// Counts a closed loop.
 pub(super) fn measure(image: &Image, load: Load) -> Result<Spins, String> {
     let server = server_of(load);
     let (connections, n, harts) = (load.connections, load.n, load.harts);

@@ -68,7 +68,6 @@ impl Known {
         self.cells.get(&key).copied().unwrap_or(0.0)
     }
 
-    /// Sums the layers that `wanted` names.
     fn sum(&self, shape: (u32, u32), model: usize, wanted: impl Fn(&str) -> bool) -> f64 {
         let names = LAYERS.iter().map(|(name, _)| *name);
         let wanted = names.filter(|name| wanted(name));

@@ -184,7 +184,6 @@ fn nanos_per_request(results: &[&ConnectionResult]) -> u64 {
     (SCALE * nanos_of_tick).checked_div(rate).unwrap_or(0)
 }
 
-/// Prints the figures of all connections, then of each level.
 pub(crate) fn report(
     model: &str,
     load: &Load,

@@ -36,13 +36,11 @@ use os_user::{Error, now, println, sleep_micros, sys, wait};
 
 os_user::coroutine_entry!(main);
 
-/// Port of the first server.
 const PORT: u16 = 7000;
 /// Maximum number of connections of a server with threads.
 const CONNECTIONS_PER_SERVER: usize = 16;
 /// Length of a frame's header, in bytes: it contains the length of the matrix.
 const HEADER: usize = 4;
-/// Capacity of a queue, in matrices.
 const QUEUE_LEN: usize = 16;
 
 /// Level of the most urgent connections, and the distance between the levels of two classes.
@@ -94,7 +92,6 @@ async fn main() -> isize {
     }
 }
 
-/// Returns the number of connections per server.
 fn connections_per_server(model: &str, connections: usize) -> usize {
     match model {
         "threads" => CONNECTIONS_PER_SERVER,
@@ -102,7 +99,6 @@ fn connections_per_server(model: &str, connections: usize) -> usize {
     }
 }
 
-/// Maximum backlog of a server, in connections.
 const BACKLOG: usize = 128;
 
 /// Returns the backlog of a server. Clients outside of the machine need a long one, because they

@@ -14,7 +14,6 @@ use os_user::{Error, read, sleep_micros, write};
 
 /// Maximum length of a line, in bytes; further bytes are ignored.
 const MAX_LINE: usize = 240;
-/// Number of bytes that are read at a time.
 const CHUNK: usize = 64;
 
 /// Delay before the console is read again after a lack of memory.
@@ -30,13 +29,11 @@ const DELETE: u8 = 127;
 pub(crate) enum Typed {
     /// A line, without its line end.
     Line(String),
-    /// Ctrl-C.
     Interrupt,
     /// Ctrl-D on an empty line, or the end of the input.
     End,
 }
 
-/// The line that is being typed.
 #[derive(Default)]
 pub(crate) struct Editor {
     line: Vec<u8>,
@@ -143,7 +140,6 @@ impl Console {
         }
     }
 
-    /// Prompts for a line.
     pub(crate) async fn line(&mut self, prompt: &str) -> Typed {
         echo(prompt.as_bytes());
         let mut editor = Editor::default();

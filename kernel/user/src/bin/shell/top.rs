@@ -3,7 +3,6 @@
 use os_user::status::{HartStatus, harts, processes};
 use os_user::{Error, println, sleep};
 
-/// Measured time, in microseconds.
 const PERIOD: u64 = 1_000_000;
 /// Width of a bar that stands for the whole time, in characters.
 const BAR: u64 = 40;
@@ -54,7 +53,6 @@ pub(crate) async fn show() -> Result<(), Error> {
     Ok(())
 }
 
-/// Part of a whole, formatted in eight characters.
 struct Percent(u64, u64);
 
 impl core::fmt::Display for Percent {
