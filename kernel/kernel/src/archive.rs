@@ -1,4 +1,4 @@
-//! The archive of the programs, a cpio file in the `newc` format.
+//! Finds programs in the archive, which is a cpio file in the `newc` format.
 //!
 //! The parser is safe for any bytes: a malformed archive ends early.
 

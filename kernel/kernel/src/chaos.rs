@@ -1,4 +1,4 @@
-//! Chaos: pseudo-random disturbances for tests.
+//! Chaos: fault injection for tests, by pseudo-random disturbances.
 //!
 //! With `chaos=SEED` on the command line the kernel occasionally takes an action that it may take
 //! at any time: it ends a quantum early, preempts a thread on the way to user mode, delays,

@@ -1,4 +1,4 @@
-//! The clock: ticks since the machine started, and the timer of each hart.
+//! Reads the clock, which counts ticks since the machine started, and arms the timer of each hart.
 //!
 //! The timer of a hart is armed for its earliest deadline: that of its timers, or the end of the
 //! quantum of the running program. There is no periodic tick. Arming costs a register write with

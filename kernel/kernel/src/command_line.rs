@@ -1,4 +1,5 @@
-//! The kernel's command line: words `NAME=VALUE` or `NAME`, separated by spaces.
+//! Parses the kernel's command line, which consists of words `NAME=VALUE` or `NAME`, separated by
+//! spaces.
 //!
 //! An unknown word or an invalid value stops the machine with status 2 while it boots, because
 //! otherwise a misspelt setting would look like a setting without effect.

@@ -1,4 +1,4 @@
-//! The console: output in lines, input in bytes.
+//! Writes lines to the console, and reads bytes from it.
 //!
 //! Output waits for the serial port; it is for messages, not for data. Input is interrupt-driven:
 //! the handler puts bytes into a ring of [`RING`] bytes and wakes the readers; bytes that do not

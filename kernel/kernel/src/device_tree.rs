@@ -1,4 +1,4 @@
-//! Parser for flattened device trees (Devicetree Specification 0.4, chapter 5).
+//! Parses flattened device trees (Devicetree Specification 0.4, chapter 5).
 //!
 //! The parser is safe for any bytes: offsets are checked, and a malformed tree ends early. Nodes
 //! are visited in the order of the tree, so a child follows its parent.

@@ -1,4 +1,4 @@
-//! Buffers and requests of the disk, for coroutines.
+//! Lets coroutines read and write blocks of the disk.
 //!
 //! ```text
 //!  Buffer::take ─► fill it ─► write(block) ──┐

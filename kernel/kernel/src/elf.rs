@@ -1,4 +1,4 @@
-//! Parser for ELF files: the segments to load, and the entry point.
+//! Parses ELF files to find the segments to load and the entry point.
 //!
 //! The parser is safe for any bytes: the result is either an error, or segments whose file part is
 //! within the file and whose memory part does not wrap.

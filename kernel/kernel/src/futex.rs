@@ -1,4 +1,5 @@
-//! Waiting at an address of a program: the kernel's half of mutexes and condition variables.
+//! Lets threads of a program wait at an address. This is the kernel's half of mutexes and condition
+//! variables.
 //!
 //! ```text
 //!  wait: lock of the bucket ─ is the word `value`? ─ no ─► CHANGED

@@ -1,5 +1,5 @@
-//! Levels of coroutines that serve waiters: such a coroutine has the level of its most urgent
-//! waiter.
+//! Priority inheritance for coroutines that serve waiters: such a coroutine has the level of its
+//! most urgent waiter.
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 

@@ -1,4 +1,4 @@
-//! The machine, as its device tree describes it.
+//! Describes the machine, according to its device tree.
 //!
 //! The tree determines harts (with gaps, in any order), memory, clock and devices. The only
 //! assumption is that of `-machine virt`: the kernel is loaded at the address for which it is

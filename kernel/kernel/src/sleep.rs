@@ -1,4 +1,4 @@
-//! Sleeping, for kernel coroutines.
+//! Lets kernel coroutines sleep until a deadline.
 
 use core::future::Future;
 use core::pin::Pin;

@@ -1,4 +1,4 @@
-//! Images of disks. The disk of a test is removed together with its machine.
+//! Creates and fills images of disks. The disk of a test is removed together with its machine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

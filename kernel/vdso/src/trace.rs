@@ -1,4 +1,5 @@
-//! Traces of coroutines for the kernel: see `os_abi::trace`. Costs a load while tracing is off.
+//! Records the state changes of coroutines for the kernel (`os_abi::trace`). Costs a load while
+//! tracing is off.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

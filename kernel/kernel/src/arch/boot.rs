@@ -1,4 +1,4 @@
-//! The first instructions of a hart.
+//! The first instructions that a hart executes, from its entry to `main.rs`.
 //!
 //! ```text
 //!  OpenSBI ─► _start       the boot hart, chosen by OpenSBI; MMU off

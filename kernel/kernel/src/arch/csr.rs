@@ -1,4 +1,5 @@
-//! Access to control and status registers, fences and `wfi`: one instruction each.
+//! Functions that access a control and status register, or execute a fence or `wfi`. Each is a
+//! single instruction, except the functions that change the page table.
 //!
 //! The module contains only the registers that the kernel uses. Every function here may be called
 //! at any time in S-mode except [`set_satp`], which affects every pointer.

@@ -1,4 +1,4 @@
-//! The device that ends the machine with an exit status (`sifive,test1`).
+//! Ends the machine with an exit status, by the device `sifive,test1`.
 //!
 //! SBI has a shutdown call, but QEMU 7.2 exits with 0 after it whatever the reason, so a panic
 //! would look like success.

@@ -1,4 +1,4 @@
-//! [`IrqLock`], the only lock of the kernel, and [`Once`].
+//! The spin lock [`IrqLock`], the only kind of lock in the kernel, and [`Once`].
 //!
 //! Every lock masks interrupts while it is held. So a handler never waits for a lock that the
 //! interrupted code holds, and one kind of lock suffices. Critical sections are short: they contain

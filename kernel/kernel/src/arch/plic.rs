@@ -1,4 +1,5 @@
-//! The interrupt controller of the platform, which routes interrupt sources to harts.
+//! Driver of the platform-level interrupt controller (PLIC), which routes interrupt sources to
+//! harts.
 
 use super::Register;
 use crate::machine::{Device, Kind};

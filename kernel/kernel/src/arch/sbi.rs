@@ -1,4 +1,4 @@
-//! Calls to the firmware (SBI 1.0): timer, IPIs, starting harts.
+//! Calls the firmware (SBI 1.0) to set timers, send IPIs, and start harts.
 //!
 //! Each call costs several microseconds, because it traps to M-mode and back.
 

@@ -1,4 +1,4 @@
-//! Traps: into the kernel from itself, and from user mode.
+//! Enters and leaves the kernel by traps, which come from the kernel itself or from user mode.
 //!
 //! *From the kernel*: the registers that a function may change are saved on the stack, [`handle`]
 //! runs with interrupts masked, and the interrupted code resumes. An exception in the kernel is a

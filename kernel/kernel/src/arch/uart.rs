@@ -1,4 +1,4 @@
-//! The serial port (ns16550a): polled output, interrupt-driven input.
+//! Driver of the serial port (ns16550a), with polled output and interrupt-driven input.
 
 use super::Register;
 use crate::machine::{Device, Kind};

@@ -1,4 +1,4 @@
-//! Memory for devices: contiguous frames that a device may read and write.
+//! Allocates memory for devices: contiguous frames that a device may read and write.
 //!
 //! ```text
 //!            new              lend             reclaim

@@ -1,11 +1,11 @@
 //! The kernel heap: an allocator with size classes, on top of the allocator of frames.
 //!
-//! Allocations of 16 to 1024 bytes come from pages of cells of one size; larger allocations are
-//! blocks of the frame allocator. Each page begins with a header and lists its free cells; each
-//! class has a list of the pages with free cells. A page without used cells returns to the frame
-//! allocator, except the last page of its class, so memory that the kernel has allocated for
-//! programs becomes available to programs again. Each operation is O(1), except for the creation of
-//! a page's cells.
+//! Allocations of 16 to 1024 bytes come from slabs, that is, pages of cells of one size; larger
+//! allocations are blocks of the frame allocator. Each page begins with a header and lists its free
+//! cells; each class has a list of the pages with free cells. A page without used cells returns to
+//! the frame allocator, except the last page of its class, so memory that the kernel has allocated
+//! for programs becomes available to programs again. Each operation is O(1), except for the
+//! creation of a page's cells.
 //!
 //! [`in_use`] counts allocated bytes, for tests that look for leaks.
 //!

@@ -1,5 +1,5 @@
 //! The isolated build: page tables of programs map nothing of the kernel except its gate
-//! (`arch/gate.rs`), and each trap changes the table.
+//! (`arch/gate.rs`), and each trap changes the table, as with page-table isolation (KPTI) in Linux.
 //!
 //! A change flushes no translation, because each space has its own ASID and no page is global. The
 //! kernel has ASID 0. When a space ends, its ASID is assigned to another space; a hart flushes the

@@ -1,4 +1,4 @@
-//! Memory: frames, the kernel heap, page tables, address spaces.
+//! Manages the memory: frames, the kernel heap, page tables, and address spaces.
 //!
 //! ```text
 //!  0xffff_ffff_ffff_ffff ┐

@@ -1,4 +1,4 @@
-//! Frames of words that kernel and programs share.
+//! Frames that kernel and programs share, accessed as atomic words.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;

@@ -1,4 +1,5 @@
-//! Checksums of IPv4, TCP, UDP and ICMP for frames that the card sends or receives.
+//! Computes and checks the checksums of IPv4, TCP, UDP and ICMP, for frames that the card sends or
+//! receives.
 //!
 //! `smoltcp` neither computes nor verifies checksums. Loopback frames need none, because they do
 //! not leave memory; for other frames, this module processes eight bytes at a time.

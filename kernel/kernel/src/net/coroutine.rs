@@ -1,4 +1,4 @@
-//! The coroutine of the network, which handles at most [`BUDGET`] frames per poll.
+//! The kernel coroutine that runs the network stack. It handles at most [`BUDGET`] frames per poll.
 
 use core::future::Future;
 use core::pin::Pin;

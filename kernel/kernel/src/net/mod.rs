@@ -1,4 +1,4 @@
-//! The network: TCP and UDP by `smoltcp`, in a kernel coroutine that owns the stack.
+//! The network stack: TCP and UDP by `smoltcp`, run by a kernel coroutine.
 //!
 //! ```text
 //!  program ── call ─► Socket (socket/) ── bytes, waits ─► endpoint (endpoint.rs), a lock each

@@ -1,4 +1,4 @@
-//! `fork` and `exec`.
+//! Implements `fork` and `exec`.
 //!
 //! *Fork* copies the memory and the descriptors of a process; the child has only a copy of the
 //! calling thread. Calls in flight, and completions that were not read, stay with the parent.

@@ -1,4 +1,4 @@
-//! Loans of levels within a process: a waiter lends its level to the thread that it waits for.
+//! Priority inheritance within a process: a waiter lends its level to the thread that it waits for.
 //!
 //! ```text
 //!  thread H ── futex_lock ─► call ─┐
@@ -50,6 +50,7 @@ struct WaitingCall {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaitTarget {
+    /// The call waits for the end of a thread.
     End,
     /// The call waits for a lock, on behalf of the thread with this number.
     Lock { address: usize, thread: usize },

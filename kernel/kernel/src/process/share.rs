@@ -1,4 +1,5 @@
-//! Limits of a process and its descendants: processes, threads, memory, sockets.
+//! Limits of a process and its descendants: processes, threads, memory, sockets. A *share* is
+//! comparable to a control group of Linux.
 //!
 //! ```text
 //!  the machine ◄── half ── share of A ◄── half ── share of A's spawned process

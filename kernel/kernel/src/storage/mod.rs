@@ -1,4 +1,4 @@
-//! Files on the disk: kernel coroutines drive `os-files`.
+//! Files on the disk. Kernel coroutines run the file system, which is the crate `os-files`.
 //!
 //! ```text
 //!  call ── lock ─► Volume: done, or ─► a block is missing: read it, supply it, try again

@@ -1,4 +1,5 @@
-//! The coroutine of a call: polls the call until it ends, and delivers the answer.
+//! Implements the coroutine of a system call: polls the call until it ends, and delivers the
+//! answer.
 //!
 //! The future is written by hand instead of as an `async` function, which would store the call
 //! three times in a control block that is moved once.

@@ -1,4 +1,4 @@
-//! The papers' figures at saturation: throughput and latency of coroutines and threads over
+//! Draws the papers' figures at saturation: throughput and latency of coroutines and threads over
 //! connections, and several levels on several numbers of harts. The clocks are so slow that
 //! connections request more than the harts can answer.
 

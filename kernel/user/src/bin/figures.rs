@@ -1,4 +1,4 @@
-//! Costs of operations, in instructions, on a machine whose clock counts instructions:
+//! Measures the costs of operations, in instructions, on a machine whose clock counts instructions:
 //! `os-runner bench` boots such a machine. On other machines the figures have no meaning.
 //!
 //! Each operation is measured several times. A figure is the mean of many runs, including the loop,

@@ -1,4 +1,4 @@
-//! The part of a socket that belongs to the stack: creation and release of its buffers.
+//! Creates and releases the part of a socket that belongs to the stack, with its buffers.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
