@@ -214,8 +214,8 @@ pub(crate) fn runs(process: &Process) -> bool {
 }
 
 /// Raises the most urgent ready thread in these slots to `level` until the thread has handled the
-/// event; for a process without a running or parked thread. If no thread is ready, the next thread
-/// that becomes ready is raised. O(slots).
+/// event. If no thread is ready, the next thread that becomes ready is raised. The process has no
+/// running or parked thread. O(slots).
 pub(crate) fn raise(process: &Process, slots: impl Iterator<Item = u16>, level: Level) {
     let mut queue = RUN_QUEUE.lock();
     let level = level.max(process.ceiling);

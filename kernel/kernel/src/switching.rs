@@ -6,9 +6,9 @@
 //! so the scheduler runs more urgent kernel coroutines before it and less urgent ones after it.
 //! Without a thread it has the least urgent level, and its poll waits for an interrupt.
 //!
-//! A thread runs until it parks itself or ends; until more urgent work is ready, in the kernel or
-//! in a program; or until its quantum has passed and other work of its level is ready. In the last
-//! case it goes to the tail of its level.
+//! A thread runs until it parks itself or ends, until more urgent work is ready (in the kernel or
+//! in a program), or until its quantum has passed while other work of its level is ready. In the
+//! last case it goes to the tail of its level.
 
 use alloc::boxed::Box;
 use core::future::{Future, poll_fn};

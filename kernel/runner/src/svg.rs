@@ -17,13 +17,15 @@ use upshift_report::{escape, number};
 use crate::timeline::{micros, spans};
 use crate::trace::{Kind, Record, STATES, Trace};
 
-/// Width of the part that is drawn over time, and width of the names beside it.
+/// Width of the part that is drawn over time.
 const WIDTH: f64 = 900.0;
+/// Width of the names beside it.
 const NAMES: f64 = 190.0;
 /// Right margin: half the width of a time label.
 const MARGIN: f64 = 40.0;
-/// Height of a row, and height of a mark in it.
+/// Height of a row.
 const ROW: f64 = 20.0;
+/// Height of a mark in a row.
 const MARK: f64 = 12.0;
 /// Height of the title and the legends.
 const TOP: f64 = 84.0;

@@ -19,10 +19,11 @@ use crate::trace;
 /// The host of the scheduler in a process.
 pub(crate) struct VdsoHost;
 
-/// Number of spins after which a thread yields its hart to other threads of its level, and number
-/// after which it sleeps, which lets less urgent threads run.
+/// Number of spins after which a thread yields its hart to other threads of its level.
 const YIELD_AFTER: u32 = 50;
+/// Number of spins after which a thread sleeps, so that less urgent threads can run.
 const SLEEP_AFTER: u32 = 100;
+/// Duration of a sleep, in ticks.
 const SLEEP: u64 = 1_000;
 
 // SAFETY: `current` returns only the vCPU that the calling thread serves, and only while it exists,

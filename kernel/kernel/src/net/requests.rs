@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A call that transfers bytes does not take the lock of the stack. It leaves a request here, under
-//! a lock that is held for a few dozen instructions. O(1), and no memory is allocated after boot,
+//! a lock that is held for a few dozen instructions. A request costs O(1), and allocates no memory,
 //! because a socket is in the queue at most once.
 
 use alloc::collections::VecDeque;
@@ -23,7 +23,7 @@ use crate::levels::{LevelFollower, WaiterLevels};
 
 static REQUESTS: Once<IrqLock<Requests>> = Once::new();
 
-/// Requests of all calls to a socket.
+/// Pending requests of all calls to one socket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Request {
     pub(super) levels: u64,

@@ -13,7 +13,7 @@ use super::{Process, Thread};
 use crate::{executor, memory, run_queue};
 
 impl Process {
-    /// Makes the thread wait for a call until [`Process::resume`]; meanwhile the call's coroutine
+    /// Makes the thread wait for a call until [`Process::resume`]. Meanwhile the call's coroutine
     /// has the level of the thread. If the process has ended, the thread is dropped.
     pub(crate) fn wait_in_call(&self, thread: Box<Thread>, call: CoroutineId) {
         self.with_thread(thread, |threads, mut thread| {

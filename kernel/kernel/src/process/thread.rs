@@ -155,8 +155,8 @@ impl Thread {
         self.grace = 1;
     }
 
-    /// Returns whether a fault is spurious, because another thread of the process has mapped the
-    /// page, and this hart had cached the absence of a translation.
+    /// Returns whether a fault is spurious. This is so if another thread of the process has mapped
+    /// the page, but this hart had cached the absence of a translation.
     pub(crate) fn is_spurious_fault(&self, fault: Fault, space: &AddressSpace) -> bool {
         let access = match fault.cause {
             LOAD_PAGE_FAULT => Access::Read,

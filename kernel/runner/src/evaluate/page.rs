@@ -26,8 +26,9 @@ instruction counts on several harts depend on the length of turns, too.
 
 ";
 
-/// Orders of the matrices that have a table on the page, and the rows of such a table.
+/// Orders of the matrices that have a table on the page.
 const SHOWN: [u32; 2] = [1, 20];
+/// Numbers of connections that have a row in such a table.
 const SHOWN_CONNECTIONS: [u32; 4] = [1, 16, 64, 128];
 
 struct Points<'a>(&'a [Point]);

@@ -8,7 +8,7 @@ const CONNECTIONS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 128];
 pub(crate) const CLOSED: u32 = 200;
 /// Time for which points that only show the memory are measured, in milliseconds of the machine.
 pub(crate) const MEMORY: u32 = 20;
-/// Numbers of connections; from the difference in memory follows the memory of a connection.
+/// Numbers of connections, from whose difference in memory the memory of a connection is computed.
 pub(crate) const FEW_CONNECTIONS: u32 = 16;
 pub(crate) const MANY_CONNECTIONS: u32 = 64;
 
@@ -28,6 +28,7 @@ const PLAIN: Load = Load {
     shift: 0,
 };
 
+/// Duration of a measurement at saturation, in milliseconds of the machine.
 pub(crate) const SATURATED: u32 = 1_000;
 /// Orders of the published matrices, each with the clock for a period of 100 ms. With this clock a
 /// hart can answer the requests of about 50 to 80 connections. With half the period an instruction
@@ -35,9 +36,9 @@ pub(crate) const SATURATED: u32 = 1_000;
 pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
 pub(crate) const PERIODS: [u32; 2] = [100, 50];
 const SATURATING: [u32; 10] = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128];
-/// The order of all matrices in the published raw data, and the period for its figures over
-/// connections.
+/// The order of all matrices in the published raw data.
 pub(crate) const RAW_ORDER: u32 = 15;
+/// The period in the published raw data over connections, in milliseconds.
 pub(crate) const RAW_PERIOD: u32 = 100;
 /// The compared models: coroutines on both sides, and threads on both sides.
 pub(crate) const COMPARED: [usize; 2] = [0, 3];

@@ -11,8 +11,9 @@ use super::{RETRY_TIMEOUT, TIMEOUT, message};
 /// Addresses on that network.
 const MACHINE: [u8; 4] = [10, 0, 2, 15];
 const PEER: [u8; 4] = [10, 0, 2, 2];
-/// MAC address of QEMU's first card, and an unused address.
+/// MAC address of QEMU's first card.
 const MACHINE_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+/// An unused MAC address.
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// Length of the longest frame that is answered, in bytes.

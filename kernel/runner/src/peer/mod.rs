@@ -15,14 +15,16 @@ use std::time::{Duration, Instant, SystemTime};
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum wait for an answer while the machine may not have booted.
 const RETRY_TIMEOUT: Duration = Duration::from_millis(300);
-/// Number of concurrent connections, and number of bytes on each.
+/// Number of concurrent connections.
 const CONNECTIONS: usize = 4;
+/// Number of bytes on each connection.
 const BYTES: usize = 20_000;
 const RESETS: usize = 6;
 /// Input of a client program of the host.
 const TEXT: &[u8] = b"these words come back\n";
-/// Number of datagrams that must be echoed, and number of attempts for each.
+/// Number of datagrams that must be echoed.
 const DATAGRAMS: u8 = 20;
+/// Number of attempts for each datagram.
 const ATTEMPTS: usize = 40;
 
 pub(crate) use frames::check_frames;

@@ -37,11 +37,10 @@ const MAX_RATIO_OF_FIVE: u32 = 1_200;
 /// Default number of seeds of chaos; a soak begins with the next seed.
 pub(crate) const SEEDS: u64 = 6;
 const SOAK_SEEDS: u64 = 40;
-/// Number of seeds of the programs that make arbitrary calls in a soak, and number per machine.
+/// Number of seeds in a soak for the programs that make arbitrary calls.
 const FUZZ_SEEDS: u64 = 200;
 const FUZZ_SEEDS_PER_MACHINE: u64 = 50;
 
-/// Number of power cuts of the suite, and of a soak.
 const POWER_CUTS: u64 = 5;
 const SOAK_POWER_CUTS: u64 = 200;
 

@@ -17,8 +17,9 @@ use crate::qemu::{self, Machine};
 
 pub(super) const NAME: &str = "power cut";
 
-/// Limits for the moment at which the power is cut: number of syncs, and microseconds after a sync.
+/// Maximum number of syncs before the power is cut.
 const MAX_SYNCS: u64 = 40;
+/// Maximum delay of the power cut after a sync, in microseconds.
 const MAX_MICROS: u64 = 12_000;
 /// Maximum number of changes on the disk beyond the last reported sync: the changes up to the next
 /// sync, which may have completed, and the changes up to the sync after it.

@@ -39,10 +39,12 @@ tests! {
     completion_raises_a_program_beside_others,
 }
 
-/// Levels of the tests, of waiters, of [`Hogs`], and of holders.
 const TESTS_LEVEL: u8 = 5;
+/// Level of waiters.
 const URGENT: usize = 10;
+/// Level of [`Hogs`].
 const HOGS: usize = 25;
+/// Level of holders of locks.
 const LATER: usize = 40;
 
 async fn main() -> isize {

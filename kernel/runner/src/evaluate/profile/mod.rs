@@ -26,7 +26,7 @@ use layers::Profile;
 use sources::{Code, Sources};
 pub(crate) use table::draw;
 
-/// Number of requests before the count, and number of counted requests.
+/// Number of requests before the count.
 const WARM_UP: u64 = 256;
 const COUNTED: u64 = 512;
 

@@ -13,7 +13,7 @@ use crate::qemu::{self, Machine};
 
 /// The instruction `pause`, which a spin loop executes; QEMU ends a block with it.
 const PAUSE: &str = "0100000f";
-/// Number of requests before the count, and number of counted requests.
+/// Number of requests before the count.
 const WARM_UP: u64 = 128;
 const COUNTED: u64 = 128;
 

@@ -43,8 +43,9 @@ const CONNECTIONS_PER_SERVER: usize = 16;
 const HEADER: usize = 4;
 const QUEUE_LEN: usize = 16;
 
-/// Level of the most urgent connections, and the distance between the levels of two classes.
+/// Level of the most urgent connections.
 const FIRST_LEVEL: u8 = 10;
+/// Distance between the levels of two classes of connections.
 const STEP: u8 = 4;
 
 fn level_of(class: usize) -> u8 {

@@ -3,6 +3,7 @@
 use os_user::status::{HartStatus, harts, processes};
 use os_user::{Error, println, sleep};
 
+/// Measured time, in microseconds.
 const PERIOD: u64 = 1_000_000;
 /// Width of a bar that stands for the whole time, in characters.
 const BAR: u64 = 40;
