@@ -37,6 +37,7 @@ pub(crate) enum TreeOwner {
 
 /// Stage of a commit.
 pub(crate) enum Stage {
+    /// Finds the next file with dirty blocks, from this slot on.
     FindDirty(u32),
     /// Writes data from index `from` on; `written` lists the blocks that were written.
     Data {

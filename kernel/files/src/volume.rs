@@ -93,10 +93,11 @@ pub struct Volume {
     pub(crate) changed: [u64; FILES / 64],
     pub(crate) generation: u64,
     pub(crate) stage: Option<Stage>,
-    /// Number of all changes, number of changes that the disk will have after the commit in
-    /// progress, and number that it has.
+    /// Number of all changes.
     pub(crate) changes: u64,
+    /// Number of changes that the disk will have after the commit in progress.
     pub(crate) committing: u64,
+    /// Number of changes that the disk has.
     pub(crate) committed: u64,
     pub(crate) has_failed: bool,
     /// The block being written, until all its bytes have arrived.

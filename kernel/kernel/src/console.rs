@@ -18,8 +18,9 @@ const RING: usize = 256;
 struct Console {
     uart: Option<Uart>,
     ring: [u8; RING],
-    /// Numbers of all bytes that were written to and read from the ring.
+    /// Number of all bytes that were written to the ring.
     written: usize,
+    /// Number of all bytes that were read from the ring.
     read: usize,
     readers: Waiters,
     served_by: usize,

@@ -20,8 +20,9 @@ const KIB: usize = 1;
 
 struct Ring {
     bytes: [u8; CAPACITY],
-    /// Numbers of all bytes written and read.
+    /// Number of all bytes that were written.
     written: usize,
+    /// Number of all bytes that were read.
     read: usize,
     readers: usize,
     writers: usize,

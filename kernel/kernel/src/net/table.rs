@@ -143,9 +143,9 @@ pub(super) struct Table {
     free: Vec<Index>,
     seed: u64,
     by_key: Lists,
-    /// Sockets with frames to send, a list for each level; `levels` contains the levels of the
-    /// non-empty lists.
+    /// Sockets with frames to send, in a list for each level.
     to_send: Lists,
+    /// Levels of the non-empty lists in `to_send`.
     levels: u64,
     /// Connections that the peer has begun and not confirmed, oldest first.
     half_open: Lists,

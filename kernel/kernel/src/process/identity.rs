@@ -97,7 +97,7 @@ impl Identity {
         self.share.add_process();
     }
 
-    /// Changes the exit state, and wakes its waiters.
+    /// Changes the exit state, and wakes its waiters if the process has ended.
     fn change(&self, change: impl FnOnce(&mut ExitState)) {
         let mut exit_state = self.exit_state.lock();
         change(&mut exit_state);

@@ -76,9 +76,10 @@ pub(crate) struct Spawn<'a> {
     pub(crate) ceiling: Level,
     /// Number of the process that may wait for this one, or 0 if there is none.
     pub(crate) parent: usize,
-    /// Share that contains the process's share, and number of halvings; with 0 halvings the process
-    /// is in this share itself.
+    /// Share that contains the process's share.
     pub(crate) share: Arc<Share>,
+    /// Binary logarithm of the ratio of the two shares. With 0 the process has no share of its own,
+    /// but is in `share` itself.
     pub(crate) halvings: u32,
 }
 

@@ -1,6 +1,6 @@
-//! The test matrix: tests of the kernel and of the programs, on each number of harts, in
-//! deterministic time, and under chaos; images that the kernel must refuse; and faults on which the
-//! machine must fail.
+//! Runs the test matrix: the tests of the kernel and of the programs, on each number of harts, in
+//! deterministic time, and under fault injection (*chaos*). The matrix also has images that the
+//! kernel must refuse, and faults on which the machine must fail.
 //!
 //! Two more parts type commands to the shell (`shell`) and cut the power (`power_cut`).
 //!
@@ -49,6 +49,7 @@ const PARALLEL_MACHINES: usize = 2;
 /// The seeds of chaos that run.
 #[derive(Clone, Copy)]
 pub(crate) enum Seeds {
+    /// This many seeds, beginning with the first, after all other machines.
     First(u64),
     /// Only this seed, and no other machine.
     Only(u64),

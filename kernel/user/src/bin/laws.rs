@@ -44,7 +44,7 @@ const TURNS: usize = 6;
 const LEVELS: [u8; THREADS] = [8, 12, 16, 20, 20, 24, 28, 28, 32, 40, 48, 56];
 const TESTS_LEVEL: u8 = 4;
 
-/// Number of records.
+/// Number of seeds. Each seed determines a record of the threads.
 const SEEDS: u64 = 3;
 
 static RECORDS: SpinLock<Option<Vec<Vec<Turn>>>> = SpinLock::new(None);

@@ -27,8 +27,9 @@ pub(super) struct Spins {
     translated: (u64, bool),
     /// Whether the last block of a hart ended with `pause`.
     has_paused: HashMap<u32, bool>,
-    /// Number of counted instructions, and number of these in spin loops.
+    /// Number of counted instructions.
     pub(super) all: u64,
+    /// Number of counted instructions in spin loops.
     pub(super) spinning: u64,
 }
 

@@ -22,8 +22,9 @@ pub(crate) struct Load {
 #[derive(Default)]
 pub(crate) struct ConnectionResult {
     latencies: Vec<u64>,
-    /// Times of the first and of the last reply.
+    /// Time of the first reply.
     first: u64,
+    /// Time of the last reply.
     last: u64,
 }
 
