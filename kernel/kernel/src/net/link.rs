@@ -1,7 +1,7 @@
 //! The link layer: the card, if the machine has one, and the loopback.
 //!
 //! A frame for the machine itself, and a query for an address of the machine, is returned through a
-//! queue of at most [`QUEUE`] frames: this is the loopback, which needs no card and takes no time.
+//! queue of at most [`QUEUE`] frames. This is the loopback, which needs no card and takes no time.
 //! While the queue or the card is full, no frame is sent, and the sockets wait.
 //!
 //! `smoltcp` exchanges frames through a [`Port`], one frame at a time. It writes each frame into a

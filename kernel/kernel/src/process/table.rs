@@ -1,4 +1,4 @@
-//! The table of processes: numbers, children, spawning, waiting, killing.
+//! The table of processes, by number. Starts processes, waits for children, and ends them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

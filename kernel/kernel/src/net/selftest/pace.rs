@@ -1,5 +1,4 @@
-//! Tests of acknowledgements and window updates between the ends of a connection within the
-//! machine.
+//! Tests of when acknowledgements and window updates are sent, on connections within the machine.
 
 use alloc::format;
 use core::future::{Future, poll_fn};

@@ -6,13 +6,21 @@
 //!  client ──► receive ──► queue ──► square the matrix ──► queue ──► send ──► client
 //! ```
 //!
-//! The argument is a list of words, `model,connections,n,levels,period,millis,harts`: `coroutines`
-//! or `threads`; the number of connections; the order of the matrices; the number of levels over
-//! which the connections are spread; the time between two requests of a connection in milliseconds,
-//! where 0 sends a request as soon as the last is answered; the duration of the measurement; the
-//! number of harts. With `serve,…` the program is a server; with `outside,model,connections,harts`
-//! its clients are outside of the machine, and all connections have one level. The program prints a
-//! line for all connections and a line for each level: throughput, and latency from the time at
+//! The argument is a list of words, `model,connections,n,levels,period,millis,harts`:
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `model` | `coroutines` or `threads` |
+//! | `connections` | number of connections |
+//! | `n` | order of the matrices |
+//! | `levels` | number of levels over which the connections are spread |
+//! | `period` | milliseconds between two requests of a connection; 0: one after the other |
+//! | `millis` | duration of the measurement, in milliseconds |
+//! | `harts` | number of harts |
+//!
+//! With `serve,…` the program is a server. With `outside,model,connections,harts` its clients are
+//! outside of the machine, and all connections have one level. The program prints a line for all
+//! connections and a line for each level, with the throughput and the latency from the time at
 //! which a request was due.
 //!
 //! A process has at most 64 threads, so the model `threads` has a server for every 16 connections;
