@@ -33,7 +33,8 @@ fn child_of(parent: usize) -> Result<Spawn<'static>, String> {
     })
 }
 
-/// Creates a process with these parameters. Its thread stays in the queue, because all harts are busy.
+/// Creates a process with these parameters. Its thread stays in the queue, because all harts are
+/// busy.
 fn program_that_waits() -> Result<Arc<Process>, String> {
     process::spawn(child_of(0)?).map_err(|error| format!("{error}"))
 }
