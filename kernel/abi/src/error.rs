@@ -1,4 +1,4 @@
-//! Errors of system calls: negative results.
+//! Errors of system calls, which are negative results.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! Addresses of a process.
+//! Layout of a process's address space.
 //!
 //! ```text
 //!  0x31_0000_0000  VDSO: the scheduler

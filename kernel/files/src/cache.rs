@@ -121,7 +121,6 @@ impl Cache {
         dirty.map(|cached| cached.key.index).min()
     }
 
-    /// Marks a block as clean, because the disk has it.
     pub(crate) fn clean(&mut self, key: Key) {
         if let Some(cached) = self.find(key) {
             let was_dirty = core::mem::replace(&mut cached.is_dirty, false);
@@ -129,7 +128,6 @@ impl Cache {
         }
     }
 
-    /// Drops the blocks of a removed file.
     pub(crate) fn remove_file(&mut self, slot: u32) {
         self.blocks.retain(|cached| cached.key.slot != slot);
         self.dirty = self.blocks.iter().filter(|cached| cached.is_dirty).count();

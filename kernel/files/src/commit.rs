@@ -37,7 +37,7 @@ pub(crate) enum TreeOwner {
 
 /// Stage of a commit.
 pub(crate) enum Stage {
-    /// Finds the next file with dirty blocks, from a slot on.
+    /// Finds the next file with dirty blocks, from this slot on.
     FindDirty(u32),
     /// Writes data from index `from` on; `written` lists the blocks that were written.
     Data {
@@ -168,7 +168,6 @@ impl Volume {
         }
     }
 
-    /// Writes the next dirty block of data.
     fn write_data(
         &mut self,
         owner: TreeOwner,
@@ -213,7 +212,6 @@ impl Volume {
         Ok((Some(next), Some(Step::Write(block))))
     }
 
-    /// Writes the next map block above the blocks that were written.
     fn write_map(
         &mut self,
         owner: TreeOwner,

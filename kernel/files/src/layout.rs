@@ -66,7 +66,6 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.map_or(0, u64::from_le_bytes)
 }
 
-/// Returns the checksum of a block.
 pub(crate) fn sum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
@@ -179,7 +178,6 @@ impl Entry {
     }
 }
 
-/// Writes the pointers of a map block.
 pub(crate) fn write_pointers(pointers: &[Pointer], to: &mut Block) {
     to.fill(0);
     for (bytes, pointer) in to.chunks_exact_mut(8).zip(pointers) {

@@ -5,6 +5,8 @@
 //!   generation, sum                     map blocks: 512 pointers each, (block, sum)
 //! ```
 //!
+//! A *head* is what other file systems call a superblock, and a *map block* is an indirect block.
+//!
 //! The code follows these principles:
 //!
 //! 1. *A block that the last head reaches is never overwritten.* A commit writes all changes to

@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 
 use crate::layout::BLOCK;
 
-/// Number of files that the changes affect.
 const FILES: u64 = 12;
 /// Maximum length of a file, in blocks.
 const MAX_BLOCKS: u64 = 24;

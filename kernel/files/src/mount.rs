@@ -87,7 +87,6 @@ impl Mount {
         }
     }
 
-    /// Chooses the newer head, after both were read.
     fn begin(&mut self) -> Result<(), Error> {
         let newest = self
             .heads
@@ -128,7 +127,6 @@ impl Mount {
         }
     }
 
-    /// Begins to read a tree, at its root.
     fn root(&mut self, slot: Option<u32>, pointer: Pointer) -> Result<(), Error> {
         let tree = self.tree(slot)?;
         let Some(level) = tree.height().checked_sub(1) else {
@@ -163,7 +161,6 @@ impl Mount {
         Ok(())
     }
 
-    /// Reads a map block.
     fn pointers(&mut self, work: Work, bytes: &Block) -> Result<(), Error> {
         let Work {
             slot, level, index, ..
@@ -179,7 +176,6 @@ impl Mount {
         Ok(())
     }
 
-    /// Reads a block of the directory.
     fn entries(&mut self, block: usize, bytes: &Block) -> Result<(), Error> {
         for (at, bytes) in bytes.chunks_exact(ENTRY).enumerate() {
             let slot = block * ENTRIES + at;

@@ -1,4 +1,5 @@
-//! The free blocks: blocks that neither the last head nor memory reaches.
+//! Tracks the free blocks of the disk. A block is free if neither the last head on the disk nor the
+//! trees in memory reach it.
 
 use alloc::vec::Vec;
 
@@ -59,7 +60,6 @@ impl Space {
         Ok(())
     }
 
-    /// Allocates a block to write to.
     pub(crate) fn allocate(&mut self) -> Result<u32, Error> {
         let is_free = |block: &u32| !has(&self.current, *block) && !has(&self.committed, *block);
         let around = (self.next..self.blocks).chain(FIRST..self.next.min(self.blocks));

@@ -1,5 +1,5 @@
-//! The blocks of a file: pointers to its data, to the map blocks that contain these pointers, and
-//! so on up to a root. All pointers are in memory.
+//! The block tree of a file: pointers to its data, to the map blocks that contain these pointers,
+//! and so on up to a root. All pointers are in memory.
 
 use alloc::vec::Vec;
 
@@ -15,9 +15,9 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Creates a tree for `size` bytes whose pointers have no blocks.
-    pub(crate) fn new(size: u64, most_blocks: u32) -> Result<Tree, Error> {
-        if size.div_ceil(BLOCK as u64) > u64::from(most_blocks) {
+    /// Creates a tree for `size` bytes whose pointers are all null.
+    pub(crate) fn new(size: u64, max_blocks: u32) -> Result<Tree, Error> {
+        if size.div_ceil(BLOCK as u64) > u64::from(max_blocks) {
             return Err(Error::Damaged);
         }
         let mut tree = Tree {
@@ -74,8 +74,8 @@ impl Tree {
         &mut below[first..end]
     }
 
-    /// Grows the tree to `blocks` data blocks, on all levels or on none. New pointers have no
-    /// blocks; they must be written with all blocks above them.
+    /// Grows the tree to `blocks` data blocks, on all levels or on none. New pointers are
+    /// null. The caller must write the new blocks, and all map blocks above them.
     pub(crate) fn grow(&mut self, blocks: usize) -> Result<(), Error> {
         let out_of_memory = |_| Error::OutOfMemory;
         let (mut len, mut height) = (blocks, 0);

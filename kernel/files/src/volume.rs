@@ -63,7 +63,6 @@ pub struct Listed<'a> {
     pub size: u64,
 }
 
-/// Record of a file.
 pub(crate) struct FileRecord {
     pub(crate) name: Name,
     pub(crate) tree: Tree,
@@ -73,7 +72,6 @@ pub(crate) struct FileRecord {
 }
 
 impl FileRecord {
-    /// Creates the record of a file that is not open.
     pub(crate) fn new(name: Name, tree: Tree) -> FileRecord {
         FileRecord {
             name,
@@ -95,10 +93,11 @@ pub struct Volume {
     pub(crate) changed: [u64; FILES / 64],
     pub(crate) generation: u64,
     pub(crate) stage: Option<Stage>,
-    /// Number of all changes, number of changes that the disk will have after the commit in
-    /// progress, and number that it has.
+    /// Number of all changes.
     pub(crate) changes: u64,
+    /// Number of changes that the disk will have after the commit in progress.
     pub(crate) committing: u64,
+    /// Number of changes that the disk has.
     pub(crate) committed: u64,
     pub(crate) has_failed: bool,
     /// The block being written, until all its bytes have arrived.
@@ -107,7 +106,6 @@ pub struct Volume {
 
 /// Maximum number of blocks that a commit needs for the directory: its data, and a map block.
 const DIRECTORY_BLOCKS: usize = FILES / ENTRIES + 1;
-/// Minimum number of blocks of a disk.
 const MIN_BLOCKS: u64 = 64;
 /// Maximum number of blocks that are used: 1 GiB. It limits a file to two levels of map blocks.
 const MAX_BLOCKS: u64 = 1 << 18;
@@ -492,7 +490,6 @@ impl Volume {
         (offset < self.size(file) && self.cache.get(key).is_none()).then(|| self.fetch(key))
     }
 
-    /// Adds a zeroed block to a file.
     fn add_block(&mut self, key: Key) -> Result<(), Error> {
         if self.cache.get(key).is_none() {
             self.cache.insert(key, &ZEROES)?;

@@ -39,7 +39,6 @@ fn name(number: u8) -> Vec<u8> {
     format!("{folder}name {number}").into_bytes()
 }
 
-/// Returns all files and their contents.
 fn contents(mounted: &mut Mounted<Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut names = Vec::new();
     let mut from = 0;

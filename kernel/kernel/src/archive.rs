@@ -1,4 +1,4 @@
-//! The archive of the programs, a cpio file in the `newc` format.
+//! Finds programs in the archive, which is a cpio file in the `newc` format.
 //!
 //! The parser is safe for any bytes: a malformed archive ends early.
 
@@ -9,12 +9,10 @@ const HEADER: usize = 110;
 
 static PROGRAMS: Once<&'static [u8]> = Once::new();
 
-/// Sets the archive, once.
 pub(crate) fn set(archive: &'static [u8]) {
     PROGRAMS.set(archive);
 }
 
-/// Returns the contents of a file of the archive. O(files).
 pub(crate) fn find(name: &str) -> Option<&'static [u8]> {
     let mut files = files(PROGRAMS.try_get()?);
     files
@@ -29,7 +27,6 @@ pub(crate) fn program(index: usize) -> Option<&'static str> {
     names.filter(|name| *name != vdso::NAME).nth(index)
 }
 
-/// Returns the files of an archive as pairs of name and contents.
 fn files(archive: &'static [u8]) -> impl Iterator<Item = (&'static str, &'static [u8])> {
     let mut at = 0;
     core::iter::from_fn(move || {

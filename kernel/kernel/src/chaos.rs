@@ -1,4 +1,4 @@
-//! Chaos: pseudo-random disturbances for tests.
+//! Chaos: fault injection for tests, by pseudo-random disturbances.
 //!
 //! With `chaos=SEED` on the command line the kernel occasionally takes an action that it may take
 //! at any time: it ends a quantum early, preempts a thread on the way to user mode, delays,
@@ -22,19 +22,15 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Number of disturbances.
 static DISTURBANCES: AtomicU64 = AtomicU64::new(0);
 
-/// The sequence of each hart.
 static STATES: [AtomicU64; MAX_HARTS] = [const { AtomicU64::new(0) }; MAX_HARTS];
 
-/// Sets the seed, while booting.
 pub(crate) fn set_seed(seed: u64) {
     // A seed of 0 would mean no chaos.
     SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, SeqCst);
 }
 
-/// Returns the seed for a program; 0 without chaos.
 pub(crate) fn seed() -> u64 {
     SEED.load(Relaxed)
 }
@@ -50,7 +46,6 @@ pub(crate) fn begin() {
     }
 }
 
-/// Ends chaos. Returns the number of disturbances if it was on.
 pub(crate) fn end() -> Option<u64> {
     ON.swap(false, SeqCst).then(|| DISTURBANCES.load(Relaxed))
 }
@@ -90,7 +85,6 @@ pub(crate) fn below(limit: usize) -> usize {
     random(limit as u64).unwrap_or(0) as usize
 }
 
-/// Returns `ticks`, or a shorter quantum.
 #[inline]
 pub(crate) fn quantum(ticks: u64) -> u64 {
     match random(4) {
@@ -120,7 +114,6 @@ pub(crate) fn refuse_memory(times: u64) {
     REFUSALS_LEFT.store(times, SeqCst);
 }
 
-/// Returns the number of allocations that will still fail.
 #[cfg(feature = "selftest")]
 pub(crate) fn refusals_left() -> u64 {
     REFUSALS_LEFT.load(SeqCst)

@@ -1,4 +1,4 @@
-//! The clock: ticks since the machine started, and the timer of each hart.
+//! Reads the clock, which counts ticks since the machine started, and arms the timer of each hart.
 //!
 //! The timer of a hart is armed for its earliest deadline: that of its timers, or the end of the
 //! quantum of the running program. There is no periodic tick. Arming costs a register write with
@@ -19,13 +19,11 @@ pub(crate) fn init(ticks_per_second: u64, sstc: bool) {
     HAS_SSTC.store(sstc, Relaxed);
 }
 
-/// Returns the ticks since the machine started.
 #[inline]
 pub(crate) fn now() -> u64 {
     csr::time()
 }
 
-/// Returns the number of ticks per second.
 pub(crate) fn ticks_per_second() -> u64 {
     TICKS_PER_SECOND.load(Relaxed)
 }
@@ -43,7 +41,6 @@ pub(crate) fn from_micros(micros: u64) -> u64 {
         .saturating_add(rest)
 }
 
-/// Converts ticks to whole microseconds.
 pub(crate) fn to_micros(ticks: u64) -> u64 {
     let (seconds, rest) = (ticks / ticks_per_second(), ticks % ticks_per_second());
     (seconds * MICROS_PER_SECOND).saturating_add(rest * MICROS_PER_SECOND / ticks_per_second())

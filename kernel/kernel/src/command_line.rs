@@ -1,4 +1,5 @@
-//! The kernel's command line: words `NAME=VALUE` or `NAME`, separated by spaces.
+//! Parses the kernel's command line, which consists of words `NAME=VALUE` or `NAME`, separated by
+//! spaces.
 //!
 //! An unknown word or an invalid value stops the machine with status 2 while it boots, because
 //! otherwise a misspelt setting would look like a setting without effect.
@@ -9,7 +10,6 @@ use crate::arch::finisher;
 use crate::machine::Machine;
 use crate::println;
 
-/// Names of all words.
 const NAMES: &[&str] = &[
     "address", "chaos", "harts", "init", "stack", "threads", "trace", "with",
 ];
@@ -70,7 +70,6 @@ pub(crate) fn refuse(reason: impl Display) -> ! {
     finisher::exit(2)
 }
 
-/// Prints all names.
 struct KnownNames;
 
 impl Display for KnownNames {

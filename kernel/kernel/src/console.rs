@@ -1,4 +1,4 @@
-//! The console: output in lines, input in bytes.
+//! Writes lines to the console, and reads bytes from it.
 //!
 //! Output waits for the serial port; it is for messages, not for data. Input is interrupt-driven:
 //! the handler puts bytes into a ring of [`RING`] bytes and wakes the readers; bytes that do not
@@ -18,11 +18,11 @@ const RING: usize = 256;
 struct Console {
     uart: Option<Uart>,
     ring: [u8; RING],
-    /// Numbers of all bytes that were written to and read from the ring.
+    /// Number of all bytes that were written to the ring.
     written: usize,
+    /// Number of all bytes that were read from the ring.
     read: usize,
     readers: Waiters,
-    /// Hart that served the last interrupt.
     served_by: usize,
 }
 
@@ -44,7 +44,6 @@ static CONSOLE: IrqLock<Console> = IrqLock::new(Console::new());
 /// Serial port of the panic handler, known once the device tree has been read.
 static PANIC_UART: Once<Device> = Once::new();
 
-/// Initializes the serial port.
 pub(crate) fn init(machine: &Machine) {
     if let Some(device) = machine.uart {
         PANIC_UART.set(device);
@@ -52,7 +51,6 @@ pub(crate) fn init(machine: &Machine) {
     }
 }
 
-/// Enables the interrupt of the serial port.
 pub(crate) fn enable_input(machine: &Machine) {
     if let Some(device) = machine.uart {
         devices::attach(device, |_| handle_interrupt(), 0);
@@ -62,7 +60,6 @@ pub(crate) fn enable_input(machine: &Machine) {
     }
 }
 
-/// Handles the interrupt of the serial port.
 fn handle_interrupt() {
     let mut console = CONSOLE.lock();
     console.served_by = hart_index();
@@ -74,13 +71,11 @@ fn handle_interrupt() {
     readers.wake();
 }
 
-/// Returns the console's interrupt source.
 #[cfg(feature = "selftest")]
 pub(crate) fn source() -> Option<u32> {
     PANIC_UART.try_get().map(|device| device.interrupt())
 }
 
-/// Sends a byte that the port receives as input.
 #[cfg(feature = "selftest")]
 pub(crate) fn loop_back(byte: u8) {
     if let Some(uart) = &mut CONSOLE.lock().uart {
@@ -88,7 +83,6 @@ pub(crate) fn loop_back(byte: u8) {
     }
 }
 
-/// Returns the hart that served the last interrupt.
 #[cfg(feature = "selftest")]
 pub(crate) fn served_by() -> usize {
     CONSOLE.lock().served_by
@@ -129,7 +123,6 @@ impl Console {
     }
 }
 
-/// Writes bytes.
 pub(crate) fn write(bytes: &[u8]) {
     CONSOLE.lock().send(bytes);
 }
@@ -140,7 +133,6 @@ impl Awaited for Console {
     }
 }
 
-/// Waits for input.
 pub(crate) async fn readable() {
     wait_until(&CONSOLE, |console| {
         (console.read < console.written).then_some(())
@@ -148,7 +140,6 @@ pub(crate) async fn readable() {
     .await;
 }
 
-/// Reads the available input, if there is any.
 pub(crate) fn try_read(buffer: &mut [u8]) -> Option<usize> {
     CONSOLE.lock().take(buffer)
 }

@@ -1,9 +1,8 @@
-//! Parser for flattened device trees (Devicetree Specification 0.4, chapter 5).
+//! Parses flattened device trees (Devicetree Specification 0.4, chapter 5).
 //!
 //! The parser is safe for any bytes: offsets are checked, and a malformed tree ends early. Nodes
 //! are visited in the order of the tree, so a child follows its parent.
 
-/// A device tree in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceTree<'a> {
     structure: &'a [u8],
@@ -19,7 +18,6 @@ const END_NODE: u32 = 2;
 const PROPERTY: u32 = 3;
 const NOP: u32 = 4;
 
-/// Returns the big-endian word at an offset.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
@@ -35,7 +33,6 @@ fn text(bytes: &[u8]) -> Option<&str> {
 }
 
 impl<'a> DeviceTree<'a> {
-    /// Returns the tree in `bytes`, or `None` if the bytes are not a tree.
     pub(crate) fn new(bytes: &'a [u8]) -> Option<DeviceTree<'a>> {
         total_size(bytes)?;
         let part = |offset: usize, size: usize| {
@@ -90,7 +87,6 @@ struct Property<'a> {
     end: usize,
 }
 
-/// A node.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
     /// Name with the unit address: `cpu@0`; empty for the root.
@@ -100,7 +96,6 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Returns the value of a property.
     pub(crate) fn bytes(&self, name: &str) -> Option<&'a [u8]> {
         let mut at = self.properties;
         loop {
@@ -118,7 +113,6 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the value of a property whose value is a text.
     pub(crate) fn text(&self, name: &str) -> Option<&'a str> {
         text(self.bytes(name)?)
     }
@@ -129,14 +123,12 @@ impl<'a> Node<'a> {
         (0..bytes.len() / 4).filter_map(move |n| word(bytes, 4 * n))
     }
 
-    /// Returns the value of a property of one word or two.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.words(name).fold(None, |high, low| {
             Some(high.unwrap_or(0) << 32 | u64::from(low))
         })
     }
 
-    /// Returns whether the node is compatible with a driver of this name.
     pub(crate) fn is_compatible(&self, name: &str) -> bool {
         let list = self.bytes("compatible").unwrap_or(&[]);
         list.split(|byte| *byte == 0)

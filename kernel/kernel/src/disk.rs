@@ -1,4 +1,4 @@
-//! Buffers and requests of the disk, for coroutines.
+//! Lets coroutines read and write blocks of the disk.
 //!
 //! ```text
 //!  Buffer::take ─► fill it ─► write(block) ──┐
@@ -25,7 +25,6 @@ use crate::machine::Machine;
 use crate::waiters::{Awaited, Urgent, Waiters, wait_until_urgent};
 use crate::{executor, println};
 
-/// The disk and the waiters for its requests.
 struct Requests {
     disk: Disk,
     waiters: Waiters,
@@ -51,7 +50,6 @@ impl Urgent for Requests {
     }
 }
 
-/// Initializes the disk and starts the reaper, while booting.
 pub(crate) fn init(machine: &Machine) {
     let Some((disk, interrupt_ack)) = devices::find_disk(machine, |_| interrupt()) else {
         return;
@@ -70,7 +68,6 @@ pub(crate) fn init(machine: &Machine) {
     reaper.detach();
 }
 
-/// Handles the interrupt of the disk.
 fn interrupt() {
     if let Some(interrupt_ack) = INTERRUPT_ACK.try_get() {
         interrupt_ack.acknowledge();
@@ -79,7 +76,6 @@ fn interrupt() {
     let _ = executor::domain().wake(CoroutineId::from_u64(REAPER.load(Relaxed)));
 }
 
-/// Runs the reaper.
 async fn reap() {
     poll_fn(|_| {
         let mut requests = requests().lock();
@@ -97,7 +93,6 @@ fn requests() -> &'static IrqLock<Requests> {
     DISK.get()
 }
 
-/// Returns the number of blocks of the disk, if the machine has a disk.
 pub(crate) fn blocks() -> Option<u64> {
     Some(DISK.try_get()?.lock().disk.blocks())
 }
@@ -121,13 +116,11 @@ impl Drop for PendingRequest {
 }
 
 impl Buffer {
-    /// Waits for a free buffer.
     pub(crate) async fn take() -> Buffer {
         let memory = wait_until_urgent(requests(), |requests| requests.disk.take()).await;
         Buffer(Some(memory))
     }
 
-    /// Returns the bytes of the buffer.
     pub(crate) fn bytes(&mut self) -> Result<&mut [u8; BLOCK], Error> {
         self.0
             .as_mut()

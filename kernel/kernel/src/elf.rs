@@ -1,4 +1,4 @@
-//! Parser for ELF files: the segments to load, and the entry point.
+//! Parses ELF files to find the segments to load and the entry point.
 //!
 //! The parser is safe for any bytes: the result is either an error, or segments whose file part is
 //! within the file and whose memory part does not wrap.
@@ -16,7 +16,6 @@ const RISCV: u16 = 243;
 #[derive(Clone, Copy)]
 pub(crate) struct Elf<'a> {
     bytes: &'a [u8],
-    /// Address at which the program starts.
     pub(crate) entry: usize,
     headers: usize,
     count: usize,
@@ -25,15 +24,12 @@ pub(crate) struct Elf<'a> {
 /// A part of the program that is loaded into memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
-    /// Address of the segment.
     pub(crate) start: usize,
     /// First bytes of the segment; the remaining bytes are zero.
     pub(crate) bytes: &'a [u8],
     /// Length of the segment in memory, in bytes.
     pub(crate) len: usize,
-    /// True if the segment is code.
     pub(crate) execute: bool,
-    /// True if the segment is writable.
     pub(crate) write: bool,
 }
 
@@ -84,7 +80,6 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Returns the segments to load.
     pub(crate) fn segments(self) -> impl Iterator<Item = Result<Segment<'a>, Error>> {
         (0..self.count).filter_map(move |n| match self.segment(n) {
             None => Some(Err(Error::BadProgram)),
@@ -93,7 +88,6 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Returns address and length of the dynamic section in memory.
     pub(crate) fn dynamic(self) -> Option<(usize, usize)> {
         (0..self.count).find_map(|n| {
             let header = self.header(n)?;

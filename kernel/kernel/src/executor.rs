@@ -1,6 +1,7 @@
-//! The kernel's domain of coroutines, and the loop of each hart.
+//! The kernel's coroutines, and the loop in which each hart runs them.
 //!
-//! Each hart serves one vCPU of `upshift-core`; there are no kernel threads. The loop never finds
+//! The kernel is a *domain*, that is, a set of vCPUs that share one table of coroutines. Each hart
+//! serves one vCPU of `upshift-core`; there are no kernel threads. The loop never finds
 //! its queues empty, because the *switching coroutine* of the hart is always ready. Its poll runs
 //! user programs, or waits for an interrupt.
 //!
@@ -39,7 +40,6 @@ static DOMAIN: Once<Domain<KernelHost>> = Once::new();
 static EXECUTORS: [IrqLock<Option<Executor<KernelHost>>>; MAX_HARTS] =
     [const { IrqLock::new(None) }; MAX_HARTS];
 
-/// Returns the kernel's domain.
 pub(crate) fn domain() -> &'static Domain<KernelHost> {
     DOMAIN.get()
 }
@@ -95,7 +95,6 @@ pub(crate) fn yield_now() -> impl Future<Output = ()> {
     })
 }
 
-/// Returns the level of the kernel coroutine that runs on this hart.
 pub(crate) fn level() -> Level {
     domain().current_level().unwrap_or(LEAST_URGENT_WORK)
 }
@@ -134,7 +133,6 @@ pub(crate) fn take() -> Executor<KernelHost> {
     executor
 }
 
-/// Serves the vCPU of the calling hart for ever.
 pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     csr::interrupts_restore(true);
     let mut yielded = None;

@@ -1,4 +1,5 @@
-//! Waiting at an address of a program: the kernel's half of mutexes and condition variables.
+//! Lets threads of a program wait at an address. This is the kernel's half of mutexes and condition
+//! variables.
 //!
 //! ```text
 //!  wait: lock of the bucket ─ is the word `value`? ─ no ─► CHANGED
@@ -29,12 +30,9 @@ use crate::arch::lock::IrqLock;
 use crate::process::Process;
 use crate::sleep::{Sleep, sleep_until};
 
-/// Number of lists of waiters.
 const BUCKETS: usize = 256;
 
-/// A waiter.
 struct Waiter {
-    /// Unique id of the waiter.
     ticket: u64,
     process: usize,
     address: usize,
@@ -69,7 +67,6 @@ pub(crate) fn wait(process: Arc<Process>, address: usize, value: u32, deadline: 
     }
 }
 
-/// See [`wait`].
 pub(crate) struct Wait {
     process: Arc<Process>,
     address: usize,

@@ -1,4 +1,4 @@
-//! The global bitmap, a word that every process can read.
+//! Publishes the global bitmap, a word that every process can read.
 //!
 //! Bit L is set if work of level L waits for a hart: a ready user thread, or a ready kernel
 //! coroutine. The bitmap is rebuilt whenever a hart is about to return to user mode (so after each

@@ -17,11 +17,9 @@ use crate::{MAX_HARTS, clock};
 /// Interval at which the boot hart checks for another hart, in microseconds.
 const POLL_MICROS: u64 = 20;
 
-/// Record of a hart.
 pub(crate) struct Hart {
     /// Id of the hart in the firmware.
     pub(crate) id: AtomicUsize,
-    /// True while the hart runs an interrupt handler.
     pub(crate) in_interrupt: AtomicBool,
     /// The vCPU that the hart serves, once it is online.
     pub(crate) vcpu: AtomicPtr<Vcpu<KernelHost>>,
@@ -31,21 +29,17 @@ pub(crate) struct Hart {
     pub(crate) quantum_end: AtomicU64,
     /// Context at the interrupt controller, in S-mode; `usize::MAX` if there is none.
     context: AtomicUsize,
-    /// Timers of the coroutines that sleep.
     pub(crate) timers: IrqLock<Timers>,
-    /// Accounting of the hart's time.
     pub(crate) times: Times,
 }
 
 impl Hart {
-    /// Sets the hart's properties from the device tree, while booting.
     pub(crate) fn set(&self, info: &HartInfo) {
         self.id.store(info.id, Relaxed);
         let context = info.plic_context.unwrap_or(usize::MAX);
         self.context.store(context, Relaxed);
     }
 
-    /// Returns the context at the interrupt controller, if the hart has one.
     pub(crate) fn plic_context(&self) -> Option<usize> {
         Some(self.context.load(Relaxed)).filter(|context| *context != usize::MAX)
     }
@@ -76,7 +70,6 @@ pub(crate) fn this() -> &'static Hart {
     &HARTS[hart_index()]
 }
 
-/// Returns the hart with this index.
 pub(crate) fn at(index: usize) -> &'static Hart {
     &HARTS[index]
 }
@@ -86,7 +79,6 @@ pub(crate) fn online() -> &'static [Hart] {
     &HARTS[..ONLINE.load(SeqCst)]
 }
 
-/// Records that hart `index` is about to serve its vCPU.
 pub(crate) fn set_online(index: usize) {
     ONLINE.fetch_max(index + 1, SeqCst);
 }

@@ -1,4 +1,4 @@
-//! The first program. When it ends, the machine ends with the program's status.
+//! Starts the first program. When it ends, the machine ends with the program's status.
 //!
 //! Afterwards the numbers of processes, free pages and bytes of the heap must be the same as
 //! before. A difference is a leak, and a failure.
@@ -16,10 +16,8 @@ use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
 use crate::{archive, chaos, clock, executor, println, storage};
 
-/// Level of the first program, which may use all levels.
 const LEVEL: Level = Level::DEFAULT;
 
-/// Resources in use: processes, pages, bytes of the heap.
 #[derive(PartialEq, Eq)]
 struct InUse {
     processes: usize,
@@ -37,10 +35,6 @@ impl InUse {
     }
 }
 
-/// Starts the program.
-///
-/// # Errors
-/// The program is missing or invalid, or there is no memory.
 pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error> {
     let supervise = async move {
         let before = InUse::now();

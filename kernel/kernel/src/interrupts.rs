@@ -1,4 +1,4 @@
-//! Interrupts: timer, IPIs, devices.
+//! Handles the interrupts of the timer, of devices, and of other harts (IPIs).
 //!
 //! A handler wakes coroutines and does nothing else. It runs with interrupts masked, on the stack
 //! of the interrupted code, and the hart serves no vCPU while it runs (`arch/host.rs`).

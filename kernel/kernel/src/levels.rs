@@ -1,5 +1,5 @@
-//! Levels of coroutines that serve waiters: such a coroutine has the level of its most urgent
-//! waiter.
+//! Priority inheritance for coroutines that serve waiters: such a coroutine has the level of its
+//! most urgent waiter.
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 
@@ -12,7 +12,6 @@ pub(crate) struct WaiterLevels {
 }
 
 impl WaiterLevels {
-    /// Creates an empty set.
     pub(crate) const fn new() -> WaiterLevels {
         WaiterLevels {
             count: [0; LEVELS],
@@ -48,7 +47,6 @@ fn most_urgent(levels: u64) -> Level {
     Level::new(most).unwrap_or(least).min(least)
 }
 
-/// Gives a coroutine the most urgent of `levels`.
 pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
     let level = most_urgent(levels);
     let domain = executor::domain();
@@ -64,12 +62,10 @@ pub(crate) struct LevelFollower {
 }
 
 impl LevelFollower {
-    /// Creates a follower for a coroutine that was started at `level`.
     pub(crate) fn new(coroutine: CoroutineId, level: Level) -> LevelFollower {
         LevelFollower { coroutine, level }
     }
 
-    /// Sets the coroutine's level to the most urgent of `levels`.
     pub(crate) fn follow(&mut self, levels: u64) {
         let level = most_urgent(levels);
         if self.level != level && executor::domain().reprio(self.coroutine, level).is_ok() {
@@ -77,7 +73,6 @@ impl LevelFollower {
         }
     }
 
-    /// Wakes the coroutine.
     pub(crate) fn wake(&self) {
         // The coroutine never ends.
         let _ = executor::domain().wake(self.coroutine);

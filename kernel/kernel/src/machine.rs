@@ -1,4 +1,4 @@
-//! The machine, as its device tree describes it.
+//! Describes the machine, according to its device tree.
 //!
 //! The tree determines harts (with gaps, in any order), memory, clock and devices. The only
 //! assumption is that of `-machine virt`: the kernel is loaded at the address for which it is
@@ -10,12 +10,9 @@ use crate::MAX_HARTS;
 use crate::device_tree::{DeviceTree, Node};
 use crate::memory::PhysAddr;
 
-/// Kind of a device, from the device tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A serial port, `ns16550a`.
     Uart,
-    /// The interrupt controller.
     Plic,
     /// The device that ends the machine.
     Finisher,
@@ -57,17 +54,14 @@ impl Device {
         })
     }
 
-    /// Returns the device's kind.
     pub(crate) fn kind(self) -> Kind {
         self.kind
     }
 
-    /// Returns the address of the registers.
     pub(crate) fn base(self) -> PhysAddr {
         self.base
     }
 
-    /// Returns the size of the registers in bytes.
     pub(crate) fn size(self) -> usize {
         self.size
     }
@@ -78,12 +72,9 @@ impl Device {
     }
 }
 
-/// A hart that can run this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HartInfo {
-    /// Id that the firmware uses.
     pub(crate) id: usize,
-    /// Phandle of its interrupt controller.
     controller: u32,
     /// Context of the hart at the PLIC, in S-mode.
     pub(crate) plic_context: Option<usize>,
@@ -109,44 +100,34 @@ impl<T: Copy, const N: usize> List<T, N> {
         }
     }
 
-    /// Returns the items.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().flatten()
     }
 
-    /// Removes the items for which `keep` returns false.
     fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         for slot in &mut self.items {
             *slot = slot.filter(&keep);
         }
     }
 
-    /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.iter().count()
     }
 }
 
-/// The machine that the device tree describes.
 pub(crate) struct Machine {
-    /// The memory.
     pub(crate) memory: Range<usize>,
     /// The harts that have an MMU; after [`Machine::use_harts`] only the harts that are used, at
     /// most [`MAX_HARTS`].
     pub(crate) harts: List<HartInfo, { 2 * MAX_HARTS }>,
     /// Ticks of the clock per second.
     pub(crate) timebase: u64,
-    /// The serial port.
     pub(crate) uart: Option<Device>,
-    /// The interrupt controller.
     pub(crate) plic: Option<Device>,
-    /// The device that ends the machine.
     pub(crate) finisher: Option<Device>,
     /// The virtio slots, with or without a device.
     pub(crate) virtio: List<Device, 32>,
-    /// The kernel's command line.
     pub(crate) arguments: &'static str,
-    /// The archive with the programs.
     pub(crate) archive: Option<Range<usize>>,
 }
 

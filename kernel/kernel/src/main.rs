@@ -1,9 +1,12 @@
-//! The kernel of Upshift: one scheduler for kernel and user coroutines.
+//! The kernel of Upshift, which schedules kernel and user coroutines by the same scheduler.
+//!
+//! A coroutine has a *level*, its priority: 0 is the most urgent level, 63 the least urgent. A
+//! *hart* is a hardware thread of a RISC-V processor.
 //!
 //! The code follows these principles:
 //!
-//! 1. *The unit of scheduling is the coroutine.* The kernel is a domain of `upshift-core`, each
-//!    hart one of its vCPUs. There are no kernel threads.
+//! 1. *The unit of scheduling is the coroutine.* The kernel uses `upshift-core`, in which each
+//!    hart serves a vCPU, that is, a set of ready queues. There are no kernel threads.
 //! 2. *User memory is not trusted.* The kernel never follows a user's pointer: it checks the range
 //!    against the page table and copies through its own mapping. A bad pointer harms only its
 //!    process.
@@ -175,7 +178,6 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
     }
 }
 
-/// Entry of the other harts.
 fn boot_secondary() -> ! {
     memory::install_kernel_table();
     #[cfg(feature = "selftest")]

@@ -14,16 +14,15 @@ use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 use crate::waiters::{Awaited, Waiters, wait_until};
 
-/// Capacity of a pipe in bytes.
 pub(crate) const CAPACITY: usize = 512;
 
-/// Memory of a pipe in KiB.
 const KIB: usize = 1;
 
 struct Ring {
     bytes: [u8; CAPACITY],
-    /// Numbers of all bytes written and read.
+    /// Number of all bytes that were written.
     written: usize,
+    /// Number of all bytes that were read.
     read: usize,
     readers: usize,
     writers: usize,
@@ -65,7 +64,6 @@ impl Ring {
     }
 }
 
-/// An end of a pipe.
 pub(crate) struct End {
     ring: Arc<IrqLock<Ring>>,
     is_writer: bool,

@@ -51,7 +51,6 @@ struct Entry {
     prev: u16,
 }
 
-/// State of a hart.
 #[derive(Clone, Copy)]
 struct HartState {
     /// Level of the hart's switching coroutine.
@@ -60,7 +59,6 @@ struct HartState {
     running: u8,
     /// Number of the thread's process, or 0 if no thread runs.
     process: usize,
-    /// Slot of the thread, if one runs.
     slot: u16,
     /// True while the hart waits for an interrupt, or is about to wait.
     idle: bool,
@@ -108,7 +106,6 @@ pub(crate) fn running_level(index: usize) -> Option<Level> {
     Level::new(RUNNING[index].load(Acquire)).ok()
 }
 
-/// Allocates the slots. Called while booting.
 pub(crate) fn init() {
     let free = || Entry {
         thread: None,
@@ -141,7 +138,6 @@ fn push(mut thread: Box<Thread>, front: bool) {
     global::publish();
 }
 
-/// Appends a ready thread to the queue of its level.
 pub(crate) fn push_back(thread: Box<Thread>) {
     push(thread, false);
 }
@@ -218,8 +214,8 @@ pub(crate) fn runs(process: &Process) -> bool {
 }
 
 /// Raises the most urgent ready thread in these slots to `level` until the thread has handled the
-/// event; for a process without a running or parked thread. If no thread is ready, the next thread
-/// that becomes ready is raised. O(slots).
+/// event. If no thread is ready, the next thread that becomes ready is raised. The process has no
+/// running or parked thread. O(slots).
 pub(crate) fn raise(process: &Process, slots: impl Iterator<Item = u16>, level: Level) {
     let mut queue = RUN_QUEUE.lock();
     let level = level.max(process.ceiling);
@@ -266,7 +262,6 @@ pub(crate) fn ready() -> u64 {
     READY.load(Acquire)
 }
 
-/// Removes a ready thread of a process from its slot.
 pub(crate) fn remove(process: &Process, slot: u16) -> Option<Box<Thread>> {
     let mut queue = RUN_QUEUE.lock();
     let ready = queue.slots[usize::from(slot)].thread.as_ref();
@@ -279,7 +274,6 @@ pub(crate) fn remove(process: &Process, slot: u16) -> Option<Box<Thread>> {
     thread
 }
 
-/// Next step of a hart's switching coroutine.
 pub(crate) enum Next {
     /// Run this thread, and then call [`clear_running`].
     Run(Box<Thread>),

@@ -8,7 +8,6 @@ use os_abi::layout::STACK_SIZE;
 use crate::machine::Machine;
 use crate::memory::PAGE;
 
-/// Default maximum number of threads of all processes.
 const DEFAULT_THREADS: usize = 512;
 /// Maximum number of threads: a queue slot index has 16 bits.
 const MAX_THREADS: usize = 8192;
@@ -27,7 +26,6 @@ pub(crate) fn set(machine: &Machine) {
     }
 }
 
-/// Returns the maximum number of threads of all processes.
 pub(crate) fn threads() -> usize {
     THREAD_LIMIT.load(Relaxed)
 }

@@ -1,4 +1,4 @@
-//! Sleeping, for kernel coroutines.
+//! Lets kernel coroutines sleep until a deadline.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -16,7 +16,6 @@ pub(crate) fn sleep_until(deadline: u64) -> Sleep {
     }
 }
 
-/// Future of [`sleep_until`].
 pub(crate) struct Sleep {
     deadline: u64,
     /// Hart that has the timer, and the timer's key there.

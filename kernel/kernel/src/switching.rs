@@ -1,13 +1,14 @@
-//! The switching coroutine of a hart. Its poll is "run the most urgent user thread until it has to
-//! give way" (SharedScheduler, section 3.3).
+//! Runs user programs on a hart, in the *switching coroutine* of the hart. Each poll of this
+//! coroutine runs the most urgent user thread until it has to give way (SharedScheduler, section
+//! 3.3).
 //!
 //! The coroutine never ends. Its level equals that of the most urgent user thread (`run_queue.rs`),
 //! so the scheduler runs more urgent kernel coroutines before it and less urgent ones after it.
 //! Without a thread it has the least urgent level, and its poll waits for an interrupt.
 //!
-//! A thread runs until it parks itself or ends; until more urgent work is ready, in the kernel or
-//! in a program; or until its quantum has passed and other work of its level is ready. In the last
-//! case it goes to the tail of its level.
+//! A thread runs until it parks itself or ends, until more urgent work is ready (in the kernel or
+//! in a program), or until its quantum has passed while other work of its level is ready. In the
+//! last case it goes to the tail of its level.
 
 use alloc::boxed::Box;
 use core::future::{Future, poll_fn};
@@ -31,7 +32,6 @@ use crate::{chaos, clock, executor, global, hart, interrupts, println, syscall, 
 /// Maximum time for which a thread may run while another of its level waits, in microseconds.
 const QUANTUM_MICROS: u64 = 5_000;
 
-/// Returns the quantum in ticks.
 pub(crate) fn quantum() -> u64 {
     clock::from_micros(QUANTUM_MICROS)
 }
@@ -93,7 +93,6 @@ fn idle(vcpu: &Vcpu<KernelHost>) {
     vcpu.unpark();
 }
 
-/// Runs threads on a hart.
 struct ThreadRunner<'a> {
     hart: &'static Hart,
     index: usize,
@@ -103,7 +102,6 @@ struct ThreadRunner<'a> {
 /// Function that takes a thread that leaves the hart.
 type Destination = fn(Box<Thread>);
 
-/// Result of handling a trap.
 enum AfterTrap {
     /// The thread resumes, unless more urgent work is ready.
     Resume(Box<Thread>),

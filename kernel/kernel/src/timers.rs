@@ -17,7 +17,6 @@ use crate::memory::OutOfMemory;
 /// Capacity that is kept when no timer is left; memory beyond it is freed.
 const MIN_CAPACITY: usize = 64;
 
-/// A timer in the heap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     deadline: u64,
@@ -33,14 +32,12 @@ struct Slot {
     waker: Option<Waker>,
 }
 
-/// Id of a timer of a hart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     slot: usize,
     sequence: u64,
 }
 
-/// The timers of a hart. See the module.
 pub(crate) struct Timers {
     heap: Vec<Entry>,
     slots: Vec<Slot>,
@@ -49,7 +46,6 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Creates an empty heap.
     pub(crate) const fn new() -> Timers {
         Timers {
             heap: Vec::new(),
@@ -60,9 +56,6 @@ impl Timers {
     }
 
     /// Reserves memory for the first timers. Called while booting.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn reserve(&mut self) -> Result<(), OutOfMemory> {
         let heap = self.heap.try_reserve_exact(MIN_CAPACITY);
         let slots = self.slots.try_reserve_exact(MIN_CAPACITY);
@@ -75,10 +68,6 @@ impl Timers {
         self.heap.first().map_or(u64::MAX, |entry| entry.deadline)
     }
 
-    /// Adds a timer.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn add(&mut self, deadline: u64, waker: Waker) -> Result<Key, OutOfMemory> {
         let out_of_memory = |_| OutOfMemory;
         if chaos::is_out_of_memory(16) {
@@ -126,7 +115,6 @@ impl Timers {
         self.remove(slot.position)
     }
 
-    /// Replaces the waker of a timer that has not fired.
     pub(crate) fn set_waker(&mut self, key: Key, waker: &Waker) {
         if let Some(slot) = self.slots.get_mut(key.slot)
             && slot.sequence == key.sequence

@@ -1,5 +1,5 @@
-//! Accounting of each hart's time: threads by level, and idleness. The remaining time belongs to
-//! kernel coroutines.
+//! Accounts for each hart's time: the time of threads by level, and the idle time. The remaining
+//! time belongs to kernel coroutines.
 //!
 //! A hart records its own activity, and reads the clock only if the activity changes, which
 //! excludes a switch between threads of one level. The choice of the next thread is charged to the
@@ -23,9 +23,7 @@ const ACTIVITIES: usize = KERNEL as usize + 1;
 /// Time of a hart by activity. Only the hart itself writes; other harts may see a part of a change.
 pub(crate) struct Times {
     activity: AtomicU8,
-    /// Start of the current activity.
     since: AtomicU64,
-    /// Ticks of completed activities.
     ticks: [AtomicU64; ACTIVITIES],
 }
 

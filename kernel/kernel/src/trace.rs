@@ -1,8 +1,8 @@
-//! Traces: record when, and on which hart, a coroutine or thread has entered a state.
+//! Records when, and on which hart, a coroutine or thread enters a state.
 //!
-//! Off unless the command line contains `trace=N`; then each hart keeps its last `N` records in a
-//! ring that is allocated while booting, and [`print`] writes them to the console when the machine
-//! is about to end. `os-runner trace` draws a timeline from them.
+//! Tracing is off unless the command line contains `trace=N`. Then each hart keeps its last `N`
+//! records in a ring that is allocated while booting, and [`print`] writes them to the console when
+//! the machine is about to end. `os-runner trace` draws a timeline from them.
 //!
 //! The states are those of the papers: created, ready, running, blocked, suspended, ended;
 //! suspension is by an interrupt or by an exception. Changes of kernel coroutines come from the
@@ -11,7 +11,7 @@
 //!
 //! While tracing is off, a change costs a load. While it is on, a record takes the lock of its
 //! hart's ring, which other harts take only for changes of user coroutines; no memory is allocated.
-//! May be called anywhere, including in interrupt handlers.
+//! A record may be made anywhere, including in interrupt handlers.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -28,7 +28,6 @@ use crate::memory::space::AddressSpace;
 use crate::process::Thread;
 use crate::{MAX_HARTS, clock, hart, println};
 
-/// Default number of records per hart.
 pub(crate) const DEFAULT_RECORDS: usize = 4096;
 /// Maximum number of records per hart: 512 KiB.
 const MAX_RECORDS: usize = 16_384;
@@ -63,7 +62,6 @@ impl From<State> for TraceState {
     }
 }
 
-/// Purpose of a kernel coroutine.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     /// Runs the user threads of a hart.
@@ -76,7 +74,6 @@ pub(crate) enum Purpose {
     Call { process: usize, number: usize },
 }
 
-/// Kind of the subject of a record.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Kind {
@@ -119,9 +116,6 @@ static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
 
 /// Switches tracing on, with `records` records for each of `harts` harts, at most [`MAX_RECORDS`].
 /// Called while booting.
-///
-/// # Errors
-/// [`OutOfMemory`].
 pub(crate) fn init(records: usize, harts: usize) -> Result<(), OutOfMemory> {
     for ring in &RINGS[..harts] {
         let mut ring = ring.lock();
@@ -139,13 +133,11 @@ pub(crate) fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
-/// Records that a kernel coroutine has entered a state.
 #[inline]
 pub(crate) fn coroutine(id: CoroutineId, level: Level, state: TraceState) {
     record(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
 }
 
-/// Records the purpose of a kernel coroutine.
 #[inline]
 pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
     if is_on() {
@@ -161,7 +153,6 @@ pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
     }
 }
 
-/// Records that a thread has entered a state.
 #[inline]
 pub(crate) fn thread(thread: &Thread, state: TraceState) {
     if is_on() {
@@ -275,7 +266,6 @@ impl Ring {
     }
 }
 
-/// Stops recording.
 pub(crate) fn stop() {
     ON.store(false, Relaxed);
 }

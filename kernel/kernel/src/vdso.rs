@@ -21,7 +21,6 @@ use crate::memory::{OutOfMemory, PAGE};
 
 /// Name of the image in the archive.
 pub(crate) const NAME: &str = "vdso";
-/// Maximum size of the image.
 const MAX_SIZE: usize = 1 << 20;
 
 // Tags of the dynamic section, and the only permitted kind of relocation.
@@ -33,14 +32,12 @@ const RELOCATIONS_SIZE: u64 = 8;
 const CALLS_SIZE: u64 = 2;
 const RELATIVE: u64 = 3;
 
-/// A page of the image.
 struct Page {
     offset: usize,
     /// The frame and mapping that all processes share; `None` if each process has a copy.
     shared: Option<(Frame, Mapping)>,
 }
 
-/// The image, ready to be mapped.
 struct Vdso {
     bytes: Vec<u8>,
     pages: Vec<Page>,
@@ -49,13 +46,11 @@ struct Vdso {
 
 static VDSO: Once<Vdso> = Once::new();
 
-/// Reason why the image cannot be used.
 pub(crate) enum VdsoError {
     /// The image is not a shared object that this kernel can load.
     Malformed(&'static str),
     /// The image lacks this function, because kernel and image were built from different sources.
     Missing(&'static str),
-    /// There is no memory.
     OutOfMemory,
 }
 
@@ -69,10 +64,6 @@ impl fmt::Display for VdsoError {
     }
 }
 
-/// Prepares the image.
-///
-/// # Errors
-/// [`VdsoError`].
 pub(crate) fn init(file: &[u8]) -> Result<(), VdsoError> {
     let elf = Elf::object(file).map_err(|_| VdsoError::Malformed("not a RISC-V shared object"))?;
     let mut segments = Vec::new();
@@ -119,7 +110,6 @@ fn word(bytes: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
 }
 
-/// Tables of the dynamic section in the image.
 struct Tables {
     symbols: usize,
     symbol_count: usize,
@@ -224,9 +214,6 @@ fn pages(bytes: &[u8], segments: &[Segment<'_>]) -> Result<Vec<Page>, VdsoError>
 
 /// Maps the image into a new space, and returns the addresses of its functions; zeroes if the
 /// machine was booted without an image.
-///
-/// # Errors
-/// [`OutOfMemory`].
 pub(crate) fn map(space: &AddressSpace) -> Result<[u64; VDSO_NAMES.len()], OutOfMemory> {
     let Some(vdso) = VDSO.try_get() else {
         return Ok([0; VDSO_NAMES.len()]);

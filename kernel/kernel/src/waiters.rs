@@ -19,7 +19,6 @@ use crate::{chaos, executor};
 pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
-    /// Creates an empty list.
     pub(crate) const fn new() -> Waiters {
         Waiters(Vec::new())
     }
@@ -37,7 +36,6 @@ impl Waiters {
         }
     }
 
-    /// Removes a coroutine.
     pub(crate) fn remove(&mut self, waker: &Waker) {
         self.0.retain(|known| !known.will_wake(waker));
         if self.0.is_empty() {
@@ -62,7 +60,6 @@ impl Waiters {
 
 /// State that coroutines wait for.
 pub(crate) trait Awaited {
-    /// Returns the waiters.
     fn waiters(&mut self) -> &mut Waiters;
 }
 
@@ -107,7 +104,6 @@ struct WaitUntilUrgent<'a, T: Urgent, F> {
     lock: &'a IrqLock<T>,
     condition: F,
     registered: Option<Waker>,
-    /// Level at which the waiter is registered.
     level: Option<Level>,
 }
 

@@ -1,4 +1,5 @@
-//! The pages that the kernel and a program share, as words, for the library and the vDSO.
+//! Access to the words of the pages that the kernel and a program share, for the library of user
+//! programs and for the vDSO.
 //!
 //! The pages are mapped in every process before the process starts. `TRACE` is mapped only if the
 //! word `TRACING` of the shared page is set, and a page of the completion ring after the first call

@@ -19,7 +19,6 @@ const MILLIS: u32 = 100;
 /// Index of the word that holds the time of a request in nanoseconds; an instruction takes one
 /// nanosecond.
 const NANOS: usize = 17;
-/// Number of repetitions of the ring.
 const RINGS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -29,7 +28,6 @@ struct Figure {
     numbers: Vec<u64>,
 }
 
-/// Measures and prints all figures.
 pub(crate) fn run(isolated: bool) -> Result<ExitCode, String> {
     let image = if isolated {
         build::isolated()?
@@ -67,7 +65,6 @@ fn request(image: &Image, connections: u32, n: u32) -> Result<u64, String> {
     nanos.ok_or_else(|| format!("{output}\nthe server reports no cost of a request"))
 }
 
-/// Measures one round of the ring of 3,600 coroutines.
 fn ring(image: &Image) -> Result<ExitCode, String> {
     // A tick is 100 instructions under `-icount`, and always 100 ns.
     let instructions = ticks_of_round(&boot(image, true, "init=ring")?)? * 100;

@@ -5,16 +5,13 @@ use std::process::Command;
 
 use crate::{archive, elf_patch};
 
-/// Target triple of all code that runs in the machine.
 const TARGET: &str = "riscv64gc-unknown-none-elf";
 
-/// The name of the vDSO in the archive.
 pub(crate) const VDSO: &str = "vdso";
 
 /// Name of the program whose damaged copies the archive contains.
 const TEMPLATE: &str = "child";
 
-/// Instruction set of all code that runs in the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
     /// RV64GC with Zba, Zbb and Zbs, as in kernel/.cargo/config.toml.
@@ -24,7 +21,6 @@ pub(crate) enum Isa {
 }
 
 impl Isa {
-    /// Returns RV64GC if the flag is set.
     pub(crate) fn from_flag(rv64gc: bool) -> Isa {
         if rv64gc { Isa::Rv64gc } else { Isa::Default }
     }
@@ -40,7 +36,6 @@ impl Isa {
         }
     }
 
-    /// Returns the folder of the kernel and the programs.
     fn output(self) -> PathBuf {
         self.target().join(TARGET).join("release")
     }
@@ -49,12 +44,9 @@ impl Isa {
 /// QEMU's name of the processor without bit manipulation.
 pub(crate) const RV64GC_CPU: &str = "rv64,zba=off,zbb=off,zbs=off";
 
-/// The files that QEMU loads.
 #[derive(Clone)]
 pub(crate) struct Image {
-    /// Path of the kernel, an ELF file.
     pub(crate) kernel: PathBuf,
-    /// Path of the archive of the programs.
     pub(crate) archive: PathBuf,
 }
 
@@ -162,14 +154,12 @@ fn programs(output: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     Ok(programs)
 }
 
-/// Returns the root of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the runner is a member of the workspace")
 }
 
-/// Returns cargo's output folder.
 fn output() -> PathBuf {
     Isa::Default.output()
 }

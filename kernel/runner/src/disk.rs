@@ -1,4 +1,4 @@
-//! Images of disks. The disk of a test is removed together with its machine.
+//! Creates and fills images of disks. The disk of a test is removed together with its machine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,10 +16,8 @@ const DEFAULT_BLOCKS: usize = 4096;
 /// Size of a program that is too large, in bytes.
 const OVERSIZE: usize = (2 << 20) + 1;
 
-/// Content of a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// An empty disk, which the kernel formats.
     Blank,
     /// A program, as the file `bin/child`, beside files that are not programs.
     Programs,
@@ -29,7 +27,6 @@ pub(crate) enum Content {
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// Creates an image.
     pub(crate) fn new(content: Content) -> Result<Disk, String> {
         static DISKS: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), DISKS.fetch_add(1, Relaxed));
@@ -46,12 +43,10 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Returns the path of the image.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Returns the bytes of the image.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, String> {
         fs::read(&self.0).map_err(|error| format!("{}: {error}", self.0.display()))
     }

@@ -75,7 +75,6 @@ pub(crate) fn invalid_programs(file: &[u8]) -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-/// Returns the file with the symbol renamed.
 pub(crate) fn without_symbol(mut file: Vec<u8>, name: &str) -> Vec<u8> {
     let len = name.len();
     let mut at = 0;
@@ -88,7 +87,6 @@ pub(crate) fn without_symbol(mut file: Vec<u8>, name: &str) -> Vec<u8> {
     file
 }
 
-/// Returns the file with writable text.
 pub(crate) fn with_writable_text(mut file: Vec<u8>) -> Vec<u8> {
     for at in headers(&file, LOAD) {
         let flags = word(&file, at + FLAGS);

@@ -23,9 +23,7 @@ const MAX_STEP: Duration = Duration::from_secs(1);
 /// Limit of the uncounted time in which QEMU waits for a CPU, in multiples of the time limit.
 const MAX_CPU_WAIT: u32 = 4;
 
-/// Configuration of a boot.
 pub(crate) struct Machine {
-    /// Number of harts.
     pub(crate) smp: u32,
     /// QEMU's name of the processor; empty for the default.
     pub(crate) cpu: &'static str,
@@ -34,11 +32,9 @@ pub(crate) struct Machine {
     pub(crate) icount: bool,
     /// Binary logarithm of the nanoseconds per instruction, where time counts instructions.
     pub(crate) shift: u32,
-    /// The network card.
     pub(crate) network: Network,
     /// Content of the disk, if the machine has a disk.
     pub(crate) disk: Option<Content>,
-    /// The kernel's command line.
     pub(crate) arguments: String,
 }
 
@@ -61,7 +57,6 @@ impl Machine {
 /// says so.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
-    /// A machine without a card.
     No,
     /// A card in a modern slot.
     Modern,
@@ -87,9 +82,7 @@ pub(crate) enum Network {
     Wire { machine: u16, peer: u16 },
 }
 
-/// The result of a run.
 pub(crate) struct Outcome {
-    /// The complete output of the console.
     pub(crate) output: String,
     /// The exit status; `None` if the process did not exit by itself.
     pub(crate) status: Option<i32>,
@@ -99,7 +92,6 @@ pub(crate) struct Outcome {
     pub(crate) state: Option<String>,
     /// Frames of the network card, if the machine has a peer.
     pub(crate) record: Option<Vec<u8>>,
-    /// Duration of the run.
     pub(crate) took: Duration,
 }
 

@@ -9,13 +9,11 @@ use std::ops::Range;
 
 /// Shortest legitimate delay of a retransmission, in microseconds.
 const MIN_RETRANSMIT_MICROS: u64 = 500_000;
-/// Lengths of the file's header, and of the header of each frame, in bytes.
+/// Lengths of the headers of the file and of each frame, in bytes.
 const FILE_HEADER: usize = 24;
 const FRAME_HEADER: usize = 16;
-/// The machine's address.
 const MACHINE: [u8; 4] = [10, 0, 2, 15];
 
-/// A segment with payload.
 struct Segment {
     micros: u64,
     /// Ports, and the address of the peer.

@@ -22,10 +22,6 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Boots a machine.
-    ///
-    /// # Errors
-    /// Fails if QEMU does not start.
     pub(crate) fn boot(
         image: &Image,
         machine: &Machine,

@@ -121,7 +121,6 @@ pub(crate) fn section<'a>(elf: &'a [u8], name: &str) -> &'a [u8] {
     read().unwrap_or_default()
 }
 
-/// A section of an ELF file.
 struct Section {
     /// Offset of the name in the table of names.
     name: usize,

@@ -17,13 +17,15 @@ use upshift_report::{escape, number};
 use crate::timeline::{micros, spans};
 use crate::trace::{Kind, Record, STATES, Trace};
 
-/// Width of the part that is drawn over time, and width of the names beside it.
+/// Width of the part that is drawn over time.
 const WIDTH: f64 = 900.0;
+/// Width of the names beside it.
 const NAMES: f64 = 190.0;
 /// Right margin: half the width of a time label.
 const MARGIN: f64 = 40.0;
-/// Height of a row, and height of a mark in it.
+/// Height of a row.
 const ROW: f64 = 20.0;
+/// Height of a mark in a row.
 const MARK: f64 = 12.0;
 /// Height of the title and the legends.
 const TOP: f64 = 84.0;
@@ -41,7 +43,6 @@ const ACTIVITIES: [(char, &str, &str); 5] = [
     ('.', "idle", "#eaeef2"),
 ];
 
-/// Colours of states, by their letters.
 const STATE_COLOURS: [(char, &str); 7] = [
     ('C', "#eaeef2"),
     ('r', "#d9730d"),
@@ -52,7 +53,6 @@ const STATE_COLOURS: [(char, &str); 7] = [
     ('E', "#ffffff"),
 ];
 
-/// A drawing in progress.
 struct Drawing<'a> {
     trace: &'a Trace,
     first: u64,
@@ -60,7 +60,6 @@ struct Drawing<'a> {
     out: String,
 }
 
-/// Draws the trace of a program.
 pub(crate) fn draw(program: &str, trace: &Trace) -> String {
     let first = trace.records.first().map_or(0, |record| record.time);
     let last = trace.records.last().map_or(0, |record| record.time);
@@ -139,7 +138,6 @@ impl Drawing<'_> {
         );
     }
 
-    /// Draws the title and the legends.
     fn head(&mut self, program: &str, left_out: usize) {
         let (trace, harts) = (self.trace, self.trace.harts);
         let time = number::micros(micros(trace, self.last - self.first));

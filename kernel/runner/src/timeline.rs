@@ -6,7 +6,6 @@ use crate::trace::{Kind, Record, STATES, Trace};
 
 /// Width of a lane, in characters.
 const LANE: usize = 100;
-/// Width of a hart's column, in characters.
 const COLUMN: usize = 34;
 
 /// Converts ticks of a trace to microseconds.

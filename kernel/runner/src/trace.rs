@@ -7,12 +7,10 @@ use std::collections::HashMap;
 
 use os_abi::system_calls;
 
-/// The kind of a record's subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A coroutine of the kernel.
     Kernel,
-    /// A thread of a process.
     Thread,
     /// A coroutine of a process.
     User,
@@ -31,7 +29,6 @@ pub(crate) struct Record {
     pub(crate) process: u32,
     /// Index of the thread in its process.
     pub(crate) thread: u16,
-    /// Id of the coroutine.
     pub(crate) id: u64,
     /// Name of the subject, for display.
     pub(crate) subject: String,
@@ -50,7 +47,6 @@ pub(crate) struct Trace {
     pub(crate) lost: u64,
 }
 
-/// The states and their letters.
 pub(crate) const STATES: [(char, &str); 7] = [
     ('C', "created"),
     ('r', "ready"),

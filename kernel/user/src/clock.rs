@@ -1,4 +1,4 @@
-//! The clock, and sleeping of the calling thread.
+//! Reads the clock, and lets the calling thread sleep.
 
 use crate::info::ticks_per_second;
 use crate::{calls, sys};

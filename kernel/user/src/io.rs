@@ -1,4 +1,4 @@
-//! Text output to descriptor 1.
+//! Writes text to descriptor 1.
 
 use core::fmt;
 

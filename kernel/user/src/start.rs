@@ -1,4 +1,4 @@
-//! Start and end of a program.
+//! Starts and ends a program.
 
 use core::future::Future;
 use core::panic::PanicInfo;

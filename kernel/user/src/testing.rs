@@ -63,7 +63,6 @@ pub fn begin() {
 /// Maximum number of children of a failed test that are killed.
 const MAX_CHILDREN: usize = 256;
 
-/// Records a child that a test has started.
 pub(crate) fn record_child(child: usize) {
     if let Some(resources) = &mut *RESOURCES.lock()
         && resources.children.len() < MAX_CHILDREN

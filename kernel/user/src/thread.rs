@@ -29,7 +29,6 @@ pub fn set_stack_pages(pages: usize) {
     PAGES.store(pages.max(1), Relaxed);
 }
 
-/// The memory of a stack.
 #[derive(Clone, Copy)]
 struct Stack {
     start: usize,
@@ -57,7 +56,6 @@ struct ThreadRecord {
     ended: Arc<AtomicBool>,
 }
 
-/// Stacks that are free.
 static STACKS: SpinLock<Vec<Stack>> = SpinLock::new(Vec::new());
 /// Threads whose handles were dropped.
 static DETACHED: SpinLock<Vec<ThreadRecord>> = SpinLock::new(Vec::new());

@@ -1,4 +1,4 @@
-//! Bindings to the functions of the vDSO: a call through a table that the kernel has filled in.
+//! Calls the functions of the vDSO, through a table that the kernel has filled in.
 
 use core::mem::transmute;
 

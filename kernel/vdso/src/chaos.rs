@@ -1,4 +1,4 @@
-//! Chaos in a program: see `kernel/src/chaos.rs`.
+//! Fault injection for tests (*chaos*) in a program: see `kernel/src/chaos.rs`.
 //!
 //! The scheduler's chaos mode shuffles the ready coroutines of a level, and requests preemption at
 //! every other pick. A program that honoured every request would keep yielding, and a program that
@@ -20,7 +20,6 @@ pub(crate) fn seed() -> Option<u64> {
     }
 }
 
-/// Enables chaos if there is a seed.
 pub(crate) fn init() {
     STATE.store(seed().unwrap_or(0), Relaxed);
 }

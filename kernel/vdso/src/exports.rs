@@ -1,4 +1,4 @@
-//! Functions that programs call by name: `os_abi::vdso_functions!`.
+//! Exports the functions that programs call by name: `os_abi::vdso_functions!`.
 
 use alloc::boxed::Box;
 use core::cell::Cell;

@@ -1,4 +1,5 @@
-//! A process as a host of the scheduler, and its reports to the kernel.
+//! Implements the scheduler's trait `Host` for a process, and reports the levels of the process's
+//! work to the kernel.
 //!
 //! A thread is identified by its line, whose address the kernel has put into `tp`
 //! (`os_abi::thread`). A word of the line points to its [`Server`].
@@ -18,9 +19,9 @@ use crate::trace;
 /// The host of the scheduler in a process.
 pub(crate) struct VdsoHost;
 
-/// Number of spins after which a thread yields its hart to other threads of its level, and number
-/// after which it sleeps, which lets less urgent threads run.
+/// Number of spins after which a thread yields its hart to other threads of its level.
 const YIELD_AFTER: u32 = 50;
+/// Number of spins after which a thread sleeps, so that less urgent threads can run.
 const SLEEP_AFTER: u32 = 100;
 /// Duration of a sleep, in ticks.
 const SLEEP: u64 = 1_000;
@@ -107,7 +108,6 @@ static LINES: [AtomicU32; MAX_THREADS] = [const { AtomicU32::new(0) }; MAX_THREA
 /// Number of vCPUs that threads have begun to serve.
 static VCPUS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the domain, if there is one.
 pub(crate) fn domain() -> Option<&'static Domain<VdsoHost>> {
     // SAFETY: the pointer is null, or that of a box that `set_domain` has leaked.
     unsafe { DOMAIN.load(Acquire).as_ref() }
@@ -139,13 +139,11 @@ pub(crate) fn serve(server: *mut Server, index: usize) -> bool {
     true
 }
 
-/// Detaches the server from the calling thread.
 pub(crate) fn stop_serving() {
     line(SERVER).store(0, Relaxed);
     line(LOCAL_BITMAP).store(0, Relaxed);
 }
 
-/// Returns the calling thread's server.
 #[inline]
 pub(crate) fn server() -> Option<&'static Server> {
     // SAFETY: the word is 0, or the address of a box that lives until this thread drops it, after
@@ -153,7 +151,6 @@ pub(crate) fn server() -> Option<&'static Server> {
     unsafe { (line(SERVER).load(Relaxed) as *const Server).as_ref() }
 }
 
-/// Ends a critical section.
 #[inline]
 pub(crate) fn leave() {
     critical::leave(|| {
@@ -253,7 +250,6 @@ pub(crate) fn call(number: usize, first: usize, second: usize) -> isize {
     answer
 }
 
-/// Ends the process.
 pub(crate) fn exit(status: usize) -> ! {
     loop {
         call(number::exit, status, 0);

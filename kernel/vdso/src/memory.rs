@@ -1,4 +1,4 @@
-//! Memory of the scheduler, which functions of the program allocate.
+//! The scheduler's allocator, which calls functions of the program.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::mem::transmute;

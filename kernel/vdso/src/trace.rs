@@ -1,4 +1,5 @@
-//! Traces of coroutines for the kernel: see `os_abi::trace`. Costs a load while tracing is off.
+//! Records the state changes of coroutines for the kernel (`os_abi::trace`). Costs a load while
+//! tracing is off.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -10,13 +11,11 @@ use upshift_core::{CoroutineId, Host, Level, State};
 use crate::host::{self, VdsoHost};
 use os_pages::trace as word;
 
-/// Returns whether the kernel traces.
 #[inline]
 pub(crate) fn is_on() -> bool {
     os_pages::shared(TRACING).load(Relaxed) != 0
 }
 
-/// Records that a coroutine has entered a state.
 #[cold]
 pub(crate) fn record_state(id: CoroutineId, level: Level, state: State) {
     let time = VdsoHost.now();

@@ -1,4 +1,4 @@
-//! The first instructions of a hart.
+//! The first instructions that a hart executes, from its entry to `main.rs`.
 //!
 //! ```text
 //!  OpenSBI ─► _start       the boot hart, chosen by OpenSBI; MMU off
@@ -173,10 +173,6 @@ fn prepare() {
     csr::enable_sources();
 }
 
-/// Starts another hart as number `index`.
-///
-/// # Errors
-/// The error of the firmware.
 pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
     START_IDS[index].store(hart_id, SeqCst);
     let entry = PhysAddr::of_image(_start as *const () as usize);

@@ -1,4 +1,5 @@
-//! Access to control and status registers, fences and `wfi`: one instruction each.
+//! Functions that access a control and status register, or execute a fence or `wfi`. Each is a
+//! single instruction, except the functions that change the page table.
 //!
 //! The module contains only the registers that the kernel uses. Every function here may be called
 //! at any time in S-mode except [`set_satp`], which affects every pointer.
@@ -56,7 +57,6 @@ pub(crate) fn sepc() -> usize {
     read!("sepc")
 }
 
-/// Clears a pending IPI.
 #[inline]
 pub(crate) fn clear_software_interrupt() {
     // SAFETY: clears only the pending bit of the IPI of this hart; no memory is accessed.
@@ -131,7 +131,6 @@ pub(crate) unsafe fn set_satp(satp: usize) {
     unsafe { asm!("csrw satp, {}", "sfence.vma", in(reg) satp, options(nostack)) };
 }
 
-/// Flushes all translations of this hart.
 #[inline]
 pub(crate) fn flush_translations() {
     // SAFETY: a flush changes no memory and no register; translations are read again from the
@@ -139,7 +138,6 @@ pub(crate) fn flush_translations() {
     unsafe { asm!("sfence.vma", options(nostack)) };
 }
 
-/// Flushes the translations of one ASID on this hart.
 #[cfg(feature = "isolated")]
 pub(crate) fn flush_translations_of(asid: usize) {
     // SAFETY: a flush changes no memory and no register; translations are read again from the

@@ -1,4 +1,4 @@
-//! The device that ends the machine with an exit status (`sifive,test1`).
+//! Ends the machine with an exit status, by the device `sifive,test1`.
 //!
 //! SBI has a shutdown call, but QEMU 7.2 exits with 0 after it whatever the reason, so a panic
 //! would look like success.
@@ -16,7 +16,6 @@ const FAIL: u32 = 0x3333;
 /// is read needs the device, too.
 static ADDRESS: AtomicUsize = AtomicUsize::new(0x10_0000);
 
-/// Sets the address from the device tree.
 pub(crate) fn set(device: Device) {
     if device.kind() == Kind::Finisher {
         ADDRESS.store(device.base().get(), Relaxed);

@@ -1,4 +1,6 @@
-//! The gate: the only part of an isolated kernel in the page tables of programs.
+//! The gate: the code that switches between the page table of a program and that of the kernel. In
+//! an isolated kernel (feature `isolated`) it is the only part of the kernel that the page tables
+//! of programs map.
 //!
 //! ```text
 //!            program's table            both tables              kernel's table
@@ -30,13 +32,11 @@ pub(super) struct Gate {
     a1: AtomicUsize,
 }
 
-/// Offsets that the assembly uses.
 pub(super) const KERNEL: usize = core::mem::offset_of!(Gate, kernel);
 pub(super) const PROGRAM: usize = core::mem::offset_of!(Gate, program);
 pub(super) const CONTEXT: usize = core::mem::offset_of!(Gate, context);
 pub(super) const A1: usize = core::mem::offset_of!(Gate, a1);
 
-/// The gates of all harts, which fill a page.
 #[repr(C, align(4096))]
 struct Gates([Gate; MAX_HARTS]);
 
@@ -58,7 +58,6 @@ unsafe extern "C" {
     static __gate_end: u8;
 }
 
-/// Returns the gate of a hart.
 pub(super) fn of(hart: usize) -> &'static Gate {
     &GATES.0[hart]
 }

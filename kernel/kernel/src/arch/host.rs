@@ -1,4 +1,4 @@
-//! The kernel as a host of the scheduler.
+//! Implements the scheduler's trait `Host` for the kernel.
 //!
 //! A hart serves one vCPU, whose index is the number of the hart. While a hart runs an interrupt
 //! handler, it serves none. The wakes of the handler therefore use the inbox, which needs no lock;
@@ -61,9 +61,6 @@ unsafe impl Host for KernelHost {
 
 /// Creates the switching coroutine of a vCPU. The coroutine is pinned, never ends, and has the
 /// least urgent level until `set_level` changes it. Its hart wakes it when the hart goes online.
-///
-/// # Errors
-/// [`SpawnError`].
 pub(crate) fn make_switching<F>(
     executor: &Executor<KernelHost>,
     future: F,

@@ -87,7 +87,6 @@ unsafe extern "C" {
     fn __begin_thread();
 }
 
-/// A stack, and the charge for its memory.
 struct Stack {
     frames: Dma,
     _charge: Charge,

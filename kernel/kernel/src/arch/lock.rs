@@ -1,4 +1,4 @@
-//! [`IrqLock`], the only lock of the kernel, and [`Once`].
+//! The spin lock [`IrqLock`], the only kind of lock in the kernel, and [`Once`].
 //!
 //! Every lock masks interrupts while it is held. So a handler never waits for a lock that the
 //! interrupted code holds, and one kind of lock suffices. Critical sections are short: they contain
@@ -25,7 +25,6 @@ pub(crate) struct IrqLock<T> {
 unsafe impl<T: Send> Sync for IrqLock<T> {}
 
 impl<T> IrqLock<T> {
-    /// Creates an unlocked lock around `data`.
     pub(crate) const fn new(data: T) -> IrqLock<T> {
         IrqLock {
             held: AtomicBool::new(false),
@@ -33,7 +32,6 @@ impl<T> IrqLock<T> {
         }
     }
 
-    /// Acquires the lock; spins while another hart holds it.
     #[inline]
     pub(crate) fn lock(&self) -> IrqGuard<'_, T> {
         let interrupts = csr::interrupts_off();
@@ -106,7 +104,6 @@ impl<T> Drop for Once<T> {
 }
 
 impl<T> Once<T> {
-    /// Creates an empty cell.
     pub(crate) const fn new() -> Once<T> {
         Once {
             state: AtomicU8::new(EMPTY),
@@ -126,7 +123,6 @@ impl<T> Once<T> {
         self.state.store(FULL, Release);
     }
 
-    /// Returns the value, if it is set.
     #[inline]
     pub(crate) fn try_get(&self) -> Option<&T> {
         if self.state.load(Acquire) == FULL {

@@ -1,16 +1,16 @@
-//! The interrupt controller of the platform, which routes interrupt sources to harts.
+//! Driver of the platform-level interrupt controller (PLIC), which routes interrupt sources to
+//! harts.
 
 use super::Register;
 use crate::machine::{Device, Kind};
 use crate::memory::PhysAddr;
 
-/// The controller. A *context* is a hart in a mode; the device tree numbers them.
+/// The controller. A *context* is a hart in a privilege mode; the device tree numbers the contexts.
 pub(crate) struct Plic {
     base: usize,
 }
 
 impl Plic {
-    /// Creates the driver; `None` if the device is not an interrupt controller.
     pub(crate) fn new(device: Device) -> Option<Plic> {
         let base = device.base().get();
         (device.kind() == Kind::Plic).then_some(Plic { base })
@@ -22,12 +22,13 @@ impl Plic {
         unsafe { Register::new(address) }
     }
 
-    /// Opens the threshold of a context, so that sources of any priority interrupt the context.
+    /// Lowers the threshold of a context to 0, so that sources of any priority interrupt the
+    /// context.
     pub(crate) fn open(&self, context: usize) {
         self.set_threshold(context, 0);
     }
 
-    /// Closes the threshold of a context, so that no source interrupts the context.
+    /// Raises the threshold of a context, so that no source interrupts the context.
     #[cfg(feature = "selftest")]
     pub(crate) fn close(&self, context: usize) {
         self.set_threshold(context, 7);

@@ -1,4 +1,4 @@
-//! Calls to the firmware (SBI 1.0): timer, IPIs, starting harts.
+//! Calls the firmware (SBI 1.0) to set timers, send IPIs, and start harts.
 //!
 //! Each call costs several microseconds, because it traps to M-mode and back.
 
@@ -34,13 +34,11 @@ fn call(extension: usize, function: usize, args: [usize; 3]) -> Result<(), SbiEr
     }
 }
 
-/// Arms the timer of the calling hart.
 pub(crate) fn set_timer(deadline: u64) {
     // A machine without Sstc has this call; a failure has no remedy.
     let _ = call(TIME, 0, [deadline as usize, 0, 0]);
 }
 
-/// Makes a software interrupt pending on a hart.
 pub(crate) fn send_ipi(hart: usize) {
     // The call fails only for a hart that does not exist; this hart was started.
     let _ = call(IPI, 0, [1, hart, 0]);

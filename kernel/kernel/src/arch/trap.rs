@@ -1,4 +1,4 @@
-//! Traps: into the kernel from itself, and from user mode.
+//! Enters and leaves the kernel by traps, which come from the kernel itself or from user mode.
 //!
 //! *From the kernel*: the registers that a function may change are saved on the stack, [`handle`]
 //! runs with interrupts masked, and the interrupted code resumes. An exception in the kernel is a
@@ -34,7 +34,6 @@ use crate::trace::TraceState;
 pub(crate) struct UserContext {
     /// x1 to x31.
     pub(crate) registers: [usize; 31],
-    /// Address at which the program resumes.
     pub(crate) pc: usize,
     status: usize,
     kernel_sp: usize,
@@ -43,7 +42,6 @@ pub(crate) struct UserContext {
     fcsr: u64,
 }
 
-/// Offsets that the assembly below uses.
 const PC: usize = core::mem::offset_of!(UserContext, pc);
 const STATUS: usize = core::mem::offset_of!(UserContext, status);
 const KERNEL_SP: usize = core::mem::offset_of!(UserContext, kernel_sp);
@@ -64,7 +62,6 @@ pub(crate) struct Interrupted {
 /// The reason why a program returned to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trap {
-    /// `ecall`.
     SystemCall,
     /// An interrupt, with its code; the interrupt is still pending.
     Interrupt(usize),
@@ -82,14 +79,12 @@ impl Trap {
     }
 }
 
-/// An exception of a user program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// `scause`.
     pub(crate) cause: usize,
     /// The faulting address, or the instruction.
     pub(crate) value: usize,
-    /// Address of the instruction.
     pub(crate) pc: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The serial port (ns16550a): polled output, interrupt-driven input.
+//! Driver of the serial port (ns16550a), with polled output and interrupt-driven input.
 
 use super::Register;
 use crate::machine::{Device, Kind};
@@ -24,7 +24,6 @@ pub(crate) struct Uart {
 }
 
 impl Uart {
-    /// Creates the driver; `None` if the device is not a serial port.
     pub(crate) fn new(device: Device) -> Option<Uart> {
         match device.kind() {
             Kind::Uart => Uart::at(device.base().get()),
@@ -57,7 +56,6 @@ impl Uart {
         self.modem_control.write(0);
     }
 
-    /// Enables the interrupt for received bytes.
     pub(crate) fn enable_input(&mut self) {
         self.interrupt_enable.write(1);
     }
@@ -70,7 +68,6 @@ impl Uart {
         self.data.write(byte);
     }
 
-    /// Returns a received byte, if any.
     pub(crate) fn receive(&mut self) -> Option<u8> {
         (self.line_status.read() & RECEIVED != 0).then(|| self.data.read())
     }

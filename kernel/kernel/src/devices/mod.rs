@@ -1,4 +1,4 @@
-//! Devices: assigns interrupt sources to handlers and to harts.
+//! Assigns the interrupt sources of devices to handlers and to harts.
 //!
 //! A source is attached once, to a handler, and interrupts one hart. Online harts take turns, so
 //! that devices are spread over harts; [`route`] moves a source. A handler wakes coroutines and
@@ -29,7 +29,6 @@ pub(crate) use virtio_net::{Card, Received};
 /// Number of sources that can be attached; `-machine virt` has fewer.
 const SOURCES: usize = 128;
 
-/// Handler of an interrupt source: a function and its argument.
 struct Handler {
     function: fn(usize),
     argument: usize,
@@ -43,14 +42,12 @@ static PLIC: Once<(Plic, IrqLock<()>)> = Once::new();
 /// Hart to which the next source is routed.
 static NEXT_HART: AtomicUsize = AtomicUsize::new(0);
 
-/// Initializes the controller.
 pub(crate) fn init(machine: &Machine) {
     if let Some(plic) = machine.plic.and_then(Plic::new) {
         PLIC.set((plic, IrqLock::new(())));
     }
 }
 
-/// A network card and its interrupt source.
 pub(crate) struct NetworkDevice {
     pub(crate) card: Card,
     pub(crate) interrupt_ack: InterruptAck,
@@ -58,7 +55,6 @@ pub(crate) struct NetworkDevice {
 }
 
 impl NetworkDevice {
-    /// Returns the first card of the machine.
     pub(crate) fn find(machine: &Machine) -> Option<NetworkDevice> {
         machine.virtio.iter().find_map(|device| {
             Some(NetworkDevice {
@@ -69,7 +65,6 @@ impl NetworkDevice {
         })
     }
 
-    /// Calls `function` whenever the card interrupts.
     pub(crate) fn attach(&self, function: fn(usize)) {
         attach(self.device, function, 0);
     }
@@ -128,7 +123,6 @@ pub(crate) fn close_all() {
     }
 }
 
-/// Number of harts in [`serve`].
 #[cfg(feature = "selftest")]
 static SERVING: AtomicUsize = AtomicUsize::new(0);
 
@@ -142,7 +136,6 @@ pub(crate) async fn wait_idle() {
     }
 }
 
-/// Handles the device interrupts of the calling hart.
 pub(crate) fn serve() {
     #[cfg(feature = "selftest")]
     SERVING.fetch_add(1, SeqCst);

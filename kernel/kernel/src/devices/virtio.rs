@@ -66,7 +66,6 @@ pub(crate) struct InterruptAck {
 }
 
 impl InterruptAck {
-    /// Returns the registers of a device; `None` if it is not a virtio slot.
     pub(crate) fn new(device: Device) -> Option<InterruptAck> {
         if device.kind() != Kind::Virtio {
             return None;

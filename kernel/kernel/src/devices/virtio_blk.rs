@@ -21,9 +21,7 @@ use crate::machine::Device;
 use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
 
-/// Size of a block in bytes.
 pub(crate) const BLOCK: usize = PAGE;
-/// Maximum number of concurrent requests.
 const REQUESTS: usize = 8;
 /// Number of descriptors of the queue; a request takes at most three.
 const QUEUE: usize = 32;
@@ -41,12 +39,9 @@ const OK: u8 = 0;
 /// Length of the header of a request; the status follows it in memory.
 const HEADER: usize = 16;
 
-/// A request to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Read this block into the buffer.
     Read(u32),
-    /// Write the buffer to this block.
     Write(u32),
     /// Make earlier writes durable.
     Flush,
@@ -69,13 +64,11 @@ impl RequestMemory {
         })
     }
 
-    /// Returns the block.
     pub(crate) fn block(&mut self) -> Option<&mut [u8; BLOCK]> {
         self.block.first_chunk_mut()
     }
 }
 
-/// A request that the device has, with its memory.
 struct Submitted {
     number: usize,
     header: InDevice,
@@ -84,7 +77,6 @@ struct Submitted {
     is_wanted: bool,
 }
 
-/// The disk.
 pub(crate) struct Disk {
     transport: MmioTransport<'static>,
     queue: VirtQueue<VirtioHal, QUEUE>,
@@ -133,7 +125,6 @@ impl Disk {
         Some(disk)
     }
 
-    /// Returns the number of blocks of the disk.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -143,12 +134,10 @@ impl Disk {
         self.can_flush
     }
 
-    /// Takes free memory for a request.
     pub(crate) fn take(&mut self) -> Option<RequestMemory> {
         self.free.iter_mut().find_map(Option::take)
     }
 
-    /// Frees the memory of a request.
     pub(crate) fn give_back(&mut self, memory: RequestMemory) {
         if let Some(slot) = self.free.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some(memory);
@@ -201,7 +190,6 @@ impl Disk {
         Ok(number)
     }
 
-    /// Reaps the requests that the device has finished. Returns true if there were any.
     pub(crate) fn reap(&mut self) -> bool {
         let mut has_finished = false;
         while let Some(token) = self.queue.peek_used() {
@@ -247,7 +235,6 @@ impl Disk {
         has_finished
     }
 
-    /// Returns the memory of a finished request, and whether the request was successful.
     pub(crate) fn take_finished(&mut self, number: usize) -> Option<(RequestMemory, bool)> {
         self.done.get_mut(number)?.take()
     }

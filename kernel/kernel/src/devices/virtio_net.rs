@@ -30,7 +30,6 @@ use crate::memory::dma::{Dma, InDevice};
 /// takes two milliseconds.
 pub(crate) const QUEUE: usize = 16;
 
-/// The driver of the card.
 pub(crate) struct Card {
     raw: VirtIONetRaw<VirtioHal, MmioTransport<'static>, QUEUE>,
     /// Buffers that the device has, by its tokens.
@@ -40,7 +39,6 @@ pub(crate) struct Card {
     free: [Option<Dma>; QUEUE],
 }
 
-/// A received frame.
 pub(crate) struct Received {
     buffer: Dma,
     start: usize,
@@ -48,7 +46,6 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Returns the bytes of the frame.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.start + self.len]
     }
@@ -75,12 +72,10 @@ impl Card {
         Some(card)
     }
 
-    /// Returns the card's address.
     pub(crate) fn address(&self) -> [u8; 6] {
         self.raw.mac_address()
     }
 
-    /// Passes a buffer to the device, which receives a frame into it.
     fn post(&mut self, mut buffer: Dma) {
         // SAFETY: the buffer is lent below, so it belongs to the device until `receive` finds its
         // token in the used ring.
@@ -103,7 +98,6 @@ impl Card {
         }
     }
 
-    /// Returns whether a frame was received.
     pub(crate) fn has_received(&self) -> bool {
         fence(SeqCst);
         self.raw.poll_receive().is_some()
@@ -130,12 +124,10 @@ impl Card {
         }
     }
 
-    /// Gives a frame back to the device.
     pub(crate) fn give_back(&mut self, frame: Received) {
         self.post(frame.buffer);
     }
 
-    /// Returns whether there is a free buffer to send with.
     pub(crate) fn can_send(&mut self) -> bool {
         if !self.has_free() {
             self.reap_sent();
@@ -147,7 +139,6 @@ impl Card {
         self.raw.can_send() && self.free.iter().any(Option::is_some)
     }
 
-    /// Reclaims the buffers of sent frames.
     fn reap_sent(&mut self) {
         fence(SeqCst);
         while let Some(token) = self.raw.poll_transmit() {

@@ -1,4 +1,4 @@
-//! Memory for devices: contiguous frames that a device may read and write.
+//! Allocates memory for devices: contiguous frames that a device may read and write.
 //!
 //! ```text
 //!            new              lend             reclaim
@@ -27,9 +27,6 @@ pub(crate) struct Dma {
 
 impl Dma {
     /// Allocates at least `bytes` zeroed bytes, aligned to their size.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn new(bytes: usize) -> Result<Dma, OutOfMemory> {
         let order = order_of(bytes);
         let start = allocate_block(order).ok_or(OutOfMemory)?;
@@ -88,7 +85,6 @@ pub(crate) struct InDevice {
 }
 
 impl InDevice {
-    /// Returns the address of the memory, for the device.
     pub(crate) fn address(&self) -> PhysAddr {
         self.start
     }

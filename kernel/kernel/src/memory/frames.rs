@@ -1,4 +1,4 @@
-//! Frames: a buddy allocator for all free memory.
+//! Allocates frames, that is, physical pages, with a buddy allocator.
 //!
 //! A block of order `n` is 2ⁿ frames, aligned to its size. Free blocks are in one doubly linked
 //! list per order, the links in the blocks themselves; one byte per frame holds the order of a free
@@ -30,7 +30,6 @@ struct Buddy {
     /// Address of the frame whose state is `state[0]`.
     base: usize,
     state: &'static mut [u8],
-    /// The first free block of each order.
     lists: [usize; ORDERS],
     free: usize,
 }
@@ -141,7 +140,6 @@ pub(super) fn add(memory: Range<usize>, used: &mut [Range<usize>]) {
     }
 }
 
-/// Returns the parts of `memory` outside of all ranges.
 fn gaps(
     memory: Range<usize>,
     used: &mut [Range<usize>],
@@ -184,7 +182,6 @@ pub(super) unsafe fn free_block(block: PhysAddr, order: usize) {
     BUDDY.lock().free(block.get(), order);
 }
 
-/// Returns the number of free frames.
 pub(crate) fn free_frames() -> usize {
     BUDDY.lock().free
 }
@@ -194,10 +191,6 @@ pub(crate) fn free_frames() -> usize {
 pub(crate) struct Frame(PhysAddr);
 
 impl Frame {
-    /// Allocates a frame of zeroes.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn zeroed() -> Result<Frame, OutOfMemory> {
         let block = allocate_block(0).ok_or(OutOfMemory)?;
         // SAFETY: the block was allocated just now, so nothing else uses it, and it is in the
@@ -219,7 +212,6 @@ impl Frame {
         Ok(frame)
     }
 
-    /// Returns the address of the frame.
     pub(crate) fn address(&self) -> PhysAddr {
         self.0
     }

@@ -1,11 +1,11 @@
-//! The kernel heap: size classes over frames.
+//! The kernel heap: an allocator with size classes, on top of the allocator of frames.
 //!
-//! Allocations of 16 to 1024 bytes come from pages of cells of one size; larger allocations are
-//! blocks of the frame allocator. Each page begins with a header and lists its free cells; each
-//! class has a list of the pages with free cells. A page without used cells returns to the frame
-//! allocator, except the last page of its class, so memory that the kernel has allocated for
-//! programs becomes available to programs again. Each operation is O(1), except for the creation of
-//! a page's cells.
+//! Allocations of 16 to 1024 bytes come from slabs, that is, pages of cells of one size; larger
+//! allocations are blocks of the frame allocator. Each page begins with a header and lists its free
+//! cells; each class has a list of the pages with free cells. A page without used cells returns to
+//! the frame allocator, except the last page of its class, so memory that the kernel has allocated
+//! for programs becomes available to programs again. Each operation is O(1), except for the
+//! creation of a page's cells.
 //!
 //! [`in_use`] counts allocated bytes, for tests that look for leaks.
 //!
@@ -22,7 +22,6 @@ use crate::arch::lock::IrqLock;
 const MIN_CELL: usize = 16;
 /// Number of cell sizes: 16, 32, …, 1024.
 const CLASSES: usize = 7;
-/// Null link: no page, no cell.
 const NONE: usize = 0;
 
 /// The start of a page of cells.
@@ -30,7 +29,6 @@ const NONE: usize = 0;
 struct Header {
     /// First free cell; a free cell starts with the address of the next.
     free: usize,
-    /// Number of allocated cells.
     used: usize,
     /// Neighbours among the pages of the class with free cells.
     next: usize,
@@ -56,7 +54,6 @@ struct KernelHeap;
 #[global_allocator]
 static ALLOCATOR: KernelHeap = KernelHeap;
 
-/// Allocator that serves a layout.
 enum Source {
     Class(usize),
     Block(usize),
@@ -215,7 +212,6 @@ pub(crate) fn free_pages() -> usize {
     heap.pages + frames::free_frames()
 }
 
-/// Returns the number of allocated bytes.
 pub(crate) fn in_use() -> usize {
     HEAP.lock().in_use
 }

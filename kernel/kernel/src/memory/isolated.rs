@@ -1,5 +1,5 @@
 //! The isolated build: page tables of programs map nothing of the kernel except its gate
-//! (`arch/gate.rs`), and each trap changes the table.
+//! (`arch/gate.rs`), and each trap changes the table, as with page-table isolation (KPTI) in Linux.
 //!
 //! A change flushes no translation, because each space has its own ASID and no page is global. The
 //! kernel has ASID 0. When a space ends, its ASID is assigned to another space; a hart flushes the
@@ -27,9 +27,6 @@ static IN_USE: IrqLock<([u64; ASIDS / 64], usize)> = IrqLock::new(([0; ASIDS / 6
 static GATE_TABLE: Once<PageTable> = Once::new();
 
 /// Sets up the gate and the ASIDs. Called while booting, on the kernel's table.
-///
-/// # Errors
-/// [`OutOfMemory`].
 pub(super) fn init() -> Result<(), OutOfMemory> {
     let (text, words) = gate::pages();
     let mut table = PageTable::new()?;
@@ -75,13 +72,11 @@ impl Asid {
         })
     }
 
-    /// Returns the ASID.
     #[cfg(feature = "selftest")]
     pub(crate) fn asid(&self) -> usize {
         self.asid
     }
 
-    /// Returns the word for the `satp` register.
     pub(super) fn satp(&self, table: &PageTable) -> usize {
         table.satp() | self.asid << SHIFT
     }

@@ -14,7 +14,6 @@ impl Asid {
         Ok(Asid)
     }
 
-    /// Returns the word for the `satp` register.
     pub(super) fn satp(&self, table: &PageTable) -> usize {
         table.satp()
     }
@@ -30,7 +29,6 @@ impl Asid {
     }
 }
 
-/// Removes the table of a program from the calling hart.
 pub(super) fn leave() {
     super::install_kernel_table();
 }

@@ -1,4 +1,4 @@
-//! Memory: frames, the kernel heap, page tables, address spaces.
+//! Manages the memory: frames, the kernel heap, page tables, and address spaces.
 //!
 //! ```text
 //!  0xffff_ffff_ffff_ffff ┐
@@ -46,7 +46,6 @@ use isolated as isolation;
 use mapped as isolation;
 use pagetable::{Mapping, PageTable};
 
-/// Size of a page and of a frame in bytes.
 pub(crate) const PAGE: usize = 4096;
 /// Virtual address of physical address 0 in the kernel.
 pub(crate) const DIRECT: usize = 0xffff_ffc0_0000_0000;
@@ -59,7 +58,6 @@ const MEMORY_END: usize = DEVICE_END + (64 << 30);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
-/// A physical address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PhysAddr(usize);
 

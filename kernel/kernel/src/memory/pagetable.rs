@@ -1,4 +1,4 @@
-//! Sv39 page tables: three levels of 512 entries, pages of 4 KiB, 2 MiB, 1 GiB.
+//! Sv39 page tables. They have three levels of 512 entries, and pages of 4 KiB, 2 MiB or 1 GiB.
 //!
 //! A [`PageTable`] owns its tables and, in the lower half, the frames that were passed to it; all
 //! are freed with it. The entries of the upper half point to tables of the kernel's page table or
@@ -12,7 +12,6 @@ use super::{DIRECT, OutOfMemory, PAGE, PhysAddr};
 const ENTRIES: usize = 512;
 /// Index of the first entry of the upper half.
 const UPPER: usize = ENTRIES / 2;
-/// End of the lower half.
 pub(crate) const LOWER_END: usize = 1 << 38;
 
 const VALID: u64 = 1 << 0;
@@ -40,20 +39,14 @@ impl Mapping {
     pub(super) const KERNEL_TEXT: Mapping = Mapping(READ | EXECUTE | Self::KERNEL);
     pub(super) const KERNEL_CONSTANTS: Mapping = Mapping(READ | Self::KERNEL);
     pub(super) const KERNEL_DATA: Mapping = Mapping(READ | WRITE | Self::KERNEL);
-    /// Readable and executable by programs.
     pub(crate) const USER_TEXT: Mapping = Mapping(USER | READ | EXECUTE);
-    /// Readable by programs.
     pub(crate) const USER_CONSTANTS: Mapping = Mapping(USER | READ);
-    /// Readable and writable by programs.
     pub(crate) const USER_DATA: Mapping = Mapping(USER | READ | WRITE);
 }
 
-/// Kind of an access to user memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Read access.
     Read,
-    /// Write access.
     Write,
 }
 
@@ -82,7 +75,6 @@ impl Entry {
     }
 }
 
-/// A page table of one level, in its own frame.
 #[repr(C, align(4096))]
 struct Table([Entry; ENTRIES]);
 
@@ -102,29 +94,20 @@ pub(super) struct Mapped {
     pub(super) page: usize,
     pub(super) frame: PhysAddr,
     pub(super) mapping: Mapping,
-    /// True if the frame is freed with the page table.
     pub(super) owned: bool,
 }
 
-/// A page table. See the module.
 pub(crate) struct PageTable {
     root: Frame,
 }
 
 impl PageTable {
-    /// Creates an empty page table.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(super) fn new() -> Result<PageTable, OutOfMemory> {
         let root = Frame::zeroed()?;
         Ok(PageTable { root })
     }
 
     /// Creates a page table with the upper half of `other` and an empty lower half.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(super) fn with_upper(other: &'static PageTable) -> Result<PageTable, OutOfMemory> {
         let mut table = PageTable::new()?;
         let upper = &other.root_table().0[UPPER..];
@@ -132,7 +115,6 @@ impl PageTable {
         Ok(table)
     }
 
-    /// Returns the word for the `satp` register.
     pub(crate) fn satp(&self) -> usize {
         8 << 60 | self.root.address().get() >> 12
     }
@@ -166,9 +148,6 @@ impl PageTable {
     }
 
     /// Maps physical memory into the direct map with the largest pages that fit.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(super) fn map_direct(
         &mut self,
         memory: Range<usize>,
@@ -202,9 +181,6 @@ impl PageTable {
     }
 
     /// Maps a frame whose owner outlives the table.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(super) fn map_shared(
         &mut self,
         page: usize,

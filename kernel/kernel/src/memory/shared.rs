@@ -1,4 +1,4 @@
-//! Frames of words that kernel and programs share.
+//! Frames that kernel and programs share, accessed as atomic words.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
@@ -16,7 +16,6 @@ impl SharedPage {
         Frame::zeroed().map(SharedPage)
     }
 
-    /// Returns the address of the page.
     pub(super) fn address(&self) -> PhysAddr {
         self.0.address()
     }
@@ -33,7 +32,6 @@ impl SharedPage {
         self.word(index).load(SeqCst)
     }
 
-    /// Writes a word.
     pub(crate) fn store(&self, index: usize, value: u64) {
         self.word(index).store(value, SeqCst);
     }
@@ -65,15 +63,11 @@ impl TracePage {
 static GLOBAL: Once<SharedPage> = Once::new();
 
 /// Creates the pages that all spaces share. Called while booting.
-///
-/// # Errors
-/// [`OutOfMemory`].
 pub(super) fn init() -> Result<(), OutOfMemory> {
     GLOBAL.set(SharedPage::new()?);
     Ok(())
 }
 
-/// Returns the page with the global bitmap.
 pub(crate) fn global() -> &'static SharedPage {
     GLOBAL.get()
 }

@@ -31,15 +31,12 @@ const OVERHEAD: usize = 16;
 /// Number of frames that user memory leaves to the kernel: 8 MiB.
 const RESERVE: usize = 2048;
 
-/// The address space of a process.
 pub(crate) struct AddressSpace {
     pub(super) table: IrqLock<PageTable>,
     satp: usize,
-    /// ASID of the space.
     asid: isolation::Asid,
     /// Number of frames of user memory that may still be charged.
     allowance: AtomicUsize,
-    /// Words that kernel and program share.
     shared: SharedPage,
     /// Page in which the program records the events of its coroutines.
     trace: Option<TracePage>,
@@ -53,9 +50,6 @@ pub(crate) struct AddressSpace {
 
 impl AddressSpace {
     /// Creates a space that contains only its shared pages, for a process of this share.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn new(share: &Arc<Share>) -> Result<AddressSpace, OutOfMemory> {
         let charge = share.charge(Resource::Memory, OVERHEAD * PAGE_KIB);
         let charge = charge.map_err(|_| OutOfMemory)?;
@@ -93,9 +87,6 @@ impl AddressSpace {
 
     /// Allocates a page of the completion ring, unless it exists. The caller holds the lock of the
     /// process's ring.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn ensure_completions(&self, page: usize) -> Result<(), OutOfMemory> {
         if self.completions[page].try_get().is_some() {
             return Ok(());
@@ -111,7 +102,6 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Returns a page of the completion ring, if it was allocated.
     pub(crate) fn completions(&self, page: usize) -> Option<&SharedPage> {
         self.completions[page].try_get()
     }
@@ -122,36 +112,30 @@ impl AddressSpace {
         self.trace.as_ref()
     }
 
-    /// Returns the words that kernel and program share.
     pub(crate) fn shared(&self) -> &SharedPage {
         &self.shared
     }
 
-    /// Returns a word of the line of a thread.
     pub(crate) fn line(&self, line: usize, word: usize) -> u64 {
         self.threads.load(line * LINE_WORDS + word)
     }
 
-    /// Sets a word of the line of a thread.
     pub(crate) fn set_line(&self, line: usize, word: usize, value: u64) {
         self.threads.store(line * LINE_WORDS + word, value);
     }
 
-    /// Sets all words of the line of a thread to 0.
     pub(crate) fn clear_line(&self, line: usize) {
         for word in 0..LINE_WORDS {
             self.set_line(line, word, 0);
         }
     }
 
-    /// Copies the line of a thread from another space.
     pub(crate) fn copy_line(&self, from: &AddressSpace, line: usize) {
         for word in 0..LINE_WORDS {
             self.set_line(line, word, from.line(line, word));
         }
     }
 
-    /// Copies the words that kernel and program share from another space.
     pub(crate) fn copy_shared(&self, from: &AddressSpace) {
         for word in 0..PAGE / 8 {
             self.shared.store(word, from.shared.load(word));
@@ -160,9 +144,6 @@ impl AddressSpace {
 
     /// Copies at most `count` pages, from address `start` on, that do not exist in this space;
     /// pages that all processes share are shared. Returns the address at which to continue.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn copy_pages(
         &self,
         from: &AddressSpace,
@@ -219,9 +200,6 @@ impl AddressSpace {
     }
 
     /// Maps a frame that is never freed, read-only.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
     pub(crate) fn map_static(
         &self,
         page: usize,
@@ -249,7 +227,6 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Returns whether this page is mapped.
     pub(crate) fn is_mapped(&self, page: usize) -> bool {
         self.table.lock().translate(page, None).is_some()
     }

@@ -1,4 +1,4 @@
-//! The only access to user memory.
+//! Checks and copies user memory, to which the kernel has no other access.
 //!
 //! A [`UserSlice`] is only the claim of a program that the range belongs to the program. At the
 //! moment of use, and under the lock of the page table, each page is checked for the intended
@@ -34,7 +34,6 @@ impl UserSlice {
         }
     }
 
-    /// Returns the length in bytes.
     pub(crate) fn len(self) -> usize {
         self.len
     }

@@ -16,7 +16,6 @@ use crate::command_line::refuse;
 use crate::executor::LEAST_URGENT_WORK;
 use crate::println;
 
-/// UDP port of a DHCP client.
 const DHCP_CLIENT_PORT: u16 = 68;
 
 impl Stack {

@@ -1,4 +1,5 @@
-//! Checksums of IPv4, TCP, UDP and ICMP for frames that the card sends or receives.
+//! Computes and checks the checksums of IPv4, TCP, UDP and ICMP, for frames that the card sends or
+//! receives.
 //!
 //! `smoltcp` neither computes nor verifies checksums. Loopback frames need none, because they do
 //! not leave memory; for other frames, this module processes eight bytes at a time.
@@ -45,7 +46,6 @@ struct Layout {
     protocol: u8,
 }
 
-/// Returns the layout of a frame; `None` if the frame is not IPv4 or is truncated.
 fn layout(frame: &[u8]) -> Option<Layout> {
     if frame.get(12..14) != Some(&[8, 0]) {
         return None;
@@ -94,7 +94,6 @@ pub(super) fn is_valid(frame: &[u8]) -> bool {
         && (layout.checksum.is_none() || has_none || fold(payload) == 0xffff)
 }
 
-/// Writes the checksums of a frame.
 pub(super) fn fill(frame: &mut [u8]) {
     let Some(layout) = layout(frame) else {
         return;

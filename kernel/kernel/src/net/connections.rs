@@ -1,5 +1,5 @@
-//! The life cycle of sockets between their frames: the time of the next frame, the time-out for a
-//! stalled peer, and the end.
+//! Determines when a socket sends its next frame, when a stalled peer times out, and when a
+//! connection has ended.
 
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
@@ -149,9 +149,9 @@ impl Stack {
         }
     }
 
-    /// Returns whether the connection has ended. TIME-WAIT is left to the peer once the peer has
-    /// acknowledged the end of this side; a reset has been sent once the socket has no remote
-    /// endpoint.
+    /// Returns whether the connection has ended. A connection in TIME-WAIT has ended as soon as
+    /// nothing is left to be sent. A closed connection has ended as soon as the socket has no
+    /// remote endpoint, because the reset has then been sent.
     pub(super) fn has_ended(&mut self, endpoint: &mut Endpoint) -> bool {
         let socket = endpoint.tcp();
         match socket.state() {

@@ -1,4 +1,4 @@
-//! The coroutine of the network, which handles at most [`BUDGET`] frames per poll.
+//! The kernel coroutine that runs the network stack. It handles at most [`BUDGET`] frames per poll.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -9,7 +9,6 @@ use super::{BUDGET, NET, now, requests};
 use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, println};
 
-/// Receives and sends frames, and serves deadlines.
 #[derive(Default)]
 pub(super) struct NetworkTask {
     sleep: Option<Sleep>,

@@ -11,7 +11,6 @@ use super::lists::Index;
 
 const NONE: Index = Index::MAX;
 
-/// Deadlines of all slots. See the module.
 pub(super) struct Deadlines {
     heap: Vec<(Instant, Index)>,
     /// Position of each slot in the heap, or [`NONE`].
@@ -19,7 +18,6 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Creates an empty heap for `slots` slots. Called while booting.
     pub(super) fn new(slots: usize) -> Deadlines {
         Deadlines {
             heap: Vec::with_capacity(slots),
@@ -27,12 +25,10 @@ impl Deadlines {
         }
     }
 
-    /// Returns the earliest deadline, with its slot.
     pub(super) fn first(&self) -> Option<(Instant, Index)> {
         self.heap.first().copied()
     }
 
-    /// Sets or removes the deadline of a slot.
     pub(super) fn set(&mut self, slot: Index, deadline: Option<Instant>) {
         let position = self.positions[usize::from(slot)];
         match (position, deadline) {

@@ -20,7 +20,6 @@ use crate::arch::lock::{IrqGuard, IrqLock};
 
 static ENDPOINTS: [IrqLock<Option<Endpoint>>; SOCKETS] = [const { IrqLock::new(None) }; SOCKETS];
 
-/// A socket and its buffers.
 pub(super) struct Endpoint {
     /// A set of one socket: `smoltcp` would process all sockets of a set.
     pub(super) set: SocketSet<'static>,
@@ -37,18 +36,15 @@ impl Endpoint {
         self.set.get_mut(SocketHandle::default())
     }
 
-    /// Returns the socket of a connection.
     pub(super) fn tcp(&mut self) -> &mut tcp::Socket<'static> {
         self.socket()
     }
 
-    /// Returns the socket of datagrams.
     pub(super) fn udp(&mut self) -> &mut udp::Socket<'static> {
         self.socket()
     }
 }
 
-/// An endpoint whose lock is held.
 pub(super) struct EndpointGuard(IrqGuard<'static, Option<Endpoint>>);
 
 const HAS_ENDPOINT: &str = "a socket has its endpoint until its index is free";
@@ -66,7 +62,6 @@ impl DerefMut for EndpointGuard {
     }
 }
 
-/// Locks an existing endpoint.
 pub(super) fn endpoint(index: Index) -> EndpointGuard {
     EndpointGuard(ENDPOINTS[usize::from(index)].lock())
 }

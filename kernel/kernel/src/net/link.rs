@@ -1,7 +1,7 @@
 //! The link layer: the card, if the machine has one, and the loopback.
 //!
 //! A frame for the machine itself, and a query for an address of the machine, is returned through a
-//! queue of at most [`QUEUE`] frames: this is the loopback, which needs no card and takes no time.
+//! queue of at most [`QUEUE`] frames. This is the loopback, which needs no card and takes no time.
 //! While the queue or the card is full, no frame is sent, and the sockets wait.
 //!
 //! `smoltcp` exchanges frames through a [`Port`], one frame at a time. It writes each frame into a
@@ -32,7 +32,6 @@ pub(super) const FRAME: usize = 1514;
 /// 20 bytes, so that it is copied in words.
 const PADDING: usize = 2;
 
-/// The link layer. See the module.
 pub(super) struct Link {
     pub(super) card: Option<Card>,
     /// True while the receiver polls the card, so that the card need not interrupt.
@@ -40,7 +39,6 @@ pub(super) struct Link {
     address: [u8; 6],
     /// Loopback frames, with the levels of their senders.
     loopback: VecDeque<(LoopbackBuffer, Level)>,
-    /// Levels of the loopback frames.
     levels: WaiterLevels,
     /// Free buffers; there are [`BUFFERS`] in total.
     free: Vec<LoopbackBuffer>,
@@ -52,7 +50,6 @@ pub(super) struct Link {
     pub(super) tap: Option<(u16, Vec<u8>)>,
     /// The address of the machine besides 127.0.0.0/8.
     own_address: Option<[u8; 4]>,
-    /// Number of frames that were longer than [`FRAME`].
     too_long: u64,
 }
 
@@ -63,7 +60,6 @@ pub(super) struct LoopbackBuffer {
 }
 
 impl LoopbackBuffer {
-    /// Allocates a buffer for a frame of `len` bytes.
     fn new(len: usize) -> LoopbackBuffer {
         let bytes = alloc::vec![0; PADDING + len].into_boxed_slice();
         LoopbackBuffer { bytes, len }
@@ -78,10 +74,8 @@ impl LoopbackBuffer {
     }
 }
 
-/// A received frame.
 pub(super) enum Frame {
     Card(Received),
-    /// A loopback frame, and its level.
     Loopback(LoopbackBuffer, Level),
 }
 
@@ -132,7 +126,6 @@ impl Link {
         self.own_address = own;
     }
 
-    /// Returns whether the machine has this address.
     pub(super) fn is_own(&self, address: IpAddress) -> bool {
         let IpAddress::Ipv4(address) = address;
         address.is_loopback() || self.own_address == Some(address.octets())
@@ -148,7 +141,6 @@ impl Link {
         self.card.as_mut().is_none_or(Card::can_send)
     }
 
-    /// Returns the levels of loopback frames.
     pub(super) fn levels(&self) -> u64 {
         self.levels.bits()
     }
@@ -167,7 +159,6 @@ impl Link {
         }
     }
 
-    /// Disables the interrupts of the card while the receiver polls it.
     pub(super) fn start_polling(&mut self) {
         #[cfg(feature = "selftest")]
         if self.is_never_polled {
@@ -201,7 +192,6 @@ impl Link {
         core::mem::replace(&mut self.card, card)
     }
 
-    /// Returns the buffer of a frame to its owner.
     pub(super) fn give_back(&mut self, frame: Frame) {
         match (frame, &mut self.card) {
             (Frame::Card(frame), Some(card)) => card.give_back(frame),
@@ -230,7 +220,6 @@ impl Link {
         matches!(frame, Frame::Card(_)) && claims_own_address(frame.bytes(), self.own_address)
     }
 
-    /// Returns whether a frame from the card has a wrong checksum.
     pub(super) fn is_damaged(&self, frame: &Frame) -> bool {
         matches!(frame, Frame::Card(_)) && !checksum::is_valid(frame.bytes())
     }
@@ -244,7 +233,6 @@ impl Link {
         is_too_long
     }
 
-    /// Returns the number of frames that were too long.
     pub(super) fn too_long(&self) -> u64 {
         self.too_long
     }

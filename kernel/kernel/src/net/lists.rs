@@ -4,7 +4,6 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Index of a slot in the table.
 pub(super) type Index = u16;
 
 const NONE: Index = Index::MAX;
@@ -13,7 +12,6 @@ const NONE: Index = Index::MAX;
 struct Links {
     previous: Index,
     next: Index,
-    /// List that contains the slot, or [`NONE`].
     list: Index,
 }
 
@@ -25,7 +23,6 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Creates `lists` empty lists for `slots` slots. Called while booting.
     pub(super) fn new(lists: usize, slots: usize) -> Lists {
         let links = Links {
             previous: NONE,
@@ -38,19 +35,16 @@ impl Lists {
         }
     }
 
-    /// Returns the list that contains a slot.
     pub(super) fn list_of(&self, slot: Index) -> Option<usize> {
         let list = self.links[usize::from(slot)].list;
         (list != NONE).then_some(usize::from(list))
     }
 
-    /// Returns the first slot of a list.
     pub(super) fn first(&self, list: usize) -> Option<Index> {
         let first = self.ends[list].0;
         (first != NONE).then_some(first)
     }
 
-    /// Returns the slots of a list, in order.
     pub(super) fn iter(&self, list: usize) -> impl Iterator<Item = Index> + '_ {
         let next = |slot: &Index| {
             let next = self.links[usize::from(*slot)].next;
@@ -59,7 +53,6 @@ impl Lists {
         core::iter::successors(self.first(list), next)
     }
 
-    /// Appends a slot, which is in no list, to a list.
     pub(super) fn push(&mut self, list: usize, slot: Index) {
         let last = self.ends[list].1;
         self.links[usize::from(slot)] = Links {
@@ -74,7 +67,6 @@ impl Lists {
         self.ends[list].1 = slot;
     }
 
-    /// Removes a slot from its list, if it is in one.
     pub(super) fn remove(&mut self, slot: Index) {
         let links = self.links[usize::from(slot)];
         if links.list == NONE {

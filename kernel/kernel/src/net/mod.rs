@@ -1,4 +1,4 @@
-//! The network: TCP and UDP by `smoltcp`, in a kernel coroutine that owns the stack.
+//! The network stack: TCP and UDP by `smoltcp`, run by a kernel coroutine.
 //!
 //! ```text
 //!  program ── call ─► Socket (socket/) ── bytes, waits ─► endpoint (endpoint.rs), a lock each
@@ -60,7 +60,6 @@ use table::{Key, Owner, Table};
 
 /// Maximum number of sockets of all programs, including those of backlogs.
 pub(crate) const SOCKETS: usize = 1024;
-/// Maximum number of frames per poll.
 const BUDGET: usize = 16;
 /// Maximum number of frames that a socket sends before others of its level have their turn: as many
 /// as fill its buffer, so that bytes that were written at once can be read at once.
@@ -84,7 +83,6 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which a failed send is repeated although there was space.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// The stack, which a lock guards.
 struct Stack {
     interface: Interface,
     link: Link,
@@ -154,16 +152,13 @@ pub(crate) fn exchange_card(card: Option<crate::devices::Card>) -> Option<crate:
     old
 }
 
-/// Number of interrupts of the card.
 #[cfg(feature = "selftest")]
 pub(crate) static INTERRUPTS: core::sync::atomic::AtomicUsize =
     core::sync::atomic::AtomicUsize::new(0);
 
-/// Number of frames that the card has received.
 #[cfg(feature = "selftest")]
 static CARD_FRAMES: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
-/// Handles the interrupt of the card.
 fn interrupt() {
     #[cfg(feature = "selftest")]
     INTERRUPTS.fetch_add(1, Relaxed);
@@ -188,7 +183,6 @@ impl Stack {
         self.wake_if_busy();
     }
 
-    /// Wakes the coroutine if it has work.
     fn wake_if_busy(&mut self) {
         let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
@@ -200,7 +194,6 @@ impl Stack {
         }
     }
 
-    /// Returns the levels of incoming and outgoing frames.
     fn levels(&self) -> u64 {
         self.table.levels() | self.link.levels()
     }

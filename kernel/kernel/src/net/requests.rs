@@ -1,4 +1,5 @@
-//! Requests of calls to the coroutine of the network: sockets with work, and their levels.
+//! Passes work from system calls to the coroutine of the network: sockets with work, and the levels
+//! of the calls.
 //!
 //! ```text
 //!  call ── bytes ─► endpoint
@@ -6,7 +7,7 @@
 //! ```
 //!
 //! A call that transfers bytes does not take the lock of the stack. It leaves a request here, under
-//! a lock that is held for a few dozen instructions. O(1), and no memory is allocated after boot,
+//! a lock that is held for a few dozen instructions. A request costs O(1), and allocates no memory,
 //! because a socket is in the queue at most once.
 
 use alloc::collections::VecDeque;
@@ -22,17 +23,15 @@ use crate::levels::{LevelFollower, WaiterLevels};
 
 static REQUESTS: Once<IrqLock<Requests>> = Once::new();
 
-/// Requests of all calls to a socket.
+/// Pending requests of all calls to one socket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Request {
-    /// Levels of the calls.
     pub(super) levels: u64,
     /// Set if there is work; otherwise the calls only wait.
     pub(super) has_work: bool,
     is_queued: bool,
 }
 
-/// The queue of requests. See the module.
 pub(super) struct Requests {
     queue: VecDeque<Index>,
     by_socket: Vec<Request>,
@@ -47,7 +46,6 @@ pub(super) struct Requests {
     coroutine: LevelFollower,
 }
 
-/// Creates the queue of requests. Called while booting.
 pub(super) fn init(coroutine: LevelFollower, has_card: bool) {
     REQUESTS.set(IrqLock::new(Requests {
         queue: VecDeque::with_capacity(SOCKETS),
@@ -60,7 +58,6 @@ pub(super) fn init(coroutine: LevelFollower, has_card: bool) {
     }));
 }
 
-/// Locks the requests.
 pub(super) fn requests() -> IrqGuard<'static, Requests> {
     REQUESTS.get().lock()
 }
@@ -119,12 +116,10 @@ impl Requests {
         self.update_level();
     }
 
-    /// Returns the levels of the waiting calls.
     pub(super) fn waiting(&self) -> u64 {
         self.waiting.bits()
     }
 
-    /// Wakes the coroutine.
     pub(super) fn wake(&self) {
         self.coroutine.wake();
     }

@@ -117,7 +117,6 @@ async fn connected(port: u16) -> Result<(Socket, Socket, Socket), alloc::string:
     Ok((listener, client, server))
 }
 
-/// Checks that a connection carries bytes.
 async fn check_connection(port: u16) -> Outcome {
     let (_listener, client, server) = connected(port).await?;
     let put = |_, to: &mut [u8]| {

@@ -27,7 +27,6 @@ use super::requests::requests;
 use crate::executor;
 use crate::process::share::Charge;
 
-/// Number of lists by key.
 const BUCKETS: usize = 1024;
 /// Number of lists of half-open connections, by port.
 const PORTS: usize = 64;
@@ -92,14 +91,11 @@ impl Key {
     }
 }
 
-/// Protocol numbers of IPv4.
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 
-/// Owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A program owns the socket.
     Program,
     /// A listener at this port owns the socket until its connection is accepted.
     Listener(u16),
@@ -107,12 +103,10 @@ pub(super) enum Owner {
     None,
 }
 
-/// Protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Stream,
     Datagrams,
-    /// The DHCP client of the kernel.
     Dhcp,
 }
 
@@ -138,22 +132,20 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Returns the level of the socket's frames.
     pub(super) fn level(&self) -> Level {
         let most = self.calls.trailing_zeros() as u8;
         Level::new(most).unwrap_or(self.level)
     }
 }
 
-/// The table of sockets. See the module.
 pub(super) struct Table {
     slots: Vec<Option<Box<Slot>>>,
     free: Vec<Index>,
     seed: u64,
     by_key: Lists,
-    /// Sockets with frames to send, a list for each level; `levels` contains the levels of the
-    /// non-empty lists.
+    /// Sockets with frames to send, in a list for each level.
     to_send: Lists,
+    /// Levels of the non-empty lists in `to_send`.
     levels: u64,
     /// Connections that the peer has begun and not confirmed, oldest first.
     half_open: Lists,
@@ -163,7 +155,6 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Creates an empty table. Called while booting.
     pub(super) fn new(seed: u64) -> Table {
         let mut slots = Vec::new();
         slots.resize_with(SOCKETS, || None);
@@ -180,10 +171,6 @@ impl Table {
         }
     }
 
-    /// Adds a socket.
-    ///
-    /// # Errors
-    /// [`Error::TooMany`], [`Error::OutOfMemory`].
     pub(super) fn add<T: AnySocket<'static>>(
         &mut self,
         socket: T,
@@ -220,7 +207,6 @@ impl Table {
         Ok(index)
     }
 
-    /// Returns the protocol of a slot's socket, if any.
     #[cfg(feature = "selftest")]
     pub(super) fn kind_of(&self, index: Index) -> Option<Kind> {
         self.slots[usize::from(index)]
@@ -228,7 +214,6 @@ impl Table {
             .map(|slot| slot.kind)
     }
 
-    /// Returns an occupied slot.
     pub(super) fn slot(&mut self, index: Index) -> &mut Slot {
         let slot = self.slots[usize::from(index)].as_mut();
         slot.expect("a socket has its slot until its index is free")
@@ -247,7 +232,6 @@ impl Table {
         }
     }
 
-    /// Removes a socket.
     pub(super) fn remove(&mut self, index: Index) {
         self.set_key(index, None);
         self.set_sending(index, false);
@@ -273,7 +257,6 @@ impl Table {
         }
     }
 
-    /// Returns the socket with exactly this key.
     pub(super) fn find(&self, key: Key) -> Option<Index> {
         let has_key = |index: &Index| {
             let slot = self.slots[usize::from(*index)].as_ref();
@@ -310,12 +293,10 @@ impl Table {
         is_free
     }
 
-    /// Frees a port for another listener.
     pub(super) fn release_port(&mut self, port: u16) {
         self.ports.retain(|taken| *taken != port);
     }
 
-    /// Adds the levels of calls for the socket.
     pub(super) fn add_levels(&mut self, index: Index, levels: u64) {
         self.slot(index).calls |= levels;
         if self.to_send.list_of(index).is_some() {
@@ -324,7 +305,6 @@ impl Table {
         }
     }
 
-    /// Records whether a socket has frames to send.
     pub(super) fn set_sending(&mut self, index: Index, has_data: bool) {
         let level = self.slot(index).level();
         let list = usize::from(level.get());
@@ -352,7 +332,6 @@ impl Table {
         }
     }
 
-    /// Returns the most urgent socket with frames to send.
     pub(super) fn next_to_send(&self) -> Option<Index> {
         match self.levels {
             0 => None,
@@ -360,7 +339,6 @@ impl Table {
         }
     }
 
-    /// Returns whether the socket has frames to send.
     pub(super) fn has_to_send(&self, index: Index) -> bool {
         self.to_send.list_of(index).is_some()
     }
@@ -370,7 +348,6 @@ impl Table {
         self.unlist(index);
     }
 
-    /// Returns the levels of the sockets with frames to send.
     pub(super) fn levels(&self) -> u64 {
         self.levels
     }

@@ -1,5 +1,5 @@
-//! Calls in flight of a process: waiting threads, reserved completions, and the choice of the
-//! thread that a completion notifies.
+//! Methods of [`Process`] for its system calls in flight: they park threads that wait, reserve
+//! completions, and choose the thread that a completion notifies.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::SeqCst;
@@ -13,7 +13,7 @@ use super::{Process, Thread};
 use crate::{executor, memory, run_queue};
 
 impl Process {
-    /// Makes the thread wait for a call until [`Process::resume`]; meanwhile the call's coroutine
+    /// Makes the thread wait for a call until [`Process::resume`]. Meanwhile the call's coroutine
     /// has the level of the thread. If the process has ended, the thread is dropped.
     pub(crate) fn wait_in_call(&self, thread: Box<Thread>, call: CoroutineId) {
         self.with_thread(thread, |threads, mut thread| {
@@ -91,7 +91,6 @@ impl Process {
         Ok(())
     }
 
-    /// Returns whether a call must end early.
     pub(crate) fn is_cancelled(&self, number: usize) -> bool {
         self.calls.lock().is_cancelled(number)
     }
@@ -206,7 +205,6 @@ impl Process {
         Ok(())
     }
 
-    /// Returns whether a user interrupt is pending.
     pub(super) fn has_interrupt(&self) -> bool {
         self.interrupt.load(SeqCst)
     }

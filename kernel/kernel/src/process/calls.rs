@@ -1,4 +1,4 @@
-//! Numbers of the calls in flight of a process, and their coroutines.
+//! The table of a process's system calls in flight: their numbers and coroutines.
 //!
 //! A number is allocated before the coroutine is created, so that the coroutine knows its number;
 //! the number is freed when the call ends. The number of an asynchronous call is paired with a
@@ -23,16 +23,12 @@ const KIB: usize = 1;
 const NONE: usize = usize::MAX;
 
 struct Slot {
-    /// Coroutine of the call, once it is created.
     coroutine: Option<CoroutineId>,
-    /// Token of an asynchronous call.
     token: Option<u64>,
     cancelled: bool,
-    /// Next free slot.
     next: usize,
 }
 
-/// The calls in flight. See the module.
 pub(super) struct Calls {
     slots: Vec<Slot>,
     free: usize,
@@ -83,7 +79,6 @@ impl Calls {
         slot.map(|slot| slot.coroutine = Some(coroutine)).is_some()
     }
 
-    /// Removes a call that has ended.
     pub(super) fn remove(&mut self, number: usize) {
         if let Some(slot) = self.slots.get_mut(number) {
             slot.coroutine = None;
@@ -99,18 +94,15 @@ impl Calls {
         Some(coroutine)
     }
 
-    /// Returns the coroutine of an asynchronous call.
     pub(super) fn find(&self, number: usize, token: u64) -> Option<CoroutineId> {
         let slot = self.slots.get(number)?;
         slot.coroutine.filter(|_| slot.token == Some(token))
     }
 
-    /// Returns whether a call must end early.
     pub(super) fn is_cancelled(&self, number: usize) -> bool {
         self.slots.get(number).is_some_and(|slot| slot.cancelled)
     }
 
-    /// Returns all coroutines.
     pub(super) fn coroutines(self) -> impl Iterator<Item = CoroutineId> {
         self.slots.into_iter().filter_map(|slot| slot.coroutine)
     }

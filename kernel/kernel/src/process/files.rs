@@ -15,19 +15,13 @@ use crate::storage::OpenFile;
 
 /// Maximum number of descriptors of a process: both ends of 4,096 pipes.
 const MAX_FILES: usize = 8192;
-/// Maximum number of descriptors that are passed to a new process.
 pub(crate) const MAX_PASSED: usize = 16;
 
-/// Object that a descriptor stands for.
 #[derive(Clone)]
 pub(crate) enum File {
-    /// The console.
     Console,
-    /// An end of a pipe.
     Pipe(End),
-    /// A socket.
     Socket(Arc<Socket>),
-    /// A file of the disk.
     Stored(Arc<OpenFile>),
 }
 
@@ -85,10 +79,6 @@ impl File {
         }
     }
 
-    /// Returns the socket of the descriptor.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`] if the descriptor stands for another object.
     pub(crate) fn socket(self) -> Result<Arc<Socket>, Error> {
         match self {
             File::Socket(socket) => Ok(socket),
@@ -96,10 +86,6 @@ impl File {
         }
     }
 
-    /// Returns the file of the disk of the descriptor.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`] if the descriptor stands for another object.
     pub(crate) fn stored(self) -> Result<Arc<OpenFile>, Error> {
         match self {
             File::Stored(file) => Ok(file),
@@ -127,14 +113,12 @@ pub(crate) struct Files {
     slots: Vec<Option<File>>,
     /// Lower bound of the free slots: all slots below are in use.
     first_free: usize,
-    /// Charge for the memory of the table.
     charge: Option<Charge>,
     /// Maximum number of slots that the table has had.
     peak: usize,
 }
 
 impl Files {
-    /// Creates a table without files.
     pub(crate) const fn new() -> Files {
         Files {
             slots: Vec::new(),
@@ -162,10 +146,6 @@ impl Files {
         })
     }
 
-    /// Returns the file of a descriptor.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`].
     pub(crate) fn get(&self, descriptor: usize) -> Result<File, Error> {
         let file = self.slots.get(descriptor).and_then(Option::as_ref);
         file.cloned().ok_or(Error::BadFile)

@@ -1,4 +1,4 @@
-//! `fork` and `exec`.
+//! Implements `fork` and `exec`.
 //!
 //! *Fork* copies the memory and the descriptors of a process; the child has only a copy of the
 //! calling thread. Calls in flight, and completions that were not read, stay with the parent.
@@ -33,12 +33,10 @@ use crate::{clock, executor, memory, run_queue, switching};
 
 /// Time limit for the other threads to leave their critical sections.
 const QUIESCE_MICROS: u64 = 500_000;
-/// Interval between two checks of these threads.
 const POLL_MICROS: u64 = 50;
 /// Number of pages that are copied between two yields.
 const PAGES_AT_ONCE: usize = 16;
 
-/// Initial state of the child's thread.
 pub(crate) struct ThreadImage {
     line: usize,
     number: usize,
@@ -99,7 +97,6 @@ impl Process {
         self.held.load(SeqCst) != 0
     }
 
-    /// Returns whether a thread of the process is inside a critical section.
     fn is_any_critical(&self, space: &AddressSpace) -> bool {
         let threads = self.threads.lock();
         let mut lines = threads.lines();
@@ -197,13 +194,9 @@ async fn copy(
     Ok(space)
 }
 
-/// A program and its argument.
 pub(crate) struct Program<'a> {
-    /// Name of the program.
     pub(crate) name: &'a str,
-    /// The program's file.
     pub(crate) bytes: &'a [u8],
-    /// The program's argument.
     pub(crate) argument: &'a [u8],
 }
 

@@ -10,9 +10,7 @@ use super::{Process, Share};
 use crate::arch::lock::IrqLock;
 use crate::waiters::{Awaited, Waiters};
 
-/// Exit state of a process: its status, its number of calls, its waiters.
 pub(crate) struct ExitState {
-    /// Status of the process, after it has ended.
     pub(super) status: Option<isize>,
     /// Number of calls whose coroutines exist. Waiters wait until these have ended and released
     /// their files.
@@ -39,7 +37,6 @@ impl ExitState {
 pub(crate) struct CallGuard(Arc<Process>);
 
 impl CallGuard {
-    /// Begins a call of the process.
     pub(crate) fn new(process: Arc<Process>) -> CallGuard {
         process.identity.exit_state.lock().calls += 1;
         CallGuard(process)
@@ -59,7 +56,6 @@ pub(crate) struct Identity {
     /// Number of the process that may wait for this one, or 0 if there is none.
     pub(super) parent: AtomicUsize,
     pub(super) exit_state: IrqLock<ExitState>,
-    /// Share to which the resources of the process are charged.
     pub(super) share: Arc<Share>,
     /// Set for the first process of a share, with which the share ends.
     pub(super) begins_share: bool,
@@ -86,7 +82,6 @@ impl Identity {
         })
     }
 
-    /// Returns the number of the process that may wait for this one, or 0 if there is none.
     pub(super) fn parent(&self) -> usize {
         self.parent.load(SeqCst)
     }
@@ -102,7 +97,7 @@ impl Identity {
         self.share.add_process();
     }
 
-    /// Changes the exit state, and wakes its waiters.
+    /// Changes the exit state, and wakes its waiters if the process has ended.
     fn change(&self, change: impl FnOnce(&mut ExitState)) {
         let mut exit_state = self.exit_state.lock();
         change(&mut exit_state);

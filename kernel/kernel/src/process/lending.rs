@@ -1,4 +1,4 @@
-//! Loans of levels within a process: a waiter lends its level to the thread that it waits for.
+//! Priority inheritance within a process: a waiter lends its level to the thread that it waits for.
 //!
 //! ```text
 //!  thread H ── futex_lock ─► call ─┐
@@ -125,7 +125,6 @@ impl WaitList {
         Some((waiting, thread, is_contended))
     }
 
-    /// Ends all loans to a line whose thread has ended.
     pub(super) fn end_loans_to(&mut self, line: usize) {
         let lends_to_line = |waiting: &&mut WaitingCall| waiting.borrower == Some(line);
         for waiting in self.0.iter_mut().filter(lends_to_line) {
@@ -234,7 +233,6 @@ impl Process {
         })
     }
 
-    /// Ends the wait of a call.
     fn end_wait(&self, call: CoroutineId) {
         let mut threads = self.threads.lock();
         if let Some(line) = threads
@@ -319,7 +317,6 @@ fn current_level() -> Level {
     level.unwrap_or(executor::LEAST_URGENT_WORK)
 }
 
-/// A loan, which ends when it is dropped.
 pub(super) struct Loan<'a> {
     process: &'a Process,
     call: CoroutineId,
@@ -346,7 +343,6 @@ pub(crate) fn lock(process: Arc<Process>, line: usize, address: usize) -> Lock {
     }
 }
 
-/// Future of [`lock`].
 pub(crate) struct Lock {
     process: Arc<Process>,
     thread: usize,

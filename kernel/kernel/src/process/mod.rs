@@ -75,13 +75,9 @@ use threads::Threads;
 
 /// Significant bits of the status of a process.
 const STATUS: isize = 0xff;
-/// Size of a thread's line in bytes.
 const LINE_BYTES: usize = 8 * LINE_WORDS;
 
 /// Makes the remaining memory available to programs.
-///
-/// # Errors
-/// [`SpawnError`].
 pub(crate) fn init() -> Result<(), SpawnError> {
     run_queue::init();
     share::init();
@@ -91,7 +87,6 @@ pub(crate) fn init() -> Result<(), SpawnError> {
 /// A process, from the start of its program to its end.
 pub(crate) struct Process {
     identity: Arc<Identity>,
-    /// Name by which the program was started.
     name: Arc<str>,
     /// Most urgent level that the threads may have.
     pub(crate) ceiling: Level,
@@ -103,17 +98,13 @@ pub(crate) struct Process {
     lent: [AtomicU8; MAX_THREADS],
     /// Number of holds that keep the threads from running in user mode.
     held: AtomicUsize,
-    /// Coroutines of the calls in flight.
     calls: IrqLock<Calls>,
-    /// Results of asynchronous calls.
     ring: IrqLock<Ring>,
-    /// True while a user interrupt is pending.
     interrupt: AtomicBool,
     /// Level to which the next thread that becomes ready is raised (`run_queue.rs`).
     pub(crate) pending_level: PendingLevel,
     /// End of the memory that the program has mapped.
     heap_end: AtomicUsize,
-    /// Stacks of the kernel threads of the calls.
     #[cfg(feature = "kernel-threads")]
     pub(crate) stacks: Arc<crate::arch::kernel_thread::Stacks>,
 }
@@ -149,12 +140,10 @@ impl Process {
         })
     }
 
-    /// Returns the share to which the process's resources are charged.
     pub(crate) fn share(&self) -> &Arc<Share> {
         &self.identity.share
     }
 
-    /// Returns the number of the process.
     pub(crate) fn number(&self) -> usize {
         self.identity.number
     }
@@ -208,18 +197,10 @@ impl Process {
         self.ended.load(SeqCst)
     }
 
-    /// Returns the memory of the process.
-    ///
-    /// # Errors
-    /// [`Error::NoProcess`] if the process has ended.
     pub(crate) fn space(&self) -> Result<Arc<AddressSpace>, Error> {
         self.space.lock().clone().ok_or(Error::NoProcess)
     }
 
-    /// Returns a file of the process.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`].
     pub(crate) fn file(&self, descriptor: usize) -> Result<File, Error> {
         self.files.lock().get(descriptor)
     }
@@ -240,10 +221,6 @@ impl Process {
         added
     }
 
-    /// Closes a file.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`].
     pub(crate) fn close(&self, descriptor: usize) -> Result<(), Error> {
         let file = self.files.lock().remove(descriptor)?;
         drop(file);

@@ -1,6 +1,6 @@
-//! The reaper: a kernel coroutine that ends the remaining processes of shares that are *over*
-//! (`share.rs`). It ends one process per poll, so that the end of many processes delays threads no
-//! longer than the end of one.
+//! The reaper: a kernel coroutine that ends the remaining processes of a share whose first process
+//! has ended (`share.rs`). Such a share is *over*. The reaper ends one process per poll, so that
+//! the end of many processes delays threads no longer than the end of one.
 //!
 //! The reaper is as urgent as the most urgent caller that has ended a share, or waits for its end.
 //! No process is missed, because a share is marked as over before its members are searched, and a
@@ -29,10 +29,6 @@ static REAPER: IrqLock<Reaper> = IrqLock::new(Reaper {
     has_work: false,
 });
 
-/// Starts the coroutine.
-///
-/// # Errors
-/// [`SpawnError`].
 pub(super) fn init() -> Result<(), SpawnError> {
     let reaper = executor::spawn(reap(), Priority::At(executor::LEAST_URGENT_WORK))?;
     trace::name(reaper.id(), Purpose::Reaper);

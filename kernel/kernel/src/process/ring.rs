@@ -19,11 +19,9 @@ use upshift_core::Level;
 use crate::memory::shared::SharedPage;
 use crate::memory::space::AddressSpace;
 
-/// Kernel state of the ring.
 pub(super) struct Ring {
     /// Number of completions.
     tail: u64,
-    /// Number of calls in flight.
     in_flight: u64,
     /// Most urgent level of the completions that were not read.
     most_urgent: Level,
@@ -58,12 +56,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Releases a reserved entry, because the call was not made.
     pub(super) fn release(&mut self) {
         self.in_flight -= 1;
     }
 
-    /// Writes a completion into its reserved entry.
     pub(super) fn complete(&mut self, space: &AddressSpace, entry: [u64; ENTRY_WORDS]) {
         let (page, first_word) = completion(self.tail);
         // The page exists, because an entry of each page up to this one was reserved.

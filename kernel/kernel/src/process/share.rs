@@ -1,4 +1,5 @@
-//! Limits of a process and its descendants: processes, threads, memory, sockets.
+//! Limits of a process and its descendants: processes, threads, memory, sockets. A *share* is
+//! comparable to a control group of Linux.
 //!
 //! ```text
 //!  the machine ◄── half ── share of A ◄── half ── share of A's spawned process
@@ -38,12 +39,9 @@ use crate::{executor, net, settings};
 /// Maximum depth of nested shares. After this number of halvings the limit of processes is 0.
 const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
 
-/// A limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
-    /// Slots of the table of processes.
     Processes,
-    /// Threads that have not ended.
     Threads,
     /// Memory in KiB: frames of programs, and kernel memory for their calls, files, pipes and
     /// sockets.
@@ -180,14 +178,12 @@ impl Share {
             .any(|share| share.is_over.load(SeqCst))
     }
 
-    /// Counts another process in the share and its ancestors.
     pub(super) fn add_process(&self) {
         for share in self.self_and_ancestors() {
             share.living.lock().count += 1;
         }
     }
 
-    /// Removes an ended process from the count.
     pub(super) fn remove_process(&self) {
         for share in self.self_and_ancestors() {
             let mut living = share.living.lock();

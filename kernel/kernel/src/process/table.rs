@@ -1,4 +1,4 @@
-//! The table of processes: numbers, children, spawning, waiting, killing.
+//! The table of processes, by number. Starts processes, waits for children, and ends them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,12 +16,10 @@ use crate::arch::trap::UserContext;
 use crate::waiters::wait_until;
 use crate::{executor, run_queue};
 
-/// Maximum number of processes at one time.
 pub(super) const MAX_PROCESSES: usize = 256;
 
 enum SlotState {
     Free,
-    /// A process is being created.
     Reserved,
     Occupied(Arc<Process>),
 }
@@ -30,7 +28,6 @@ struct ProcessSlot {
     state: SlotState,
     /// Number of the process, or of the last process, in this slot.
     number: usize,
-    /// Charge for the slot.
     charge: Option<Charge>,
 }
 
@@ -44,7 +41,6 @@ static TABLE: IrqLock<[ProcessSlot; MAX_PROCESSES]> = IrqLock::new(
     }; MAX_PROCESSES],
 );
 
-/// Returns the process with a number.
 pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
     match &TABLE.lock()[number % MAX_PROCESSES].state {
         SlotState::Occupied(process) if process.number() == number => Some(process.clone()),
@@ -69,25 +65,21 @@ pub(crate) fn count() -> usize {
     table.iter().filter(lives).count()
 }
 
-/// Parameters of a new process.
 pub(crate) struct Spawn<'a> {
-    /// Name of the program.
     pub(crate) name: &'a str,
-    /// Program of the process.
     pub(crate) program: &'a [u8],
-    /// Argument of the process.
     pub(crate) argument: &'a [u8],
     /// Descriptors 0, 1, … of the process.
     pub(crate) files: Vec<File>,
-    /// Initial level of the process.
     pub(crate) level: Level,
     /// Most urgent level that the process may have.
     pub(crate) ceiling: Level,
     /// Number of the process that may wait for this one, or 0 if there is none.
     pub(crate) parent: usize,
-    /// Share that contains the process's share, and number of halvings; with 0 halvings the process
-    /// is in this share itself.
+    /// Share that contains the process's share.
     pub(crate) share: Arc<Share>,
+    /// Binary logarithm of the ratio of the two shares. With 0 the process has no share of its own,
+    /// but is in `share` itself.
     pub(crate) halvings: u32,
 }
 
@@ -127,7 +119,6 @@ impl Reserved {
         Ok(Reserved(slot.number))
     }
 
-    /// Returns the number of the future process.
     pub(super) fn number(&self) -> usize {
         self.0
     }

@@ -24,17 +24,13 @@ const GRACE_MICROS: u64 = 100;
 const LOAD_PAGE_FAULT: usize = 13;
 const STORE_PAGE_FAULT: usize = 15;
 
-/// A thread of a process. See [`super`].
 pub(crate) struct Thread {
-    /// Process of the thread.
     pub(crate) process: Arc<Process>,
     /// Index among the threads of the process.
     pub(crate) line: usize,
-    /// Slot in the run queue.
     pub(crate) queue_slot: QueueSlot,
     /// Registers while the thread does not run.
     pub(crate) context: UserContext,
-    /// Level of the thread itself.
     pub(crate) own_level: Level,
     /// Level to which the thread is raised until it has handled a user interrupt or a completion.
     pub(crate) raised: Level,
@@ -47,7 +43,6 @@ pub(crate) struct Thread {
     pub(crate) quantum_end: u64,
     /// End of the grace in which the thread may continue, or 0 if it has none.
     pub(crate) grace: u64,
-    /// State that a user interrupt has suspended.
     pub(crate) interrupted: Option<Box<Interrupted>>,
 }
 
@@ -148,7 +143,6 @@ impl Thread {
         critical
     }
 
-    /// Ends the thread's grace, if any, because the thread leaves the hart.
     pub(crate) fn end_grace(&mut self, space: &AddressSpace) {
         if core::mem::replace(&mut self.grace, 0) != 0 {
             space.set_line(self.line, YIELD_REQUESTED, 0);
@@ -161,8 +155,8 @@ impl Thread {
         self.grace = 1;
     }
 
-    /// Returns whether a fault is spurious, because another thread of the process has mapped the
-    /// page, and this hart had cached the absence of a translation.
+    /// Returns whether a fault is spurious. This is so if another thread of the process has mapped
+    /// the page, but this hart had cached the absence of a translation.
     pub(crate) fn is_spurious_fault(&self, fault: Fault, space: &AddressSpace) -> bool {
         let access = match fault.cause {
             LOAD_PAGE_FAULT => Access::Read,

@@ -28,7 +28,6 @@ use crate::memory::space::AddressSpace;
 use crate::trace::{self, TraceState};
 use crate::waiters::{Awaited, Waiters};
 
-/// State of the thread of a line.
 enum State {
     Free,
     /// Ready or running.
@@ -39,7 +38,6 @@ enum State {
     Parked(Box<Thread>),
     /// The thread is kept from running in user mode, while its process is copied.
     Held(Box<Thread>),
-    /// The thread has ended with this result, for the thread that joins it.
     Ended(isize),
 }
 
@@ -47,23 +45,19 @@ struct Slot {
     /// Number of the current or the last thread; 0 if there was none.
     number: usize,
     state: State,
-    /// Slot in the run queue.
     queue_slot: u16,
     /// Level of an `unpark` that preceded `park`.
     token: Option<Level>,
 }
 
-/// The threads of a process. See the module.
 pub(crate) struct Threads {
     slots: [Slot; MAX_THREADS],
     /// Bit n is set if line n is parked.
     parked: u64,
     /// The line that was last unparked for a completion.
     unparked: usize,
-    /// Number of threads that have not ended.
     alive: usize,
     waiters: Waiters,
-    /// Calls that wait for threads.
     pub(super) wait_list: WaitList,
 }
 
@@ -75,7 +69,6 @@ impl Awaited for Threads {
 
 /// Consequences of the end of a thread.
 pub(super) struct ThreadExit {
-    /// True if the thread was the last one of the process.
     pub(super) is_last: bool,
     /// Waiters that the caller wakes after it has released the lock.
     pub(super) waiters: Waiters,
@@ -89,7 +82,6 @@ pub(super) enum Borrower<'a> {
     InCall(&'a mut Thread, CoroutineId),
 }
 
-/// State of a thread.
 pub(super) enum ThreadState {
     /// The thread has this queue slot: it is ready, runs, or is between the two.
     Runnable(u16),
@@ -137,7 +129,6 @@ impl Threads {
         Ok((line, slot.number))
     }
 
-    /// Sets the queue slot of a thread that was added.
     pub(super) fn set_queue_slot(&mut self, line: usize, queue_slot: u16) {
         self.slots[line].queue_slot = queue_slot;
     }
@@ -170,7 +161,6 @@ impl Threads {
         Some(slot.queue_slot)
     }
 
-    /// Returns the number of the thread of a line.
     pub(super) fn number(&self, line: usize) -> usize {
         self.slots[line].number
     }
@@ -208,7 +198,6 @@ impl Threads {
         self.slots[line].state = State::InCall(thread, call);
     }
 
-    /// Takes out a thread whose call has ended.
     pub(super) fn end_call(&mut self, line: usize) -> Option<Box<Thread>> {
         self.take(line, |state| matches!(state, State::InCall(..)))
     }
@@ -255,7 +244,6 @@ impl Threads {
         }
     }
 
-    /// Returns whether any thread is parked.
     pub(super) fn has_parked(&self) -> bool {
         self.parked != 0
     }
@@ -267,20 +255,17 @@ impl Threads {
         Some(thread)
     }
 
-    /// Keeps a thread from running in user mode.
     pub(super) fn hold(&mut self, thread: Box<Thread>) {
         let line = thread.line;
         self.slots[line].state = State::Held(thread);
     }
 
-    /// Takes out a held thread.
     pub(super) fn take_held(&mut self) -> Option<Box<Thread>> {
         let held = |slot: &Slot| matches!(slot.state, State::Held(_));
         let line = self.slots.iter().position(held)?;
         self.take(line, |_| true)
     }
 
-    /// Returns the states of the threads that have not ended.
     pub(super) fn states(&self) -> impl Iterator<Item = ThreadState> {
         self.slots.iter().filter_map(|slot| match &slot.state {
             State::Free | State::Ended(_) => None,
@@ -291,7 +276,6 @@ impl Threads {
         })
     }
 
-    /// Returns the lines of threads that have not ended.
     pub(super) fn lines(&self) -> impl Iterator<Item = usize> {
         let lives =
             |(_, slot): &(usize, &Slot)| !matches!(slot.state, State::Free | State::Ended(_));
@@ -325,7 +309,6 @@ impl Threads {
         }
     }
 
-    /// Ends a thread with a result.
     pub(super) fn end(&mut self, line: usize, result: isize) -> ThreadExit {
         self.slots[line].state = State::Ended(result);
         self.alive -= 1;

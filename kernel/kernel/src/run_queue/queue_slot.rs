@@ -42,7 +42,6 @@ impl QueueSlot {
         })
     }
 
-    /// Returns the index of the slot.
     pub(crate) fn index(&self) -> u16 {
         self.index
     }
@@ -70,7 +69,6 @@ impl PendingLevel {
         self.0.fetch_min(level.get(), Relaxed);
     }
 
-    /// Takes the pending level.
     pub(crate) fn take(&self) -> Option<Level> {
         match self.0.load(Relaxed) {
             NO_LEVEL => None,

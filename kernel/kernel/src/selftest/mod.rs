@@ -27,7 +27,6 @@ use crate::{executor as kernel, println};
 pub(crate) type Outcome = Result<(), String>;
 type Test = fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Level of the tests.
 const LEVEL: Level = Level::at::<30>();
 
 /// Fails the test unless the condition holds.

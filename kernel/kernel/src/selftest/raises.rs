@@ -33,7 +33,8 @@ fn child_of(parent: usize) -> Result<Spawn<'static>, String> {
     })
 }
 
-/// Creates such a process. Its thread stays in the queue, because all harts are busy.
+/// Creates a process with these parameters. Its thread stays in the queue, because all harts are
+/// busy.
 fn program_that_waits() -> Result<Arc<Process>, String> {
     process::spawn(child_of(0)?).map_err(|error| format!("{error}"))
 }
@@ -51,7 +52,6 @@ pub(super) async fn child_killed_during_spawn_leaves_nothing() -> Outcome {
     Ok(())
 }
 
-/// Completes a call of a process at level 10.
 fn complete(process: &Process) -> Outcome {
     let reserved = process.reserve_completion();
     reserved.map_err(|error| format!("{error}"))?;
@@ -59,7 +59,6 @@ fn complete(process: &Process) -> Outcome {
     Ok(())
 }
 
-/// Returns the level of the most urgent ready thread.
 fn ready() -> u32 {
     run_queue::ready().trailing_zeros()
 }

@@ -17,12 +17,10 @@ use crate::{clock, ensure, executor, hart};
 /// True if the machine counts instructions as time.
 static ICOUNT: AtomicBool = AtomicBool::new(false);
 
-/// Sets whether the machine counts instructions as time.
 pub(super) fn set_icount(icount: bool) {
     ICOUNT.store(icount, Relaxed);
 }
 
-/// Returns whether the machine counts instructions as time.
 pub(crate) fn is_icount() -> bool {
     ICOUNT.load(Relaxed)
 }

@@ -10,7 +10,6 @@ use os_files::Step;
 use super::{STORAGE, Storage, until_committed};
 use crate::disk::Buffer;
 
-/// Runs the committer.
 pub(super) async fn run() {
     loop {
         // A waiter wakes the committer.

@@ -12,16 +12,13 @@ use super::{STORAGE, abi_error, fetch, retry_after_commits, until_committed};
 use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 
-/// Memory of an open file in KiB.
 const KIB: usize = 1;
 
-/// An open file. See the module.
 pub(crate) struct OpenFile {
     /// `None` once the file is dropped.
     file: Option<File>,
     /// Changed only under the lock of the storage.
     position: AtomicU64,
-    /// Charge to the share of the process that has opened the file.
     _charge: Charge,
 }
 
@@ -38,7 +35,6 @@ impl From<os_files::Error> for Fault {
 }
 
 impl Fault {
-    /// Converts the error to the error that programs get.
     fn into_abi(self) -> Error {
         match self {
             Fault::Files(error) => abi_error(error),

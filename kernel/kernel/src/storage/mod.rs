@@ -1,4 +1,4 @@
-//! Files on the disk: kernel coroutines drive `os-files`.
+//! Files on the disk. Kernel coroutines run the file system, which is the crate `os-files`.
 //!
 //! ```text
 //!  call ── lock ─► Volume: done, or ─► a block is missing: read it, supply it, try again
@@ -32,7 +32,6 @@ pub(crate) use file::OpenFile;
 pub(crate) use mount::{init, mount, unmount};
 pub(crate) use program::load;
 
-/// Files, and the waiters of the committer.
 struct Storage {
     volume: Option<Volume>,
     waiters: Waiters,
@@ -70,7 +69,6 @@ impl Storage {
     }
 }
 
-/// Converts an error of the file system to the error that programs get.
 fn abi_error(error: os_files::Error) -> Error {
     match error {
         os_files::Error::NoFile => Error::NoFile,

@@ -1,4 +1,5 @@
-//! The coroutine of a call: polls the call until it ends, and delivers the answer.
+//! Implements the coroutine of a system call: polls the call until it ends, and delivers the
+//! answer.
 //!
 //! The future is written by hand instead of as an `async` function, which would store the call
 //! three times in a control block that is moved once.
@@ -15,7 +16,6 @@ use super::{Answer, word};
 use crate::executor;
 use crate::process::{CallGuard, Process};
 
-/// Recipient of the answer.
 #[derive(Clone, Copy)]
 pub(super) enum Recipient {
     /// The thread of this line, which waits for the answer.

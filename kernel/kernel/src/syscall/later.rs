@@ -1,4 +1,4 @@
-//! Calls that may take time: kernel coroutines, each a future of its result.
+//! System calls that may take time. Each is a future of its result, which a kernel coroutine polls.
 //!
 //! If `inline` is set, a call first tries to finish without waiting, so that it needs no coroutine.
 //! Calls hold no lock across an `await`, and access user memory only at the end, through the space
@@ -31,9 +31,7 @@ type Arguments = [usize; 6];
 
 /// State of a call after its first attempt.
 pub(super) enum CallStart<F> {
-    /// The call has finished.
     Done(Answer),
-    /// The call waits.
     Pending(F),
 }
 

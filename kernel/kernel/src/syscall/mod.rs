@@ -1,4 +1,4 @@
-//! System calls: dispatches from the table to the kernel's functions.
+//! Dispatches system calls to the kernel's functions, according to the table in `os_abi`.
 //!
 //! A `now` call is answered before the thread continues. A `later` call becomes a kernel coroutine
 //! with the level of the caller. A synchronous call parks the thread until the call ends. An
@@ -6,7 +6,7 @@
 //! the end of the call fills the entry. A call that need not wait is answered at once in both
 //! forms, without a coroutine, unless kernel coroutines that are at least as urgent are ready. A
 //! `thread` call takes the calling thread, and may park or end it. The dispatch is generated from
-//! the table in `os_abi`; a call that is in the table but not implemented does not compile.
+//! the table; a call that is in the table but not implemented does not compile.
 
 mod in_flight;
 mod later;
@@ -28,20 +28,16 @@ use crate::{chaos, executor, run_queue};
 use in_flight::Recipient;
 use later::CallStart;
 
-/// Result of a call.
 type Answer = Result<isize, Error>;
 /// The calling thread and its answer; `None` if the thread is parked, or has ended.
 type SyscallReturn = Option<(Box<Thread>, Answer)>;
 
-/// Returns the register value of an answer.
 fn word(answer: Answer) -> isize {
     answer.unwrap_or_else(Error::code)
 }
 
-/// Form of a `later` call.
 #[derive(Clone, Copy)]
 enum Form {
-    /// The thread waits.
     Synchronous,
     /// The thread continues; the completion contains these words.
     Asynchronous { token: u64, coroutine: u64 },

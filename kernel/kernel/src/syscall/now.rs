@@ -1,4 +1,4 @@
-//! Calls that are answered at once.
+//! System calls that are answered at once.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,7 +16,6 @@ use crate::memory::user::UserSlice;
 use crate::process::{self, File, Thread};
 use crate::{archive, clock, futex, hart, pipe, run_queue};
 
-/// Maximum length of the name of a program.
 pub(super) const MAX_NAME: usize = 64;
 
 pub(super) use super::sockets::{bind, datagram_socket, listen, shutdown, socket};
@@ -29,7 +28,6 @@ pub(super) fn exit(thread: &mut Thread, [status, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// Ends the thread's quantum.
 pub(super) fn yield_cpu(thread: &mut Thread, _: Arguments) -> Answer {
     thread.yield_hart();
     Ok(0)
@@ -126,7 +124,6 @@ pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks_exact(8).map(word)
 }
 
-/// Copies the name and the argument of `exec`.
 pub(super) fn exec_arguments(
     thread: &Thread,
     [name, name_len, argument, argument_len, ..]: Arguments,

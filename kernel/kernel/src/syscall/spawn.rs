@@ -15,7 +15,6 @@ use crate::memory::user::UserSlice;
 use crate::process::{self, File, MAX_PASSED, Process, Spawn};
 use crate::{archive, storage};
 
-/// Parameters of a spawn request, read when the call is made.
 struct Parameters {
     name: String,
     argument: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Calls that affect the calling thread itself.
+//! System calls that affect the calling thread itself.
 
 use alloc::boxed::Box;
 
@@ -21,7 +21,6 @@ pub(super) fn park(thread: Box<Thread>, _: Arguments) -> SyscallReturn {
     }
 }
 
-/// Ends the thread.
 pub(super) fn thread_exit(thread: Box<Thread>, [result, ..]: Arguments) -> SyscallReturn {
     let process = thread.process.clone();
     process.end_thread(thread, result as isize);
@@ -38,7 +37,6 @@ pub(super) fn return_from_interrupt(mut thread: Box<Thread>, _: Arguments) -> Sy
     Some((thread, Ok(same)))
 }
 
-/// Creates a child that is a copy of the process.
 pub(super) fn fork(thread: Box<Thread>, _: Arguments) -> SyscallReturn {
     let (process, image) = (thread.process.clone(), ThreadImage::new(&thread));
     super::start(thread, Form::Synchronous, number::fork, |_| {

@@ -1,12 +1,12 @@
-//! The file of points. All points belong to one commit, so that an interrupted evaluation continues
-//! with the missing points. Points of another commit are deleted when the first point is measured.
+//! Reads and writes the file of measured points. All points belong to one commit, so that an
+//! interrupted evaluation continues with the missing points. Points of another commit are deleted
+//! when the first point is measured.
 
 use super::point::{self, COLUMNS, Load, Point};
 
 /// Beginning of the line that names the commit.
 pub(super) const COMMIT: &str = "# commit ";
 
-/// The points of a commit.
 #[derive(Default)]
 pub(super) struct File {
     pub(super) commit: String,
@@ -30,7 +30,6 @@ impl File {
         }
     }
 
-    /// Returns whether a point of this load was measured.
     pub(super) fn has(&self, load: Load) -> bool {
         self.points.iter().any(|point| point.load == load)
     }

@@ -1,5 +1,6 @@
-//! The evaluation of the papers: the matrix server in four models. A file contains every point;
-//! tables and plots are drawn from the file.
+//! Repeats the evaluation of the SharedScheduler papers: measures a server that squares matrices,
+//! in four models, with coroutines or threads in the kernel and in the server. A file contains
+//! every measured point, and tables and plots are drawn from the file.
 //!
 //! Where time counts instructions, every figure repeats exactly: a tick of the clock is 100
 //! instructions, a millisecond is a million. Several harts take turns in that mode, so a
@@ -42,7 +43,6 @@ const SPINNING: &str = "spinning.csv";
 /// Number of machines that run concurrently, where time counts instructions.
 const PARALLEL_MACHINES: usize = 2;
 
-/// A part of the evaluation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Selection {
     /// All points of machines whose time counts instructions.
@@ -91,7 +91,6 @@ enum Source {
     Saturation,
 }
 
-/// Returns the path of the file of points.
 fn points_in(folder: &Path, source: Source) -> PathBuf {
     folder.join(match source {
         Source::Instructions => "points.csv",
@@ -214,7 +213,6 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     })
 }
 
-/// Maximum width of a line of a paragraph.
 const COLUMNS: usize = 100;
 
 /// Wraps the lines of paragraphs; tables, plots and headings are kept.

@@ -1,5 +1,5 @@
-//! Writes the page: tables of all points, the goals and their results, and the published figures
-//! beside the measured figures.
+//! Writes the page about the evaluation: tables of all points, the goals and their results, and the
+//! published figures beside the measured figures.
 
 use std::fmt::Write as _;
 
@@ -26,11 +26,11 @@ instruction counts on several harts depend on the length of turns, too.
 
 ";
 
-/// Orders of the matrices that have a table on the page, and the rows of such a table.
+/// Orders of the matrices that have a table on the page.
 const SHOWN: [u32; 2] = [1, 20];
+/// Numbers of connections that have a row in such a table.
 const SHOWN_CONNECTIONS: [u32; 4] = [1, 16, 64, 128];
 
-/// The points of a file.
 struct Points<'a>(&'a [Point]);
 
 impl Points<'_> {
@@ -110,7 +110,6 @@ fn closed(points: &Points<'_>, folder: &str) -> String {
     page
 }
 
-/// Returns the number of pages that the connections use.
 fn pages(points: &Points<'_>, model: usize, connections: u32) -> Option<u64> {
     let is_wanted = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
     Some(points.of(model, is_wanted)?.figures.first()?.pages)

@@ -1,4 +1,4 @@
-//! The points of the evaluation.
+//! Lists the points of the evaluation: the machines and loads that are measured.
 
 use super::point::{Load, MODELS};
 
@@ -8,7 +8,7 @@ const CONNECTIONS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 128];
 pub(crate) const CLOSED: u32 = 200;
 /// Time for which points that only show the memory are measured, in milliseconds of the machine.
 pub(crate) const MEMORY: u32 = 20;
-/// Numbers of connections; from the difference in memory follows the memory of a connection.
+/// Numbers of connections, from whose difference in memory the memory of a connection is computed.
 pub(crate) const FEW_CONNECTIONS: u32 = 16;
 pub(crate) const MANY_CONNECTIONS: u32 = 64;
 
@@ -28,7 +28,7 @@ const PLAIN: Load = Load {
     shift: 0,
 };
 
-/// Duration of the measurement at saturation, in milliseconds of the machine.
+/// Duration of a measurement at saturation, in milliseconds of the machine.
 pub(crate) const SATURATED: u32 = 1_000;
 /// Orders of the published matrices, each with the clock for a period of 100 ms. With this clock a
 /// hart can answer the requests of about 50 to 80 connections. With half the period an instruction
@@ -36,9 +36,9 @@ pub(crate) const SATURATED: u32 = 1_000;
 pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
 pub(crate) const PERIODS: [u32; 2] = [100, 50];
 const SATURATING: [u32; 10] = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128];
-/// The order of all matrices in the published raw data, and the period for its figures over
-/// connections.
+/// The order of all matrices in the published raw data.
 pub(crate) const RAW_ORDER: u32 = 15;
+/// The period in the published raw data over connections, in milliseconds.
 pub(crate) const RAW_PERIOD: u32 = 100;
 /// The compared models: coroutines on both sides, and threads on both sides.
 pub(crate) const COMPARED: [usize; 2] = [0, 3];
@@ -75,7 +75,6 @@ pub(crate) const RAW_LEVELS: Levels = Levels {
 pub(crate) const SCALING_CONNECTIONS: u32 = 64;
 pub(crate) const SCALING_HARTS: [u32; 4] = [1, 2, 3, 4];
 
-/// Connections of several levels on several numbers of harts.
 #[derive(Clone, Copy)]
 pub(crate) struct Levels {
     pub(crate) connections: u32,
@@ -87,7 +86,6 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// Returns the load of a model.
     pub(crate) fn load(&self, model: usize, harts: u32) -> Load {
         Load {
             model,
@@ -107,7 +105,6 @@ impl Levels {
     }
 }
 
-/// Returns a closed loop on a number of harts.
 pub(crate) fn scaling(model: usize, harts: u32) -> Load {
     Load {
         model,

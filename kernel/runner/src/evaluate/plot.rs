@@ -10,7 +10,6 @@ use upshift_report::{Kind, Plot, SeriesStyle};
 use super::plan;
 use super::point::{Load, MODELS, Point};
 
-/// Draws all plots of this module.
 pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
     let draw = |file: String, plot: Plot| {
         let file = folder.join(file);
@@ -29,7 +28,6 @@ pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns a plot with a line over connections for each model.
 fn by_connections(
     points: &[Point],
     title: String,

@@ -6,10 +6,8 @@ use std::fmt;
 /// A machine and its load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Index into [`MODELS`].
     pub(crate) model: usize,
     pub(crate) connections: u32,
-    /// Order of the matrices.
     pub(crate) n: u32,
     /// Number of levels over which the connections are spread.
     pub(crate) levels: u32,
@@ -27,12 +25,10 @@ pub(crate) struct Load {
 pub(crate) const MODELS: [&str; 4] = ["KCUC", "KCUT", "KTUC", "KTUT"];
 
 impl Load {
-    /// Returns whether the server has threads.
     pub(crate) fn has_threads(&self) -> bool {
         self.model % 2 == 1
     }
 
-    /// Returns whether the kernel has a thread for each call that waits.
     pub(crate) fn has_kernel_threads(&self) -> bool {
         self.model >= 2
     }
@@ -85,7 +81,6 @@ impl fmt::Display for Load {
 pub(crate) struct Figures {
     /// `all`, or the level.
     pub(crate) who: String,
-    /// Number of answered requests.
     pub(crate) count: u64,
     /// Latencies, in microseconds.
     pub(crate) mean: u64,
@@ -93,7 +88,6 @@ pub(crate) struct Figures {
     pub(crate) p99: u64,
     /// Standard deviation, which the papers call jitter.
     pub(crate) deviation: u64,
-    /// Number of pages that the connections use.
     pub(crate) pages: u64,
     /// Percentiles 25, 75, 90 and 99.9 of the latencies.
     pub(crate) spread: [u64; 4],
@@ -139,7 +133,6 @@ impl Point {
         self.figures.iter().map(line).collect()
     }
 
-    /// Returns the number of requests that were answered per second.
     pub(crate) fn rate(&self) -> Option<f64> {
         let all = self.figures.first()?;
         Some(all.count as f64 * 1000.0 / f64::from(self.load.millis))
@@ -163,7 +156,6 @@ impl Point {
     }
 }
 
-/// Parses the points of a file.
 pub(crate) fn parse(file: &str) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     for line in file.lines() {

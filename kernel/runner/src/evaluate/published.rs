@@ -1,6 +1,6 @@
-//! Published figures of the papers' system: the raw data in the repository of their code, from an
-//! FPGA with 4 harts at 100 MHz (15 × 15 matrices every 100 ms, measured for 5 s), and the papers'
-//! claims.
+//! Figures that were published for the papers' system: the raw data in the repository of their
+//! code, from an FPGA with 4 harts at 100 MHz (15 × 15 matrices every 100 ms, measured for 5 s),
+//! and the papers' claims.
 
 /// Requests answered per second, by connections: KCUC, KCUT, KTUC, KTUT. `None` if the model
 /// failed.

@@ -1,4 +1,4 @@
-//! The papers' figures at saturation: throughput and latency of coroutines and threads over
+//! Draws the papers' figures at saturation: throughput and latency of coroutines and threads over
 //! connections, and several levels on several numbers of harts. The clocks are so slow that
 //! connections request more than the harts can answer.
 
@@ -46,7 +46,6 @@ fn percentiles(figures: &Figures) -> [u64; 6] {
     [p25, figures.median, p75, p90, figures.p99, p999]
 }
 
-/// Draws all figures that have points.
 pub(crate) fn draw(points: &[Point], folder: &Path) -> Result<(), String> {
     for (file, plot) in plots(points) {
         let file = folder.join(file);
@@ -178,7 +177,6 @@ fn by_levels(
     (!plot.series.is_empty()).then_some(plot)
 }
 
-/// Minimum number of replies for a distribution.
 const MIN_REPLIES: u64 = 10;
 
 /// Returns a plot of the latencies of each level by percentile, on a logarithmic axis.
@@ -207,7 +205,6 @@ fn distribution(point: &Point) -> Plot {
     plot
 }
 
-/// Returns the sections of the page.
 pub(crate) fn page(folder: &str, points: &[Point], commit: &str, spinning: &str) -> String {
     if points.is_empty() {
         return String::new();

@@ -11,8 +11,9 @@ use super::{RETRY_TIMEOUT, TIMEOUT, message};
 /// Addresses on that network.
 const MACHINE: [u8; 4] = [10, 0, 2, 15];
 const PEER: [u8; 4] = [10, 0, 2, 2];
-/// MAC address of QEMU's first card, and an unused address.
+/// MAC address of QEMU's first card.
 const MACHINE_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+/// An unused MAC address.
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// Length of the longest frame that is answered, in bytes.
@@ -21,7 +22,6 @@ const FRAME: usize = 1514;
 const TOO_LONG: [usize; 12] = [
     1515, 1518, 1600, 2048, 4000, 4083, 4084, 4085, 4096, 9000, 32_768, 65_000,
 ];
-/// Number of frames of a flood.
 const FLOOD: usize = 300;
 /// Time within which a damaged frame must stay unanswered.
 const SILENCE: Duration = Duration::from_millis(50);
@@ -148,7 +148,6 @@ impl Wire {
         Ok(false)
     }
 
-    /// Answers an ARP request for the address of the peer.
     fn answer_arp(&self, request: &[u8]) {
         if request.get(20..22) != Some(&[0, 1]) || request.get(38..42) != Some(&PEER) {
             return;
@@ -189,7 +188,6 @@ fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
     [&MACHINE_MAC[..], &PEER_MAC, &[8, 0], &ip, payload].concat()
 }
 
-/// Returns the checksum of the internet protocols.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| match *pair {
         [high, low] => u32::from(u16::from_be_bytes([high, low])),

@@ -12,25 +12,24 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Maximum wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum wait for an answer while the machine may not have booted.
 const RETRY_TIMEOUT: Duration = Duration::from_millis(300);
-/// Number of concurrent connections, and number of bytes on each.
+/// Number of concurrent connections.
 const CONNECTIONS: usize = 4;
+/// Number of bytes on each connection.
 const BYTES: usize = 20_000;
-/// Number of connections that are dropped in the middle.
 const RESETS: usize = 6;
 /// Input of a client program of the host.
 const TEXT: &[u8] = b"these words come back\n";
-/// Number of datagrams that must be echoed, and number of attempts for each.
+/// Number of datagrams that must be echoed.
 const DATAGRAMS: u8 = 20;
+/// Number of attempts for each datagram.
 const ATTEMPTS: usize = 40;
 
 pub(crate) use frames::check_frames;
 pub(crate) use matrix::check_matrix;
 
-/// Returns a port without a listener.
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let address = listener.and_then(|listener| listener.local_addr());
@@ -114,14 +113,12 @@ fn check_echo_by(program: &str, port: u16) -> Result<(), String> {
     }
 }
 
-/// Tests the echo server of datagrams.
 pub(crate) fn check_datagram_echo(port: u16) -> Result<(), String> {
     wait(port)?;
     datagrams(port)?;
     end(port)
 }
 
-/// Repeats a request until the server answers.
 fn wait(port: u16) -> Result<(), String> {
     let limit = Instant::now() + TIMEOUT;
     // QEMU accepts connections before the machine listens, and then retries only after seconds.

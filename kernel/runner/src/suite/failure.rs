@@ -8,18 +8,14 @@
 use super::{Run, run_one};
 use crate::build::Image;
 
-/// Maximum number of machines of one suite that run a second time.
 const MAX_RERUNS: usize = 3;
 
 /// Number of console lines that are printed before a failed test, and at the end.
 const CONTEXT_LINES: usize = 8;
 
-/// A machine that failed.
 pub(super) struct Failure {
     pub(super) run: Run,
-    /// The reason, if the machine ended wrongly.
     pub(super) reason: Option<String>,
-    /// The complete output of the console.
     pub(super) output: String,
 }
 

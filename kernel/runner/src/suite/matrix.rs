@@ -23,7 +23,6 @@ pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
     run
 }
 
-/// Returns all machines of the matrix.
 pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     let mut runs = failures();
     runs.extend(refusals()?);
@@ -160,7 +159,6 @@ fn with_port(network: Network, check: fn(u16) -> Result<(), String>) -> Result<(
     }
 }
 
-/// Returns a run of the echo server, with a peer that sends oversized and truncated frames.
 fn wire(smp: u32) -> Result<Run, String> {
     let (machine, peer) = (peer::free_port()?, peer::free_port()?);
     let arguments = "init=sockets with=serve address=10.0.2.15/24,10.0.2.2";
@@ -193,7 +191,6 @@ fn has_no_retransmission(outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// Returns a run of the echo server, with a peer that sends datagrams.
 fn echo_of_datagrams() -> Result<Run, String> {
     let mut run = echo(2)?;
     run.name = "echo of datagrams, smp 2".to_owned();
@@ -262,7 +259,6 @@ fn laws(smp: u32) -> Run {
     run
 }
 
-/// Returns a run of the tests of files on a disk, on a machine with legacy or modern devices.
 fn files((smp, icount): (u32, bool)) -> Run {
     let icounted = if icount { ", icount" } else { "" };
     let mut run = run_of(format!("files, smp {smp}{icounted}"), smp, "init=files");

@@ -1,6 +1,6 @@
-//! The test matrix: tests of the kernel and of the programs, on each number of harts, in
-//! deterministic time, and under chaos; images that the kernel must refuse; and faults on which the
-//! machine must fail.
+//! Runs the test matrix: the tests of the kernel and of the programs, on each number of harts, in
+//! deterministic time, and under fault injection (*chaos*). The matrix also has images that the
+//! kernel must refuse, and faults on which the machine must fail.
 //!
 //! Two more parts type commands to the shell (`shell`) and cut the power (`power_cut`).
 //!
@@ -36,23 +36,20 @@ const MAX_RATIO_OF_FIVE: u32 = 1_200;
 
 /// Default number of seeds of chaos; a soak begins with the next seed.
 pub(crate) const SEEDS: u64 = 6;
-/// Number of seeds of chaos in a soak.
 const SOAK_SEEDS: u64 = 40;
-/// Number of seeds of the programs that make arbitrary calls in a soak, and number per machine.
+/// Number of seeds in a soak for the programs that make arbitrary calls.
 const FUZZ_SEEDS: u64 = 200;
 const FUZZ_SEEDS_PER_MACHINE: u64 = 50;
 
-/// Number of power cuts of the suite, and of a soak.
 const POWER_CUTS: u64 = 5;
 const SOAK_POWER_CUTS: u64 = 200;
 
-/// Number of machines that run concurrently.
 const PARALLEL_MACHINES: usize = 2;
 
 /// The seeds of chaos that run.
 #[derive(Clone, Copy)]
 pub(crate) enum Seeds {
-    /// The first seeds, after all other machines.
+    /// This many seeds, beginning with the first, after all other machines.
     First(u64),
     /// Only this seed, and no other machine.
     Only(u64),
@@ -64,13 +61,10 @@ struct Run {
     /// The image, if it is not the default.
     image: Option<Image>,
     machine: Machine,
-    /// The expected exit status.
     status: i32,
     /// Prefix of the expected last line.
     last: &'static str,
-    /// Time limit of the run.
     limit: Duration,
-    /// An additional check of the outcome.
     check: fn(&Outcome) -> Result<(), String>,
     /// The peer on the machine's network, if any.
     peer: Option<fn(Network) -> Result<(), String>>,

@@ -4,7 +4,6 @@ use super::{Run, run_of};
 use crate::build::{self, VDSO};
 use crate::elf_patch;
 
-/// Returns the machines that must fail.
 pub(super) fn failures() -> Vec<Run> {
     let panic = |how: &str| Run {
         status: 101,

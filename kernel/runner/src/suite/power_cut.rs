@@ -15,16 +15,15 @@ use crate::build::Image;
 use crate::disk::{Content, Disk};
 use crate::qemu::{self, Machine};
 
-/// Name of this part of the suite.
 pub(super) const NAME: &str = "power cut";
 
-/// Limits for the moment at which the power is cut: number of syncs, and microseconds after a sync.
+/// Maximum number of syncs before the power is cut.
 const MAX_SYNCS: u64 = 40;
+/// Maximum delay of the power cut after a sync, in microseconds.
 const MAX_MICROS: u64 = 12_000;
 /// Maximum number of changes on the disk beyond the last reported sync: the changes up to the next
 /// sync, which may have completed, and the changes up to the sync after it.
 const MAX_UNREPORTED: u64 = 14;
-/// Number of seeds per second boot.
 const SEEDS_PER_BOOT: u64 = 5;
 
 /// Cuts the power once per seed. Returns true if nothing was lost.

@@ -11,7 +11,6 @@ use crate::peer;
 use crate::qemu::{Machine, Network};
 use crate::session::Session;
 
-/// Name of this part of the suite.
 pub(super) const NAME: &str = "shell";
 
 const PROMPT: &str = "\n$ ";
@@ -20,7 +19,6 @@ const CTRL_D: &str = "\x04";
 
 type Outcome = Result<(), String>;
 
-/// A test: its name, and its function.
 type Test = (&'static str, fn(&Image) -> Outcome);
 
 const TESTS: [Test; 5] = [
@@ -52,7 +50,6 @@ pub(super) fn run(image: &Image) -> bool {
     all_passed
 }
 
-/// A running shell.
 struct Shell(Session);
 
 impl Shell {

@@ -117,7 +117,6 @@ pub(crate) fn fail_inherited_calls() {
     });
 }
 
-/// Registers the handler of user interrupts.
 pub(crate) fn enable_interrupts() {
     word(HANDLER).store(on_interrupt as *const () as u64, SeqCst);
 }

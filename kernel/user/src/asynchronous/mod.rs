@@ -197,7 +197,6 @@ impl<T: FromWord> Future for AsyncCall<T> {
 impl<T: FromWord> Future for AsyncCall<T, Vec<u8>> {
     type Output = (Result<T, Error>, Vec<u8>);
 
-    /// Polls in the same way as a call without a buffer.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = self.state.poll();
         answer.map(|(result, buffer)| (result.map(T::from_word), buffer.unwrap_or_default()))

@@ -181,7 +181,6 @@ impl InFlight {
         self.operation.state.store(DONE, Release);
     }
 
-    /// Returns whether the result has arrived.
     pub(super) fn is_done(&self) -> bool {
         self.operation.state.load(Acquire) == DONE
     }

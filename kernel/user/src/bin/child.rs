@@ -126,7 +126,6 @@ fn orphan() -> isize {
     spawn("child", b"sleep 20000", &[], 40).map_or(1, |_| 0)
 }
 
-/// Causes the named fault.
 fn fault(kind: &str) -> isize {
     match kind {
         // SAFETY: no access below is sound; each must end the process before `fault` returns.

@@ -1,4 +1,4 @@
-//! Costs of operations, in instructions, on a machine whose clock counts instructions:
+//! Measures the costs of operations, in instructions, on a machine whose clock counts instructions:
 //! `os-runner bench` boots such a machine. On other machines the figures have no meaning.
 //!
 //! Each operation is measured several times. A figure is the mean of many runs, including the loop,
@@ -19,11 +19,10 @@ use os_user::{Error, now, pipe, println, read, sys, thread, wait, write};
 os_user::coroutine_entry!(main);
 
 const ROUNDS: u64 = 1000;
-/// Number of measurements of each figure.
 const REPETITIONS: usize = 5;
 /// Instructions per tick: 10 MHz, one instruction per nanosecond.
 const PER_TICK: u64 = 100;
-/// Number of ready processes that never run, for the figure with many processes.
+/// Number of ready processes in the figure with many processes. All but two of them never run.
 const MANY: usize = 200;
 
 fn report(name: &str, start: u64, count: u64) {
@@ -79,7 +78,8 @@ fn yielding(level: Option<u8>) -> Result<JoinHandle<()>, Error> {
 async fn decisions() -> Result<(), Error> {
     for coroutines in [1, 64] {
         let mut idle = Vec::new();
-        // 63 coroutines beside the pair that switches; several of them share a level.
+        // In the second pass, 63 coroutines are ready beside the pair that switches. Several of
+        // them share a level.
         for n in 1..coroutines {
             idle.push(spawn(async {}, Some(33 + n % 30))?);
         }

@@ -123,7 +123,6 @@ fn call(random: &mut Random) -> Option<isize> {
     (call == number::fork && answer == Ok(0)).then_some(0)
 }
 
-/// Starts another thread that makes random calls.
 fn start_thread(random: &mut Random) {
     if let Ok(stack) = sys::map_stack(STACK_PAGES) {
         SEED.store(random.below(u64::MAX), Relaxed);

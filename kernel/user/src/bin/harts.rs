@@ -32,7 +32,6 @@ tests! {
 
 /// Number of ticks in a microsecond.
 const MICROS: u64 = 10;
-/// Number of harts.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
 /// Maximum delay of urgent work, in ticks: many turns of all harts, far less than a quantum.

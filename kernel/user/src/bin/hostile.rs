@@ -30,12 +30,12 @@ os_user::coroutine_entry!(main);
 tests! {
     malformed_programs_are_errors,
     threads_with_a_wrong_entry_end_their_process,
-    wrong_handler_address_ends_its_process,
+    a_wrong_handler_address_ends_the_process,
     forged_words_of_the_ring_harm_only_their_process,
     endless_critical_section_does_not_keep_the_hart,
     closing_a_descriptor_does_not_end_its_read,
     endless_sleeps_can_be_cancelled,
-    results_of_threads_are_never_errors,
+    thread_result_that_equals_an_error_code_is_not_an_error,
     second_waiter_leaves_a_reserved_slot,
     kill_does_not_wait_for_less_urgent_work,
     arbitrary_calls_harm_no_other_process,
@@ -87,7 +87,7 @@ async fn threads_with_a_wrong_entry_end_their_process() -> Outcome {
     Ok(())
 }
 
-async fn wrong_handler_address_ends_its_process() -> Outcome {
+async fn a_wrong_handler_address_ends_the_process() -> Outcome {
     for handler in ["8", "18446743798833774592", "18446744073709551615"] {
         let status = run("child", &format!("handler {handler}"), LATER)?;
         ensure!(status == FAULTED, "handler {handler}: status {status}");
@@ -95,8 +95,9 @@ async fn wrong_handler_address_ends_its_process() -> Outcome {
     Ok(())
 }
 
-/// A forged number of read completions affects no other process. Calls in flight are still limited,
-/// and the program can be killed.
+/// A program overwrites the head of its ring, the number of completions that it has consumed. Other
+/// processes are not affected, the number of calls in flight stays limited, and the program can be
+/// killed.
 async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     for head in [
         "0",
@@ -157,7 +158,8 @@ async fn endless_sleeps_can_be_cancelled() -> Outcome {
     Ok(())
 }
 
-async fn results_of_threads_are_never_errors() -> Outcome {
+/// `thread_join` must return the result of the thread as a value.
+async fn thread_result_that_equals_an_error_code_is_not_an_error() -> Outcome {
     extern "C" fn end() -> ! {
         loop {
             let _ = sys::thread_exit(Error::NoThread.code() as usize);
@@ -171,8 +173,9 @@ async fn results_of_threads_are_never_errors() -> Outcome {
     Ok(())
 }
 
-/// Two threads wait for a child. A third forks, so the child's slot is already reserved for another
-/// process when the second waiter frees the slot. A process that starts then must not get the slot.
+/// Two threads wait for the same child. When the wait of the first thread has returned, this thread
+/// forks, which reserves the child's slot for the new process. The second waiter must not free the
+/// slot again, because a process that the third thread then starts would get the same slot.
 async fn second_waiter_leaves_a_reserved_slot() -> Outcome {
     static FORKS: AtomicBool = AtomicBool::new(false);
     static STARTED: AtomicUsize = AtomicUsize::new(0);
@@ -207,7 +210,7 @@ async fn second_waiter_leaves_a_reserved_slot() -> Outcome {
             let status = wait(forked);
             ensure!(status == Ok(7), "the forked child: {status:?}");
         }
-        // The host was busy.
+        // The host was busy, so `fork` gave up waiting for the critical section.
         Err(Error::Busy) => {}
         Err(error) => return Err(message(error)),
     }
@@ -266,8 +269,8 @@ async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
 }
 
 /// Three fuzzers of different levels run at a time, until they end or are killed. Each has an
-/// eighth of this process's share. After this process has waited for all fuzzers, it can use its
-/// whole share again.
+/// eighth of this process's share of the machine. After this process has waited for all fuzzers, it
+/// can use its whole share again.
 async fn arbitrary_calls_harm_no_other_process() -> Outcome {
     for seed in seeds() {
         let mut fuzzers = Vec::new();

@@ -37,19 +37,18 @@ tests! {
 
 /// Number of ticks in a microsecond.
 const MICROS: u64 = 10;
-/// Number of threads, and number of activations of each thread.
 const THREADS: usize = 12;
+/// Number of activations of each thread.
 const TURNS: usize = 6;
-/// Levels of the threads, and level of the test.
+/// Levels of the threads.
 const LEVELS: [u8; THREADS] = [8, 12, 16, 20, 20, 24, 28, 28, 32, 40, 48, 56];
 const TESTS_LEVEL: u8 = 4;
 
-/// Number of records.
+/// Number of seeds. Each seed determines a record of the threads.
 const SEEDS: u64 = 3;
 
 static RECORDS: SpinLock<Option<Vec<Vec<Turn>>>> = SpinLock::new(None);
 
-/// Number of harts.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
 async fn main() -> isize {

@@ -1,5 +1,5 @@
-//! Tests of lending: a holder is as urgent as its waiters, beside programs that compute on every
-//! hart.
+//! Tests of priority inheritance: the holder of a lock is as urgent as its waiters, beside programs
+//! that compute on every hart. A waiter *lends* its level to the holder.
 //!
 //! [`Hogs`] keep all harts at level 25, so less urgent threads, and the kernel's work for them, do
 //! not run until a waiter stops the hogs. Without a loan no waiter stops them, and they reach their
@@ -39,10 +39,12 @@ tests! {
     completion_raises_a_program_beside_others,
 }
 
-/// Levels of the tests, of waiters, of [`Hogs`], and of holders.
 const TESTS_LEVEL: u8 = 5;
+/// Level of waiters.
 const URGENT: usize = 10;
+/// Level of [`Hogs`].
 const HOGS: usize = 25;
+/// Level of holders of locks.
 const LATER: usize = 40;
 
 async fn main() -> isize {

@@ -36,7 +36,6 @@ async fn main() -> isize {
     }
 }
 
-/// Passes a byte from a pipe to another.
 async fn pass(source: Pipe, sink: Pipe) -> bool {
     let (result, byte) = read!(source.reader, vec![0; 1], current()).await;
     result == Ok(1) && write!(sink.writer, byte, current()).await.0 == Ok(1)

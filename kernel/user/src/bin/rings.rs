@@ -37,7 +37,6 @@ fn sizes(messages: u64) -> (u64, usize, usize) {
     }
 }
 
-/// Does the work of a coroutine for a message.
 fn process(message: &mut [u8]) {
     let byte = u64::from(message[0]);
     let seen = (0..20).fold(byte, |seen, n| core::hint::black_box(seen ^ n) ^ n);
@@ -60,7 +59,6 @@ async fn link(source: Pipe, sink: Pipe, messages: u64) -> Result<(), Error> {
 
 type Links = Vec<JoinHandle<Result<(), Error>>>;
 
-/// Starts the coroutines of a ring of pipes.
 fn start_ring(ring: &[Pipe], messages: u64) -> Result<Links, Error> {
     let pairs = ring.iter().zip(ring.iter().cycle().skip(1));
     pairs

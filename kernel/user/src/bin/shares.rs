@@ -158,7 +158,6 @@ fn sleep_forever() -> ! {
     }
 }
 
-/// Calls `take` until it returns an error.
 fn take_all<T>(mut take: impl FnMut() -> Result<T, Error>) {
     while take().is_ok() {}
 }

@@ -64,7 +64,6 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
     Ok(())
 }
 
-/// Bounded queue between coroutines.
 struct Channel {
     /// The items, and the coroutines that wait until the items change.
     items: Mutex<(VecDeque<u64>, VecDeque<u64>)>,

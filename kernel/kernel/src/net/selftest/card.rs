@@ -8,7 +8,6 @@ use super::{MAX_POLLS, POLL_MICROS, wait, yield_to_network};
 use crate::selftest::Outcome;
 use crate::{ensure, executor};
 
-/// Minimum number of frames of a flood, requests and replies, per interrupt.
 const FRAMES_PER_INTERRUPT: usize = 16;
 
 /// Sends ARP requests for the address of QEMU's gateway while the card has space, at most `most`;
@@ -31,7 +30,6 @@ fn ask_gateway(most: usize) -> Option<usize> {
     Some(asked)
 }
 
-/// Returns how often the card has interrupted, and how many frames it has received.
 fn card_counts() -> (usize, usize) {
     (INTERRUPTS.load(Relaxed), CARD_FRAMES.load(Relaxed))
 }

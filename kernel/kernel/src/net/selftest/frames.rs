@@ -102,7 +102,6 @@ pub(super) fn echo_request(from: u32, len: usize) -> Vec<u8> {
     })
 }
 
-/// Builds an ARP request or reply about an address.
 pub(super) fn arp(from: u32, answer: bool) -> Vec<u8> {
     let mut bytes = alloc::vec![0; 42];
     bytes[..6].fill(0xff);

@@ -1,5 +1,4 @@
-//! Tests of acknowledgements and window updates between the ends of a connection within the
-//! machine.
+//! Tests of when acknowledgements and window updates are sent, on connections within the machine.
 
 use alloc::format;
 use core::future::{Future, poll_fn};
@@ -21,7 +20,6 @@ fn fill(_: usize, to: &mut [u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Delivers all outgoing frames; returns their number.
 fn carry() -> usize {
     let mut stack = NET.get().lock();
     let mut frames = 0;

@@ -1,4 +1,4 @@
-//! Bytes of a connection: copies between a socket's buffer and its reader or writer, in place,
+//! Copies the bytes of a connection between the socket's buffer and its reader or writer, in place,
 //! under the lock of the endpoint.
 
 use os_abi::Error;

@@ -18,22 +18,17 @@ use crate::net::table::{self, Key, Kind, Owner};
 use crate::net::{ACK_DELAY, KEEP_ALIVE, STALL_TIMEOUT, Stack};
 use crate::process::Share;
 
-/// Maximum backlog of a listener.
 const MAX_BACKLOG: usize = 128;
-/// First ephemeral port.
 const FIRST_EPHEMERAL: u16 = 49_152;
-/// Number of ephemeral ports.
 pub(super) const EPHEMERAL_PORTS: u16 = u16::MAX - FIRST_EPHEMERAL + 1;
 
 static PORT: AtomicU16 = AtomicU16::new(0);
 
-/// Returns the next ephemeral port.
 pub(super) fn ephemeral() -> u16 {
     FIRST_EPHEMERAL + PORT.fetch_add(1, Relaxed) % EPHEMERAL_PORTS
 }
 
 impl Stack {
-    /// Adds a socket to a listener's backlog.
     fn add_listening(&mut self, share: &Arc<Share>, port: u16) -> Result<Index, Error> {
         let index = self.add_stream(share, Owner::Listener(port))?;
         // The new socket listens from now on; so does each socket of the listener whose connection
@@ -56,7 +51,6 @@ impl Stack {
         self.changed(index);
     }
 
-    /// Returns whether a connection with these ports and this address exists.
     fn is_connected(&self, port: u16, address: u32, to: u16) -> bool {
         let key = Key {
             protocol: table::TCP,
@@ -66,7 +60,6 @@ impl Stack {
         self.table.find(key).is_some()
     }
 
-    /// Returns a free ephemeral port for a connection to this peer.
     fn free_port(&self, address: u32, to: u16) -> Result<u16, Error> {
         let mut candidates = (0..EPHEMERAL_PORTS).map(|_| ephemeral());
         let is_free = |port: &u16| !self.is_connected(*port, address, to);

@@ -41,7 +41,6 @@ enum State {
     Listener { port: u16, backlog: Vec<Index> },
 }
 
-/// Waiters of a socket.
 struct SocketWaiters(IrqLock<Waiters>);
 
 impl Wake for SocketWaiters {
@@ -64,13 +63,11 @@ fn stack() -> IrqGuard<'static, Stack> {
 }
 
 impl Socket {
-    /// Creates a TCP socket.
     pub(crate) fn stream(share: &Arc<Share>) -> Socket {
         let kind = Kind::Stream;
         Socket::with_state(share, State::Unconnected { port: 0, kind })
     }
 
-    /// Creates a UDP socket.
     pub(crate) fn datagrams(share: &Arc<Share>) -> Socket {
         let kind = Kind::Datagrams;
         Socket::with_state(share, State::Unconnected { port: 0, kind })

@@ -1,4 +1,4 @@
-//! The part of a socket that belongs to the stack: creation and release of its buffers.
+//! Creates and releases the part of a socket that belongs to the stack, with its buffers.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,7 +20,6 @@ pub(super) const BUFFER: usize = 4096;
 /// Memory of a socket in KiB: its buffers, and its slot in the table.
 const KIB: usize = 12;
 
-/// Charges a socket and its memory to a share.
 pub(super) fn charge(share: &Arc<Share>) -> Result<[Charge; 2], Error> {
     let socket = share.charge(Resource::Sockets, 1)?;
     Ok([socket, share.charge(Resource::Memory, KIB)?])
@@ -35,7 +34,6 @@ pub(super) fn buffer() -> Result<Vec<u8>, Error> {
 }
 
 impl Stack {
-    /// Adds a TCP socket with its buffers.
     pub(super) fn add_stream(&mut self, share: &Arc<Share>, owner: Owner) -> Result<Index, Error> {
         if memory::is_short() {
             return Err(Error::OutOfMemory);

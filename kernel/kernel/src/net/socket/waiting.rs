@@ -78,7 +78,6 @@ pub(super) struct WaitUntil<'a, F> {
     side: Side,
     /// Waker that is in the list, unless the list has been taken.
     registered: Option<Waker>,
-    /// Level at which the waiter is registered.
     level: Option<Level>,
 }
 

@@ -1,43 +1,47 @@
 //! Counts the blocks of instructions that QEMU executes, from QEMU's log.
 //!
 //! QEMU logs a block with its instructions when it translates the block, and each time that it
-//! executes the block (`-d in_asm,exec`). Each process has its own frames, so two blocks at the
-//! same address belong to two processes; blocks that follow each other without the kernel in
-//! between belong to one process.
+//! executes the block (`-d in_asm,exec`). Each process has its own physical pages, and QEMU
+//! translates code per physical page. Two different blocks at the same virtual address therefore
+//! belong to different processes. Blocks that follow each other without the kernel in between
+//! belong to one process.
 
 use std::collections::HashMap;
 
 use super::sources::{is_program, is_vdso};
 use super::{COUNTED, WARM_UP};
 
-/// A block of instructions.
 pub(super) struct Block {
     pub(super) addresses: Vec<u64>,
     /// Number of executions while requests were counted, by process.
     pub(super) count: HashMap<Option<usize>, u64>,
-    /// Another block of the same process, or the block itself.
+    /// Parent in the union-find forest that groups the blocks of a process. A root is its own
+    /// parent.
     parent: usize,
 }
 
 /// State of the counter while it reads the log.
 pub(super) struct Counter {
-    product: u64,
+    request_address: u64,
+    /// Number of requests so far.
     pub(super) products: u64,
     pub(super) blocks: Vec<Block>,
+    /// Blocks by the address of their translated code.
     by_code: HashMap<u64, usize>,
     /// Instructions of a block that has been translated but not executed.
     translated: Vec<u64>,
-    /// A block of the program in the current stretch in user mode, and the blocks of the vDSO
-    /// before the first such block.
+    /// The last block of a program since the kernel was left, if any.
     program: Option<usize>,
+    /// Blocks of the vDSO that were executed since the kernel was left and before any block of a
+    /// program. Their process is not known yet.
     pending: Vec<usize>,
 }
 
 impl Counter {
-    /// Creates counters for requests, which are calls of the function at `product`.
-    pub(super) fn new(product: u64) -> Counter {
+    /// Creates a counter. Each call of the function at `request_address` counts as a request.
+    pub(super) fn new(request_address: u64) -> Counter {
         Counter {
-            product,
+            request_address,
             products: 0,
             blocks: Vec::new(),
             by_code: HashMap::new(),
@@ -113,7 +117,7 @@ impl Counter {
                 self.count(vdso_block, Some(root));
             }
             self.count(block, Some(root));
-            if address == self.product {
+            if address == self.request_address {
                 self.products += 1;
             }
         } else if is_vdso(address) {

@@ -1,4 +1,4 @@
-//! Layers of a request: the source of an instruction determines its layer.
+//! Assigns each instruction of a request to a layer, such as TCP, by the source of the instruction.
 
 use std::collections::HashMap;
 
@@ -136,7 +136,6 @@ fn layer_in_program(source: &Source) -> &'static str {
     }
 }
 
-/// Sums instructions by layer.
 pub(super) fn sum(
     mut counter: Counter,
     sources: &mut Sources<'_>,

@@ -26,14 +26,13 @@ use layers::Profile;
 use sources::{Code, Sources};
 pub(crate) use table::draw;
 
-/// Number of requests before the count, and number of counted requests.
+/// Number of requests before the count.
 const WARM_UP: u64 = 256;
 const COUNTED: u64 = 512;
 
 /// The models that are counted: coroutines on both sides, and threads on both sides.
 const COMPARED: [usize; 2] = [0, 3];
 
-/// Counts a closed loop of a model.
 fn measure(image: &Image, load: Load, is_verbose: bool) -> Result<Profile, String> {
     let server = server_of(load);
     let (connections, n, millis) = (load.connections, load.n, load.millis);
@@ -79,7 +78,6 @@ fn measure(image: &Image, load: Load, is_verbose: bool) -> Result<Profile, Strin
     Ok(layers::sum(counter, &mut sources, load, is_verbose))
 }
 
-/// Returns the loads that are counted.
 fn shapes() -> Vec<Load> {
     let shapes = [(16, 1), (64, 1)];
     let load = |(connections, n)| {

@@ -12,12 +12,10 @@ use crate::{build, state};
 /// Name of the function that is called once per request.
 const PRODUCT: &str = "matrix::begin_square";
 
-/// Returns whether the address is in a program.
 pub(super) fn is_program(address: u64) -> bool {
     (layout::IMAGE as u64..layout::IMAGE_END as u64).contains(&address)
 }
 
-/// Returns whether the address is in the vDSO.
 pub(super) fn is_vdso(address: u64) -> bool {
     (layout::VDSO as u64..layout::VDSO as u64 + (1 << 30)).contains(&address)
 }
@@ -50,7 +48,6 @@ impl Code<'_> {
     }
 }
 
-/// The sources of the instructions of an image.
 pub(super) struct Sources<'a> {
     pub(super) kernel: Code<'a>,
     pub(super) program: Code<'a>,
@@ -58,7 +55,6 @@ pub(super) struct Sources<'a> {
     pub(super) known: HashMap<u64, Rc<Source>>,
 }
 
-/// Function and file of an instruction.
 #[derive(Default)]
 pub(super) struct Source {
     pub(super) file: String,
@@ -118,7 +114,6 @@ fn is_transparent(file: &str) -> bool {
         || is_lock.iter().any(|lock| file.ends_with(lock))
 }
 
-/// Returns the address of the function [`PRODUCT`].
 pub(super) fn product(program: &Code<'_>) -> Result<u64, String> {
     let is_wanted = |name: &str| {
         addr2line::demangle_auto(name.into(), Some(addr2line::gimli::DW_LANG_Rust))

@@ -13,7 +13,7 @@ use crate::qemu::{self, Machine};
 
 /// The instruction `pause`, which a spin loop executes; QEMU ends a block with it.
 const PAUSE: &str = "0100000f";
-/// Number of requests before the count, and number of counted requests.
+/// Number of requests before the count.
 const WARM_UP: u64 = 128;
 const COUNTED: u64 = 128;
 
@@ -27,13 +27,14 @@ pub(super) struct Spins {
     translated: (u64, bool),
     /// Whether the last block of a hart ended with `pause`.
     has_paused: HashMap<u32, bool>,
-    /// Number of counted instructions, and number of these in spin loops.
+    /// Number of counted instructions.
     pub(super) all: u64,
+    /// Number of counted instructions in spin loops.
     pub(super) spinning: u64,
 }
 
 impl Spins {
-    /// Returns counters for requests, which are calls of the function at `product`.
+    /// Creates counters. Each call of the function at `product` counts as a request.
     fn new(product: u64) -> Spins {
         Spins {
             product,
@@ -78,7 +79,6 @@ impl Spins {
     }
 }
 
-/// Counts a closed loop.
 pub(super) fn measure(image: &Image, load: Load) -> Result<Spins, String> {
     let server = server_of(load);
     let (connections, n, harts) = (load.connections, load.n, load.harts);

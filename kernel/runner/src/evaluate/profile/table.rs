@@ -12,7 +12,6 @@ use crate::evaluate::file::COMMIT;
 use crate::evaluate::plan::MANY_CONNECTIONS;
 use crate::evaluate::point::MODELS;
 
-/// Returns the text of the file of profiles.
 pub(super) fn write(profiles: &[Profile]) -> String {
     let mut text = format!(
         "{COMMIT}{}\nmodel,connections,n,layer,instructions\n",
@@ -27,7 +26,6 @@ pub(super) fn write(profiles: &[Profile]) -> String {
     text
 }
 
-/// Formats a number of tenths.
 pub(super) fn tenths(count: u64) -> String {
     format!("{}.{}", count / 10, count % 10)
 }
@@ -70,7 +68,6 @@ impl Known {
         self.cells.get(&key).copied().unwrap_or(0.0)
     }
 
-    /// Sums the layers that `wanted` names.
     fn sum(&self, shape: (u32, u32), model: usize, wanted: impl Fn(&str) -> bool) -> f64 {
         let names = LAYERS.iter().map(|(name, _)| *name);
         let wanted = names.filter(|name| wanted(name));

@@ -113,7 +113,6 @@ async fn spin() -> isize {
     0
 }
 
-/// Returns a future that appends `number` to `order`.
 fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 'static {
     let order = order.clone();
     async move { order.borrow_mut().push(number) }

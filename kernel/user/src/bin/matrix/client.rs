@@ -22,8 +22,9 @@ pub(crate) struct Load {
 #[derive(Default)]
 pub(crate) struct ConnectionResult {
     latencies: Vec<u64>,
-    /// Times of the first and of the last reply.
+    /// Time of the first reply.
     first: u64,
+    /// Time of the last reply.
     last: u64,
 }
 
@@ -184,7 +185,6 @@ fn nanos_per_request(results: &[&ConnectionResult]) -> u64 {
     (SCALE * nanos_of_tick).checked_div(rate).unwrap_or(0)
 }
 
-/// Prints the figures of all connections, then of each level.
 pub(crate) fn report(
     model: &str,
     load: &Load,

@@ -15,12 +15,10 @@ use os_user::{Error, read, sys, write};
 
 use crate::{QUEUE_LEN, backlog, begin_square, square_row, take_frame};
 
-/// Queue of frames between two coroutines.
 struct Queue(SpinLock<Frames>);
 
 struct Frames {
     frames: VecDeque<Vec<u8>>,
-    /// Set when no more frames will be pushed.
     is_closed: bool,
     /// The coroutine that waits for frames, or for space.
     waiting: Option<Cid>,

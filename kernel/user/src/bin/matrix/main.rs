@@ -6,13 +6,21 @@
 //!  client ──► receive ──► queue ──► square the matrix ──► queue ──► send ──► client
 //! ```
 //!
-//! The argument is a list of words, `model,connections,n,levels,period,millis,harts`: `coroutines`
-//! or `threads`; the number of connections; the order of the matrices; the number of levels over
-//! which the connections are spread; the time between two requests of a connection in milliseconds,
-//! where 0 sends a request as soon as the last is answered; the duration of the measurement; the
-//! number of harts. With `serve,…` the program is a server; with `outside,model,connections,harts`
-//! its clients are outside of the machine, and all connections have one level. The program prints a
-//! line for all connections and a line for each level: throughput, and latency from the time at
+//! The argument is a list of words, `model,connections,n,levels,period,millis,harts`:
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `model` | `coroutines` or `threads` |
+//! | `connections` | number of connections |
+//! | `n` | order of the matrices |
+//! | `levels` | number of levels over which the connections are spread |
+//! | `period` | milliseconds between two requests of a connection; 0: one after the other |
+//! | `millis` | duration of the measurement, in milliseconds |
+//! | `harts` | number of harts |
+//!
+//! With `serve,…` the program is a server. With `outside,model,connections,harts` its clients are
+//! outside of the machine, and all connections have one level. The program prints a line for all
+//! connections and a line for each level, with the throughput and the latency from the time at
 //! which a request was due.
 //!
 //! A process has at most 64 threads, so the model `threads` has a server for every 16 connections;
@@ -36,17 +44,16 @@ use os_user::{Error, now, println, sleep_micros, sys, wait};
 
 os_user::coroutine_entry!(main);
 
-/// Port of the first server.
 const PORT: u16 = 7000;
 /// Maximum number of connections of a server with threads.
 const CONNECTIONS_PER_SERVER: usize = 16;
 /// Length of a frame's header, in bytes: it contains the length of the matrix.
 const HEADER: usize = 4;
-/// Capacity of a queue, in matrices.
 const QUEUE_LEN: usize = 16;
 
-/// Level of the most urgent connections, and the distance between the levels of two classes.
+/// Level of the most urgent connections.
 const FIRST_LEVEL: u8 = 10;
+/// Distance between the levels of two classes of connections.
 const STEP: u8 = 4;
 
 fn level_of(class: usize) -> u8 {
@@ -94,7 +101,6 @@ async fn main() -> isize {
     }
 }
 
-/// Returns the number of connections per server.
 fn connections_per_server(model: &str, connections: usize) -> usize {
     match model {
         "threads" => CONNECTIONS_PER_SERVER,
@@ -102,7 +108,6 @@ fn connections_per_server(model: &str, connections: usize) -> usize {
     }
 }
 
-/// Maximum backlog of a server, in connections.
 const BACKLOG: usize = 128;
 
 /// Returns the backlog of a server. Clients outside of the machine need a long one, because they

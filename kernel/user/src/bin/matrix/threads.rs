@@ -11,8 +11,8 @@ use os_user::{Error, read, sys, thread, write};
 
 use crate::{QUEUE_LEN, backlog, square, take_frame};
 
-/// Queue of frames between two threads; closed when the flag is set.
 struct Queue {
+    /// Frames, and a flag that is set when no more frames will be pushed.
     frames: Mutex<(VecDeque<Vec<u8>>, bool)>,
     changed: Condvar,
 }

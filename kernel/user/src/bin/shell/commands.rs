@@ -22,10 +22,8 @@ put FILE TEXT                writes a file; its directory need not exist
 rm FILE                      removes a file
 exit                         ends the machine; so does Ctrl-D";
 
-/// Number of bytes of a file that are printed at a time.
 const CHUNK: usize = 1024;
 
-/// Runs a command line.
 pub(crate) async fn run(console: &mut Console, line: &str) {
     let (word, rest) = split(line);
     let outcome = match word {
@@ -50,7 +48,6 @@ pub(crate) async fn run(console: &mut Console, line: &str) {
     }
 }
 
-/// Splits a line into its first word and the rest.
 fn split(line: &str) -> (&str, &str) {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     (word, rest.trim_start())

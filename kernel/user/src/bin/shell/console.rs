@@ -14,7 +14,6 @@ use os_user::{Error, read, sleep_micros, write};
 
 /// Maximum length of a line, in bytes; further bytes are ignored.
 const MAX_LINE: usize = 240;
-/// Number of bytes that are read at a time.
 const CHUNK: usize = 64;
 
 /// Delay before the console is read again after a lack of memory.
@@ -30,13 +29,11 @@ const DELETE: u8 = 127;
 pub(crate) enum Typed {
     /// A line, without its line end.
     Line(String),
-    /// Ctrl-C.
     Interrupt,
     /// Ctrl-D on an empty line, or the end of the input.
     End,
 }
 
-/// The line that is being typed.
 #[derive(Default)]
 pub(crate) struct Editor {
     line: Vec<u8>,
@@ -77,7 +74,6 @@ impl Editor {
         None
     }
 
-    /// Erases the last character.
     fn erase(&mut self) {
         while let Some(byte) = self.line.pop() {
             // Continuation bytes belong to the same character.
@@ -94,7 +90,6 @@ fn echo(bytes: &[u8]) {
     let _ = write(1, bytes);
 }
 
-/// Input of the shell.
 pub(crate) struct Console {
     /// Bytes that have been read from the console but not consumed.
     bytes: VecDeque<u8>,
@@ -145,7 +140,6 @@ impl Console {
         }
     }
 
-    /// Prompts for a line.
     pub(crate) async fn line(&mut self, prompt: &str) -> Typed {
         echo(prompt.as_bytes());
         let mut editor = Editor::default();

@@ -16,16 +16,11 @@ use os_user::{Bounds, Error, Pipe, pipe, println, spawn_within, sys, wait, write
 use crate::LEVEL;
 use crate::console::{Console, Editor, Typed};
 
-/// Most urgent level of a program.
 pub(crate) const MOST_URGENT: u8 = LEVEL + 1;
-/// Least urgent level of a program.
 pub(crate) const LEAST_URGENT: u8 = 62;
-/// Level of a program that is started without a level.
 const DEFAULT_LEVEL: u8 = 32;
-/// Directory of the programs on a disk.
 const FOLDER: &str = "bin/";
 
-/// A program to be started.
 pub(crate) struct Job<'a> {
     pub(crate) program: &'a str,
     pub(crate) argument: &'a str,
@@ -100,11 +95,9 @@ fn report(child: usize, program: &str, status: Result<isize, Error>, in_backgrou
     }
 }
 
-/// Input of a program in the foreground.
 struct Input {
     /// Write end of the pipe; `None` after Ctrl-D.
     writer: Option<usize>,
-    /// Lines that have not been written.
     lines: Vec<u8>,
     writing: Option<AsyncCall<usize, Vec<u8>>>,
 }

@@ -22,7 +22,6 @@ use console::{Console, Typed};
 
 os_user::coroutine_entry!(main);
 
-/// Level of the shell.
 const LEVEL: u8 = 0;
 
 async fn main() -> isize {

@@ -54,7 +54,6 @@ pub(crate) async fn show() -> Result<(), Error> {
     Ok(())
 }
 
-/// Part of a whole, formatted in eight characters.
 struct Percent(u64, u64);
 
 impl core::fmt::Display for Percent {

@@ -51,7 +51,6 @@ pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
     Ok(())
 }
 
-/// Starts a server for `count` connections.
 pub(crate) fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Outcome>, String> {
     // Without space in the backlog a connection is refused.
     let listener = listen(port, count).map_err(message)?;

@@ -124,7 +124,6 @@ fn pages_are_freed(before: isize) -> Outcome {
     ))
 }
 
-/// Runs a child until it exits, and returns its status.
 fn run(argument: &str, files: &[usize], level: u8) -> Result<isize, String> {
     let child = spawn("child", argument.as_bytes(), files, level).map_err(message)?;
     wait(child).map_err(message)
