@@ -69,7 +69,7 @@ async fn rank(world: World, arguments: &Arguments) -> Result<()> {
     spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()))
         .await
         .map_err(|error| Error::System(error.to_string()))?
-        .map_err(system)?;
+        .map_err(|error| Error::System(format!("standard input: {error}")))?;
     front.cancel();
     let end = matrices.end().await;
     if end.is_ok() {
