@@ -20,7 +20,6 @@ const IDLE: u8 = 0;
 const BUSY: u8 = 1;
 const FREED: u8 = 2;
 
-/// A `T` that one operation at a time may use.
 pub(crate) struct Exclusive<T> {
     state: AtomicU8,
     inner: UnsafeCell<T>,
@@ -79,7 +78,6 @@ pub(crate) unsafe fn begin_use<T>(value: *mut Exclusive<T>) -> io::Result<Exclus
     unsafe { Exclusive::begin_use(value) }.ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))
 }
 
-/// The right to use the value.
 pub(crate) struct ExclusiveUse<T>(*mut Exclusive<T>);
 
 // SAFETY: there is one use at a time, and it moves with its operation, so only one thread at a time

@@ -17,7 +17,6 @@ pub struct upshift_mutex {
     mutex: Mutex<()>,
     /// The holder's guard, which only the holder touches.
     guard: UnsafeCell<MaybeUninit<MutexGuard<'static, ()>>>,
-    /// Set while the guard is initialised.
     is_held: AtomicBool,
 }
 

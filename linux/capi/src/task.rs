@@ -68,7 +68,6 @@ impl Drop for Frame {
     }
 }
 
-/// A task as a future.
 pub(crate) struct Foreign(Option<Frame>);
 
 impl Foreign {

@@ -31,7 +31,6 @@ pub const LONGEST_CALIBRATION: Duration = Duration::from_millis(800);
 /// Delays of the measured timers, in microseconds.
 pub const DELAYS_US: [u64; 6] = [5, 10, 20, 50, 100, 200];
 
-/// Bounds of the quantum, in microseconds.
 const MIN_QUANTUM_US: u64 = 5;
 const MAX_QUANTUM_US: u64 = 4000;
 
@@ -47,7 +46,6 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Sorts the samples and takes the quantiles.
     fn of(samples: &mut [u64]) -> Quantiles {
         samples.sort_unstable();
         let at = |part: usize| {

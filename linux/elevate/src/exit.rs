@@ -21,7 +21,6 @@ static AT_EXIT: Once = Once::new();
 /// Number of times, 1 ms apart, that the handler tries a lock that another thread holds.
 const LOCK_ATTEMPTS: usize = 100;
 
-/// Adds a set to the list.
 pub(crate) fn register(inner: &Arc<Inner>) {
     AT_EXIT.call_once(|| {
         // SAFETY: the handler is a function without arguments that stays valid until the process
@@ -55,7 +54,6 @@ extern "C" fn restore_at_exit() {
     }
 }
 
-/// A value whose destructor runs when its thread ends.
 struct ThreadEnd;
 
 impl Drop for ThreadEnd {
@@ -71,7 +69,6 @@ thread_local! {
     static THREAD_END: ThreadEnd = const { ThreadEnd };
 }
 
-/// Arranges that the calling thread is restored when it ends.
 pub(crate) fn restore_this_thread_at_end() {
     // This fails only if the thread's destructors run already. The thread is about to end then.
     let _ = THREAD_END.try_with(|_| {});

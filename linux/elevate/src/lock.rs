@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use crate::sys::current_tid;
 
-/// A mutex with priority inheritance; see the module.
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
     /// The word in the kernel's format: 0, or the holder's tid and a bit that is set while other

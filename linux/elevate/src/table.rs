@@ -44,9 +44,7 @@ const ORPHAN: u64 = 8;
 const FLAGS: u64 = 0xff;
 const GENERATION: u64 = 0x100;
 
-/// The value of "no CPU" in the fields for pins.
 const NO_CPU: i32 = -1;
-/// The value of "no nice value" in the fields for nice values.
 const NO_NICE: i32 = i32::MAX;
 
 /// All data needed to restore a thread.
@@ -54,7 +52,6 @@ const NO_NICE: i32 = i32::MAX;
 pub(crate) struct Record {
     pub(crate) tid: Tid,
     pub(crate) birth: u64,
-    /// Whether the thread belongs to the owner.
     pub(crate) is_own: bool,
     /// The main thread of another process, and its birth. If the recorded thread calls `exec`, it
     /// becomes this thread.
@@ -76,7 +73,6 @@ pub(crate) struct Pin {
     pub(crate) cpus: [Option<usize>; 2],
 }
 
-/// The record of one thread.
 #[repr(C, align(64))]
 struct Slot {
     state: AtomicU64,
@@ -182,7 +178,6 @@ impl Table {
         unsafe { *self.header().leader.get() }
     }
 
-    /// Returns the slots that have ever been used.
     fn used(&self) -> &[Slot] {
         &self.slots()[..self.header().high.load(Acquire) as usize]
     }

@@ -13,7 +13,6 @@ const KNOWN: &str = "`vcpus = N`, `level = N`, `preemption`, `driver = \"readine
 /// Maximum number of vCPUs of a runtime, the same as `upshift_core::MAX_VCPUS`.
 const MAX_VCPUS: u64 = 256;
 
-/// The highest number of a level.
 const MAX_LEVEL: u64 = 63;
 
 /// All arguments of an attribute. Their tokens are method calls on a builder.

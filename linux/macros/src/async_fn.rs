@@ -27,7 +27,6 @@ impl Parse for Asynchronous {
     }
 }
 
-/// A function whose body may be missing.
 struct Declaration {
     attributes: Vec<Attribute>,
     visibility: Visibility,
@@ -136,7 +135,6 @@ fn insert_paragraph(attributes: &[Attribute], paragraph: &str) -> TokenStream {
     }
 }
 
-/// Returns the three items of a declaration.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
     if arguments.is_empty() {
         return Err(Error::new(

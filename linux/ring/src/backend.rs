@@ -27,7 +27,6 @@ pub(crate) enum Backend {
     Readiness(Box<Readiness>),
 }
 
-/// Evaluates one expression for either driver.
 macro_rules! both {
     ($self:expr, $backend:ident => $call:expr) => {
         match $self {
@@ -67,7 +66,6 @@ impl Backend {
         }
     }
 
-    /// See [`RingWatch`].
     pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: &Arc<Kick>) -> io::Result<RingWatch> {
         match self {
             Self::Kernel(uring) => uring.watch(levels, kick.clone()),
@@ -90,7 +88,6 @@ impl Backend {
         }
     }
 
-    /// Returns whether the queue has no room for another entry before the next enter.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         both!(self, backend => backend.is_full())
@@ -111,7 +108,6 @@ impl Backend {
         }
     }
 
-    /// Returns the number of entries that have not been taken yet.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         both!(self, backend => backend.pending())
@@ -188,7 +184,6 @@ impl Backend {
         }
     }
 
-    /// Hands all entries over and waits for `want` completions or for the time to pass.
     pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         both!(self, backend => backend.enter_and_wait(want, timeout))
     }

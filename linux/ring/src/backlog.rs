@@ -9,10 +9,8 @@ use crate::slot::Slot;
 use std::cell::Cell;
 use std::ptr;
 
-/// Number of levels: 0 (most urgent) to 63.
 pub(crate) const LEVELS: usize = 64;
 
-/// A FIFO of slots linked by `next`.
 pub(crate) struct SlotQueue {
     head: Cell<*const Slot>,
     tail: Cell<*const Slot>,
@@ -101,7 +99,6 @@ impl Backlog {
         self.len.set(self.len.get() + 1);
     }
 
-    /// Returns the bitmap of levels: bit L is set if level L has an element.
     #[inline]
     pub(crate) fn occupied(&self) -> u64 {
         self.occupied.get()
@@ -111,7 +108,6 @@ impl Backlog {
         self.pop_from(u64::MAX)
     }
 
-    /// Returns the slot that [`pop`](Self::pop) would return.
     pub(crate) fn first<'a>(&self) -> Option<&'a Slot> {
         let level = self.occupied.get().trailing_zeros() as usize;
         self.levels.get(level)?.first()

@@ -17,7 +17,6 @@ use std::task::{Context, Poll};
 pub(crate) struct Consumer {
     slot: NonNull<Slot>,
     pub(crate) shared: NonNull<Shared>,
-    /// Events taken out of the inbox, oldest first.
     unread: *const Slot,
 }
 
@@ -29,7 +28,6 @@ unsafe impl Send for Consumer {}
 unsafe impl Sync for Consumer {}
 
 impl Consumer {
-    /// Creates the consumer of `slot`, a stream that was started for this handle.
     pub(crate) fn new(slot: &Slot, shared: NonNull<Shared>) -> Self {
         Self {
             slot: NonNull::from(slot),
@@ -110,7 +108,6 @@ impl Consumer {
         Some(event)
     }
 
-    /// Requests that the stream is armed again.
     pub(crate) fn request(&self) -> Result<(), i32> {
         let (slot, shared) = (self.slot(), self.shared());
         let _use = shared.begin_use();
@@ -123,7 +120,6 @@ impl Consumer {
             .map_err(|_| libc::ECANCELED)
     }
 
-    /// Gives back an event without a buffer.
     #[inline]
     pub(crate) fn free(&self, event: NonNull<Slot>) {
         let shared = self.shared();

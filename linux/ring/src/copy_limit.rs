@@ -56,19 +56,16 @@ fn max_copies() -> u32 {
 /// If no copy ends for this time, the held copies are released.
 const HOLD_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// The held copies, and counters of the copies in the kernel.
 pub(crate) struct CopyLimit {
     held: Backlog,
     max_copies: u32,
     /// Bytes of the copies in the kernel. Too low for a moment when a copy ends that is no longer
     /// counted.
     bytes: Cell<u64>,
-    /// Number of copies in the kernel.
     copies: Cell<u32>,
     /// Set when a copy has ended since the timeout was armed.
     has_progress: Cell<bool>,
     is_armed: Cell<bool>,
-    /// [`HOLD_TIMEOUT`] in the kernel's layout.
     timeout: Timespec,
 }
 
@@ -85,7 +82,6 @@ impl CopyLimit {
         }
     }
 
-    /// Takes a held copy, at the ring's shutdown.
     pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
         self.held.pop()
     }

@@ -69,7 +69,6 @@ impl fmt::Debug for DeferredCall {
     }
 }
 
-/// Deferred user code that waits to be [taken](crate::Ring::take_deferred).
 pub(crate) struct DeferredCalls {
     /// The vtable of the wakers that are called at once, or null if there are none.
     direct: Cell<*const RawWakerVTable>,
@@ -93,13 +92,11 @@ impl DeferredCalls {
         }
     }
 
-    /// See [`Ring::defer_user_code`](crate::Ring::defer_user_code).
     pub(crate) fn defer_user_code(&self, runtime_vtable: &'static RawWakerVTable) {
         self.direct.set(runtime_vtable);
         self.defers.set(true);
     }
 
-    /// Defers every waker until [`restore`](Self::restore).
     pub(crate) fn defer_all(&self) -> WakerRule {
         let defers = self.defers.replace(true);
         WakerRule(self.direct.replace(ptr::null()), defers)
@@ -115,7 +112,6 @@ impl DeferredCalls {
         self.has_calls.get()
     }
 
-    /// Takes the deferred user code.
     pub(crate) fn take(&self) -> Vec<DeferredCall> {
         self.has_calls.set(false);
         self.queue.take()

@@ -29,12 +29,10 @@ use crate::sync::{AtomicPtr, Ordering};
 use std::ptr;
 use std::task::Waker;
 
-/// The state word. `N` is the node type; the caller links the nodes.
 pub(crate) struct Inbox<N> {
     word: AtomicPtr<N>,
 }
 
-/// The state that [`Inbox::withdraw`] found.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Withdrawn {
@@ -46,7 +44,6 @@ pub(crate) enum Withdrawn {
     Busy,
 }
 
-/// The outcome of [`Inbox::register`].
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Registered {
@@ -125,7 +122,6 @@ impl<N> Inbox<N> {
         self.word.load(Ordering::Relaxed) == empty()
     }
 
-    /// Returns whether a node has arrived. Consumer only.
     #[inline]
     pub(crate) fn has_arrived(&self) -> bool {
         let seen = self.word.load(Ordering::Acquire);

@@ -90,8 +90,6 @@ impl Driver {
             + usize::from(self.is_feed_due())
     }
 
-    /// Returns whether there are completions to reap or entries to hand over; see
-    /// [`crate::Ring::is_due`].
     #[inline]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         self.backend.is_due(busy)
@@ -99,8 +97,6 @@ impl Driver {
             || self.is_feed_due()
     }
 
-    /// Hands everything over and fetches the completions that the kernel holds back, without
-    /// waiting.
     pub(crate) fn submit(&self) -> io::Result<()> {
         // The driver is chosen once per iteration, as in `reap`.
         match &self.backend {
@@ -158,8 +154,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the operations on `fd` whose submission handles were dropped; see
-    /// [`crate::Ring::settle`].
     pub(crate) fn settle(&self, fd: &Fd) -> usize {
         let mut read = 0;
         for _ in 0..MAX_ENTERS {

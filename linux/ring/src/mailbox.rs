@@ -41,7 +41,6 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// Returns whether the message wakes the ring's thread.
     fn is_urgent(self, starved: bool) -> bool {
         match self {
             Message::Free { .. } => false,

@@ -53,7 +53,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The table of slots without a payload.
     pub(crate) const NONE: &'static Table = &Table {
         entry: |_| io_uring::opcode::Nop::new().build(),
         dispose: |_, _, _| {},

@@ -40,7 +40,6 @@ pub trait Proxy: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(pub(crate) usize);
 
-/// A guard that lasts as long as a use of a handle.
 pub(crate) struct InUse(Option<UseHooks>);
 
 impl InUse {
@@ -62,7 +61,6 @@ impl Drop for InUse {
     }
 }
 
-/// Returns an id of the calling thread.
 #[inline]
 pub(crate) fn this_thread() -> usize {
     // SAFETY: `pthread_self` has no preconditions.

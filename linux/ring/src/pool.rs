@@ -81,7 +81,6 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool of `entries` (a power of two) buffers of `size` bytes, all published.
     pub(crate) fn new(entries: u16, size: u32) -> io::Result<Self> {
         let pool = Self {
             ring: Mapping::new(usize::from(entries) * size_of::<BufferEntry>())?,
@@ -97,7 +96,6 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Returns the address of the buffer ring.
     pub(crate) fn address(&self) -> u64 {
         self.ring.base.as_ptr().expose_provenance() as u64
     }
@@ -108,13 +106,11 @@ impl Pool {
         self.available.get()
     }
 
-    /// Counts a buffer that a completion has taken out.
     #[inline]
     pub(crate) fn count_taken(&self) {
         self.available.set(self.available.get().saturating_sub(1));
     }
 
-    /// Returns the memory of a buffer.
     #[inline]
     pub(crate) fn buffer(&self, id: u16) -> NonNull<u8> {
         let id = usize::from(id) & (usize::from(self.entries) - 1);
@@ -122,7 +118,6 @@ impl Pool {
         unsafe { self.memory.base.add(id * stride(self.size)) }
     }
 
-    /// Gives a buffer to the kernel.
     #[inline]
     pub(crate) fn publish(&self, id: u16) {
         let ring = self.ring.base.cast::<BufferEntry>().as_ptr();

@@ -70,7 +70,6 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
     Ok(())
 }
 
-/// Hands an entry over and waits for a completion.
 fn submit_and_wait(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
     // SAFETY: the entry has no pointers; its buffers are those of the registered pool, which
     // outlives the instance. The socket lives until its operation has ended or the instance is

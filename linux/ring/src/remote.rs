@@ -28,10 +28,8 @@ const AWAKE: u32 = 0;
 const SLEEPING: u32 = 1;
 const KICKED: u32 = 2;
 
-/// The state word of the sleeper.
 pub(crate) struct SleepState(AtomicU32);
 
-/// The decision of [`SleepState::sleep`].
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sleep {
@@ -46,7 +44,6 @@ impl SleepState {
         Self(AtomicU32::new(AWAKE))
     }
 
-    /// Announces that the owner is about to block. Owner only.
     pub(crate) fn sleep(&self) -> Sleep {
         match self
             .0
@@ -60,7 +57,6 @@ impl SleepState {
         }
     }
 
-    /// Records that the owner no longer blocks. Owner only.
     pub(crate) fn awake(&self) {
         self.0.swap(AWAKE, Ordering::AcqRel);
     }
@@ -73,7 +69,6 @@ impl SleepState {
     }
 }
 
-/// The state word and the eventfd of a ring.
 pub(crate) struct Kick {
     pub(crate) sleep_state: SleepState,
     eventfd: OwnedFd,

@@ -9,7 +9,6 @@ use crate::slot::{Slot, SlotState};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::{self, NonNull};
 
-/// Slots per chunk.
 const CHUNK: usize = 256;
 
 pub(crate) struct Slab {
@@ -93,7 +92,6 @@ impl Slab {
         Some(&unsafe { chunk.as_ref() }[index % CHUNK])
     }
 
-    /// Returns the number of slots in use.
     pub(crate) fn used(&self) -> u32 {
         self.used.get()
     }

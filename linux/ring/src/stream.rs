@@ -58,14 +58,12 @@ pub(crate) const STALLED: i32 = i32::MIN;
 
 /// `IORING_RECVSEND_POLL_FIRST`, by which the kernel waits for readiness before the first attempt.
 const POLL_FIRST: u16 = 1 << 0;
-/// `IORING_RECV_MULTISHOT`.
 const MULTISHOT: u16 = 1 << 1;
 
 /// Flag of an event whose data is in a buffer outside of the pool, to which the payload points. The
 /// kernel does not use this bit.
 const UNPOOLED: u32 = 1 << 14;
 
-/// A buffer that does not belong to the pool.
 pub(crate) struct UnpooledBuffer(pub(crate) Vec<u8>);
 
 /// Takes the unpooled buffer of an event, if it has one.
@@ -82,7 +80,6 @@ pub(crate) unsafe fn take_unpooled(event: &Slot) -> Option<Box<UnpooledBuffer>> 
     Some(unsafe { Box::from_raw(event.payload().cast::<*mut UnpooledBuffer>().read()) })
 }
 
-/// The payload of a stream's slot.
 pub(crate) struct StreamOp {
     fd: Fd,
     kind: Kind,
@@ -388,7 +385,6 @@ impl Driver {
         false
     }
 
-    /// Ends the starved streams, at the ring's shutdown.
     pub(crate) fn end_starved(&self) {
         while let Some(slot) = self.next_starved(u64::MAX) {
             self.arm(slot);
@@ -450,7 +446,6 @@ impl Driver {
         }
     }
 
-    /// Ends a stream whose consumer was dropped.
     pub(crate) fn abandon_stream(&self, slot: &Slot) {
         // SAFETY: the stream is alive, because it is freed below at the earliest.
         let unread = unsafe { stream_of(slot) }.unread.get();

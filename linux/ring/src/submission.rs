@@ -42,7 +42,6 @@ enum State<T> {
     Taken,
 }
 
-/// An operation that was never started.
 struct Refused<T> {
     op: T,
     result: i32,

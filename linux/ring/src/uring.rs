@@ -124,7 +124,6 @@ impl Uring {
         unsafe { &*self.submitter.get() }
     }
 
-    /// See [`RingWatch`].
     pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: Arc<Kick>) -> io::Result<RingWatch> {
         RingWatch::new(Arc::clone(&self.ring), levels, kick)
     }
@@ -165,7 +164,6 @@ impl Uring {
         result.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EAGAIN)))
     }
 
-    /// Returns whether the queue has no room for another entry before the next enter.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.sq().is_full()
@@ -182,7 +180,6 @@ impl Uring {
         unsafe { self.sq().push(entry) }.is_ok()
     }
 
-    /// Returns the number of entries that the kernel has not taken yet.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.sq().len()
@@ -205,7 +202,6 @@ impl Uring {
         !self.status.is_empty() || self.owes_completions()
     }
 
-    /// Takes the next completion from the queue.
     #[inline]
     pub(crate) fn next_completion(&self) -> Option<cqueue::Entry> {
         self.cq().next()
@@ -220,14 +216,12 @@ impl Uring {
         !CompletionQueue::is_empty(cq)
     }
 
-    /// Returns the number of unread completions in the queue.
     pub(crate) fn unread(&self) -> usize {
         let cq = self.cq();
         cq.sync();
         cq.len()
     }
 
-    /// Publishes pushed entries to the kernel.
     pub(crate) fn publish(&self) {
         self.sq().sync();
     }

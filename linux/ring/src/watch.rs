@@ -47,7 +47,6 @@ enum Kind {
 use Kind::{Kernel, Readiness};
 
 impl RingWatch {
-    /// Creates a watch with a masked eventfd on this instance.
     pub(crate) fn new(
         ring: Arc<IoUring>,
         levels: Arc<AtomicU64>,
@@ -57,7 +56,6 @@ impl RingWatch {
         Ok(Self { kind, levels })
     }
 
-    /// Creates a watch on the masked notifier of the readiness driver.
     pub(crate) fn from_notifier(notifier: Arc<Notifier>, levels: Arc<AtomicU64>) -> Self {
         let kind = Readiness(notifier);
         Self { kind, levels }
@@ -355,7 +353,6 @@ impl InFlight {
         }
     }
 
-    /// Returns the number of operations of all levels.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.all.get()
@@ -367,7 +364,6 @@ impl InFlight {
         self.levels.load(Ordering::Relaxed)
     }
 
-    /// Returns the shared bitmap, for a [`RingWatch`].
     pub(crate) fn levels(&self) -> Arc<AtomicU64> {
         self.levels.clone()
     }

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use upshift_ring::{Config, DeferredCall, Driver, Fd, Mode, Proxy, Ring, RingWatch, op};
 
-/// Returns whether the eventfd is signalled within `millis` milliseconds.
 fn is_signalled(watch: &RingWatch, millis: i32) -> bool {
     let mut fd = libc::pollfd {
         fd: watch.raw_fd(),
@@ -164,9 +163,7 @@ fn wake_ends_a_wait_in_which_all_signals_are_blocked() {
 
 type Job = (*mut (dyn FnMut() + 'static), mpsc::Sender<()>);
 
-/// Sends jobs to the thread that created the ring.
 struct CreatorProxy(mpsc::SyncSender<JobMessage>);
-/// A job that is sent to the thread that runs it.
 struct JobMessage(Job);
 // SAFETY: the sender of the job waits until the job has ended, so only one thread uses the job at a
 // time.
@@ -254,7 +251,6 @@ fn another_thread_adopts_the_ring_and_returns_it() {
     assert_eq!(ring.0.slots_in_use(), 0);
 }
 
-/// A waker that counts its wakes.
 #[derive(Default)]
 struct Counter(std::sync::atomic::AtomicUsize);
 

@@ -13,7 +13,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use upshift_ring::{Config, Ring, op};
 
-/// A waker that unparks a thread.
 struct Unpark(thread::Thread);
 
 impl Wake for Unpark {

@@ -159,7 +159,6 @@ impl Wake for PanickingWaker {
     }
 }
 
-/// A buffer whose destructor panics.
 struct PanickingBuffer(Vec<u8>);
 
 // SAFETY: the memory is the vector's heap allocation, which does not move.

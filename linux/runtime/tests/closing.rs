@@ -46,7 +46,6 @@ fn poll_and_drop_unsubmitted<T>(call: impl Future<Output = T>) {
     assert!(call.as_mut().poll(&mut cx).is_pending());
 }
 
-/// Returns whether a connection to the address is refused.
 fn is_refused(address: SocketAddr) -> bool {
     let connected = net::TcpStream::connect(address);
     connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
@@ -158,7 +157,6 @@ fn the_peer_of_a_dropped_stream_receives_the_end_during_the_poll() {
     });
 }
 
-/// Returns another descriptor of the same open file.
 fn dup(file: &impl AsFd) -> OwnedFd {
     file.as_fd().try_clone_to_owned().unwrap()
 }

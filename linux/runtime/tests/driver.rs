@@ -14,7 +14,6 @@ use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use upshift::{Driver, Level, Preemption, Runtime, fs, time};
 
-/// Builds a runtime with the readiness driver.
 fn readiness_runtime(vcpus: usize) -> Runtime {
     let builder = Runtime::builder().vcpus(vcpus).driver(Driver::Readiness);
     builder.build().unwrap()

@@ -12,7 +12,6 @@ use upshift::{Preemption, Priority, Runtime};
 
 type Attempt = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Returns both ends of a TCP connection.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

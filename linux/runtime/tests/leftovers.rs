@@ -33,13 +33,11 @@ unsafe impl GlobalAlloc for CountingAllocator {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Resources that the process uses.
 #[derive(Clone, Copy, Debug)]
 struct Resources {
     descriptors: usize,
     threads: usize,
     bytes: isize,
-    /// Number of mapped pages.
     pages: usize,
 }
 

@@ -16,7 +16,6 @@ fn runtime(vcpus: usize) -> Runtime {
     builder.build().unwrap()
 }
 
-/// Computes for `time`.
 fn burn(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {

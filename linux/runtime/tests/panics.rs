@@ -120,7 +120,6 @@ fn a_hook_whose_payload_panics_ends_nothing_else() {
 /// Message of the panics in the child process.
 const MESSAGE: &str = "the message of a panic";
 
-/// Panics once, in user code of this kind.
 fn panic_in(kind: &str) {
     let runtime = Runtime::builder().vcpus(1);
     let runtime = match kind {

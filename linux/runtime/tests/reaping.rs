@@ -13,7 +13,6 @@ const URGENT: Level = Level::at::<3>();
 const EQUAL: Level = Level::at::<32>();
 const INTERVAL: Duration = Duration::from_millis(6);
 const POLLS: usize = 240;
-/// Duration of a poll.
 const POLL_LENGTH: Duration = Duration::from_micros(500);
 /// Number of polls that may precede more urgent work. These are the twelve polls of an interval,
 /// and a few more.

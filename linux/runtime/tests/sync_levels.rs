@@ -394,9 +394,7 @@ fn a_waiter_that_has_become_less_urgent_does_not_get_the_lock_first() {
     });
 }
 
-/// Level of the holder.
 const HOLDER_LEVEL: Level = Level::at::<50>();
-/// Level of the waiter.
 const WAITER_LEVEL: Level = Level::at::<5>();
 
 /// A coroutine of level 50 that holds a resource and, on request, reports its current level.

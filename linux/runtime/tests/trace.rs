@@ -14,7 +14,6 @@ fn runtime(vcpus: usize) -> Runtime {
         .unwrap()
 }
 
-/// Returns the events of a coroutine.
 fn events_of(timeline: &Timeline, id: CoroutineId) -> Vec<(Step, Coroutine)> {
     let steps = timeline.events.iter().filter_map(|event| match event.kind {
         EventKind::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine)),
@@ -23,7 +22,6 @@ fn events_of(timeline: &Timeline, id: CoroutineId) -> Vec<(Step, Coroutine)> {
     steps.collect()
 }
 
-/// Returns the steps of a coroutine.
 fn steps(timeline: &Timeline, id: CoroutineId) -> Vec<Step> {
     events_of(timeline, id)
         .into_iter()

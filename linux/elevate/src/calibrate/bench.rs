@@ -19,7 +19,6 @@ use crate::elevator::Elevator;
 use crate::futex::futex_wake;
 use crate::priority::Bands;
 
-/// Numbers of samples of each kind.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SampleCounts {
     switches: usize,
@@ -63,10 +62,8 @@ const PIECE: Duration = Duration::from_millis(20);
 /// Length of a pause, in which waiting ordinary threads get a slice.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The pauses of a calibration.
 struct Pauses<'a> {
     shared: &'a Shared,
-    /// The end of the last pause.
     last: Instant,
 }
 
@@ -354,7 +351,6 @@ fn wait_for(timer: &OwnedFd) -> bool {
     unsafe { libc::read(timer.as_raw_fd(), (&raw mut expirations).cast(), 8) == 8 }
 }
 
-/// Returns CLOCK_MONOTONIC in nanoseconds.
 fn now_ns() -> u64 {
     let mut now = timespec(0);
     // SAFETY: the pointer is valid for the type that the call writes.
@@ -373,7 +369,6 @@ fn timespec(ns: u64) -> libc::timespec {
 mod tests {
     use super::*;
 
-    /// Waits until `holds` returns true; checks every millisecond.
     fn wait_until(shared: &Shared, mut holds: impl FnMut() -> bool) {
         while !holds() {
             assert!(!shared.is_over(), "the deadline has passed");

@@ -64,10 +64,8 @@ pub(super) fn run(
     unsafe { libc::_exit(0) }
 }
 
-/// The guardian's view of its owner's heartbeat.
 struct HeartbeatMonitor<'a> {
     table: &'a Table,
-    /// Milliseconds between two checks.
     interval_ms: Option<c_int>,
     is_checking: bool,
     last_beats: u64,
@@ -184,13 +182,10 @@ fn raise_priority() {
     );
 }
 
-/// The reason why a wait ended.
 enum WaitOutcome {
     /// The owner is dead or ends the guardian.
     OwnerEnded,
-    /// The owner has woken the guardian.
     Woken,
-    /// The timeout has passed.
     TimedOut,
 }
 

@@ -5,7 +5,6 @@ use std::fmt;
 
 use crate::sys::Sys;
 
-/// Number of CAP_SYS_NICE.
 const CAP_SYS_NICE: u32 = 23;
 
 /// The kernel's limit on all real-time threads of a CPU together.

@@ -17,7 +17,6 @@ use libc::{c_int, c_long};
 
 use super::{OPEN_FLAGS, Tid, check, current_tid};
 
-/// See [`Sys::birth`](super::Sys::birth).
 pub(super) fn birth(tid: Tid) -> io::Result<u64> {
     if !pidfds_have_numbers()? {
         return start_time(tid);
@@ -38,7 +37,6 @@ pub(super) fn birth(tid: Tid) -> io::Result<u64> {
     }
 }
 
-/// See [`Sys::leader`](super::Sys::leader).
 pub(super) fn leader(tid: Tid) -> io::Result<Tid> {
     match with_pidfd(tid, leader_by_pidfd) {
         Err(error) if is_unknown(&error) => leader_by_file(tid),

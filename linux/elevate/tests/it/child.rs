@@ -44,12 +44,10 @@ fn limit_process(seconds: u32) {
     }
 }
 
-/// Returns the environment variable `name`, or an empty string.
 fn setting(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Returns the TIDs in the setting `TIDS`.
 fn tids() -> Vec<Tid> {
     let text = setting("TIDS");
     text.split_whitespace()
@@ -241,7 +239,6 @@ fn elevate_self_repeatedly(elevator: &Elevator, mut random: Random) {
     }
 }
 
-/// Ends the process in the way `manner`.
 fn die(manner: &str) {
     // SAFETY: each call ends the process, which is the purpose of the test.
     unsafe {
@@ -262,7 +259,6 @@ fn die(manner: &str) {
     }
 }
 
-/// Gives up the rights of all threads of the process.
 fn become_nobody() {
     // SAFETY: the calls read no memory of this process.
     unsafe {

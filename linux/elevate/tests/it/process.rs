@@ -12,7 +12,6 @@ pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 use upshift_elevate::{Policy, Tid, current_tid};
 pub(crate) use upshift_testing::{WAIT_LIMIT, wait_until};
 
-/// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_ELEVATE_ROLE";
 
 /// A child process that runs this program in a role. Dropping it kills the child.

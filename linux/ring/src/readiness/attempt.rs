@@ -19,7 +19,6 @@ const WRITABLE: u32 = libc::EPOLLOUT as u32;
 /// Buffers or connections that a stream takes per attempt, as in the kernel.
 const MAX_PER_ATTEMPT: usize = 32;
 
-/// The outcome of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// The operation has ended with this result.
@@ -226,7 +225,6 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
     } as i64)
 }
 
-/// Returns the pieces without their first `done` bytes.
 fn skip(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
     let mut left = Vec::new();
     for piece in pieces {

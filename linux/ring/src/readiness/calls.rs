@@ -6,7 +6,6 @@ use io_uring::opcode;
 use libc::c_int;
 use std::io;
 
-/// Returns the error number of a call that returned -1.
 pub(crate) fn errno() -> i32 {
     io::Error::last_os_error()
         .raw_os_error()
@@ -46,7 +45,6 @@ pub(super) fn connect_at_once(sqe: &Sqe) -> i32 {
     connected
 }
 
-/// The buffers of a read or write, as an array of `iovec`.
 pub(crate) struct Vectors {
     one: libc::iovec,
     many: *const libc::iovec,

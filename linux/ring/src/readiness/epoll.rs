@@ -24,7 +24,6 @@ pub(crate) fn check_result(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Creates a nonblocking eventfd.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: the call takes no pointers, so it has no preconditions.
     let fd = check_result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
@@ -40,7 +39,6 @@ pub(crate) fn signal(eventfd: &OwnedFd) {
     unsafe { libc::write(eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Makes an eventfd unreadable.
 pub(crate) fn drain(eventfd: &OwnedFd) {
     let mut count = 0u64;
     // SAFETY: the pointer is valid for writing eight bytes.
@@ -60,10 +58,8 @@ pub(crate) fn ready_events(fd: RawFd, events: u32) -> u32 {
     u32::from(poll.revents.cast_unsigned())
 }
 
-/// Set when `epoll_pwait2` is missing or forbidden.
 static LACKS_NANOSECONDS: AtomicBool = AtomicBool::new(false);
 
-/// An epoll instance.
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {

@@ -82,7 +82,6 @@ const POSTED: u64 = u64::MAX - 1;
 /// Minimum time between two fetches while there are completions to reap.
 const FETCH_INTERVAL: Duration = Duration::from_micros(20);
 
-/// A completion, in the form of an entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(crate) user_data: u64,
@@ -174,7 +173,6 @@ impl Readiness {
         self.fetch_due.set(self.has_waiting());
     }
 
-    /// Returns whether an operation waits for readiness, or for a thread.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.waiting.get() != 0
@@ -268,7 +266,6 @@ impl Readiness {
         Ok(taken)
     }
 
-    /// Closes the driver, when nothing is in flight.
     pub(crate) fn close(&self) {
         debug_assert_eq!(self.waiting.get(), 0);
     }
@@ -388,7 +385,6 @@ impl Readiness {
         Ok(())
     }
 
-    /// Fetches ready events, and acts on them.
     fn fetch(&self, timeout: Option<Duration>) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
         self.notifier.begin_fetch();

@@ -27,15 +27,12 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
-/// Token of the inner instance.
 const ARRIVAL: u64 = 0;
-/// Token of the eventfd for explicit notifications.
 const EXPLICIT: u64 = 1;
 
 /// The notifier of a ring, which it may outlive. Methods may be called on any thread unless marked
 /// "Owner only".
 pub(crate) struct Notifier {
-    /// The inner instance. Only the owner fetches from it.
     pub(crate) epoll: Epoll,
     /// Number of completions in the queue. Written by the owner.
     unread: AtomicU32,
@@ -195,7 +192,6 @@ impl Notifier {
         self.unread.load(Relaxed) != 0
     }
 
-    /// Publishes the number of unread completions. Owner only.
     #[inline]
     pub(crate) fn set_unread(&self, unread: usize) {
         let unread = u32::try_from(unread).unwrap_or(u32::MAX);
@@ -214,7 +210,6 @@ impl Notifier {
         }
     }
 
-    /// Ends a fetch. Owner only.
     #[inline]
     pub(crate) fn end_fetch(&self) {
         self.arm_if_wanted();

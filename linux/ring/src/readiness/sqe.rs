@@ -34,7 +34,6 @@ impl Sqe {
         unsafe { std::ptr::from_ref(entry).cast::<Self>().read() }
     }
 
-    /// Returns the entry's address field as a pointer.
     pub(crate) fn pointer<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
     }

@@ -141,7 +141,6 @@ fn check_flood(builder: upshift::Builder) {
     assert!(receiving < took / 3, "{receiving:?} of {took:?}");
 }
 
-/// Records the levels at which requests were received.
 #[derive(Clone, Default)]
 struct ReceiveLevels(Arc<Mutex<Vec<u8>>>);
 
@@ -168,7 +167,6 @@ impl ReceiveLevels {
 
 const BLOCKING: &[u8] = b"GET /blocking HTTP/1.1\r\nhost: test\r\n\r\n";
 
-/// Reads a response and asserts that it is successful.
 fn read_response(stream: &mut std::net::TcpStream) {
     let mut buffer = [0; 1024];
     let count = stream.read(&mut buffer).unwrap();

@@ -18,7 +18,6 @@ use crate::{LIMIT, runtime};
 
 /// Number of wakes of each kind. They arrive before, during and after waits of the vCPU.
 const WAKES: usize = 400;
-/// Level of the coroutines.
 const LEVEL: Level = Level::at::<20>();
 
 /// Waits, on a thread outside of the runtime, until the counter of a coroutine has reached `n`.

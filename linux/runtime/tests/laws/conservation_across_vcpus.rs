@@ -31,17 +31,14 @@ const SETTLE: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 10;
 /// Rounds that must succeed, since a busy machine may spoil one.
 const REQUIRED: usize = 9;
-/// Level of the neighbour.
 const NEIGHBOUR: Level = Level::at::<40>();
 /// Levels of the other coroutine: equal to the neighbour's, less urgent, more urgent.
 const LEVELS: [Level; 3] = [Level::at::<40>(), Level::at::<50>(), Level::at::<10>()];
 
-/// State of a round, shared with the other coroutine.
 #[derive(Default)]
 struct Round {
     /// Thread that polled the other coroutine when it began to wait.
     polled_by: StdMutex<Option<ThreadId>>,
-    /// Set when the other coroutine has run.
     has_run: AtomicBool,
 }
 

@@ -94,7 +94,6 @@ fn spin_until_set(flag: &AtomicBool) -> bool {
     spin_until(|| flag.load(Ordering::Acquire))
 }
 
-/// Computes for `time`.
 fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {

@@ -27,7 +27,6 @@ const ROUNDS: usize = 10;
 /// Rounds that must succeed for each [`WakeSource`], since a busy machine may spoil two.
 const REQUIRED: usize = 8;
 
-/// Event of a less urgent poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Begin,
@@ -69,7 +68,6 @@ impl Background {
     }
 }
 
-/// Cause that makes the urgent coroutine ready.
 #[derive(Clone, Copy, Debug)]
 enum WakeSource {
     Spawn,

@@ -29,7 +29,6 @@ fn assert_no_thread_is_elevated() {
     }
 }
 
-/// Returns the TIDs of this process.
 fn threads() -> Vec<libc::pid_t> {
     std::fs::read_dir("/proc/self/task")
         .unwrap()

@@ -101,7 +101,6 @@ fn spin_until(flag: &AtomicBool) -> bool {
     true
 }
 
-/// Sleeps until the flag is set.
 async fn wait_until_set(flag: &AtomicBool) {
     let start = Instant::now();
     while !flag.load(Ordering::Relaxed) {
@@ -110,7 +109,6 @@ async fn wait_until_set(flag: &AtomicBool) {
     }
 }
 
-/// Computes for `time`.
 fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {

@@ -57,7 +57,6 @@ pub(crate) const URGENT: Level = Level::at::<2>();
 pub(crate) const MIDDLE: Level = Level::at::<20>();
 pub(crate) const BACKGROUND: Level = Level::at::<40>();
 
-/// The parties of a combination, and their progress.
 #[derive(Default)]
 pub(crate) struct Parties {
     steps: Vec<Arc<AtomicU64>>,
@@ -161,7 +160,6 @@ impl Parties {
     }
 }
 
-/// Observes the steps of all parties from outside of the runtime.
 pub(crate) struct Observer {
     steps: Vec<Arc<AtomicU64>>,
     handle: Handle,
@@ -215,7 +213,6 @@ impl Observer {
     }
 }
 
-/// Computes for `time`.
 pub(crate) fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
