@@ -1,13 +1,14 @@
-//! The executor of submission queue entries: either the kernel's io_uring, or the readiness driver,
-//! which waits for descriptors and makes nonblocking calls. Owner only.
+//! Executes submission queue entries by one of two drivers: the kernel's io_uring, or the readiness
+//! driver, which waits for descriptors and makes nonblocking calls.
 //!
-//! Only this module distinguishes the two drivers. The slots above it hand entries down and get
-//! completions (`user_data`, result, flags) back; receive buffers are provided through the same
-//! ring in memory. So operations, streams, cancellation, mail and owners are the same code for
-//! both drivers, and an [`Operation`](crate::Operation) does not know its driver.
+//! Only this module distinguishes the two drivers. Both take entries and return completions
+//! (`user_data`, result, flags), and both find receive buffers in the same ring in memory. All
+//! other code of this crate is therefore the same for both, and an [`Operation`](crate::Operation)
+//! does not know its driver.
 //!
 //! Each call chooses the driver by a branch, which always goes the same way for a ring.
-//! `iteration.rs` branches once per batch of completions that it reads, and once per submit.
+//! `iteration.rs` branches once per batch of completions that it reads, and once per submit. Only
+//! the thread that owns the ring may use this module.
 
 use crate::config::{Config, Driver, Mode};
 use crate::owner::Proxy;

@@ -1,9 +1,10 @@
-//! Queues for operations that found the submission queue full, and for streams that found no
-//! buffer. The most urgent level comes first; each level is FIFO. Owner only.
+//! Priority queues of operations that found the submission queue full, and of streams that found no
+//! receive buffer. The most urgent level comes first, and each level is FIFO.
 //!
-//! Each slot holds the link to the next, so a backlog never allocates, and the number of slots
-//! bounds its length. Every method but `remove` is O(1), because a bitmap says which levels are not
-//! empty.
+//! The queues are intrusive: each [`Slot`](crate::slot) (the memory of one operation) holds the
+//! link to the next. So a backlog never allocates, and the number of slots bounds its length. Every
+//! method but `remove` is O(1), because a bitmap says which levels are not empty. Only the thread
+//! that owns the ring may use a backlog.
 
 use crate::slot::Slot;
 use std::cell::Cell;

@@ -1,8 +1,9 @@
-//! The half of a stream that belongs to its handle. The consumer takes events out of the inbox in
-//! order, requests more, and releases everything when it is dropped.
+//! The receiving half of a stream (a multishot operation), which belongs to the user's handle.
 //!
-//! A consumer may be used on any thread, by one thread at a time. On the ring's thread, taking an
-//! event costs no read-modify-write.
+//! Each completion of a stream reaches its handle as an *event* in a lock-free list, the inbox. The
+//! consumer takes the events in order, requests more when the stream has stopped, and releases
+//! everything when it is dropped. It may be used on any thread, by one thread at a time. On the
+//! ring's thread, taking an event costs no atomic read-modify-write.
 
 use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};

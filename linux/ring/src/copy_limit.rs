@@ -1,4 +1,5 @@
-//! Copies to the page cache, limited while a more urgent operation is in flight. Owner only.
+//! Limits the writes to the page cache that the kernel makes at a time, while a more urgent
+//! operation is in flight. Only the thread that owns the ring may use this module.
 //!
 //! A write to the page cache is a copy, made by a kernel thread that competes with the ring's
 //! thread for its CPU. The kernel knows no levels, so if many large writes are queued, it may copy
@@ -16,7 +17,7 @@
 //! ```
 //!
 //! * **Counting.** [`Operation::copies`](crate::Operation::copies) gives the bytes of a copy.
-//!   Operations that are not copies start at once and pay nothing.
+//!   Operations that are not copies start at once, at no cost.
 //! * **Progress.** A copy in the kernel may itself wait for a held copy (a file system served by
 //!   this process, a full disk). If no copy ends for [`HOLD_TIMEOUT`], the copies in the kernel are
 //!   no longer counted. The ring notices this within twice that time.

@@ -1,4 +1,4 @@
-//! The owner's counters; see [`Stats`](crate::Stats). Owner only.
+//! Counters behind [`Stats`](crate::Stats). Only the thread that owns the ring may use them.
 
 use std::cell::Cell;
 

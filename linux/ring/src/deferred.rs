@@ -1,12 +1,12 @@
-//! User code that the ring runs or defers: wakers of other executors, and destructors of values
-//! that operations own.
+//! Runs or defers user code: wakers of other executors, and destructors of values that operations
+//! own.
 //!
 //! By default the ring runs all user code at once. But user code may run for a long time, or take a
-//! lock that a suspended poll holds. So a runtime can decide when and where user code runs: after
-//! [`Ring::defer_user_code`](crate::Ring::defer_user_code) the ring defers it until
-//! [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers are still called
-//! at once, at the cost of one comparison of addresses. A thread that stands in for the owner
-//! ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all.
+//! lock that a task holds while the runtime has suspended it. So a runtime can decide when and
+//! where user code runs. After [`Ring::defer_user_code`](crate::Ring::defer_user_code) the ring
+//! defers it until [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers
+//! are still called at once, at the cost of one comparison of addresses. A thread that serves the
+//! ring in place of its owner ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all.
 
 use crate::catch_panic::catch_panic;
 use crate::driver::Driver;

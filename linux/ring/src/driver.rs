@@ -1,6 +1,8 @@
-//! The owner's half of the ring: slots, queues, completions. All code here runs on the ring's
-//! thread. `iteration.rs` hands entries over and fetches completions; `stream.rs` handles the
-//! completions of streams.
+//! Starts, cancels and completes the operations of a ring. All code here runs on the thread that
+//! owns the ring.
+//!
+//! Other parts of [`Driver`] are in `iteration.rs`, which hands entries to the kernel and fetches
+//! completions, and in `stream.rs`, which handles the completions of streams.
 //!
 //! Wakers and destructors of operations are user code (`deferred.rs`) and may call back into the
 //! ring. So state is in cells, no borrow lives across user code, and every function finishes its

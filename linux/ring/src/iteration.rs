@@ -1,5 +1,5 @@
-//! One iteration of the owner's loop: the ring hands entries over, fetches completions, and waits.
-//! Owner only.
+//! Hands entries to the kernel, fetches completions, and waits for them. The thread that owns the
+//! ring does this once per iteration of its loop.
 //!
 //! All system calls for operations are made here, one per iteration unless a queue is too short.
 //! If the kernel refuses entries because it lacks memory or room for completions, they stay queued

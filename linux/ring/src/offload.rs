@@ -1,4 +1,4 @@
-//! Calls that block, made on other threads for [`Driver::Readiness`](crate::Driver::Readiness).
+//! Makes blocking calls on other threads, for [`Driver::Readiness`](crate::Driver::Readiness).
 //! These threads do what the kernel's worker threads do for io_uring.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Ownership of a ring's user-space side, which may pass from thread to thread.
+//! Lets the user-space side of a ring pass from one thread to another.
 //!
 //! The kernel lets only the thread that made a ring, the *issuer*, enter it. One thread at a time,
 //! the *owner*, uses the user-space side (slots and queues). The owner is at first the issuer. A

@@ -1,10 +1,12 @@
-//! A pool of receive buffers, and the buffer ring through which the kernel takes them. Owner only,
-//! except that a [`RecvBuf`](crate::RecvBuf) reads its buffer anywhere.
+//! A pool of receive buffers, and the buffer ring through which the kernel takes them. Only the
+//! thread that owns the ring may use a pool, but any thread may read a buffer through its
+//! [`RecvBuf`](crate::RecvBuf).
 //!
-//! All buffers of a pool belong to the kernel at first. A completion takes one out;
-//! [`publish`](Pool::publish) gives it back with three stores and one release of the tail, no
-//! system call. `available` counts the kernel's buffers. The count is exact when all completions
-//! have been read. Before, it is too high, which costs at most one futile attempt to receive.
+//! All buffers of a pool belong to the kernel at first. Each completion of a receive takes a buffer
+//! out of the pool. [`publish`](Pool::publish) gives it back with three stores and a release of the
+//! tail, without a system call. `available` counts the kernel's buffers. The count is exact once
+//! all completions have been read. Until then it is too high, which costs at most one futile
+//! attempt to receive.
 
 use std::cell::Cell;
 use std::io;

@@ -1,5 +1,5 @@
-//! A test of whether io_uring works here. The test uses the features that the driver needs, instead
-//! of reading the kernel's version, so it detects both missing and forbidden features.
+//! Tests whether io_uring works here. The test uses the features that the driver needs, instead of
+//! reading the kernel's version, because a kernel that has a feature may still forbid it.
 
 use crate::config::Config;
 use crate::pool::Pool;

@@ -1,4 +1,5 @@
-//! Kicks, by which other threads end a [`Ring::wait`](crate::Ring::wait) of the ring's thread.
+//! Lets other threads wake the thread that blocks in [`Ring::wait`](crate::Ring::wait). Such a wake
+//! is called a *kick*.
 //!
 //! ```text
 //!             sleep                     kick (one eventfd write)
@@ -13,11 +14,11 @@
 //! `AWAKE` before `wait` returns, that is, before the caller of `wait` looks for work. All kicks
 //! during one sleep cost one `write` together; while the ring's thread is awake, they cost none.
 //!
-//! An urgent [message](crate::mailbox) kicks, too, and always writes.
+//! An urgent [message](crate::mailbox) kicks, too, and always writes to the eventfd.
 //!
-//! A multishot poll watches the eventfd. Each write is an edge, so the eventfd is never read; its
-//! 64-bit counter does not overflow in practice. After the ring is gone the word is never
-//! `SLEEPING`, so a kick is one atomic swap.
+//! The ring has a multishot poll of the eventfd. The poll is edge-triggered, so the eventfd is
+//! never read. Its 64-bit counter does not overflow in practice. After the ring is gone the word is
+//! never `SLEEPING`, so a kick is one atomic swap.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -1,5 +1,5 @@
-//! Setup of the io_uring instance in the best mode that works, and advice to the user if no mode
-//! works.
+//! Creates the io_uring instance in the best mode that works, or returns an error with advice to
+//! the user if no mode works.
 
 use crate::config::{Config, Mode};
 use io_uring::IoUring;

@@ -1,8 +1,8 @@
-//! A slot: the memory of one operation from its start until its result is taken.
+//! A slot is the memory of one operation from its start until its result is taken.
 //!
-//! A slot has two cache lines, at an address that never changes: 64 bytes of header, 64 bytes of
-//! payload. An operation that fits lies in the payload; a larger operation is boxed. Slots also
-//! carry the events of streams (see `stream.rs`).
+//! A slot has two cache lines, at an address that never changes: 64 bytes of header and 64 bytes of
+//! payload. An operation that fits is stored in the payload, and a larger one is boxed. The
+//! completions of a stream (a multishot operation) also take one slot each (see `stream.rs`).
 //!
 //! Only the ring's thread uses the fields, except as this table says:
 //!

@@ -1,8 +1,9 @@
-//! Streams (multishot accept and receive). The ring's thread handles their completions here.
+//! Handles the completions of streams, which are multishot operations: accept, and receive.
 //!
-//! A stream occupies a slot of its own. Each completion with data for the consumer becomes an
-//! *event*, another slot, delivered through the inbox of the first. The driver decides when a
-//! stream is armed again:
+//! A stream occupies a slot of its own. Each completion with data for the consumer (the user's
+//! handle) is stored in another slot, called an *event*. The event is delivered through the inbox
+//! of the stream's slot. A multishot operation may end while the stream continues. The operation is
+//! then submitted again; this is called *arming* the stream:
 //!
 //! ```text
 //!              1 arm                          2 completion without F_MORE
@@ -27,13 +28,13 @@
 //!
 //! Starvation: consumers that do not read, or that hold their buffers, must not keep the other
 //! streams of their level from receiving. So a receive that finds no buffer in the pool allocates
-//! one for this receive, if its consumer has read all data; otherwise the stream stops until the
-//! consumer requests more. So memory is bounded by the pool and one buffer per stream.
+//! one, if its consumer has read all data. Otherwise the stream stops until the consumer requests
+//! more. Memory is therefore bounded by the pool and one buffer per stream.
 //!
-//! A stream of datagrams that finds no buffer is queued, FIFO. Each submit arms as many starved
-//! streams of a level as there are buffers. The streams that have data take buffers; if buffers are
-//! left, the next submit arms more streams. So no buffer stays idle while a stream that could use
-//! it waits, and the ring does not sleep while such a stream can be armed.
+//! A stream of datagrams that finds no buffer joins a FIFO queue. Each submit arms as many of the
+//! queued streams of a level as there are buffers. The streams that have data take buffers. If
+//! buffers are left, the next submit arms more streams. So no buffer stays idle while a stream that
+//! could use it waits, and the ring does not sleep while such a stream can be armed.
 
 use crate::backlog::LEVELS;
 use crate::config::Mode;

@@ -1,4 +1,4 @@
-//! The handle of a one-shot operation.
+//! The handle of a one-shot operation, a future that resolves to the result.
 
 use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};

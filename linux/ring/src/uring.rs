@@ -1,5 +1,5 @@
-//! The two queues that the ring shares with the kernel, and the system call `io_uring_enter`. Owner
-//! only. This module does not know slots.
+//! The io_uring driver: the two queues that are shared with the kernel, and the system call
+//! `io_uring_enter`. Only the thread that owns the ring may use it.
 //!
 //! The views of the queues live as long as the instance, so pushing an entry is a copy of 64 bytes
 //! and two additions, and the tail is published once per [`enter`](Uring::enter). Only

@@ -1,4 +1,5 @@
-//! A watch on a ring, by which other threads notice its arrivals. Arrivals signal an eventfd.
+//! A watch, through which other threads learn that a ring has completions to read (*arrivals*). An
+//! eventfd signals them.
 //!
 //! The kernel signals the eventfd when it has the first completion to hand over, even while the
 //! ring's thread is busy and does not enter. One bit in memory shared with the kernel masks the

@@ -1,4 +1,4 @@
-//! Moving bytes between a descriptor and several buffers.
+//! Operations that move bytes between a descriptor and several buffers.
 
 use super::outcome;
 use crate::buffer::{IoBuf, IoBufMut, clamp};

@@ -1,5 +1,5 @@
-//! A nonblocking attempt at an operation. Afterwards the operation has completed, waits for
-//! readiness, or goes to a thread that may block.
+//! Attempts an operation without blocking. Afterwards the operation has completed, waits until its
+//! descriptor is ready, or goes to a thread that may block.
 
 use crate::pool::BufferEntry;
 use crate::readiness::blocking;

@@ -1,4 +1,4 @@
-//! Calls that may block, made on threads of an [`Offload`](crate::Offload).
+//! Makes the calls that may block, on threads of an [`Offload`](crate::Offload).
 
 use crate::readiness::calls::{Vectors, connect_at_once, result};
 use crate::readiness::sqe::{DATASYNC, Sqe};

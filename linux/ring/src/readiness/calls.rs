@@ -1,5 +1,5 @@
-//! Helpers that both nonblocking attempts and blocking calls use, for results in the form of
-//! completions, for the buffers of an entry, and for nonblocking sockets.
+//! Helpers for both nonblocking attempts and blocking calls. They convert results to the form of
+//! completions, describe the buffers of an entry, and make sockets nonblocking.
 
 use crate::readiness::sqe::Sqe;
 use io_uring::opcode;

@@ -1,9 +1,12 @@
 //! The few calls of epoll and eventfd that the driver makes.
 //!
-//! A scheduler needs waits to the nanosecond (`mio` rounds up to a millisecond), no system call
-//! besides the wait (`polling` also sets a timerfd and arms its eventfd for each wait), interest
-//! that stays armed while a stream receives, and an instance that another instance can watch. No
-//! library has all of these.
+//! No library has all that the driver needs:
+//!
+//! * waits to the nanosecond (`mio` rounds up to a millisecond),
+//! * no system call besides the wait (`polling` also sets a timerfd and arms its eventfd for each
+//!   wait),
+//! * interest that stays armed while a stream receives,
+//! * an instance that another instance can watch.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

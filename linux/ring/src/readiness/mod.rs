@@ -1,9 +1,9 @@
-//! The driver for machines without io_uring: readiness from epoll, nonblocking calls, and threads
-//! for calls that block.
+//! The driver for machines without io_uring. It waits for readiness with epoll, makes nonblocking
+//! calls, and has threads for calls that block.
 //!
-//! The driver takes the place of the kernel's side of the two queues, below the slots: it takes the
-//! same entries, and answers with the same completions
-//! ([`Backend`](crate::backend::Backend)). [`enter`](Readiness::enter) attempts each entry at once.
+//! The driver does what the kernel does for io_uring: it takes the same submission queue entries,
+//! and answers with the same completions ([`Backend`](crate::backend::Backend)).
+//! [`enter`](Readiness::enter) attempts each entry at once.
 //! An entry that would block waits for its descriptor to become ready and is attempted again. An
 //! entry that can only block goes to an [`Offload`](crate::Offload).
 //!

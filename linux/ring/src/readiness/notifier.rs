@@ -1,4 +1,5 @@
-//! Notification of other threads about arrivals.
+//! Notifies other threads of *arrivals*, which are ready descriptors that the ring's owner has not
+//! handled yet.
 //!
 //! The ring has its own, *inner* epoll instance. It is readable while a descriptor is ready and the
 //! owner has not fetched this event. The notifier adds an *outer* epoll instance. Registered with

@@ -1,5 +1,5 @@
-//! The table of operations under way, indexed by slot, and for each descriptor the list of the
-//! operations that wait at it.
+//! The operations that the readiness driver has under way, and for each descriptor the list of the
+//! operations that wait until it is ready.
 
 use crate::offload::Call;
 use crate::readiness::attempt::Group;
