@@ -1,4 +1,4 @@
-//! Errors as negative errno values, and the barrier that stops panics.
+//! Converts errors to negative errno values, and catches panics before they reach C code.
 
 use std::ffi::c_int;
 use std::fmt;

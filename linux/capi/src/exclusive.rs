@@ -1,6 +1,8 @@
-//! Values that one operation at a time may use, behind the handles of readers, writers and
-//! receivers. An *exclusive use* is the use of a value by one operation. During this use a second
-//! operation is refused. If a handle is freed during a use, its value is dropped when the use ends.
+//! Values that only one operation at a time may use. They are behind the handles of readers,
+//! writers and receivers.
+//!
+//! An *exclusive use* is the use of a value by one operation. During this use a second operation is
+//! refused. If the caller frees a handle during a use, its value is dropped when the use ends.
 //!
 //! ```text
 //!   Idle ──1 begin─▶ Busy ──2 drop of the use──▶ Idle

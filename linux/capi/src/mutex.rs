@@ -1,4 +1,4 @@
-//! A mutex with priority lending, by which waiters lend their level to the holder.
+//! A mutex with priority inheritance: waiters lend their level to the holder.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;

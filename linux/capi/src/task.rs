@@ -1,4 +1,5 @@
-//! Foreign tasks as coroutines: spawn, join, wake, levels, cancellation.
+//! Runs tasks of other languages as coroutines: spawns, joins, wakes and cancels them, and sets
+//! their levels.
 //!
 //! # Ownership of a task
 //!

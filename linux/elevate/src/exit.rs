@@ -1,13 +1,14 @@
-//! The restoration of threads when a thread ends, and when the process ends by `exit`.
+//! Restores elevated threads when they end, and when the process ends by `exit`.
 //!
-//! A list of the sets of this process serves three readers: an `atexit` handler, the destructor of
-//! a thread-local value in each thread that elevated itself, and the search for threads that
-//! another set of this process has elevated. The list is locked only while it is copied or
-//! extended. A set's own lock is taken afterwards, never while the list is locked.
+//! The process has a list of its sets (a set is the state of an [`Elevator`](crate::Elevator)). The
+//! list has three readers: an `atexit` handler, the destructor of a thread-local value in each
+//! thread that elevated itself, and the check whether another set of this process has elevated a
+//! thread. The list is locked only while it is copied or extended. A set's own lock is taken
+//! afterwards, never while the list is locked.
 //!
 //! If the process dies without `exit` (by `_exit`, `abort` or a signal), no code of this module
-//! runs. The threads of this process end with it, and the guardian restores the threads of other
-//! processes.
+//! runs. The threads of this process end with it, and the guardian process restores the threads of
+//! other processes.
 
 use std::sync::{Arc, Once, Weak};
 

@@ -1,6 +1,8 @@
-//! The records of the threads of a set, in memory shared with the guardian.
+//! The records of all elevated threads, in memory that is shared with the guardian, the process
+//! that restores the threads if their owner dies. The *owner* is the process that made the
+//! [`Elevator`](crate::Elevator).
 //!
-//! One slot for each thread:
+//! Each thread has one slot:
 //!
 //! ```text
 //!         1 write the fields, publish             2 first pin: write the CPUs, publish
@@ -64,7 +66,7 @@ pub(crate) struct Record {
     pub(crate) pin: Option<Pin>,
 }
 
-/// The CPUs before a pin, and the pins.
+/// The CPUs on which the thread could run before it was pinned, and the last two pins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pin {
     pub(crate) former: CpuSet,
@@ -103,7 +105,7 @@ impl Slot {
 /// The state that owner and guardian share besides the slots.
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// 1 if the owner ends the guardian in good order.
+    /// 1 if the owner has told the guardian to end.
     pub(crate) closing: AtomicU32,
     /// 1 if the guardian checks the heartbeat, or has been woken to do so. 0 if it sleeps until it
     /// is woken.

@@ -1,4 +1,4 @@
-//! Arguments of the attributes, converted to calls of `upshift::Builder`.
+//! Parses the arguments of the attributes, and converts them to method calls on `upshift::Builder`.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};

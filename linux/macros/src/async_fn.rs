@@ -1,4 +1,5 @@
-//! The expansion of `#[async_fn]`, which makes both forms of a call from one declaration.
+//! Expands `#[async_fn]`, which makes the synchronous and the asynchronous form of a system call
+//! from one declaration.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};

@@ -1,5 +1,4 @@
-//! The partner of a calibration: a thread that runs while it is elevated and acts according to its
-//! mode.
+//! The partner of a calibration: a thread that does what the measurer tells it to do (its *mode*).
 //!
 //! In every mode the partner ends on request or at the deadline.
 

@@ -1,5 +1,5 @@
-//! Facts about this process and kernel, read from `/proc` and `/sys`. An unreadable fact counts as
-//! absent.
+//! Reads from `/proc` and `/sys` what determines whether this process may use SCHED_FIFO. What
+//! cannot be read counts as absent.
 
 use std::fmt;
 

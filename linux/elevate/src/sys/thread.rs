@@ -1,10 +1,11 @@
-//! The identity of threads.
+//! Identifies threads: a number that no later thread with the same tid has (the thread's *birth*),
+//! and the process that a thread belongs to.
 //!
 //! The kernel gives every thread a number of its own, the inode of its pidfd (Linux 6.9), and
 //! reports the thread's process through a pidfd (6.13). Neither requires a lookup of a path. Older
 //! kernels have this data only in files of `/proc`. While a process ends, a lookup of its name may
-//! wait in a loop for another thread that is in the middle of the same lookup. The wait lasts
-//! forever if that other thread is less urgent and on the same CPU.
+//! wait in a loop for another thread that is in the middle of the same lookup. The loop never ends
+//! if that other thread is on the same CPU and has a lower priority.
 //!
 //! The functions allocate nothing and take no lock.
 

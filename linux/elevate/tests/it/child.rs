@@ -1,5 +1,5 @@
-//! The roles of child processes: victims, whose threads other processes elevate, and owners, which
-//! elevate threads and die.
+//! The code of the tests' child processes: victims, whose threads other processes elevate, and
+//! owners, which elevate threads and die.
 
 use std::time::{Duration, Instant};
 

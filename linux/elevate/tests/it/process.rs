@@ -1,4 +1,4 @@
-//! Processes and threads on which the tests act.
+//! Starts the child processes and threads on which the tests act.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
