@@ -1,5 +1,5 @@
-//! Tests of the choice of a runtime's driver, and of the readiness driver, whether io_uring is
-//! available or not.
+//! Tests of how a runtime chooses its I/O driver (io_uring or epoll), and of the epoll driver,
+//! which is tested even where io_uring is available.
 
 #[path = "support/child.rs"]
 mod child;

@@ -1,6 +1,6 @@
-//! Tests of many futures that are dropped in the middle of their operations, at any moment. Buffers
-//! must live until the kernel has finished with them (checked by the address sanitizer), nothing
-//! may leak, and later operations must work.
+//! Tests of futures that are dropped while their operations are in flight. Buffers must live until
+//! the kernel has finished with them (checked by the address sanitizer), nothing may leak, and
+//! later operations must work.
 
 use std::pin::Pin;
 

@@ -1,4 +1,4 @@
-//! Tests that snapshots of the metrics agree with a known load, within wide margins.
+//! Tests that the metrics of a runtime agree with a known load, within wide margins.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Tests of the times at which a vCPU that has ready coroutines enters its ring.
+//! Tests of when a busy vCPU (a worker thread with ready coroutines) enters its io_uring to fetch
+//! completions.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;

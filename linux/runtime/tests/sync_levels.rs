@@ -1,5 +1,6 @@
-//! Tests of the synchronization primitives in a runtime. Waiters must be served by level, the mutex
-//! must lend levels, and futures that are always ready must yield.
+//! Tests of the synchronization primitives in a runtime. Waiters must be served in the order of
+//! their levels, waiters for a mutex must lend their level to its holder, and futures that are
+//! always ready must yield.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};

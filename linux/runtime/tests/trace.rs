@@ -1,5 +1,5 @@
-//! Tests of a runtime's recording: its content for known programs, and its integrity while they
-//! run.
+//! Tests of the recording of a runtime's events: its content for known programs, and its
+//! consistency while they run.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Shared parts of the tests: runtimes, listeners, certificates and requests.
+//! Helpers for the tests: runtimes, listeners, certificates and requests.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};

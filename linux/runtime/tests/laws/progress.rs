@@ -1,5 +1,6 @@
-//! Progress: a ready coroutine waits for less urgent coroutines no longer than for the current poll
-//! and the bound of conservation; with preemption no longer than for a few suspensions.
+//! Tests that an urgent coroutine does not wait for less urgent ones, except for the current poll.
+//! With preemption, it waits only for a few suspensions. This is the law *Progress* (see
+//! `main.rs`).
 //!
 //! The vCPUs always have less urgent polls of the same length to run. An urgent coroutine becomes
 //! ready in the middle of such a poll. The test counts the less urgent polls that begin or end from

@@ -1,4 +1,5 @@
-//! Tests of vCPUs that tolerate blocking polls, but interrupt no poll.
+//! Tests of the mode in which a vCPU continues on another thread if a poll blocks, but interrupts
+//! no poll that computes.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

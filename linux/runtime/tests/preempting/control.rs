@@ -1,4 +1,5 @@
-//! Tests of operations on a suspended coroutine and on its runtime.
+//! Tests of what other coroutines and threads may do to a suspended coroutine: wake, cancel, join
+//! or reprioritize it, or drop its runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Tests that wakers of other executors, and destructors of values that operations own, are
-//! interrupted like any poll.
+//! Tests that user code outside of polls is interrupted, too: wakers of other executors, and
+//! destructors of values that operations own.
 
 use std::future::Future;
 use std::os::fd::AsFd;

@@ -1,4 +1,5 @@
-//! Tests of preemptible vCPUs on real threads.
+//! Tests of preemption: a vCPU (a run queue that several threads serve in turn) suspends a poll
+//! that runs for too long, and continues on another thread.
 //!
 //! Every test is bounded: no loop spins for longer than [`LIMIT`], and an alarm ends a process that
 //! hangs. If the kernel lacks a feature, the tests print the reason and are skipped.

@@ -1,4 +1,4 @@
-//! Tests of which poll is suspended, for which coroutine, and when.
+//! Tests of when a running poll is suspended, and for which coroutine.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,9 +1,9 @@
-//! Runs parties, coroutines of different levels, and checks from outside of the runtime that all of
-//! them make progress.
+//! Runs coroutines of different levels, called *parties*, and checks from a thread outside of the
+//! runtime that all of them make progress.
 //!
-//! Each combination of parties runs for [`duration`]: half a second, or `UPSHIFT_TORTURE_SECONDS`
-//! (`cargo xtask soak` takes 60). The process ends if a party makes no step in
-//! [`MAX_STALLED_SAMPLES`] samples.
+//! Each test runs for [`duration`], which is half a second, or `UPSHIFT_TORTURE_SECONDS` if that is
+//! set (`cargo xtask soak` sets 60). A party counts its *steps*. The process aborts if a party
+//! makes no step in [`MAX_STALLED_SAMPLES`] samples of its counter.
 
 use std::future::Future;
 use std::io::Write;
