@@ -57,7 +57,7 @@ impl Cancels {
     }
 }
 
-/// The level whose pool is made together with the ring. This is a runtime's default level.
+/// The level whose pool is made together with the ring, the default level of a runtime.
 const FIRST_POOL: u8 = 32;
 
 pub(crate) struct Driver {

@@ -20,9 +20,10 @@ use std::time::Duration;
 const MAX_ENTERS: usize = 64;
 
 impl Driver {
-    /// Fills the submission queue with, in this order, the poll of the eventfd, cancellations,
-    /// starved streams that can have a buffer, and the backlog. Returns true if operations that
-    /// were cancelled in the backlog have completed, because the woken tasks may have work then.
+    /// Fills the submission queue. The order is: the poll of the eventfd, cancellations, streams
+    /// that waited for a buffer and can have one now, and the backlog. Returns true if operations
+    /// that were cancelled in the backlog have completed, because the woken tasks may have work
+    /// then.
     #[inline]
     fn flush(&self) -> bool {
         let waits = self.cancels.len() + self.starved.len() + self.backlog.len();
@@ -80,8 +81,8 @@ impl Driver {
         self.watching.set(unsafe { self.backend.push(&entry, 0) });
     }
 
-    /// Returns the number of entries that a submit would hand over. All starved streams that can
-    /// have a buffer count as one.
+    /// Returns the number of entries that a submit would hand over. All streams that waited for a
+    /// buffer and can have one now count as one.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.backend.pending()

@@ -1,5 +1,5 @@
-//! Tests of the limit on copies. Large copies of less urgent levels must be held while an urgent
-//! operation is in flight.
+//! Tests of the limit on writes that copy to the page cache or a pipe. Large copies of less urgent
+//! levels must be held back while an urgent operation is in flight.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Tests of rings that another thread watches, adopts or stands in for.
+//! Tests of rings that other threads use. They watch a ring for completions, become its owner, or
+//! serve it while its owner is busy.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -34,7 +35,6 @@ fn ring() -> Option<Ring> {
     }
 }
 
-/// Runs a future to its end. Polls it after each wait, without a waker.
 fn block_on<F: Future>(ring: &Ring, future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());

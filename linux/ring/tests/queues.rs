@@ -1,5 +1,5 @@
-//! Tests of small queues: the backlog of submissions, the overflow of completions, and the number
-//! of system calls.
+//! Tests of rings with small queues: submissions that must wait, completions that overflow, and the
+//! number of system calls.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Tests of multishot receive: the buffer pool, windows, starvation, errors, and buffers that
-//! outlive the ring.
+//! Tests of multishot receive: the buffer pool, the limit of unread buffers (window), lack of
+//! buffers, errors, and buffers that outlive the ring.
 #![cfg(not(loom))]
 
 mod common;

@@ -74,8 +74,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use table::{EVENTS, NONE, Operation, State, Status, UNREGISTERED};
 
-/// The epoll tokens of the two eventfds, for kicks and for posts. The token of a descriptor is its
-/// number, which is smaller than these.
+/// The epoll tokens of the two eventfds: other threads signal one to wake the ring's thread, and
+/// the other when a blocking call has ended. The token of any other descriptor is its number, which
+/// is smaller than these.
 const KICKED: u64 = u64::MAX;
 const POSTED: u64 = u64::MAX - 1;
 
@@ -316,8 +317,8 @@ impl Readiness {
         }
     }
 
-    /// Starts the multishot poll of the eventfd for kicks. Each write to the eventfd is an event,
-    /// and nothing reads the eventfd.
+    /// Starts the multishot poll of the eventfd by which other threads wake the ring's thread. The
+    /// poll is edge-triggered, so nothing reads the eventfd.
     fn listen_for_kicks(&self, state: &mut State, sqe: &Sqe) {
         let each_write = (libc::EPOLLIN | libc::EPOLLET) as u32;
         match self.notifier.epoll.add(sqe.fd, each_write, KICKED) {

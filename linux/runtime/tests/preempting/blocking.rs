@@ -1,5 +1,5 @@
-//! Tests of the mode in which a vCPU continues on another thread if a poll blocks, but interrupts
-//! no poll that computes.
+//! Tests of `blocking_tolerant`: if a poll blocks, the vCPU (the run queue) continues on another
+//! thread, but a poll that computes is not interrupted.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Tests of what other coroutines and threads may do to a suspended coroutine: wake, cancel, join
-//! or reprioritize it, or drop its runtime.
+//! Tests of suspended coroutines: their state, changes of their level, cancellation, panics, and
+//! the end of their runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
