@@ -114,7 +114,6 @@ fn spinner() {
     sleep(300_000);
 }
 
-/// Prints the TIDs for [`Victim::start`](crate::process::Victim::start).
 fn print_tids(threads: &[Tid]) {
     let threads: Vec<String> = threads.iter().map(Tid::to_string).collect();
     println!("threads {}", threads.join(" "));
@@ -334,7 +333,6 @@ fn exec_elevated() {
     panic!("cannot execute sleep: {error}");
 }
 
-/// Prints the rights of this process, which runs in another user namespace.
 fn namespace() {
     let rights = upshift_elevate::Rights::probe();
     println!("lacks {:?} capable {}", rights.obstacles, rights.capable);

@@ -187,7 +187,6 @@ impl Drop for Sleeper {
 /// Time within which the crate guarantees to restore threads, if the guardian gets a CPU.
 pub(crate) const RESTORE_BOUND: Duration = Duration::from_secs(1);
 
-/// Returns the processes that carry `marker` in their environment.
 pub(crate) fn processes_with_marker(marker: &str) -> Vec<Tid> {
     let entries = std::fs::read_dir("/proc").unwrap();
     entries
