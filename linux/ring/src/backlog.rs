@@ -114,7 +114,6 @@ impl Backlog {
         self.levels.get(level)?.first()
     }
 
-    /// Takes the first slot of the most urgent level in `levels`.
     pub(crate) fn pop_from<'a>(&self, levels: u64) -> Option<&'a Slot> {
         let levels = self.occupied.get() & levels;
         if levels == 0 {

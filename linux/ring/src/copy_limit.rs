@@ -110,7 +110,6 @@ impl Driver {
         false
     }
 
-    /// Returns whether the kernel may take this copy in addition to its present copies.
     fn fits(&self, slot: &Slot) -> bool {
         let copy_limit = &self.copy_limit;
         let after = copy_limit.bytes.get() + u64::from(slot.bytes.get());
@@ -127,7 +126,8 @@ impl Driver {
         copies.set(copies.get() + 1);
     }
 
-    /// Removes a counted copy that has ended; [`start_held`](Self::start_held) is due.
+    /// Removes a counted copy that has ended. The caller then calls
+    /// [`start_held`](Self::start_held).
     pub(crate) fn uncount_copy(&self, slot: &Slot) {
         slot.unmark(COPY);
         let copy_limit = &self.copy_limit;

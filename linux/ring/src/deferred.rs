@@ -132,7 +132,6 @@ impl DeferredCalls {
 }
 
 impl Driver {
-    /// Calls the waker of a handle, or defers the call.
     #[inline]
     pub(crate) fn wake(&self, level: u8, waker: Waker) {
         if ptr::eq(waker.vtable(), self.deferred.direct.get()) {

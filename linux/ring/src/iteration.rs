@@ -188,7 +188,6 @@ impl Driver {
         self.backend.publish()
     }
 
-    /// Makes one enter that hands everything over and waits; see [`crate::Ring::wait`].
     pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
         let mut completed = self.flush();
         while self.is_unsettled() {
@@ -217,7 +216,6 @@ impl Driver {
         }
     }
 
-    /// Reads all completions and returns their number.
     pub(crate) fn reap(&self) -> usize {
         let mut read = 0;
         match &self.backend {

@@ -54,7 +54,7 @@ impl Message {
 #[derive(Default)]
 struct State {
     messages: Vec<Message>,
-    /// Set while the ring has no buffers left, so that returned buffers are urgent.
+    /// Set while streams wait for buffers, so that returned buffers are urgent.
     starved: bool,
     closed: bool,
     /// Set when the eventfd has been signalled since the owner read its mail.

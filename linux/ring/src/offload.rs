@@ -89,7 +89,6 @@ impl fmt::Debug for Job {
     }
 }
 
-/// A call, and whether a thread has taken it.
 pub(crate) struct Call {
     request: Sqe,
     is_taken: AtomicBool,

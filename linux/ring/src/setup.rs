@@ -84,7 +84,6 @@ pub(crate) fn missing_feature(feature: &str) -> io::Error {
     )
 }
 
-/// Returns `error` with advice.
 pub(crate) fn explain(failure: &'static str, error: &io::Error) -> io::Error {
     let Some(errno) = error.raw_os_error() else {
         return io::Error::new(error.kind(), format!("{failure}: {error}"));

@@ -52,13 +52,11 @@ impl Shared {
         Ok(NonNull::from(Box::leak(Box::new(shared))))
     }
 
-    /// Returns whether the caller is the owner of a living ring.
     #[inline]
     pub(crate) fn is_owner(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Begins a use of a handle, which lasts until the returned guard is dropped.
     #[inline]
     pub(crate) fn begin_use(&self) -> InUse {
         InUse::begin(self.use_hooks)

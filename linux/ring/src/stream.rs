@@ -31,10 +31,11 @@
 //! one, if its consumer has read all data. Otherwise the stream stops until the consumer requests
 //! more. Memory is therefore bounded by the pool and one buffer per stream.
 //!
-//! A stream of datagrams that finds no buffer joins a FIFO queue. Each submit arms as many of the
-//! queued streams of a level as there are buffers. The streams that have data take buffers. If
-//! buffers are left, the next submit arms more streams. So no buffer stays idle while a stream that
-//! could use it waits, and the ring does not sleep while such a stream can be armed.
+//! A stream of datagrams that finds no buffer is *starved*, and joins a FIFO queue. Each submit
+//! arms as many of the starved streams of a level as there are buffers. The streams that have data
+//! take buffers. If buffers are left, the next submit arms more streams. So no buffer stays idle
+//! while a stream that could use it waits, and the ring does not sleep while such a stream can be
+//! armed.
 
 use crate::backlog::LEVELS;
 use crate::config::Mode;
@@ -157,7 +158,6 @@ pub(crate) unsafe fn stream_of(slot: &Slot) -> &StreamOp {
 }
 
 impl Driver {
-    /// Makes and arms a stream. Returns an errno if the stream cannot be started.
     pub(crate) fn start_stream(
         &self,
         fd: Fd,
@@ -287,7 +287,6 @@ impl Driver {
         }
     }
 
-    /// Returns the number of events that the consumer has not taken.
     fn unread(&self, slot: &Slot) -> u32 {
         // SAFETY: the slot holds a stream that is alive, because the slot is no orphan or its last
         // completion is being handled.
@@ -363,7 +362,6 @@ impl Driver {
         }
     }
 
-    /// Returns whether there is a starved stream, and a buffer for it.
     #[inline]
     pub(crate) fn is_feed_due(&self) -> bool {
         !self.starved.is_empty() && self.can_feed()

@@ -21,11 +21,9 @@ const MAX_PER_ATTEMPT: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// The operation has ended with this result.
     Done(i32),
     /// The operation must be attempted again when the descriptor is ready for these events.
     Wait(u32),
-    /// The operation needs a thread that may block.
     Offload,
 }
 
@@ -53,7 +51,6 @@ impl Group {
         }
     }
 
-    /// Returns the address, the length and the id of the next buffer.
     fn peek(&self) -> Option<(*mut u8, usize, u16)> {
         // SAFETY: entry 0 exists, so the pointer is valid. Both ends access the tail, its last
         // field, only atomically.

@@ -18,7 +18,6 @@ pub(crate) type Event = libc::epoll_event;
 
 pub(crate) const NO_EVENT: Event = Event { events: 0, u64: 0 };
 
-/// Converts the result of a system call that returns -1 on failure.
 pub(crate) fn check_result(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())

@@ -259,7 +259,6 @@ impl Readiness {
         taken
     }
 
-    /// Takes all entries, and waits for `want` completions or for the timeout.
     pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         let taken = self.take_entries();
         let waits = want != 0 && self.unread() == 0;
@@ -340,7 +339,6 @@ impl Readiness {
         catch_panic(|| self.offload.offload(level, Job::new(&call)));
     }
 
-    /// Appends an operation to the list of its descriptor.
     fn wait_at(&self, state: &mut State, operation: Operation, events: u32) -> Result<(), i32> {
         let sqe = operation.sqe;
         let Ok(number) = usize::try_from(sqe.fd) else {
@@ -425,7 +423,6 @@ impl Readiness {
         }
     }
 
-    /// Attempts the operations that wait at a descriptor for one of these events.
     fn handle_ready(&self, state: &mut State, fd: RawFd, ready: u32) {
         let broken = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let Some(descriptor) = state.descriptors.get_mut(fd as usize) else {
@@ -470,7 +467,6 @@ impl Readiness {
         let _ = self.register(state, fd, wanted);
     }
 
-    /// Ends a waiting operation and posts its completion.
     fn cancel(&self, state: &mut State, user_data: u64) {
         if user_data == KICK || user_data == CANCEL {
             return;

@@ -90,7 +90,6 @@ fn compute(round: &Round) -> bool {
 
 /// A way in which the other coroutine waits and becomes ready.
 trait WakeSource: Send + 'static {
-    /// Starts the other coroutine, which waits.
     fn start_waiting(level: Level, round: &Arc<Round>) -> (Self, JoinHandle<()>)
     where
         Self: Sized;
@@ -120,7 +119,6 @@ async fn start_on_this_vcpu<W: WakeSource>(level: Level) -> (Arc<Round>, W, Join
     }
 }
 
-/// Runs the test for one [`WakeSource`] at all levels.
 fn check<W: WakeSource>() {
     check_rounds(|level| async move {
         let (round, source, other) = start_on_this_vcpu::<W>(level).await;

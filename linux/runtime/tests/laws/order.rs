@@ -197,8 +197,9 @@ fn order_on_a_vcpu() {
     check_order(1, true, 50);
 }
 
-/// A coroutine that a vCPU has picked but does not poll yet looks ready to the other vCPU, and for
-/// longer if the first vCPU's thread is interrupted in between.
+/// A few polls appear to violate the order. A coroutine that one vCPU has taken from its queue but
+/// does not poll yet looks ready to the other vCPU, and for longer if the first vCPU's thread is
+/// interrupted in between.
 #[test]
 fn order_across_vcpus() {
     check_order(2, false, 20);

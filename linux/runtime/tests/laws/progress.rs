@@ -23,7 +23,6 @@ use crate::runtime;
 
 const URGENT: Level = Level::at::<10>();
 const LESS_URGENT: Level = Level::at::<40>();
-/// Rounds for each [`WakeSource`].
 const ROUNDS: usize = 10;
 /// Rounds that must succeed for each [`WakeSource`], since a busy machine may spoil two.
 const REQUIRED: usize = 8;
@@ -164,7 +163,8 @@ fn check_progress(
     });
 }
 
-/// Ten polls wait behind the current poll. The urgent coroutine follows it directly.
+/// Ten less urgent polls are queued behind the current poll. The urgent coroutine must run before
+/// all of them.
 #[test]
 fn progress_on_a_vcpu() {
     check_progress(1, false, Duration::from_millis(2), 0, None);
@@ -173,7 +173,7 @@ fn progress_on_a_vcpu() {
     check_progress(1, true, Duration::from_millis(50), 1, Some(0));
 }
 
-/// The other vCPU may begin a poll before the timer or the data has been reaped.
+/// Each vCPU may begin one less urgent poll before one of them notices the timer or the data.
 #[test]
 fn progress_across_vcpus() {
     check_progress(2, false, Duration::from_millis(2), 2, None);

@@ -22,7 +22,6 @@ const URGENT: Level = Level::at::<5>();
 const HOLDER: Level = Level::at::<40>();
 const LESS_URGENT: Level = Level::at::<50>();
 
-/// Returns two handles of a flag.
 fn flag() -> (Arc<AtomicBool>, Arc<AtomicBool>) {
     let flag = Arc::new(AtomicBool::new(false));
     (flag.clone(), flag)

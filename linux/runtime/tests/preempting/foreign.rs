@@ -18,7 +18,6 @@ use super::{LIMIT, runtime};
 /// User code that runs until an urgent coroutine has run three more times.
 #[derive(Default)]
 struct UserCode {
-    /// Number of times that the urgent coroutine has run.
     urgent_runs: AtomicUsize,
     runs: AtomicUsize,
     /// Set if the urgent coroutine did not run in time.

@@ -52,7 +52,6 @@ impl std::ops::Deref for ExclusiveRuntime {
     }
 }
 
-/// Returns the settings that most tests use.
 fn builder() -> Builder {
     Runtime::builder()
         .vcpus(1)
