@@ -2,8 +2,8 @@
 //!
 //! A guard owns a slot in the table of its [`Elevator`](crate::Elevator) until the slot is freed.
 //! Each use of a slot has a number, the generation. If the slot has a later generation than the
-//! guard, the slot belongs to another thread, and the guard does nothing. All methods but
-//! [`Elevated::set`] and the other setters take the elevator's lock.
+//! guard, the slot has been freed and may belong to another thread, so the guard does nothing. All
+//! methods but [`Elevated::set`] and the other setters take the elevator's lock.
 
 use std::io;
 use std::sync::Arc;
