@@ -1,4 +1,4 @@
-//! Blocking functions, on threads of their own.
+//! Runs blocking functions on threads of their own.
 
 use std::ffi::c_int;
 

@@ -1,4 +1,5 @@
-//! The wake token of a poll, and wakers that outlive it.
+//! The token that a foreign task gets in each poll and by which its operations wake it, and wakers
+//! that outlive the poll.
 
 use std::ffi::c_int;
 use std::mem::{MaybeUninit, size_of};

@@ -1,4 +1,4 @@
-//! Errors as negative errno values, and the barrier that stops panics.
+//! Converts errors to negative errno values, and catches panics before they reach C code.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -39,7 +39,6 @@ pub(crate) fn look_up(text: &str) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
-/// Returns the negative errno of an error.
 pub(crate) fn errno(error: &Error) -> c_int {
     if let Some(code) = upshift::errno_of(error) {
         return -code;
@@ -74,7 +73,6 @@ pub(crate) fn errno(error: &Error) -> c_int {
     }
 }
 
-/// Returns the result for a coroutine that could not be started.
 pub(crate) fn refusal(error: SpawnError) -> c_int {
     -match error {
         SpawnError::OutOfMemory => libc::ENOMEM,
@@ -105,7 +103,6 @@ pub(crate) unsafe fn free<T>(object: *mut T) {
     }
 }
 
-/// Returns 0 or the negative errno.
 pub(crate) fn code(result: Result<(), Error>) -> c_int {
     result.map_or_else(|error| errno(&error), |()| 0)
 }

@@ -1,6 +1,8 @@
-//! Values that one operation at a time may use, behind the handles of readers, writers and
-//! receivers. An *exclusive use* is the use of a value by one operation. During this use a second
-//! operation is refused. If a handle is freed during a use, its value is dropped when the use ends.
+//! Values that only one operation at a time may use. They are behind the handles of readers,
+//! writers and receivers.
+//!
+//! An *exclusive use* is the use of a value by one operation. During this use a second operation is
+//! refused. If the caller frees a handle during a use, its value is dropped when the use ends.
 //!
 //! ```text
 //!   Idle ──1 begin─▶ Busy ──2 drop of the use──▶ Idle
@@ -20,7 +22,6 @@ const IDLE: u8 = 0;
 const BUSY: u8 = 1;
 const FREED: u8 = 2;
 
-/// A `T` that one operation at a time may use.
 pub(crate) struct Exclusive<T> {
     state: AtomicU8,
     inner: UnsafeCell<T>,
@@ -79,7 +80,6 @@ pub(crate) unsafe fn begin_use<T>(value: *mut Exclusive<T>) -> io::Result<Exclus
     unsafe { Exclusive::begin_use(value) }.ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))
 }
 
-/// The right to use the value.
 pub(crate) struct ExclusiveUse<T>(*mut Exclusive<T>);
 
 // SAFETY: there is one use at a time, and it moves with its operation, so only one thread at a time

@@ -1,4 +1,4 @@
-//! A mutex with priority lending, by which waiters lend their level to the holder.
+//! A mutex with priority inheritance: waiters lend their level to the holder.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -17,7 +17,6 @@ pub struct upshift_mutex {
     mutex: Mutex<()>,
     /// The holder's guard, which only the holder touches.
     guard: UnsafeCell<MaybeUninit<MutexGuard<'static, ()>>>,
-    /// Set while the guard is initialised.
     is_held: AtomicBool,
 }
 

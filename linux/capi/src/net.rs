@@ -266,7 +266,6 @@ fn adopt_stream(fd: OwnedFd) -> io::Result<Handles> {
     }
 }
 
-/// Returns a socket option.
 fn socket_option(socket: &OwnedFd, option: c_int) -> io::Result<c_int> {
     let (mut value, mut length): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as _);
     // SAFETY: the pointers are valid for writing the value and its length.

@@ -1,4 +1,4 @@
-//! Operations, which are futures in the caller's memory.
+//! Asynchronous operations, which are Rust futures in memory of the caller.
 //!
 //! ```text
 //!            1 start, not ready            2 poll, ready

@@ -1,4 +1,5 @@
-//! System calls, each in a synchronous and an asynchronous form as in the SharedScheduler papers.
+//! System calls, each in a synchronous form and in an asynchronous form, as in the SharedScheduler
+//! papers.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,5 @@
-//! Foreign tasks as coroutines: spawn, join, wake, levels, cancellation.
+//! Runs tasks of other languages as coroutines: spawns, joins, wakes and cancels them, and sets
+//! their levels.
 //!
 //! # Ownership of a task
 //!
@@ -68,7 +69,6 @@ impl Drop for Frame {
     }
 }
 
-/// A task as a future.
 pub(crate) struct Foreign(Option<Frame>);
 
 impl Foreign {

@@ -1,4 +1,4 @@
-//! UDP sockets. The caller's memory is never in flight between polls.
+//! UDP sockets. Operations use the caller's memory only during a poll, never between polls.
 
 use std::ffi::{c_char, c_int};
 use std::io;

@@ -1,13 +1,13 @@
-//! Calibration: measures the cost of a switch and of a timer on this machine, and derives the
-//! shortest sensible quantum.
+//! Measures the cost of a thread switch and of a timer on this machine, and derives the shortest
+//! sensible quantum (time slice).
 //!
-//! A *dispatcher* is a thread above the running thread. A timer wakes the dispatcher, which briefly
-//! interrupts the running thread. This is a *look*.
+//! A *dispatcher* is a thread with a higher priority than the running thread. A timer wakes the
+//! dispatcher, which briefly interrupts the running thread. This interruption is called a *look*.
 //!
-//! Two threads are pinned to one CPU and elevated: a *measurer*, and a *partner* that the measurer
-//! switches to. A count and a deadline bound every loop, and all loops together take less than 1 s.
-//! Both threads end afterwards, so no thread is left elevated. Ordinary threads get this CPU in a
-//! pause of 5 ms after each piece of 20 ms.
+//! Two threads are pinned to one CPU and put into SCHED_FIFO: a *measurer*, and a *partner* that
+//! the measurer switches to. Every loop is bounded by a count and a deadline, and all loops
+//! together take less than 1 s. Both threads end afterwards, so no thread is left elevated. After
+//! each 20 ms of measurement, both threads sleep for 5 ms, so that ordinary threads get this CPU.
 
 mod bench;
 mod partner;
@@ -31,7 +31,6 @@ pub const LONGEST_CALIBRATION: Duration = Duration::from_millis(800);
 /// Delays of the measured timers, in microseconds.
 pub const DELAYS_US: [u64; 6] = [5, 10, 20, 50, 100, 200];
 
-/// Bounds of the quantum, in microseconds.
 const MIN_QUANTUM_US: u64 = 5;
 const MAX_QUANTUM_US: u64 = 4000;
 
@@ -47,7 +46,6 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Sorts the samples and takes the quantiles.
     fn of(samples: &mut [u64]) -> Quantiles {
         samples.sort_unstable();
         let at = |part: usize| {

@@ -1,8 +1,9 @@
-//! [`Elevated`]: the guard of one elevated thread.
+//! The guard of one elevated thread ([`Elevated`]), which restores the thread when it is dropped.
 //!
-//! A guard owns a slot in its set's table until the slot is freed. Each use of a slot has a number,
-//! the generation. When the slot has a later generation than the guard, the guard acts on no
-//! thread. All methods but [`Elevated::set`] and the other setters take the set's lock.
+//! A guard owns a slot in the table of its [`Elevator`](crate::Elevator) until the slot is freed.
+//! Each use of a slot has a number, the generation. If the slot has a later generation than the
+//! guard, the slot has been freed and may belong to another thread, so the guard does nothing. All
+//! methods but [`Elevated::set`] and the other setters take the elevator's lock.
 
 use std::io;
 use std::sync::Arc;

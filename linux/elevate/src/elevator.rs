@@ -1,4 +1,5 @@
-//! [`Elevator`]: a set of elevated threads.
+//! A set of threads that are elevated, that is, run in SCHED_FIFO until they are restored
+//! ([`Elevator`]).
 //!
 //! Invariants:
 //! * Only threads recorded in the table (`table.rs`) are elevated, and a record is removed only
@@ -6,14 +7,14 @@
 //! * A thread is always elevated with `SCHED_RESET_ON_FORK`, so that its children start at
 //!   `SCHED_OTHER`. A thread that calls `exec` keeps its policy and becomes the main thread of its
 //!   process. It is found there, and restored.
-//! * A thread of another process is elevated only under a living guardian and at most at
-//!   [`Priority::FOREIGN_MAX`].
+//! * A thread of another process is elevated only while a guardian lives (a process that restores
+//!   the threads if this process dies), and at most to [`Priority::FOREIGN_MAX`].
 //! * A thread that another elevator elevates is refused, because its elevated policy would be
 //!   recorded as the former policy, and would stay.
 //! * Only the process that made an elevator acts on it. In a fork of that process the elevator does
 //!   nothing.
 //! * A thread that waits for the set's lock lends its priority to the holder (`lock.rs`), because
-//!   the holder may have become ordinary.
+//!   the holder may have left SCHED_FIFO while it holds the lock.
 //!
 //! Elevating and restoring take the set's lock and open a pidfd. Before Linux 6.9 they open a file
 //! of `/proc` instead, or three files for threads of other processes. [`Elevated::set`] is one
@@ -410,9 +411,9 @@ impl Inner {
         self.table.find(tid, birth).is_some()
     }
 
-    /// Restores the thread of slot `index` and frees the slot, or leaves the record as an orphan.
-    /// `lives` says that the thread has not ended, even if the kernel reports its end. The caller
-    /// holds the lock.
+    /// Restores the thread of slot `index` and frees the slot. If that fails, the record stays and
+    /// is marked as an orphan. Set `lives` if the thread cannot have ended. It is then an error if
+    /// the kernel does not find the thread. The caller holds the lock.
     pub(crate) fn restore_and_free(
         &self,
         index: usize,

@@ -1,4 +1,4 @@
-//! The reasons why a thread was not elevated. In each case nothing was changed.
+//! The errors of elevating a thread. In each case nothing was changed.
 
 use std::error::Error;
 use std::fmt;

@@ -1,13 +1,14 @@
-//! The restoration of threads when a thread ends, and when the process ends by `exit`.
+//! Restores elevated threads when they end, and when the process ends by `exit`.
 //!
-//! A list of the sets of this process serves three readers: an `atexit` handler, the destructor of
-//! a thread-local value in each thread that elevated itself, and the search for threads that
-//! another set of this process has elevated. The list is locked only while it is copied or
-//! extended. A set's own lock is taken afterwards, never while the list is locked.
+//! The process has a list of its sets (a set is the state of an [`Elevator`](crate::Elevator)). The
+//! list has three readers: an `atexit` handler, the destructor of a thread-local value in each
+//! thread that elevated itself, and the check whether another set of this process has elevated a
+//! thread. The list is locked only while it is copied or extended. A set's own lock is taken
+//! afterwards, never while the list is locked.
 //!
 //! If the process dies without `exit` (by `_exit`, `abort` or a signal), no code of this module
-//! runs. The threads of this process end with it, and the guardian restores the threads of other
-//! processes.
+//! runs. The threads of this process end with it, and the guardian process restores the threads of
+//! other processes.
 
 use std::sync::{Arc, Once, Weak};
 
@@ -21,7 +22,6 @@ static AT_EXIT: Once = Once::new();
 /// Number of times, 1 ms apart, that the handler tries a lock that another thread holds.
 const LOCK_ATTEMPTS: usize = 100;
 
-/// Adds a set to the list.
 pub(crate) fn register(inner: &Arc<Inner>) {
     AT_EXIT.call_once(|| {
         // SAFETY: the handler is a function without arguments that stays valid until the process
@@ -55,7 +55,6 @@ extern "C" fn restore_at_exit() {
     }
 }
 
-/// A value whose destructor runs when its thread ends.
 struct ThreadEnd;
 
 impl Drop for ThreadEnd {
@@ -71,7 +70,6 @@ thread_local! {
     static THREAD_END: ThreadEnd = const { ThreadEnd };
 }
 
-/// Arranges that the calling thread is restored when it ends.
 pub(crate) fn restore_this_thread_at_end() {
     // This fails only if the thread's destructors run already. The thread is about to end then.
     let _ = THREAD_END.try_with(|_| {});

@@ -1,5 +1,5 @@
-//! Futexes private to one process, with which a thread waits until a word changes.
-//! Async-signal-safe.
+//! Waiting until another thread of the process changes a word, by a private futex. The functions
+//! are async-signal-safe.
 
 use std::ptr::null;
 use std::sync::atomic::AtomicU32;

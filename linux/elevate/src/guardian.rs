@@ -1,5 +1,6 @@
-//! The guardian: a small process that restores every recorded thread when its owner dies, in
-//! whichever way the owner dies. The *owner* is the process that made the set.
+//! Starts and ends the guardian, a small process that restores every recorded thread when its owner
+//! dies, however the owner dies. The *owner* is the process that made the
+//! [`Elevator`](crate::Elevator).
 //!
 //! ```text
 //! owner                                        guardian (forked, no exec)
@@ -18,8 +19,8 @@
 //!   the owner is dead or its descriptors are closed. An `exec` of the owner closes the descriptors
 //!   as well. The guardian then also lowers the main thread, which has inherited the policy of the
 //!   thread that called `exec`.
-//! * A program that closes all its descriptors without `exec` dismisses its guardian. All threads
-//!   are restored, and the next elevation of another process's thread starts a new guardian.
+//! * If a program closes all its descriptors without `exec`, the guardian restores all threads and
+//!   ends. The next elevation of another process's thread starts a new guardian.
 //! * If an owner with a heartbeat ([`Builder::heartbeat`](crate::Builder::heartbeat)) misses it,
 //!   because the owner was stopped or hangs, the guardian moves the threads of other processes to
 //!   SCHED_OTHER. The threads stay recorded. The guardian checks four times per heartbeat while any

@@ -1,10 +1,10 @@
-//! [`Lock`]: a mutex with priority inheritance.
+//! A mutex with priority inheritance ([`Lock`]).
 //!
-//! The threads of a set have very different priorities, and a thread that restores itself becomes
-//! ordinary *while it holds* the set's lock. An elevated thread on the holder's CPU could then keep
-//! the holder from releasing the lock. The thread that is to demote the elevated thread would wait
-//! for this lock forever. Therefore a waiter lends its priority to the holder, by a futex of the
-//! kernel (`FUTEX_LOCK_PI`). On a kernel without such futexes the waiter sleeps and tries again.
+//! The lock protects the records of the elevated threads. A thread that restores its own policy
+//! leaves SCHED_FIFO *while it holds* the lock. An elevated thread on the same CPU could then keep
+//! the holder from releasing the lock. The thread that is to demote this elevated thread would wait
+//! for the lock forever. Therefore the kernel lends the priority of a waiter to the holder
+//! (`FUTEX_LOCK_PI`). On a kernel without such futexes the waiter sleeps and tries again.
 //!
 //! Without contention, locking and unlocking cost one compare-exchange each. A thread must not lock
 //! twice, and must not end while it holds the lock.
@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use crate::sys::current_tid;
 
-/// A mutex with priority inheritance; see the module.
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
     /// The word in the kernel's format: 0, or the holder's tid and a bit that is set while other

@@ -1,4 +1,5 @@
-//! The routine that restores one thread, shared by guards, exit handlers and the guardian.
+//! Restores the former policy of one thread. Guards, exit handlers and the guardian process use
+//! this routine.
 //!
 //! The routine is idempotent, allocates nothing and takes no lock. In Linux, lowering a thread of
 //! the same user needs no rights, so the routine works even after rights were lost. If the thread

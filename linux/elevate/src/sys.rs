@@ -211,7 +211,6 @@ pub fn current_tid() -> Tid {
     unsafe { libc::syscall(libc::SYS_gettid) as Tid }
 }
 
-/// Converts the result of a raw call into a `Result`.
 fn check(result: c_long) -> io::Result<c_long> {
     if result < 0 {
         Err(io::Error::last_os_error())

@@ -1,6 +1,8 @@
-//! The records of the threads of a set, in memory shared with the guardian.
+//! The records of all elevated threads, in memory that is shared with the guardian, the process
+//! that restores the threads if their owner dies. The *owner* is the process that made the
+//! [`Elevator`](crate::Elevator).
 //!
-//! One slot for each thread:
+//! Each thread has one slot:
 //!
 //! ```text
 //!         1 write the fields, publish             2 first pin: write the CPUs, publish
@@ -44,9 +46,7 @@ const ORPHAN: u64 = 8;
 const FLAGS: u64 = 0xff;
 const GENERATION: u64 = 0x100;
 
-/// The value of "no CPU" in the fields for pins.
 const NO_CPU: i32 = -1;
-/// The value of "no nice value" in the fields for nice values.
 const NO_NICE: i32 = i32::MAX;
 
 /// All data needed to restore a thread.
@@ -54,7 +54,6 @@ const NO_NICE: i32 = i32::MAX;
 pub(crate) struct Record {
     pub(crate) tid: Tid,
     pub(crate) birth: u64,
-    /// Whether the thread belongs to the owner.
     pub(crate) is_own: bool,
     /// The main thread of another process, and its birth. If the recorded thread calls `exec`, it
     /// becomes this thread.
@@ -67,7 +66,7 @@ pub(crate) struct Record {
     pub(crate) pin: Option<Pin>,
 }
 
-/// The CPUs before a pin, and the pins.
+/// The CPUs on which the thread could run before it was pinned, and the last two pins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pin {
     pub(crate) former: CpuSet,
@@ -76,7 +75,6 @@ pub(crate) struct Pin {
     pub(crate) cpus: [Option<usize>; 2],
 }
 
-/// The record of one thread.
 #[repr(C, align(64))]
 struct Slot {
     state: AtomicU64,
@@ -107,7 +105,7 @@ impl Slot {
 /// The state that owner and guardian share besides the slots.
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// 1 if the owner ends the guardian in good order.
+    /// 1 if the owner has told the guardian to end.
     pub(crate) closing: AtomicU32,
     /// 1 if the guardian checks the heartbeat, or has been woken to do so. 0 if it sleeps until it
     /// is woken.
@@ -182,7 +180,6 @@ impl Table {
         unsafe { *self.header().leader.get() }
     }
 
-    /// Returns the slots that have ever been used.
     fn used(&self) -> &[Slot] {
         &self.slots()[..self.header().high.load(Acquire) as usize]
     }

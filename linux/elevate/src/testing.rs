@@ -140,7 +140,6 @@ pub enum Call {
     PidFd,
 }
 
-/// A planned fault.
 #[derive(Debug)]
 struct Fault {
     call: Call,

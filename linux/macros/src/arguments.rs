@@ -1,4 +1,4 @@
-//! Arguments of the attributes, converted to calls of `upshift::Builder`.
+//! Parses the arguments of the attributes, and converts them to method calls on `upshift::Builder`.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
@@ -13,7 +13,6 @@ const KNOWN: &str = "`vcpus = N`, `level = N`, `preemption`, `driver = \"readine
 /// Maximum number of vCPUs of a runtime, the same as `upshift_core::MAX_VCPUS`.
 const MAX_VCPUS: u64 = 256;
 
-/// The highest number of a level.
 const MAX_LEVEL: u64 = 63;
 
 /// All arguments of an attribute. Their tokens are method calls on a builder.

@@ -1,4 +1,5 @@
-//! The expansion of `#[async_fn]`, which makes both forms of a call from one declaration.
+//! Expands `#[async_fn]`, which makes the synchronous and the asynchronous form of a system call
+//! from one declaration.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};
@@ -27,7 +28,6 @@ impl Parse for Asynchronous {
     }
 }
 
-/// A function whose body may be missing.
 struct Declaration {
     attributes: Vec<Attribute>,
     visibility: Visibility,
@@ -136,7 +136,6 @@ fn insert_paragraph(attributes: &[Attribute], paragraph: &str) -> TokenStream {
     }
 }
 
-/// Returns the three items of a declaration.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
     if arguments.is_empty() {
         return Err(Error::new(

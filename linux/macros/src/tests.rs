@@ -1,4 +1,4 @@
-//! Tests of expansions, and of the messages and tokens with which mistakes are reported.
+//! Tests of the expansions, and of the error message and the source location for each mistake.
 
 use std::str::FromStr;
 

@@ -20,7 +20,6 @@ pub struct Address {
 }
 
 impl Address {
-    /// Creates room for an address that the kernel fills in.
     pub(crate) fn unset() -> Self {
         Self {
             // SAFETY: all zeroes is a valid value, the one of family AF_UNSPEC.

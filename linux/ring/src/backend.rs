@@ -1,13 +1,14 @@
-//! The executor of submission queue entries: either the kernel's io_uring, or the readiness driver,
-//! which waits for descriptors and makes nonblocking calls. Owner only.
+//! Executes submission queue entries by one of two drivers: the kernel's io_uring, or the readiness
+//! driver, which waits for descriptors and makes nonblocking calls.
 //!
-//! Only this module distinguishes the two drivers. The slots above it hand entries down and get
-//! completions (`user_data`, result, flags) back; receive buffers are provided through the same
-//! ring in memory. So operations, streams, cancellation, mail and owners are the same code for
-//! both drivers, and an [`Operation`](crate::Operation) does not know its driver.
+//! Only this module distinguishes the two drivers. Both take entries and return completions
+//! (`user_data`, result, flags), and both find receive buffers in the same ring in memory. All
+//! other code of this crate is therefore the same for both, and an [`Operation`](crate::Operation)
+//! does not know its driver.
 //!
 //! Each call chooses the driver by a branch, which always goes the same way for a ring.
-//! `iteration.rs` branches once per batch of completions that it reads, and once per submit.
+//! `iteration.rs` branches once per batch of completions that it reads, and once per submit. Only
+//! the thread that owns the ring may use this module.
 
 use crate::config::{Config, Driver, Mode};
 use crate::owner::Proxy;
@@ -27,7 +28,6 @@ pub(crate) enum Backend {
     Readiness(Box<Readiness>),
 }
 
-/// Evaluates one expression for either driver.
 macro_rules! both {
     ($self:expr, $backend:ident => $call:expr) => {
         match $self {
@@ -67,7 +67,6 @@ impl Backend {
         }
     }
 
-    /// See [`RingWatch`].
     pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: &Arc<Kick>) -> io::Result<RingWatch> {
         match self {
             Self::Kernel(uring) => uring.watch(levels, kick.clone()),
@@ -90,7 +89,6 @@ impl Backend {
         }
     }
 
-    /// Returns whether the queue has no room for another entry before the next enter.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         both!(self, backend => backend.is_full())
@@ -111,7 +109,6 @@ impl Backend {
         }
     }
 
-    /// Returns the number of entries that have not been taken yet.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         both!(self, backend => backend.pending())
@@ -188,7 +185,6 @@ impl Backend {
         }
     }
 
-    /// Hands all entries over and waits for `want` completions or for the time to pass.
     pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         both!(self, backend => backend.enter_and_wait(want, timeout))
     }

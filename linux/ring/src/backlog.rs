@@ -1,18 +1,17 @@
-//! Queues for operations that found the submission queue full, and for streams that found no
-//! buffer. The most urgent level comes first; each level is FIFO. Owner only.
+//! Priority queues of operations that found the submission queue full, and of streams that found no
+//! receive buffer. The most urgent level comes first, and each level is FIFO.
 //!
-//! Each slot holds the link to the next, so a backlog never allocates, and the number of slots
-//! bounds its length. Every method but `remove` is O(1), because a bitmap says which levels are not
-//! empty.
+//! The queues are intrusive: each [`Slot`](crate::slot) (the memory of one operation) holds the
+//! link to the next. So a backlog never allocates, and the number of slots bounds its length. Every
+//! method but `remove` is O(1), because a bitmap says which levels are not empty. Only the thread
+//! that owns the ring may use a backlog.
 
 use crate::slot::Slot;
 use std::cell::Cell;
 use std::ptr;
 
-/// Number of levels: 0 (most urgent) to 63.
 pub(crate) const LEVELS: usize = 64;
 
-/// A FIFO of slots linked by `next`.
 pub(crate) struct SlotQueue {
     head: Cell<*const Slot>,
     tail: Cell<*const Slot>,
@@ -101,7 +100,6 @@ impl Backlog {
         self.len.set(self.len.get() + 1);
     }
 
-    /// Returns the bitmap of levels: bit L is set if level L has an element.
     #[inline]
     pub(crate) fn occupied(&self) -> u64 {
         self.occupied.get()
@@ -111,13 +109,11 @@ impl Backlog {
         self.pop_from(u64::MAX)
     }
 
-    /// Returns the slot that [`pop`](Self::pop) would return.
     pub(crate) fn first<'a>(&self) -> Option<&'a Slot> {
         let level = self.occupied.get().trailing_zeros() as usize;
         self.levels.get(level)?.first()
     }
 
-    /// Takes the first slot of the most urgent level in `levels`.
     pub(crate) fn pop_from<'a>(&self, levels: u64) -> Option<&'a Slot> {
         let levels = self.occupied.get() & levels;
         if levels == 0 {

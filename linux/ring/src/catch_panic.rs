@@ -1,4 +1,4 @@
-//! Containment of panics in user code.
+//! Catches panics of user code, so that the ring can continue.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,8 +1,9 @@
-//! The half of a stream that belongs to its handle. The consumer takes events out of the inbox in
-//! order, requests more, and releases everything when it is dropped.
+//! The receiving half of a stream (a multishot operation), which belongs to the user's handle.
 //!
-//! A consumer may be used on any thread, by one thread at a time. On the ring's thread, taking an
-//! event costs no read-modify-write.
+//! Each completion of a stream reaches its handle as an *event* in a lock-free list, the inbox. The
+//! consumer takes the events in order, requests more when the stream has stopped, and releases
+//! everything when it is dropped. It may be used on any thread, by one thread at a time. On the
+//! ring's thread, taking an event costs no atomic read-modify-write.
 
 use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};
@@ -17,7 +18,6 @@ use std::task::{Context, Poll};
 pub(crate) struct Consumer {
     slot: NonNull<Slot>,
     pub(crate) shared: NonNull<Shared>,
-    /// Events taken out of the inbox, oldest first.
     unread: *const Slot,
 }
 
@@ -29,7 +29,6 @@ unsafe impl Send for Consumer {}
 unsafe impl Sync for Consumer {}
 
 impl Consumer {
-    /// Creates the consumer of `slot`, a stream that was started for this handle.
     pub(crate) fn new(slot: &Slot, shared: NonNull<Shared>) -> Self {
         Self {
             slot: NonNull::from(slot),
@@ -110,7 +109,6 @@ impl Consumer {
         Some(event)
     }
 
-    /// Requests that the stream is armed again.
     pub(crate) fn request(&self) -> Result<(), i32> {
         let (slot, shared) = (self.slot(), self.shared());
         let _use = shared.begin_use();
@@ -123,7 +121,6 @@ impl Consumer {
             .map_err(|_| libc::ECANCELED)
     }
 
-    /// Gives back an event without a buffer.
     #[inline]
     pub(crate) fn free(&self, event: NonNull<Slot>) {
         let shared = self.shared();

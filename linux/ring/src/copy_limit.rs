@@ -1,4 +1,5 @@
-//! Copies to the page cache, limited while a more urgent operation is in flight. Owner only.
+//! Limits the writes to the page cache that the kernel makes at a time, while a more urgent
+//! operation is in flight. Only the thread that owns the ring may use this module.
 //!
 //! A write to the page cache is a copy, made by a kernel thread that competes with the ring's
 //! thread for its CPU. The kernel knows no levels, so if many large writes are queued, it may copy
@@ -16,7 +17,7 @@
 //! ```
 //!
 //! * **Counting.** [`Operation::copies`](crate::Operation::copies) gives the bytes of a copy.
-//!   Operations that are not copies start at once and pay nothing.
+//!   Operations that are not copies start at once, at no cost.
 //! * **Progress.** A copy in the kernel may itself wait for a held copy (a file system served by
 //!   this process, a full disk). If no copy ends for [`HOLD_TIMEOUT`], the copies in the kernel are
 //!   no longer counted. The ring notices this within twice that time.
@@ -56,19 +57,16 @@ fn max_copies() -> u32 {
 /// If no copy ends for this time, the held copies are released.
 const HOLD_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// The held copies, and counters of the copies in the kernel.
 pub(crate) struct CopyLimit {
     held: Backlog,
     max_copies: u32,
     /// Bytes of the copies in the kernel. Too low for a moment when a copy ends that is no longer
     /// counted.
     bytes: Cell<u64>,
-    /// Number of copies in the kernel.
     copies: Cell<u32>,
     /// Set when a copy has ended since the timeout was armed.
     has_progress: Cell<bool>,
     is_armed: Cell<bool>,
-    /// [`HOLD_TIMEOUT`] in the kernel's layout.
     timeout: Timespec,
 }
 
@@ -85,7 +83,6 @@ impl CopyLimit {
         }
     }
 
-    /// Takes a held copy, at the ring's shutdown.
     pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
         self.held.pop()
     }
@@ -113,7 +110,6 @@ impl Driver {
         false
     }
 
-    /// Returns whether the kernel may take this copy in addition to its present copies.
     fn fits(&self, slot: &Slot) -> bool {
         let copy_limit = &self.copy_limit;
         let after = copy_limit.bytes.get() + u64::from(slot.bytes.get());
@@ -130,7 +126,8 @@ impl Driver {
         copies.set(copies.get() + 1);
     }
 
-    /// Removes a counted copy that has ended; [`start_held`](Self::start_held) is due.
+    /// Removes a counted copy that has ended. The caller then calls
+    /// [`start_held`](Self::start_held).
     pub(crate) fn uncount_copy(&self, slot: &Slot) {
         slot.unmark(COPY);
         let copy_limit = &self.copy_limit;

@@ -1,8 +1,7 @@
-//! The owner's counters; see [`Stats`](crate::Stats). Owner only.
+//! Counters behind [`Stats`](crate::Stats). Only the thread that owns the ring may use them.
 
 use std::cell::Cell;
 
-/// Counters that no other module keeps.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) completed: Cell<u64>,
@@ -17,7 +16,6 @@ pub(crate) struct Counters {
     pub(crate) refused: Cell<u64>,
 }
 
-/// Adds one.
 #[inline]
 pub(crate) fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);

@@ -18,7 +18,6 @@ use std::task::{Context, Poll, ready};
 
 /// Bytes that are reserved for the sender's address, enough for every address family.
 const NAME: usize = size_of::<libc::sockaddr_storage>();
-/// Bytes of the kernel's `struct io_uring_recvmsg_out`.
 const HEADER: usize = 16;
 
 /// A datagram in one of the ring's buffers.

@@ -1,12 +1,12 @@
-//! User code that the ring runs or defers: wakers of other executors, and destructors of values
-//! that operations own.
+//! Runs or defers user code: wakers of other executors, and destructors of values that operations
+//! own.
 //!
 //! By default the ring runs all user code at once. But user code may run for a long time, or take a
-//! lock that a suspended poll holds. So a runtime can decide when and where user code runs: after
-//! [`Ring::defer_user_code`](crate::Ring::defer_user_code) the ring defers it until
-//! [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers are still called
-//! at once, at the cost of one comparison of addresses. A thread that stands in for the owner
-//! ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all.
+//! lock that a task holds while the runtime has suspended it. So a runtime can decide when and
+//! where user code runs. After [`Ring::defer_user_code`](crate::Ring::defer_user_code) the ring
+//! defers it until [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers
+//! are still called at once, at the cost of one comparison of addresses. A thread that serves the
+//! ring in place of its owner ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all.
 
 use crate::catch_panic::catch_panic;
 use crate::driver::Driver;
@@ -69,7 +69,6 @@ impl fmt::Debug for DeferredCall {
     }
 }
 
-/// Deferred user code that waits to be [taken](crate::Ring::take_deferred).
 pub(crate) struct DeferredCalls {
     /// The vtable of the wakers that are called at once, or null if there are none.
     direct: Cell<*const RawWakerVTable>,
@@ -93,13 +92,11 @@ impl DeferredCalls {
         }
     }
 
-    /// See [`Ring::defer_user_code`](crate::Ring::defer_user_code).
     pub(crate) fn defer_user_code(&self, runtime_vtable: &'static RawWakerVTable) {
         self.direct.set(runtime_vtable);
         self.defers.set(true);
     }
 
-    /// Defers every waker until [`restore`](Self::restore).
     pub(crate) fn defer_all(&self) -> WakerRule {
         let defers = self.defers.replace(true);
         WakerRule(self.direct.replace(ptr::null()), defers)
@@ -115,7 +112,6 @@ impl DeferredCalls {
         self.has_calls.get()
     }
 
-    /// Takes the deferred user code.
     pub(crate) fn take(&self) -> Vec<DeferredCall> {
         self.has_calls.set(false);
         self.queue.take()
@@ -136,7 +132,6 @@ impl DeferredCalls {
 }
 
 impl Driver {
-    /// Calls the waker of a handle, or defers the call.
     #[inline]
     pub(crate) fn wake(&self, level: u8, waker: Waker) {
         if ptr::eq(waker.vtable(), self.deferred.direct.get()) {

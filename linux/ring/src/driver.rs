@@ -1,6 +1,8 @@
-//! The owner's half of the ring: slots, queues, completions. All code here runs on the ring's
-//! thread. `iteration.rs` hands entries over and fetches completions; `stream.rs` handles the
-//! completions of streams.
+//! Starts, cancels and completes the operations of a ring. All code here runs on the thread that
+//! owns the ring.
+//!
+//! Other parts of [`Driver`] are in `iteration.rs`, which hands entries to the kernel and fetches
+//! completions, and in `stream.rs`, which handles the completions of streams.
 //!
 //! Wakers and destructors of operations are user code (`deferred.rs`) and may call back into the
 //! ring. So state is in cells, no borrow lives across user code, and every function finishes its
@@ -55,7 +57,7 @@ impl Cancels {
     }
 }
 
-/// The level whose pool is made together with the ring. This is a runtime's default level.
+/// The level whose pool is made together with the ring, the default level of a runtime.
 const FIRST_POOL: u8 = 32;
 
 pub(crate) struct Driver {
@@ -63,10 +65,8 @@ pub(crate) struct Driver {
     pub(crate) slab: Slab,
     pub(crate) pools: Pools,
     pub(crate) mail: Arc<Mailbox>,
-    /// Streams that wait for a buffer, by level.
     pub(crate) starved: Backlog,
     pub(crate) backlog: Backlog,
-    /// Copies to the page cache that wait for other copies to end.
     pub(crate) copy_limit: CopyLimit,
     pub(crate) cancels: Cancels,
     /// Operations and armed streams: held, in the backlog, in the queue or in the kernel.
@@ -76,7 +76,6 @@ pub(crate) struct Driver {
     /// Number of handles alive, including the ring itself. Valid until the mailbox closes.
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
-    /// User code that waits to be run.
     pub(crate) deferred: DeferredCalls,
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
@@ -151,7 +150,6 @@ impl Driver {
         Ok(slot)
     }
 
-    /// Queues the entry of a slot that is not in flight.
     pub(crate) fn launch(&self, slot: &Slot) {
         self.in_flight.begin(slot.level.get());
         self.push_or_postpone(slot);
@@ -221,7 +219,6 @@ impl Driver {
         unsafe { self.backend.push(&entry, 0) }
     }
 
-    /// Ends a one-shot operation whose handle was dropped.
     pub(crate) fn abandon(&self, slot: &Slot) {
         if slot.state.get() == SlotState::Done {
             self.dispose(slot);
@@ -317,7 +314,6 @@ impl Driver {
         true
     }
 
-    /// Returns whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.count() == 0 && !self.watching.get()
     }

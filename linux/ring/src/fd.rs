@@ -47,7 +47,6 @@ impl Fd {
         WeakFd(Arc::downgrade(&self.0))
     }
 
-    /// Returns the descriptor in the form in which an entry takes it.
     #[inline]
     pub(crate) fn target(&self) -> io_uring::types::Fd {
         io_uring::types::Fd(self.0.as_raw_fd())

@@ -1,4 +1,6 @@
-//! The state word of a slot: the completions that wait to be read, and whether the consumer waits.
+//! A lock-free list by which the ring's thread passes completions to the handle of an operation.
+//! The list is one atomic word in the operation's slot. The word also says whether the handle's
+//! task waits for a completion.
 //!
 //! ```text
 //!                1 register              3 claim              4 deliver
@@ -17,9 +19,9 @@
 //! is the consumer, in `CLAIMED` the producer. From `WAITING`, the side that makes the transition
 //! (2 or 3) gets the cell.
 //!
-//! A consumer that finds `CLAIMED` must not wait for the producer, because the consumer's thread
-//! may outrank the producer's under `SCHED_FIFO`. The consumer wakes itself instead, and tries
-//! again when it is polled.
+//! A consumer that finds `CLAIMED` must not spin until the producer continues. Under `SCHED_FIFO`
+//! the consumer's thread may have the higher priority on the same CPU, and would spin forever. The
+//! consumer wakes itself instead, and tries again when it is polled.
 //!
 //! Cost: delivering is one read-modify-write. On the ring's thread (`is_owner` is true) the
 //! consumer's transitions are plain loads and stores, because producer and consumer are the same
@@ -29,12 +31,10 @@ use crate::sync::{AtomicPtr, Ordering};
 use std::ptr;
 use std::task::Waker;
 
-/// The state word. `N` is the node type; the caller links the nodes.
 pub(crate) struct Inbox<N> {
     word: AtomicPtr<N>,
 }
 
-/// The state that [`Inbox::withdraw`] found.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Withdrawn {
@@ -46,7 +46,6 @@ pub(crate) enum Withdrawn {
     Busy,
 }
 
-/// The outcome of [`Inbox::register`].
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Registered {
@@ -125,7 +124,6 @@ impl<N> Inbox<N> {
         self.word.load(Ordering::Relaxed) == empty()
     }
 
-    /// Returns whether a node has arrived. Consumer only.
     #[inline]
     pub(crate) fn has_arrived(&self) -> bool {
         let seen = self.word.load(Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! One iteration of the owner's loop: the ring hands entries over, fetches completions, and waits.
-//! Owner only.
+//! Hands entries to the kernel, fetches completions, and waits for them. The thread that owns the
+//! ring does this once per iteration of its loop.
 //!
 //! All system calls for operations are made here, one per iteration unless a queue is too short.
 //! If the kernel refuses entries because it lacks memory or room for completions, they stay queued
@@ -20,9 +20,10 @@ use std::time::Duration;
 const MAX_ENTERS: usize = 64;
 
 impl Driver {
-    /// Fills the submission queue with, in this order, the poll of the eventfd, cancellations,
-    /// starved streams that can have a buffer, and the backlog. Returns true if operations that
-    /// were cancelled in the backlog have completed, because the woken tasks may have work then.
+    /// Fills the submission queue. The order is: the poll of the eventfd, cancellations, streams
+    /// that waited for a buffer and can have one now, and the backlog. Returns true if operations
+    /// that were cancelled in the backlog have completed, because the woken tasks may have work
+    /// then.
     #[inline]
     fn flush(&self) -> bool {
         let waits = self.cancels.len() + self.starved.len() + self.backlog.len();
@@ -80,8 +81,8 @@ impl Driver {
         self.watching.set(unsafe { self.backend.push(&entry, 0) });
     }
 
-    /// Returns the number of entries that a submit would hand over. All starved streams that can
-    /// have a buffer count as one.
+    /// Returns the number of entries that a submit would hand over. All streams that waited for a
+    /// buffer and can have one now count as one.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.backend.pending()
@@ -90,8 +91,6 @@ impl Driver {
             + usize::from(self.is_feed_due())
     }
 
-    /// Returns whether there are completions to reap or entries to hand over; see
-    /// [`crate::Ring::is_due`].
     #[inline]
     pub(crate) fn is_due(&self, busy: bool) -> bool {
         self.backend.is_due(busy)
@@ -99,8 +98,6 @@ impl Driver {
             || self.is_feed_due()
     }
 
-    /// Hands everything over and fetches the completions that the kernel holds back, without
-    /// waiting.
     pub(crate) fn submit(&self) -> io::Result<()> {
         // The driver is chosen once per iteration, as in `reap`.
         match &self.backend {
@@ -158,8 +155,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the operations on `fd` whose submission handles were dropped; see
-    /// [`crate::Ring::settle`].
     pub(crate) fn settle(&self, fd: &Fd) -> usize {
         let mut read = 0;
         for _ in 0..MAX_ENTERS {
@@ -193,7 +188,6 @@ impl Driver {
         self.backend.publish()
     }
 
-    /// Makes one enter that hands everything over and waits; see [`crate::Ring::wait`].
     pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
         let mut completed = self.flush();
         while self.is_unsettled() {
@@ -222,7 +216,6 @@ impl Driver {
         }
     }
 
-    /// Reads all completions and returns their number.
     pub(crate) fn reap(&self) -> usize {
         let mut read = 0;
         match &self.backend {

@@ -1,6 +1,7 @@
-//! The I/O drivers of Upshift: one ring per vCPU thread, with [`std::task::Waker`] as its only
-//! interface to the scheduler. A ring is an io_uring or, where io_uring is missing or forbidden, a
-//! readiness driver ([`Driver`]). The two differ only in the code below the slots (`backend.rs`).
+//! The I/O drivers of Upshift. Each worker thread of a runtime has a ring, whose only interface to
+//! the scheduler is [`std::task::Waker`]. A ring is an io_uring or, where io_uring is missing or
+//! forbidden, a readiness driver based on epoll ([`Driver`]). The code above `backend.rs` is the
+//! same for both.
 //!
 //! The crate knows neither coroutines nor a scheduler. A [`Ring`] is a plain value; no global or
 //! thread-local variable refers to it. One system call per iteration of the owner's loop,
@@ -33,23 +34,23 @@
 //!    operations on a descriptor.
 //! 6. The [`Submission`] takes the operation out of the slot and turns it into its output, on the
 //!    thread that polls.
-//! 7. The output of an operation without a handle is disposed of, that is, buffers are freed and
-//!    descriptors closed.
+//! 7. The output of an operation without a handle (an *orphan*) is disposed of, that is, buffers
+//!    are freed and descriptors closed.
 //! 8. An output that was not taken is disposed of in the same way.
 //!
 //! Streams ([`AcceptMulti`], [`RecvMulti`], [`DatagramMulti`]) occupy a slot while they live and
-//! get each completion as an event in another slot. `stream.rs` draws how they stop, starve and are
-//! armed again. Completions carry the generation and the index of their slot, so a late completion
-//! never reaches the slot's next occupant.
+//! get each completion as an event in another slot. A diagram in `stream.rs` shows how they stop,
+//! wait for buffers and continue. Completions carry the generation and the index of their slot, so
+//! a late completion never reaches the slot's next occupant.
 //!
 //! # Ownership
 //!
 //! * Only the ring's thread, its *owner*, may use the ring and the modules marked "owner only";
 //!   handles may be polled and dropped on any thread. Another thread may become the owner of the
 //!   user-space side (`owner.rs`), and other threads may watch the ring (`watch.rs`).
-//! * A handle and the ring meet in one word of the slot (`inbox.rs`, model-checked) and in the
-//!   mailbox (`mailbox.rs`), through which handles on other threads cancel, request more events,
-//!   and return slots and buffers.
+//! * A handle gets completions through one atomic word of the slot (`inbox.rs`, model-checked). A
+//!   handle on another thread sends messages to the ring through the mailbox (`mailbox.rs`), which
+//!   cancel operations, request more events, and return slots and buffers.
 //! * A buffer belongs to its operation, and the operation to its slot, until the terminal
 //!   completion. Operations keep their descriptor open ([`Fd`]).
 //! * A received buffer ([`RecvBuf`]) belongs to its holder. When the holder drops it, the buffer

@@ -1,14 +1,15 @@
-//! Messages from handles on other threads to the ring's thread.
+//! Carries messages from the handles of operations on other threads to the thread that owns the
+//! ring.
 //!
 //! The number of handles bounds the mailbox, because each handle has at most one release and a few
 //! requests outstanding. Posting costs an uncontended lock. The owner checks one flag per iteration
 //! of its loop, and takes the lock only if the flag is set. While the lock is held, no user code
 //! runs and no thread is woken.
 //!
-//! The first urgent message since the owner last read its mail signals the eventfd, even while the
-//! owner is awake. The signal is an arrival like any other. So the owner reads the mail in the next
-//! iteration of its loop; during a long poll, the thread that [stands in](crate::Ring::stand_in)
-//! for the owner reads it.
+//! The first urgent message since the owner last read its mail signals the ring's eventfd, even
+//! while the owner is awake. The ring polls this eventfd, so the signal becomes a completion. The
+//! owner then reads the mail in the next iteration of its loop. If the owner is busy for long,
+//! another thread may serve the ring [in its place](crate::Ring::stand_in), and read the mail.
 
 use crate::remote::Kick;
 use crate::slot::Slot;
@@ -41,7 +42,6 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// Returns whether the message wakes the ring's thread.
     fn is_urgent(self, starved: bool) -> bool {
         match self {
             Message::Free { .. } => false,
@@ -54,7 +54,7 @@ impl Message {
 #[derive(Default)]
 struct State {
     messages: Vec<Message>,
-    /// Set while the ring has no buffers left, so that returned buffers are urgent.
+    /// Set while streams wait for buffers, so that returned buffers are urgent.
     starved: bool,
     closed: bool,
     /// Set when the eventfd has been signalled since the owner read its mail.

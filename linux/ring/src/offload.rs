@@ -1,4 +1,4 @@
-//! Calls that block, made on other threads for [`Driver::Readiness`](crate::Driver::Readiness).
+//! Makes blocking calls on other threads, for [`Driver::Readiness`](crate::Driver::Readiness).
 //! These threads do what the kernel's worker threads do for io_uring.
 //!
 //! ```text
@@ -89,7 +89,6 @@ impl fmt::Debug for Job {
     }
 }
 
-/// A call, and whether a thread has taken it.
 pub(crate) struct Call {
     request: Sqe,
     is_taken: AtomicBool,

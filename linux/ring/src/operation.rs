@@ -1,4 +1,5 @@
-//! The trait of operations, and the table through which the ring handles operations of erased type.
+//! The trait [`Operation`], and the table of functions through which the ring handles operations
+//! whose type has been erased.
 
 use io_uring::squeue::Entry;
 use std::marker::PhantomData;
@@ -53,7 +54,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The table of slots without a payload.
     pub(crate) const NONE: &'static Table = &Table {
         entry: |_| io_uring::opcode::Nop::new().build(),
         dispose: |_, _, _| {},

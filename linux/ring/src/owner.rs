@@ -1,4 +1,4 @@
-//! Ownership of a ring's user-space side, which may pass from thread to thread.
+//! Lets the user-space side of a ring pass from one thread to another.
 //!
 //! The kernel lets only the thread that made a ring, the *issuer*, enter it. One thread at a time,
 //! the *owner*, uses the user-space side (slots and queues). The owner is at first the issuer. A
@@ -40,7 +40,6 @@ pub trait Proxy: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(pub(crate) usize);
 
-/// A guard that lasts as long as a use of a handle.
 pub(crate) struct InUse(Option<UseHooks>);
 
 impl InUse {
@@ -62,7 +61,6 @@ impl Drop for InUse {
     }
 }
 
-/// Returns an id of the calling thread.
 #[inline]
 pub(crate) fn this_thread() -> usize {
     // SAFETY: `pthread_self` has no preconditions.

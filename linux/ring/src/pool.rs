@@ -1,10 +1,12 @@
-//! A pool of receive buffers, and the buffer ring through which the kernel takes them. Owner only,
-//! except that a [`RecvBuf`](crate::RecvBuf) reads its buffer anywhere.
+//! A pool of receive buffers, and the buffer ring through which the kernel takes them. Only the
+//! thread that owns the ring may use a pool, but any thread may read a buffer through its
+//! [`RecvBuf`](crate::RecvBuf).
 //!
-//! All buffers of a pool belong to the kernel at first. A completion takes one out;
-//! [`publish`](Pool::publish) gives it back with three stores and one release of the tail, no
-//! system call. `available` counts the kernel's buffers. The count is exact when all completions
-//! have been read. Before, it is too high, which costs at most one futile attempt to receive.
+//! All buffers of a pool belong to the kernel at first. Each completion of a receive takes a buffer
+//! out of the pool. [`publish`](Pool::publish) gives it back with three stores and a release of the
+//! tail, without a system call. `available` counts the kernel's buffers. The count is exact once
+//! all completions have been read. Until then it is too high, which costs at most one futile
+//! attempt to receive.
 
 use std::cell::Cell;
 use std::io;
@@ -81,7 +83,6 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool of `entries` (a power of two) buffers of `size` bytes, all published.
     pub(crate) fn new(entries: u16, size: u32) -> io::Result<Self> {
         let pool = Self {
             ring: Mapping::new(usize::from(entries) * size_of::<BufferEntry>())?,
@@ -97,7 +98,6 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Returns the address of the buffer ring.
     pub(crate) fn address(&self) -> u64 {
         self.ring.base.as_ptr().expose_provenance() as u64
     }
@@ -108,13 +108,11 @@ impl Pool {
         self.available.get()
     }
 
-    /// Counts a buffer that a completion has taken out.
     #[inline]
     pub(crate) fn count_taken(&self) {
         self.available.set(self.available.get().saturating_sub(1));
     }
 
-    /// Returns the memory of a buffer.
     #[inline]
     pub(crate) fn buffer(&self, id: u16) -> NonNull<u8> {
         let id = usize::from(id) & (usize::from(self.entries) - 1);
@@ -122,7 +120,6 @@ impl Pool {
         unsafe { self.memory.base.add(id * stride(self.size)) }
     }
 
-    /// Gives a buffer to the kernel.
     #[inline]
     pub(crate) fn publish(&self, id: u16) {
         let ring = self.ring.base.cast::<BufferEntry>().as_ptr();

@@ -28,13 +28,11 @@ impl Pools {
         }
     }
 
-    /// Returns the pool of a level, if it has been made.
     #[inline]
     pub(crate) fn get(&self, level: u8) -> Option<&Pool> {
         self.pools[usize::from(level) % LEVELS].get()
     }
 
-    /// Returns the size of a buffer in bytes.
     pub(crate) fn buffer_size(&self) -> usize {
         self.size as usize
     }
@@ -60,7 +58,6 @@ impl Pools {
         Ok(())
     }
 
-    /// Unregisters all pools.
     pub(crate) fn withdraw(&self, backend: &Backend) {
         for (level, pool) in self.pools.iter().enumerate() {
             if pool.get().is_some() {
@@ -70,7 +67,6 @@ impl Pools {
     }
 }
 
-/// Returns the kernel's buffer group of a level.
 pub(crate) fn group(level: u8) -> u16 {
     u16::from(level) % LEVELS as u16
 }

@@ -1,5 +1,5 @@
-//! A test of whether io_uring works here. The test uses the features that the driver needs, instead
-//! of reading the kernel's version, so it detects both missing and forbidden features.
+//! Tests whether io_uring works here. The test uses the features that the driver needs, instead of
+//! reading the kernel's version, because a kernel that has a feature may still forbid it.
 
 use crate::config::Config;
 use crate::pool::Pool;
@@ -70,7 +70,6 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
     Ok(())
 }
 
-/// Hands an entry over and waits for a completion.
 fn submit_and_wait(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
     // SAFETY: the entry has no pointers; its buffers are those of the registered pool, which
     // outlives the instance. The socket lives until its operation has ended or the instance is

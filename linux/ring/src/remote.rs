@@ -1,4 +1,5 @@
-//! Kicks, by which other threads end a [`Ring::wait`](crate::Ring::wait) of the ring's thread.
+//! Lets other threads wake the thread that blocks in [`Ring::wait`](crate::Ring::wait). Such a wake
+//! is called a *kick*.
 //!
 //! ```text
 //!             sleep                     kick (one eventfd write)
@@ -13,11 +14,11 @@
 //! `AWAKE` before `wait` returns, that is, before the caller of `wait` looks for work. All kicks
 //! during one sleep cost one `write` together; while the ring's thread is awake, they cost none.
 //!
-//! An urgent [message](crate::mailbox) kicks, too, and always writes.
+//! An urgent [message](crate::mailbox) kicks, too, and always writes to the eventfd.
 //!
-//! A multishot poll watches the eventfd. Each write is an edge, so the eventfd is never read; its
-//! 64-bit counter does not overflow in practice. After the ring is gone the word is never
-//! `SLEEPING`, so a kick is one atomic swap.
+//! The ring has a multishot poll of the eventfd. The poll is edge-triggered, so the eventfd is
+//! never read. Its 64-bit counter does not overflow in practice. After the ring is gone the word is
+//! never `SLEEPING`, so a kick is one atomic swap.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -28,10 +29,8 @@ const AWAKE: u32 = 0;
 const SLEEPING: u32 = 1;
 const KICKED: u32 = 2;
 
-/// The state word of the sleeper.
 pub(crate) struct SleepState(AtomicU32);
 
-/// The decision of [`SleepState::sleep`].
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sleep {
@@ -46,7 +45,6 @@ impl SleepState {
         Self(AtomicU32::new(AWAKE))
     }
 
-    /// Announces that the owner is about to block. Owner only.
     pub(crate) fn sleep(&self) -> Sleep {
         match self
             .0
@@ -60,7 +58,6 @@ impl SleepState {
         }
     }
 
-    /// Records that the owner no longer blocks. Owner only.
     pub(crate) fn awake(&self) {
         self.0.swap(AWAKE, Ordering::AcqRel);
     }
@@ -73,7 +70,6 @@ impl SleepState {
     }
 }
 
-/// The state word and the eventfd of a ring.
 pub(crate) struct Kick {
     pub(crate) sleep_state: SleepState,
     eventfd: OwnedFd,

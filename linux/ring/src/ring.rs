@@ -1,4 +1,4 @@
-//! The ring's interface for its thread. Methods state their cost where it matters.
+//! The public interface of a ring, for the thread that owns it.
 
 use crate::accept::AcceptMulti;
 use crate::backlog::LEVELS;

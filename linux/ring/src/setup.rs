@@ -1,5 +1,5 @@
-//! Setup of the io_uring instance in the best mode that works, and advice to the user if no mode
-//! works.
+//! Creates the io_uring instance in the best mode that works, or returns an error with advice to
+//! the user if no mode works.
 
 use crate::config::{Config, Mode};
 use io_uring::IoUring;
@@ -84,7 +84,6 @@ pub(crate) fn missing_feature(feature: &str) -> io::Error {
     )
 }
 
-/// Returns `error` with advice.
 pub(crate) fn explain(failure: &'static str, error: &io::Error) -> io::Error {
     let Some(errno) = error.raw_os_error() else {
         return io::Error::new(error.kind(), format!("{failure}: {error}"));

@@ -1,15 +1,16 @@
-//! The memory of a ring, and the handles that keep it alive.
+//! The reference-counted memory of a ring, which lives as long as the ring and its handles.
 //!
-//! Handles (submissions, streams, received buffers) point to the memory without atomic counting.
-//! While the ring lives, its thread can count them in a plain cell, because this thread makes all
-//! handles, and a handle that ends on another thread sends a message to the mailbox. When the ring
-//! ends, the value of the cell becomes an atomic count, the mailbox refuses messages, and the last
-//! handle to leave frees the memory. The ring itself is the first handle.
+//! The handles are submissions, streams and received buffers. They point to the memory without
+//! atomic counting while the ring lives: the ring's thread counts them in a plain cell, because
+//! only this thread creates handles, and a handle that is dropped on another thread sends a message
+//! to the mailbox. When the ring is dropped, the value of the cell becomes an atomic count, and the
+//! mailbox refuses further messages. The last handle to be dropped then frees the memory. The ring
+//! itself is the first handle.
 //!
-//! A caller is the owner if it runs on the thread that owns the ring, while the ring lives. The
-//! check costs a load and a call of `pthread_self`. No other thread can be mistaken for the owner,
-//! because the ring forgets its owner when it is dropped, and the owner changes only between uses
-//! (`owner.rs`).
+//! [`Shared::is_owner`] compares the calling thread with the thread that owns the ring, at the cost
+//! of a load and a call of `pthread_self`. No other thread can be mistaken for the owner, because
+//! the ring forgets its owner when it is dropped, and the owner changes only between uses of
+//! handles (`owner.rs`).
 
 use crate::catch_panic::catch_panic;
 use crate::config::Config;
@@ -51,13 +52,11 @@ impl Shared {
         Ok(NonNull::from(Box::leak(Box::new(shared))))
     }
 
-    /// Returns whether the caller is the owner of a living ring.
     #[inline]
     pub(crate) fn is_owner(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Begins a use of a handle, which lasts until the returned guard is dropped.
     #[inline]
     pub(crate) fn begin_use(&self) -> InUse {
         InUse::begin(self.use_hooks)

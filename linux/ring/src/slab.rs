@@ -1,15 +1,15 @@
-//! All slots of a ring: chunks of 256 with stable addresses, and a free list. The slot that was
-//! returned last is taken first, because it is probably in the cache.
+//! Allocates the slots of a ring, that is, the memory of its operations. Slots have stable
+//! addresses, in chunks of 256. The slot that was returned last is taken first, because it is
+//! probably in the cache.
 //!
-//! Owner only. Taking and returning a slot are a few loads and stores. A chunk (32 KiB) is
-//! allocated when the list is empty. All chunks are freed when the ring and its last handle are
-//! gone.
+//! Taking and returning a slot are a few loads and stores. A chunk (32 KiB) is allocated when the
+//! free list is empty. All chunks are freed when the ring and its last handle are gone. Only the
+//! thread that owns the ring may use the slab.
 
 use crate::slot::{Slot, SlotState};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::{self, NonNull};
 
-/// Slots per chunk.
 const CHUNK: usize = 256;
 
 pub(crate) struct Slab {
@@ -93,7 +93,6 @@ impl Slab {
         Some(&unsafe { chunk.as_ref() }[index % CHUNK])
     }
 
-    /// Returns the number of slots in use.
     pub(crate) fn used(&self) -> u32 {
         self.used.get()
     }

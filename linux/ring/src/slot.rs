@@ -1,8 +1,8 @@
-//! A slot: the memory of one operation from its start until its result is taken.
+//! A slot is the memory of one operation from its start until its result is taken.
 //!
-//! A slot has two cache lines, at an address that never changes: 64 bytes of header, 64 bytes of
-//! payload. An operation that fits lies in the payload; a larger operation is boxed. Slots also
-//! carry the events of streams (see `stream.rs`).
+//! A slot has two cache lines, at an address that never changes: 64 bytes of header and 64 bytes of
+//! payload. An operation that fits is stored in the payload, and a larger one is boxed. The
+//! completions of a stream (a multishot operation) also take one slot each (see `stream.rs`).
 //!
 //! Only the ring's thread uses the fields, except as this table says:
 //!
@@ -21,14 +21,10 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::task::Waker;
 
-/// The meaning of a slot's completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A single result.
     Once,
-    /// A multishot accept.
     Accept,
-    /// A multishot receive into buffers of the pool.
     Recv,
 }
 
@@ -62,7 +58,6 @@ pub(crate) const COPY: u8 = 4;
 /// `user_data` of the timeout of held copies. This value and the next two are reserved, because no
 /// slot has an index that high.
 pub(crate) const HOLD_TIMER: u64 = u64::MAX - 2;
-/// `user_data` of the poll of the eventfd.
 pub(crate) const KICK: u64 = u64::MAX - 1;
 /// `user_data` of cancellations, whose results do not matter.
 pub(crate) const CANCEL: u64 = u64::MAX;
@@ -201,9 +196,7 @@ impl Slot {
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
-    /// The next delivery takes the waker.
     Waiting,
-    /// A node has arrived already.
     Ready,
     /// A node is arriving at this moment. The consumer should wake itself and try again.
     Busy,

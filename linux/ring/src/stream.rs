@@ -1,8 +1,9 @@
-//! Streams (multishot accept and receive). The ring's thread handles their completions here.
+//! Handles the completions of streams, which are multishot operations: accept, and receive.
 //!
-//! A stream occupies a slot of its own. Each completion with data for the consumer becomes an
-//! *event*, another slot, delivered through the inbox of the first. The driver decides when a
-//! stream is armed again:
+//! A stream occupies a slot of its own. Each completion with data for the consumer (the user's
+//! handle) is stored in another slot, called an *event*. The event is delivered through the inbox
+//! of the stream's slot. A multishot operation may end while the stream continues. The operation is
+//! then submitted again; this is called *arming* the stream:
 //!
 //! ```text
 //!              1 arm                          2 completion without F_MORE
@@ -27,13 +28,14 @@
 //!
 //! Starvation: consumers that do not read, or that hold their buffers, must not keep the other
 //! streams of their level from receiving. So a receive that finds no buffer in the pool allocates
-//! one for this receive, if its consumer has read all data; otherwise the stream stops until the
-//! consumer requests more. So memory is bounded by the pool and one buffer per stream.
+//! one, if its consumer has read all data. Otherwise the stream stops until the consumer requests
+//! more. Memory is therefore bounded by the pool and one buffer per stream.
 //!
-//! A stream of datagrams that finds no buffer is queued, FIFO. Each submit arms as many starved
-//! streams of a level as there are buffers. The streams that have data take buffers; if buffers are
-//! left, the next submit arms more streams. So no buffer stays idle while a stream that could use
-//! it waits, and the ring does not sleep while such a stream can be armed.
+//! A stream of datagrams that finds no buffer is *starved*, and joins a FIFO queue. Each submit
+//! arms as many of the starved streams of a level as there are buffers. The streams that have data
+//! take buffers. If buffers are left, the next submit arms more streams. So no buffer stays idle
+//! while a stream that could use it waits, and the ring does not sleep while such a stream can be
+//! armed.
 
 use crate::backlog::LEVELS;
 use crate::config::Mode;
@@ -58,14 +60,12 @@ pub(crate) const STALLED: i32 = i32::MIN;
 
 /// `IORING_RECVSEND_POLL_FIRST`, by which the kernel waits for readiness before the first attempt.
 const POLL_FIRST: u16 = 1 << 0;
-/// `IORING_RECV_MULTISHOT`.
 const MULTISHOT: u16 = 1 << 1;
 
 /// Flag of an event whose data is in a buffer outside of the pool, to which the payload points. The
 /// kernel does not use this bit.
 const UNPOOLED: u32 = 1 << 14;
 
-/// A buffer that does not belong to the pool.
 pub(crate) struct UnpooledBuffer(pub(crate) Vec<u8>);
 
 /// Takes the unpooled buffer of an event, if it has one.
@@ -82,7 +82,6 @@ pub(crate) unsafe fn take_unpooled(event: &Slot) -> Option<Box<UnpooledBuffer>> 
     Some(unsafe { Box::from_raw(event.payload().cast::<*mut UnpooledBuffer>().read()) })
 }
 
-/// The payload of a stream's slot.
 pub(crate) struct StreamOp {
     fd: Fd,
     kind: Kind,
@@ -159,7 +158,6 @@ pub(crate) unsafe fn stream_of(slot: &Slot) -> &StreamOp {
 }
 
 impl Driver {
-    /// Makes and arms a stream. Returns an errno if the stream cannot be started.
     pub(crate) fn start_stream(
         &self,
         fd: Fd,
@@ -289,7 +287,6 @@ impl Driver {
         }
     }
 
-    /// Returns the number of events that the consumer has not taken.
     fn unread(&self, slot: &Slot) -> u32 {
         // SAFETY: the slot holds a stream that is alive, because the slot is no orphan or its last
         // completion is being handled.
@@ -365,7 +362,6 @@ impl Driver {
         }
     }
 
-    /// Returns whether there is a starved stream, and a buffer for it.
     #[inline]
     pub(crate) fn is_feed_due(&self) -> bool {
         !self.starved.is_empty() && self.can_feed()
@@ -388,7 +384,6 @@ impl Driver {
         false
     }
 
-    /// Ends the starved streams, at the ring's shutdown.
     pub(crate) fn end_starved(&self) {
         while let Some(slot) = self.next_starved(u64::MAX) {
             self.arm(slot);
@@ -450,7 +445,6 @@ impl Driver {
         }
     }
 
-    /// Ends a stream whose consumer was dropped.
     pub(crate) fn abandon_stream(&self, slot: &Slot) {
         // SAFETY: the stream is alive, because it is freed below at the earliest.
         let unread = unsafe { stream_of(slot) }.unread.get();

@@ -1,4 +1,4 @@
-//! The handle of a one-shot operation.
+//! The handle of a one-shot operation, a future that resolves to the result.
 
 use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};
@@ -42,7 +42,6 @@ enum State<T> {
     Taken,
 }
 
-/// An operation that was never started.
 struct Refused<T> {
     op: T,
     result: i32,

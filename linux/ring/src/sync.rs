@@ -1,5 +1,5 @@
-//! The atomics of the model-checked files: `loom`'s under `--cfg loom`, the standard ones
-//! otherwise.
+//! The atomic types of the modules that loom checks. Under `--cfg loom` these are loom's types,
+//! otherwise those of the standard library.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

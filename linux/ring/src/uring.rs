@@ -1,5 +1,5 @@
-//! The two queues that the ring shares with the kernel, and the system call `io_uring_enter`. Owner
-//! only. This module does not know slots.
+//! The io_uring driver: the two queues that are shared with the kernel, and the system call
+//! `io_uring_enter`. Only the thread that owns the ring may use it.
 //!
 //! The views of the queues live as long as the instance, so pushing an entry is a copy of 64 bytes
 //! and two additions, and the tail is published once per [`enter`](Uring::enter). Only
@@ -124,7 +124,6 @@ impl Uring {
         unsafe { &*self.submitter.get() }
     }
 
-    /// See [`RingWatch`].
     pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: Arc<Kick>) -> io::Result<RingWatch> {
         RingWatch::new(Arc::clone(&self.ring), levels, kick)
     }
@@ -165,7 +164,6 @@ impl Uring {
         result.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EAGAIN)))
     }
 
-    /// Returns whether the queue has no room for another entry before the next enter.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.sq().is_full()
@@ -182,7 +180,6 @@ impl Uring {
         unsafe { self.sq().push(entry) }.is_ok()
     }
 
-    /// Returns the number of entries that the kernel has not taken yet.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.sq().len()
@@ -205,7 +202,6 @@ impl Uring {
         !self.status.is_empty() || self.owes_completions()
     }
 
-    /// Takes the next completion from the queue.
     #[inline]
     pub(crate) fn next_completion(&self) -> Option<cqueue::Entry> {
         self.cq().next()
@@ -220,14 +216,12 @@ impl Uring {
         !CompletionQueue::is_empty(cq)
     }
 
-    /// Returns the number of unread completions in the queue.
     pub(crate) fn unread(&self) -> usize {
         let cq = self.cq();
         cq.sync();
         cq.len()
     }
 
-    /// Publishes pushed entries to the kernel.
     pub(crate) fn publish(&self) {
         self.sq().sync();
     }

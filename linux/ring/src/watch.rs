@@ -1,4 +1,5 @@
-//! A watch on a ring, by which other threads notice its arrivals. Arrivals signal an eventfd.
+//! A watch, through which other threads learn that a ring has completions to read (*arrivals*). An
+//! eventfd signals them.
 //!
 //! The kernel signals the eventfd when it has the first completion to hand over, even while the
 //! ring's thread is busy and does not enter. One bit in memory shared with the kernel masks the
@@ -47,7 +48,6 @@ enum Kind {
 use Kind::{Kernel, Readiness};
 
 impl RingWatch {
-    /// Creates a watch with a masked eventfd on this instance.
     pub(crate) fn new(
         ring: Arc<IoUring>,
         levels: Arc<AtomicU64>,
@@ -57,7 +57,6 @@ impl RingWatch {
         Ok(Self { kind, levels })
     }
 
-    /// Creates a watch on the masked notifier of the readiness driver.
     pub(crate) fn from_notifier(notifier: Arc<Notifier>, levels: Arc<AtomicU64>) -> Self {
         let kind = Readiness(notifier);
         Self { kind, levels }
@@ -355,7 +354,6 @@ impl InFlight {
         }
     }
 
-    /// Returns the number of operations of all levels.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.all.get()
@@ -367,7 +365,6 @@ impl InFlight {
         self.levels.load(Ordering::Relaxed)
     }
 
-    /// Returns the shared bitmap, for a [`RingWatch`].
     pub(crate) fn levels(&self) -> Arc<AtomicU64> {
         self.levels.clone()
     }

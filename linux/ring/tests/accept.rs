@@ -1,4 +1,5 @@
-//! Tests of multishot accept: order, windows, running out of descriptors, and errors.
+//! Tests of multishot accept: order, the limit of unread connections (window), running out of
+//! descriptors, and errors.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Tests of the limit on copies. Large copies of less urgent levels must be held while an urgent
-//! operation is in flight.
+//! Tests of the limit on writes that copy to the page cache or a pipe. Large copies of less urgent
+//! levels must be held back while an urgent operation is in flight.
 #![cfg(not(loom))]
 
 mod common;
@@ -12,7 +12,6 @@ use upshift_ring::{Config, Fd, Ring, Submission, op};
 /// Length of a copy in bytes, more than may be in the kernel while an urgent operation is in
 /// flight.
 const LARGE: usize = 300 << 10;
-/// Capacity of a pipe in bytes.
 const CAPACITY: usize = 1 << 20;
 
 struct Pipe {
@@ -30,7 +29,6 @@ impl Pipe {
         Pipe { reader, writer }
     }
 
-    /// Returns a pipe that has no room.
     fn full() -> Pipe {
         let pipe = Pipe::new();
         let writer = pipe.writer.as_fd().try_clone_to_owned().unwrap();

@@ -1,4 +1,5 @@
-//! Tests of rings that another thread watches, adopts or stands in for.
+//! Tests of rings that other threads use. They watch a ring for completions, become its owner, or
+//! serve it while its owner is busy.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -11,7 +12,6 @@ use std::time::Duration;
 
 use upshift_ring::{Config, DeferredCall, Driver, Fd, Mode, Proxy, Ring, RingWatch, op};
 
-/// Returns whether the eventfd is signalled within `millis` milliseconds.
 fn is_signalled(watch: &RingWatch, millis: i32) -> bool {
     let mut fd = libc::pollfd {
         fd: watch.raw_fd(),
@@ -35,7 +35,6 @@ fn ring() -> Option<Ring> {
     }
 }
 
-/// Runs a future to its end. Polls it after each wait, without a waker.
 fn block_on<F: Future>(ring: &Ring, future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
@@ -164,9 +163,7 @@ fn wake_ends_a_wait_in_which_all_signals_are_blocked() {
 
 type Job = (*mut (dyn FnMut() + 'static), mpsc::Sender<()>);
 
-/// Sends jobs to the thread that created the ring.
 struct CreatorProxy(mpsc::SyncSender<JobMessage>);
-/// A job that is sent to the thread that runs it.
 struct JobMessage(Job);
 // SAFETY: the sender of the job waits until the job has ended, so only one thread uses the job at a
 // time.
@@ -254,7 +251,6 @@ fn another_thread_adopts_the_ring_and_returns_it() {
     assert_eq!(ring.0.slots_in_use(), 0);
 }
 
-/// A waker that counts its wakes.
 #[derive(Default)]
 struct Counter(std::sync::atomic::AtomicUsize);
 

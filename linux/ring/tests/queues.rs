@@ -1,5 +1,5 @@
-//! Tests of small queues: the backlog of submissions, the overflow of completions, and the number
-//! of system calls.
+//! Tests of rings with small queues: submissions that must wait, completions that overflow, and the
+//! number of system calls.
 #![cfg(not(loom))]
 
 mod common;
@@ -157,7 +157,6 @@ fn an_idle_submit_makes_no_system_call() {
 fn a_waker_may_start_operations_and_reap() {
     use std::sync::{Arc, Mutex};
     use std::task::{Context, Wake, Waker};
-    /// A waker that starts an operation and reaps. It is only used on the ring's thread.
     struct Restart(*const Ring, Mutex<Vec<upshift_ring::Submission<op::Nop>>>);
     // SAFETY: the test uses the waker on one thread.
     unsafe impl Send for Restart {}

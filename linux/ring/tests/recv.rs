@@ -1,5 +1,5 @@
-//! Tests of multishot receive: the buffer pool, windows, starvation, errors, and buffers that
-//! outlive the ring.
+//! Tests of multishot receive: the buffer pool, the limit of unread buffers (window), lack of
+//! buffers, errors, and buffers that outlive the ring.
 #![cfg(not(loom))]
 
 mod common;
@@ -9,12 +9,10 @@ use std::io::{Read, Write};
 use std::task::{Context, Poll, Waker};
 use upshift_ring::{Config, Mode, RecvMulti, Ring, op};
 
-/// Polls for the next buffer once.
 fn poll(stream: &mut RecvMulti) -> Poll<std::io::Result<upshift_ring::RecvBuf>> {
     stream.poll_next(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Receives at least `count` bytes.
 async fn collect(stream: &mut RecvMulti, count: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < count {

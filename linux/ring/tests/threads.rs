@@ -1,4 +1,5 @@
-//! Tests of handles on other threads than their ring's: submissions, streams, buffers, and kicks.
+//! Tests of submissions, streams and buffers that are used on other threads than their ring's, and
+//! of waking the ring's thread.
 #![cfg(not(loom))]
 
 mod common;
@@ -13,7 +14,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use upshift_ring::{Config, Ring, op};
 
-/// A waker that unparks a thread.
 struct Unpark(thread::Thread);
 
 impl Wake for Unpark {
@@ -37,7 +37,7 @@ fn park_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Waits on the ring and reaps until the other threads have set `done`. If a kick is lost, the wait
+/// Waits on the ring and reaps until the other threads have set `done`. If a wake is lost, the wait
 /// lasts too long, which fails the test.
 fn serve(ring: &Ring, done: &AtomicBool) {
     let start = Instant::now();

@@ -1,5 +1,6 @@
 //! Tests of user code in wakers, buffers and destructors. Such code may call back into the ring,
-//! panic, or leak a handle, and it must run outside of all uses of the ring.
+//! panic, or leak a handle. It must never run between the calls of the hooks that mark a use of the
+//! ring ([`UseHooks`]).
 #![cfg(not(loom))]
 
 mod common;
@@ -159,7 +160,6 @@ impl Wake for PanickingWaker {
     }
 }
 
-/// A buffer whose destructor panics.
 struct PanickingBuffer(Vec<u8>);
 
 // SAFETY: the memory is the vector's heap allocation, which does not move.

@@ -22,7 +22,6 @@ static VDSO: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 const RDTSC: [u8; 2] = [0x0f, 0x31];
 const RDTSCP: [u8; 3] = [0x0f, 0x01, 0xf9];
 
-/// Reads the counter.
 fn counter() -> (u64, u32) {
     let mut aux = 0;
     // SAFETY: `aux` is a live local, and the counter may be read between the two calls.

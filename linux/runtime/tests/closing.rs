@@ -1,6 +1,6 @@
-//! Tests that dropped sockets, pipes and descriptors are closed before the drop returns, on both
-//! drivers, while the poll continues and operations are in flight. If another thread drops them,
-//! closing takes one pass of the vCPU's loop, and does not wait for the end of the vCPU's poll.
+//! Tests that dropping a socket, pipe or descriptor closes it before the drop returns, even while
+//! operations on it are in flight. This holds for both drivers (io_uring and epoll). If another
+//! thread drops the value, it is closed soon afterwards, even if a coroutine computes meanwhile.
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
@@ -17,7 +17,6 @@ use upshift::io::{AsyncBufReadExt, AsyncFd, AsyncReadExt, AsyncWriteExt};
 use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream};
 use upshift::{Driver, Handle, Preemption, Runtime};
 
-/// Time-out for an event that is due at once.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs `test` on both drivers, without preemption and with it.
@@ -46,7 +45,6 @@ fn poll_and_drop_unsubmitted<T>(call: impl Future<Output = T>) {
     assert!(call.as_mut().poll(&mut cx).is_pending());
 }
 
-/// Returns whether a connection to the address is refused.
 fn is_refused(address: SocketAddr) -> bool {
     let connected = net::TcpStream::connect(address);
     connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
@@ -158,7 +156,6 @@ fn the_peer_of_a_dropped_stream_receives_the_end_during_the_poll() {
     });
 }
 
-/// Returns another descriptor of the same open file.
 fn dup(file: &impl AsFd) -> OwnedFd {
     file.as_fd().try_clone_to_owned().unwrap()
 }

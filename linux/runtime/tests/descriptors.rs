@@ -18,7 +18,6 @@ use read_concurrently::read_concurrently;
 
 const EMFILE: i32 = 24;
 
-/// Opens files until no descriptor is left.
 fn exhaust_descriptors() -> Vec<std::fs::File> {
     let mut files = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {

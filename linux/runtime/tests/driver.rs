@@ -1,5 +1,5 @@
-//! Tests of the choice of a runtime's driver, and of the readiness driver, whether io_uring is
-//! available or not.
+//! Tests of how a runtime chooses its I/O driver (io_uring or epoll), and of the epoll driver,
+//! which is tested even where io_uring is available.
 
 #[path = "support/child.rs"]
 mod child;
@@ -14,7 +14,6 @@ use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use upshift::{Driver, Level, Preemption, Runtime, fs, time};
 
-/// Builds a runtime with the readiness driver.
 fn readiness_runtime(vcpus: usize) -> Runtime {
     let builder = Runtime::builder().vcpus(vcpus).driver(Driver::Readiness);
     builder.build().unwrap()

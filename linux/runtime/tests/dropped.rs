@@ -1,6 +1,6 @@
-//! Tests of many futures that are dropped in the middle of their operations, at any moment. Buffers
-//! must live until the kernel has finished with them (checked by the address sanitizer), nothing
-//! may leak, and later operations must work.
+//! Tests of futures that are dropped while their operations are in flight. Buffers must live until
+//! the kernel has finished with them (checked by the address sanitizer), nothing may leak, and
+//! later operations must work.
 
 use std::pin::Pin;
 
@@ -12,7 +12,6 @@ use upshift::{Preemption, Priority, Runtime};
 
 type Attempt = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Returns both ends of a TCP connection.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

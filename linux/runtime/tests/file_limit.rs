@@ -9,7 +9,6 @@ use upshift::fs::File;
 use upshift::io::{AsyncSeekExt, AsyncWriteExt};
 use upshift::{Driver, Runtime};
 
-/// Sets the largest size of a file, in bytes.
 fn limit_file_size(bytes: libc::rlim_t) {
     let limit = libc::rlimit {
         rlim_cur: bytes,

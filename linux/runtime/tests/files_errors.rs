@@ -46,7 +46,6 @@ async fn read_in_all_ways(path: &Path) -> Vec<io::Result<Vec<u8>>> {
     all
 }
 
-/// Returns the kernel's error number, or 0 without an error.
 fn errno<T>(result: &io::Result<T>) -> i32 {
     match result {
         Ok(_) => 0,
@@ -151,7 +150,6 @@ fn a_read_of_a_fifo_waits_for_a_writer() {
     });
 }
 
-/// Returns byte `n` of the files below.
 fn byte(n: usize) -> u8 {
     (n % 251) as u8
 }

@@ -141,9 +141,9 @@ fn reads_of_whole_files_may_be_dropped_at_any_moment() {
                     if polls * 8 <= round % 29 + n
                         && let Poll::Ready(bytes) = poll!(reads[n].as_mut())
                     {
-                        let again = &scratch[(n + round) % 3];
-                        assert!(bytes.unwrap() == again.bytes);
-                        reads[n] = Box::pin(fs::read(again.path.clone()));
+                        let source = &scratch[(n + round) % 3];
+                        assert!(bytes.unwrap() == source.bytes);
+                        reads[n] = Box::pin(fs::read(source.path.clone()));
                     }
                 }
                 upshift::yield_now().await;
@@ -155,7 +155,7 @@ fn reads_of_whole_files_may_be_dropped_at_any_moment() {
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
         }
         upshift::time::sleep(Duration::from_millis(5)).await;
-        // Other tests of this process open and close descriptors, too.
+        // Other tests in this process also open descriptors, hence the margin of 100.
         assert!(
             open_descriptors() < before + 100,
             "{} were open, {} are",

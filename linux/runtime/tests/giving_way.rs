@@ -1,5 +1,5 @@
-//! Tests of the queue position of a coroutine that yields to a more urgent coroutine. The position
-//! is before its equals, until its quantum is used.
+//! Tests of the queue position of a coroutine that yields to a more urgent one. It stays before the
+//! other coroutines of its level until its quantum (time slice) is used up.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -10,7 +10,7 @@ use upshift::io::AsyncReadExt;
 use upshift::net::UnixStream;
 use upshift::{Builder, Driver, Level, Preemption, Priority, Runtime};
 
-/// The system's allocator, which counts the bytes in use.
+/// The system's allocator, with a count of the bytes in use.
 struct CountingAllocator;
 
 static BYTES: AtomicIsize = AtomicIsize::new(0);
@@ -33,13 +33,11 @@ unsafe impl GlobalAlloc for CountingAllocator {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Resources that the process uses.
 #[derive(Clone, Copy, Debug)]
 struct Resources {
     descriptors: usize,
     threads: usize,
     bytes: isize,
-    /// Number of mapped pages.
     pages: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Tests that snapshots of the metrics agree with a known load, within wide margins.
+//! Tests that the metrics of a runtime agree with a known load, within wide margins.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,6 @@ fn runtime(vcpus: usize) -> Runtime {
     builder.build().unwrap()
 }
 
-/// Computes for `time`.
 fn burn(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {

@@ -30,7 +30,6 @@ fn compute_until(reported: &OnceLock<Stall>) {
     }
 }
 
-/// Requests `paths` one after the other on one connection. Returns the responses.
 fn send_requests(address: SocketAddr, paths: &[&str]) -> String {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     for (n, path) in paths.iter().enumerate() {

@@ -33,7 +33,6 @@ async fn pair() -> (TcpStream, std::net::TcpStream) {
     (stream, client)
 }
 
-/// Sends data to an echo server, and checks what the server sends back.
 fn check_echo(address: &str) {
     let address: SocketAddr = address.parse().unwrap();
     block_on(async move {

@@ -29,7 +29,6 @@ fn runtimes() -> Vec<Runtime> {
         .into()
 }
 
-/// Asserts that coroutines and blocking functions still run.
 async fn assert_runtime_works() {
     for n in 0..50 {
         let joined = spawn(
@@ -117,10 +116,8 @@ fn a_hook_whose_payload_panics_ends_nothing_else() {
     runtime.block_on(assert_runtime_works());
 }
 
-/// Message of the panics in the child process.
 const MESSAGE: &str = "the message of a panic";
 
-/// Panics once, in user code of this kind.
 fn panic_in(kind: &str) {
     let runtime = Runtime::builder().vcpus(1);
     let runtime = match kind {

@@ -15,7 +15,6 @@ use upshift::{Preemption, Priority, Runtime, time};
 
 use block_on::block_on;
 
-/// Returns a command that runs a shell script.
 fn shell_command(script: &str) -> Command {
     let mut command = Command::new("sh");
     command.arg("-c").arg(script);
@@ -115,7 +114,6 @@ fn the_lines_of_a_child_arrive_as_they_are_written() {
     });
 }
 
-/// Starts a child that sleeps for a minute.
 async fn spawn_sleep(kill_on_drop: bool) -> Child {
     let mut command = Command::new("sleep");
     command.arg("60").kill_on_drop(kill_on_drop);
@@ -195,7 +193,6 @@ fn children_that_outlive_their_runtime_are_reaped() {
     });
 }
 
-/// Returns whether this process has a thread with this name.
 fn has_thread(name: &str) -> bool {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let mut names =

@@ -1,4 +1,5 @@
-//! Tests of the times at which a vCPU that has ready coroutines enters its ring.
+//! Tests of when a busy vCPU (a worker thread with ready coroutines) enters its io_uring to fetch
+//! completions.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;
@@ -13,9 +14,8 @@ const URGENT: Level = Level::at::<3>();
 const EQUAL: Level = Level::at::<32>();
 const INTERVAL: Duration = Duration::from_millis(6);
 const POLLS: usize = 240;
-/// Duration of a poll.
 const POLL_LENGTH: Duration = Duration::from_micros(500);
-/// Number of polls that may precede more urgent work. These are the twelve polls of an interval,
+/// Number of polls that may precede more urgent work: the twelve polls that fit into an interval,
 /// and a few more.
 const MAX_POLLS: usize = 16;
 
@@ -23,11 +23,9 @@ fn enters() -> u64 {
     Handle::current().unwrap().metrics().vcpus[0].ring.enters
 }
 
-/// Outcome of a coroutine that waits while other coroutines are polled.
 struct Outcome {
     /// Number of other coroutines that had ended when the coroutine continued.
     after: usize,
-    /// Number of times that the vCPU entered its ring.
     enters: u64,
     took: Duration,
 }
@@ -100,8 +98,8 @@ fn completions_that_may_be_more_urgent_are_reaped_every_interval() {
     assert!(timer.after <= MAX_POLLS, "after {} polls", timer.after);
 }
 
-/// A completion for the waiting coroutine need not be reaped earlier, because the coroutine would
-/// be queued at the tail in any case.
+/// It would be useless to fetch a completion for the waiting coroutine earlier, because the
+/// coroutine would be queued behind the ready ones in any case.
 #[test]
 fn completions_no_more_urgent_than_ready_work_are_reaped_every_five_intervals() {
     let Outcome { enters, took, .. } = wait_beside_polls(EQUAL, true);

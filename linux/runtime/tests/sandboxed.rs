@@ -1,4 +1,5 @@
-//! Tests of a process that forbids a system call on which its runtime, built before, relies.
+//! Tests of a process that installs a seccomp filter after it has built a runtime, and so forbids a
+//! system call on which the runtime relies.
 
 #[path = "support/child.rs"]
 mod child;
@@ -40,8 +41,9 @@ fn forbid_membarrier() -> bool {
     }
 }
 
-/// The lock of a vCPU is biased to the thread of the vCPU, which takes it without an atomic step. A
-/// vCPU that steals from another has to end this bias, and only `membarrier` can do that.
+/// The lock of a vCPU is biased to the vCPU's own thread, which takes it without an atomic
+/// read-modify-write. A vCPU that steals work from another has to revoke this bias, and only
+/// `membarrier` can do that.
 #[test]
 fn a_process_that_forbids_membarrier_aborts_with_a_message_that_names_the_call() {
     if std::env::var_os(CHILD).is_some() {

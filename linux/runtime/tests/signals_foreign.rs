@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use upshift::signal::{SIGUSR1, SIGUSR2, SIGWINCH, Signals};
 use upshift::{Runtime, time};
 
-/// A waker that records its wake and panics.
 #[derive(Default)]
 struct PanickingWaker(AtomicBool);
 

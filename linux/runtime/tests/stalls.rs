@@ -21,7 +21,6 @@ fn burn(time: Duration) {
     }
 }
 
-/// Collects the reports of stalls.
 #[derive(Clone, Default)]
 struct Reports(Arc<Mutex<Vec<Stall>>>);
 

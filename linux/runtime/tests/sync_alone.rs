@@ -1,7 +1,9 @@
 //! Tests of the synchronization primitives outside of a runtime, where every waiter has the default
-//! level: the order of equals, drops, and panics of user code. Their other behaviour is that of
-//! tokio's primitives, whose published tests are run against them (`cargo xtask compat tokio`).
-//! `scheduler/models/tests/loom_sync.rs` explores all interleavings.
+//! level: the order of waiters of the same level, dropped waits, and panics of user code.
+//!
+//! All other behaviour is that of tokio's primitives, and `cargo xtask compat tokio` runs tokio's
+//! published tests against these primitives. `scheduler/models/tests/loom_sync.rs` explores all
+//! interleavings.
 
 #[path = "support/probe.rs"]
 mod probe;

@@ -1,5 +1,6 @@
-//! Tests of the synchronization primitives in a runtime. Waiters must be served by level, the mutex
-//! must lend levels, and futures that are always ready must yield.
+//! Tests of the synchronization primitives in a runtime. Waiters must be served in the order of
+//! their levels, waiters for a mutex must lend their level to its holder, and futures that are
+//! always ready must yield.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};
@@ -394,9 +395,7 @@ fn a_waiter_that_has_become_less_urgent_does_not_get_the_lock_first() {
     });
 }
 
-/// Level of the holder.
 const HOLDER_LEVEL: Level = Level::at::<50>();
-/// Level of the waiter.
 const WAITER_LEVEL: Level = Level::at::<5>();
 
 /// A coroutine of level 50 that holds a resource and, on request, reports its current level.

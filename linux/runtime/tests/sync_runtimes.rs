@@ -1,5 +1,5 @@
-//! Tests of mutexes that runtimes and threads share. Levels must be lent only to the holder, and
-//! only while the holder has the mutex.
+//! Tests of mutexes that runtimes and threads share. A waiter must lend its level to the holder, to
+//! no other coroutine, and only while the holder has the mutex.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

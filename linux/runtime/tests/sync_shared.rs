@@ -1,4 +1,5 @@
-//! Tests of primitives with many waiters: watch and broadcast channels, barriers, cells, tokens.
+//! Tests of synchronization primitives with many waiters: watch and broadcast channels, barriers,
+//! cells, and cancellation tokens.
 
 use std::time::Duration;
 

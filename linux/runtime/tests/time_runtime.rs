@@ -252,8 +252,8 @@ fn advancing_time_to_its_end_ends_no_longer_sleep() {
     });
 }
 
-/// The sleep begins in the first runtime, which is not in `block_on` while the second polls the
-/// sleep, and thus serves no timers.
+/// The sleep is first polled in one runtime, and later in another. Meanwhile the first runtime is
+/// not in `block_on`, so it serves no timers.
 #[test]
 fn a_sleep_that_another_runtime_polls_ends_there() {
     let (first, second) = (runtime_with_one_vcpu(), runtime_with_one_vcpu());

@@ -268,7 +268,6 @@ fn an_asynchronous_system_call_in_a_tokio_task_is_an_error() {
     }
 }
 
-/// Returns whether the calling thread has the context of tokio.
 fn has_tokio_context() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
 }

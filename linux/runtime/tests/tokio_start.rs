@@ -1,6 +1,6 @@
-//! Tests of the start of tokio's thread at the first use of its runtime. This file has its own
-//! process, in which no test handles signals through tokio, because a signal is an event for all of
-//! tokio's runtimes.
+//! Tests that the thread of tokio's runtime starts at the first use of that runtime. This file has
+//! its own process, in which no test handles signals through tokio, because a signal is an event
+//! for all of tokio's runtimes.
 #![cfg(feature = "tokio-rt")]
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Tests of a runtime's recording: its content for known programs, and its integrity while they
-//! run.
+//! Tests of the recording of a runtime's events: its content for known programs, and its
+//! consistency while they run.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,6 @@ fn runtime(vcpus: usize) -> Runtime {
         .unwrap()
 }
 
-/// Returns the events of a coroutine.
 fn events_of(timeline: &Timeline, id: CoroutineId) -> Vec<(Step, Coroutine)> {
     let steps = timeline.events.iter().filter_map(|event| match event.kind {
         EventKind::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine)),
@@ -23,7 +22,6 @@ fn events_of(timeline: &Timeline, id: CoroutineId) -> Vec<(Step, Coroutine)> {
     steps.collect()
 }
 
-/// Returns the steps of a coroutine.
 fn steps(timeline: &Timeline, id: CoroutineId) -> Vec<Step> {
     events_of(timeline, id)
         .into_iter()

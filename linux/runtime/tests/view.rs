@@ -1,4 +1,5 @@
-//! Tests of the socket of the live view: its replies, and its limits on hostile clients.
+//! Tests of the socket through which another program views a running runtime: its replies, and its
+//! limits on hostile clients.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,8 +1,9 @@
-//! The measurer of a calibration: a thread that elevates itself and the partner, and takes samples.
+//! The measurer of a calibration: a thread that puts itself and its partner thread into SCHED_FIFO,
+//! and takes samples.
 //!
-//! The measurer is a thread of its own, so the caller's policy is never touched. It measures in
-//! pieces of [`PIECE`]; in the pauses between pieces both threads sleep, and all other threads may
-//! run.
+//! The measurer is a thread of its own, so the policy of the caller's thread is never touched.
+//! After each [`PIECE`] of measurement, both threads sleep for a [`PAUSE`], so that all other
+//! threads may run.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -19,7 +20,6 @@ use crate::elevator::Elevator;
 use crate::futex::futex_wake;
 use crate::priority::Bands;
 
-/// Numbers of samples of each kind.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SampleCounts {
     switches: usize,
@@ -53,25 +53,24 @@ impl SampleCounts {
     };
 }
 
-/// Rounds in which the cost of looks is measured.
+/// Number of rounds in which the cost of a look is measured.
 const LOOK_ROUNDS: u64 = 4;
 /// Time between two looks when their cost is measured.
 const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Maximum time without a pause, a quarter of the silence of a canary that alarms the daemon.
+/// Maximum time without a pause. The Upshift daemon raises an alarm if real-time threads occupy a
+/// CPU for four times as long.
 const PIECE: Duration = Duration::from_millis(20);
-/// Length of a pause, in which waiting ordinary threads get a slice.
+/// Length of a pause, in which waiting ordinary threads get a time slice.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The pauses of a calibration.
 struct Pauses<'a> {
     shared: &'a Shared,
-    /// The end of the last pause.
     last: Instant,
 }
 
 impl Pauses<'_> {
-    /// Pauses if the piece has ended. The partner continues with its mode.
+    /// Pauses both threads if [`PIECE`] has passed since the last pause.
     fn pause_if_due(&mut self) {
         if self.last.elapsed() < PIECE {
             return;
@@ -354,7 +353,6 @@ fn wait_for(timer: &OwnedFd) -> bool {
     unsafe { libc::read(timer.as_raw_fd(), (&raw mut expirations).cast(), 8) == 8 }
 }
 
-/// Returns CLOCK_MONOTONIC in nanoseconds.
 fn now_ns() -> u64 {
     let mut now = timespec(0);
     // SAFETY: the pointer is valid for the type that the call writes.
@@ -373,7 +371,6 @@ fn timespec(ns: u64) -> libc::timespec {
 mod tests {
     use super::*;
 
-    /// Waits until `holds` returns true; checks every millisecond.
     fn wait_until(shared: &Shared, mut holds: impl FnMut() -> bool) {
         while !holds() {
             assert!(!shared.is_over(), "the deadline has passed");

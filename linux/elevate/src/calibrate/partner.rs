@@ -1,5 +1,4 @@
-//! The partner of a calibration: a thread that runs while it is elevated and acts according to its
-//! mode.
+//! The partner of a calibration: a thread that does what the measurer tells it to do (its *mode*).
 //!
 //! In every mode the partner ends on request or at the deadline.
 
@@ -27,7 +26,6 @@ pub(super) const PAUSE: u32 = 4;
 /// Maximum time of a sleep in a futex, in nanoseconds, so that no wait outlives the calibration.
 const MAX_SLEEP_NS: u64 = 50_000_000;
 
-/// The state that measurer and partner share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) mode: AtomicU32,
@@ -93,7 +91,6 @@ pub(super) fn wait(word: &AtomicU32, value: u32) {
     futex_wait_for(word, value, MAX_SLEEP_NS);
 }
 
-/// Changes the partner's mode, and wakes it if it sleeps.
 pub(super) fn set_mode(shared: &Shared, mode: u32) {
     shared.mode.store(mode, Release);
     shared.token.store(0, Relaxed);

@@ -1,6 +1,8 @@
-//! [`Permit`]: a thread's right to use shared state, which can be revoked with an asymmetric
-//! barrier. The runtime uses permits to suspend polls, and to let other vCPUs stand in for a vCPU
-//! that is in a long poll.
+//! A thread's right to use shared state ([`Permit`]), which another thread can revoke by an
+//! asymmetric memory barrier.
+//!
+//! The runtime uses permits to suspend a coroutine in the middle of a poll, and to let an idle
+//! thread process the timers and the I/O of a busy one.
 
 mod barrier;
 mod permit;

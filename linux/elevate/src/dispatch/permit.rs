@@ -1,5 +1,5 @@
-//! [`Permit`]: the right of one thread to use the state that the threads of a vCPU share. A
-//! *supervisor*, another thread, can revoke this right.
+//! [`Permit`] is the right of one thread to use state that it shares with other threads. One of
+//! them, the *supervisor*, can revoke this right.
 //!
 //! The thread calls [`enter`](Permit::enter) before each use of the state and
 //! [`leave`](Permit::leave) after it. Uses may nest. Between uses the supervisor may

@@ -1,8 +1,10 @@
-//! The guardian's own code, which runs after the fork of a process with many threads.
+//! The code that runs in the guardian, a forked child that restores the elevated threads when its
+//! owner (the parent process) dies.
 //!
-//! The code is async-signal-safe, because it only makes system calls and uses plain memory, and
-//! does not allocate, lock or panic. The guardian blocks in `poll`. Without a heartbeat to check,
-//! it uses no CPU time until its owner dies.
+//! The code must be async-signal-safe, because the owner may have many threads when it forks. So it
+//! only makes system calls and uses plain memory, and does not allocate, lock or panic. The
+//! guardian blocks in `poll`. Without a heartbeat to check, it uses no CPU time until its owner
+//! dies.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -64,10 +66,8 @@ pub(super) fn run(
     unsafe { libc::_exit(0) }
 }
 
-/// The guardian's view of its owner's heartbeat.
 struct HeartbeatMonitor<'a> {
     table: &'a Table,
-    /// Milliseconds between two checks.
     interval_ms: Option<c_int>,
     is_checking: bool,
     last_beats: u64,
@@ -184,13 +184,10 @@ fn raise_priority() {
     );
 }
 
-/// The reason why a wait ended.
 enum WaitOutcome {
-    /// The owner is dead or ends the guardian.
+    /// The owner is dead, or it tells the guardian to end.
     OwnerEnded,
-    /// The owner has woken the guardian.
     Woken,
-    /// The timeout has passed.
     TimedOut,
 }
 

@@ -1,11 +1,10 @@
-//! Facts about this process and kernel, read from `/proc` and `/sys`. An unreadable fact counts as
-//! absent.
+//! Reads from `/proc` and `/sys` what determines whether this process may use SCHED_FIFO. What
+//! cannot be read counts as absent.
 
 use std::fmt;
 
 use crate::sys::Sys;
 
-/// Number of CAP_SYS_NICE.
 const CAP_SYS_NICE: u32 = 23;
 
 /// The kernel's limit on all real-time threads of a CPU together.

@@ -1,4 +1,5 @@
-//! Obstacles to SCHED_FIFO, and the exact remedies.
+//! The reasons why this process may not use SCHED_FIFO, each with the command or setting that
+//! remedies it.
 
 use std::fmt;
 use std::io;

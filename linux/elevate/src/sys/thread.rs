@@ -1,10 +1,11 @@
-//! The identity of threads.
+//! Identifies threads: a number that no later thread with the same tid has (the thread's *birth*),
+//! and the process that a thread belongs to.
 //!
 //! The kernel gives every thread a number of its own, the inode of its pidfd (Linux 6.9), and
 //! reports the thread's process through a pidfd (6.13). Neither requires a lookup of a path. Older
 //! kernels have this data only in files of `/proc`. While a process ends, a lookup of its name may
-//! wait in a loop for another thread that is in the middle of the same lookup. The wait lasts
-//! forever if that other thread is less urgent and on the same CPU.
+//! wait in a loop for another thread that is in the middle of the same lookup. The loop never ends
+//! if that other thread is on the same CPU and has a lower priority.
 //!
 //! The functions allocate nothing and take no lock.
 
@@ -17,7 +18,6 @@ use libc::{c_int, c_long};
 
 use super::{OPEN_FLAGS, Tid, check, current_tid};
 
-/// See [`Sys::birth`](super::Sys::birth).
 pub(super) fn birth(tid: Tid) -> io::Result<u64> {
     if !pidfds_have_numbers()? {
         return start_time(tid);
@@ -38,7 +38,6 @@ pub(super) fn birth(tid: Tid) -> io::Result<u64> {
     }
 }
 
-/// See [`Sys::leader`](super::Sys::leader).
 pub(super) fn leader(tid: Tid) -> io::Result<Tid> {
     match with_pidfd(tid, leader_by_pidfd) {
         Err(error) if is_unknown(&error) => leader_by_file(tid),

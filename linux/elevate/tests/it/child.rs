@@ -1,5 +1,5 @@
-//! The roles of child processes: victims, whose threads other processes elevate, and owners, which
-//! elevate threads and die.
+//! The code of the tests' child processes: victims, whose threads other processes elevate, and
+//! owners, which elevate threads and die.
 
 use std::time::{Duration, Instant};
 
@@ -44,12 +44,10 @@ fn limit_process(seconds: u32) {
     }
 }
 
-/// Returns the environment variable `name`, or an empty string.
 fn setting(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Returns the TIDs in the setting `TIDS`.
 fn tids() -> Vec<Tid> {
     let text = setting("TIDS");
     text.split_whitespace()
@@ -116,7 +114,6 @@ fn spinner() {
     sleep(300_000);
 }
 
-/// Prints the TIDs for [`Victim::start`](crate::process::Victim::start).
 fn print_tids(threads: &[Tid]) {
     let threads: Vec<String> = threads.iter().map(Tid::to_string).collect();
     println!("threads {}", threads.join(" "));
@@ -241,7 +238,6 @@ fn elevate_self_repeatedly(elevator: &Elevator, mut random: Random) {
     }
 }
 
-/// Ends the process in the way `manner`.
 fn die(manner: &str) {
     // SAFETY: each call ends the process, which is the purpose of the test.
     unsafe {
@@ -262,7 +258,6 @@ fn die(manner: &str) {
     }
 }
 
-/// Gives up the rights of all threads of the process.
 fn become_nobody() {
     // SAFETY: the calls read no memory of this process.
     unsafe {
@@ -338,7 +333,6 @@ fn exec_elevated() {
     panic!("cannot execute sleep: {error}");
 }
 
-/// Prints the rights of this process, which runs in another user namespace.
 fn namespace() {
     let rights = upshift_elevate::Rights::probe();
     println!("lacks {:?} capable {}", rights.obstacles, rights.capable);

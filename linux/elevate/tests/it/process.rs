@@ -1,4 +1,4 @@
-//! Processes and threads on which the tests act.
+//! Starts the child processes and threads on which the tests act.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,6 @@ pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 use upshift_elevate::{Policy, Tid, current_tid};
 pub(crate) use upshift_testing::{WAIT_LIMIT, wait_until};
 
-/// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_ELEVATE_ROLE";
 
 /// A child process that runs this program in a role. Dropping it kills the child.
@@ -188,7 +187,6 @@ impl Drop for Sleeper {
 /// Time within which the crate guarantees to restore threads, if the guardian gets a CPU.
 pub(crate) const RESTORE_BOUND: Duration = Duration::from_secs(1);
 
-/// Returns the processes that carry `marker` in their environment.
 pub(crate) fn processes_with_marker(marker: &str) -> Vec<Tid> {
     let entries = std::fs::read_dir("/proc").unwrap();
     entries

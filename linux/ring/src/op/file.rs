@@ -1,4 +1,4 @@
-//! Opening, inspecting, syncing and closing files.
+//! Operations that open, inspect, sync and close files.
 
 use super::outcome;
 use super::path::PathAt;

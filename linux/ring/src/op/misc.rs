@@ -1,4 +1,4 @@
-//! Operations without data.
+//! Operations that transfer no data.
 
 use super::outcome;
 use crate::fd::Fd;

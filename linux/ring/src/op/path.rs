@@ -20,7 +20,6 @@ fn path_to_c(path: &Path) -> io::Result<CString> {
     })
 }
 
-/// A path and the directory that it is relative to.
 #[derive(Debug)]
 pub(super) struct PathAt {
     directory: Option<Fd>,
@@ -250,12 +249,10 @@ macro_rules! two_paths {
 }
 
 two_paths! {
-    /// Renames a file, and replaces the file that had the new name.
     RenameAt, RenameAt
 }
 
 two_paths! {
-    /// Gives a file another name.
     LinkAt, LinkAt
 }
 

@@ -1,4 +1,4 @@
-//! Making and accepting connections.
+//! Operations that make and accept connections.
 
 use super::outcome;
 use crate::address::Address;

@@ -1,4 +1,4 @@
-//! Moving bytes between a descriptor and one buffer.
+//! Operations that move bytes between a descriptor and one buffer.
 
 use super::outcome;
 use crate::buffer::{IoBuf, IoBufMut, clamp};

@@ -1,4 +1,4 @@
-//! Moving bytes between a descriptor and several buffers.
+//! Operations that move bytes between a descriptor and several buffers.
 
 use super::outcome;
 use crate::buffer::{IoBuf, IoBufMut, clamp};
@@ -15,7 +15,6 @@ struct Vectors(Vec<libc::iovec>);
 unsafe impl std::marker::Send for Vectors {}
 
 impl Vectors {
-    /// Describes buffers that the kernel reads.
     fn reading<B: IoBuf>(buffers: &[B]) -> Self {
         let vector = |buffer: &B| libc::iovec {
             iov_base: buffer.io_ptr().cast_mut().cast(),
@@ -24,7 +23,6 @@ impl Vectors {
         Self(buffers.iter().map(vector).collect())
     }
 
-    /// Describes buffers that the kernel fills.
     fn writing<B: IoBufMut>(buffers: &mut [B]) -> Self {
         let vector = |buffer: &mut B| libc::iovec {
             iov_base: buffer.io_mut_ptr().cast(),

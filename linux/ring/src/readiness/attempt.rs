@@ -1,5 +1,5 @@
-//! A nonblocking attempt at an operation. Afterwards the operation has completed, waits for
-//! readiness, or goes to a thread that may block.
+//! Attempts an operation without blocking. Afterwards the operation has completed, waits until its
+//! descriptor is ready, or goes to a thread that may block.
 
 use crate::pool::BufferEntry;
 use crate::readiness::blocking;
@@ -19,14 +19,11 @@ const WRITABLE: u32 = libc::EPOLLOUT as u32;
 /// Buffers or connections that a stream takes per attempt, as in the kernel.
 const MAX_PER_ATTEMPT: usize = 32;
 
-/// The outcome of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// The operation has ended with this result.
     Done(i32),
     /// The operation must be attempted again when the descriptor is ready for these events.
     Wait(u32),
-    /// The operation needs a thread that may block.
     Offload,
 }
 
@@ -54,7 +51,6 @@ impl Group {
         }
     }
 
-    /// Returns the address, the length and the id of the next buffer.
     fn peek(&self) -> Option<(*mut u8, usize, u16)> {
         // SAFETY: entry 0 exists, so the pointer is valid. Both ends access the tail, its last
         // field, only atomically.
@@ -226,7 +222,6 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
     } as i64)
 }
 
-/// Returns the pieces without their first `done` bytes.
 fn skip(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
     let mut left = Vec::new();
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! Calls that may block, made on threads of an [`Offload`](crate::Offload).
+//! Makes the calls that may block, on threads of an [`Offload`](crate::Offload).
 
 use crate::readiness::calls::{Vectors, connect_at_once, result};
 use crate::readiness::sqe::{DATASYNC, Sqe};
@@ -7,7 +7,6 @@ use libc::{c_char, c_int, c_long};
 use std::thread;
 use std::time::Duration;
 
-/// Returns whether this operation always blocks.
 pub(crate) fn is_blocking(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -24,7 +23,6 @@ pub(crate) fn is_blocking(opcode: u8) -> bool {
     )
 }
 
-/// Interval between attempts to connect to a local socket whose queue is full.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Makes the call, and repeats it while signals interrupt it.
@@ -43,7 +41,6 @@ pub(crate) fn make_call(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
     }
 }
 
-/// Sets the thread's I/O priority to that of a read or write.
 fn set_io_priority(sqe: &Sqe) {
     use std::cell::Cell;
     thread_local!(static PRIORITY: Cell<u16> = const { Cell::new(0) });

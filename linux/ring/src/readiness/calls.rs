@@ -1,12 +1,11 @@
-//! Helpers that both nonblocking attempts and blocking calls use, for results in the form of
-//! completions, for the buffers of an entry, and for nonblocking sockets.
+//! Helpers for both nonblocking attempts and blocking calls. They convert results to the form of
+//! completions, describe the buffers of an entry, and make sockets nonblocking.
 
 use crate::readiness::sqe::Sqe;
 use io_uring::opcode;
 use libc::c_int;
 use std::io;
 
-/// Returns the error number of a call that returned -1.
 pub(crate) fn errno() -> i32 {
     io::Error::last_os_error()
         .raw_os_error()
@@ -46,7 +45,6 @@ pub(super) fn connect_at_once(sqe: &Sqe) -> i32 {
     connected
 }
 
-/// The buffers of a read or write, as an array of `iovec`.
 pub(crate) struct Vectors {
     one: libc::iovec,
     many: *const libc::iovec,

@@ -1,9 +1,12 @@
 //! The few calls of epoll and eventfd that the driver makes.
 //!
-//! A scheduler needs waits to the nanosecond (`mio` rounds up to a millisecond), no system call
-//! besides the wait (`polling` also sets a timerfd and arms its eventfd for each wait), interest
-//! that stays armed while a stream receives, and an instance that another instance can watch. No
-//! library has all of these.
+//! No library has all that the driver needs:
+//!
+//! * waits to the nanosecond (`mio` rounds up to a millisecond),
+//! * no system call besides the wait (`polling` also sets a timerfd and arms its eventfd for each
+//!   wait),
+//! * interest that stays armed while a stream receives,
+//! * an instance that another instance can watch.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -15,7 +18,6 @@ pub(crate) type Event = libc::epoll_event;
 
 pub(crate) const NO_EVENT: Event = Event { events: 0, u64: 0 };
 
-/// Converts the result of a system call that returns -1 on failure.
 pub(crate) fn check_result(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -24,7 +26,6 @@ pub(crate) fn check_result(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Creates a nonblocking eventfd.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: the call takes no pointers, so it has no preconditions.
     let fd = check_result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
@@ -40,7 +41,6 @@ pub(crate) fn signal(eventfd: &OwnedFd) {
     unsafe { libc::write(eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Makes an eventfd unreadable.
 pub(crate) fn drain(eventfd: &OwnedFd) {
     let mut count = 0u64;
     // SAFETY: the pointer is valid for writing eight bytes.
@@ -60,10 +60,8 @@ pub(crate) fn ready_events(fd: RawFd, events: u32) -> u32 {
     u32::from(poll.revents.cast_unsigned())
 }
 
-/// Set when `epoll_pwait2` is missing or forbidden.
 static LACKS_NANOSECONDS: AtomicBool = AtomicBool::new(false);
 
-/// An epoll instance.
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {

@@ -1,9 +1,9 @@
-//! The driver for machines without io_uring: readiness from epoll, nonblocking calls, and threads
-//! for calls that block.
+//! The driver for machines without io_uring. It waits for readiness with epoll, makes nonblocking
+//! calls, and has threads for calls that block.
 //!
-//! The driver takes the place of the kernel's side of the two queues, below the slots: it takes the
-//! same entries, and answers with the same completions
-//! ([`Backend`](crate::backend::Backend)). [`enter`](Readiness::enter) attempts each entry at once.
+//! The driver does what the kernel does for io_uring: it takes the same submission queue entries,
+//! and answers with the same completions ([`Backend`](crate::backend::Backend)).
+//! [`enter`](Readiness::enter) attempts each entry at once.
 //! An entry that would block waits for its descriptor to become ready and is attempted again. An
 //! entry that can only block goes to an [`Offload`](crate::Offload).
 //!
@@ -74,15 +74,15 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use table::{EVENTS, NONE, Operation, State, Status, UNREGISTERED};
 
-/// The epoll tokens of the two eventfds, for kicks and for posts. The token of a descriptor is its
-/// number, which is smaller than these.
+/// The epoll tokens of the two eventfds: other threads signal one to wake the ring's thread, and
+/// the other when a blocking call has ended. The token of any other descriptor is its number, which
+/// is smaller than these.
 const KICKED: u64 = u64::MAX;
 const POSTED: u64 = u64::MAX - 1;
 
 /// Minimum time between two fetches while there are completions to reap.
 const FETCH_INTERVAL: Duration = Duration::from_micros(20);
 
-/// A completion, in the form of an entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(crate) user_data: u64,
@@ -174,7 +174,6 @@ impl Readiness {
         self.fetch_due.set(self.has_waiting());
     }
 
-    /// Returns whether an operation waits for readiness, or for a thread.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.waiting.get() != 0
@@ -260,7 +259,6 @@ impl Readiness {
         taken
     }
 
-    /// Takes all entries, and waits for `want` completions or for the timeout.
     pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
         let taken = self.take_entries();
         let waits = want != 0 && self.unread() == 0;
@@ -268,7 +266,6 @@ impl Readiness {
         Ok(taken)
     }
 
-    /// Closes the driver, when nothing is in flight.
     pub(crate) fn close(&self) {
         debug_assert_eq!(self.waiting.get(), 0);
     }
@@ -319,8 +316,8 @@ impl Readiness {
         }
     }
 
-    /// Starts the multishot poll of the eventfd for kicks. Each write to the eventfd is an event,
-    /// and nothing reads the eventfd.
+    /// Starts the multishot poll of the eventfd by which other threads wake the ring's thread. The
+    /// poll is edge-triggered, so nothing reads the eventfd.
     fn listen_for_kicks(&self, state: &mut State, sqe: &Sqe) {
         let each_write = (libc::EPOLLIN | libc::EPOLLET) as u32;
         match self.notifier.epoll.add(sqe.fd, each_write, KICKED) {
@@ -342,7 +339,6 @@ impl Readiness {
         catch_panic(|| self.offload.offload(level, Job::new(&call)));
     }
 
-    /// Appends an operation to the list of its descriptor.
     fn wait_at(&self, state: &mut State, operation: Operation, events: u32) -> Result<(), i32> {
         let sqe = operation.sqe;
         let Ok(number) = usize::try_from(sqe.fd) else {
@@ -388,7 +384,6 @@ impl Readiness {
         Ok(())
     }
 
-    /// Fetches ready events, and acts on them.
     fn fetch(&self, timeout: Option<Duration>) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
         self.notifier.begin_fetch();
@@ -428,7 +423,6 @@ impl Readiness {
         }
     }
 
-    /// Attempts the operations that wait at a descriptor for one of these events.
     fn handle_ready(&self, state: &mut State, fd: RawFd, ready: u32) {
         let broken = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let Some(descriptor) = state.descriptors.get_mut(fd as usize) else {
@@ -473,7 +467,6 @@ impl Readiness {
         let _ = self.register(state, fd, wanted);
     }
 
-    /// Ends a waiting operation and posts its completion.
     fn cancel(&self, state: &mut State, user_data: u64) {
         if user_data == KICK || user_data == CANCEL {
             return;

@@ -1,4 +1,5 @@
-//! Notification of other threads about arrivals.
+//! Notifies other threads of *arrivals*, which are ready descriptors that the ring's owner has not
+//! handled yet.
 //!
 //! The ring has its own, *inner* epoll instance. It is readable while a descriptor is ready and the
 //! owner has not fetched this event. The notifier adds an *outer* epoll instance. Registered with
@@ -27,15 +28,12 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
-/// Token of the inner instance.
 const ARRIVAL: u64 = 0;
-/// Token of the eventfd for explicit notifications.
 const EXPLICIT: u64 = 1;
 
 /// The notifier of a ring, which it may outlive. Methods may be called on any thread unless marked
 /// "Owner only".
 pub(crate) struct Notifier {
-    /// The inner instance. Only the owner fetches from it.
     pub(crate) epoll: Epoll,
     /// Number of completions in the queue. Written by the owner.
     unread: AtomicU32,
@@ -195,7 +193,6 @@ impl Notifier {
         self.unread.load(Relaxed) != 0
     }
 
-    /// Publishes the number of unread completions. Owner only.
     #[inline]
     pub(crate) fn set_unread(&self, unread: usize) {
         let unread = u32::try_from(unread).unwrap_or(u32::MAX);
@@ -214,7 +211,6 @@ impl Notifier {
         }
     }
 
-    /// Ends a fetch. Owner only.
     #[inline]
     pub(crate) fn end_fetch(&self) {
         self.arm_if_wanted();

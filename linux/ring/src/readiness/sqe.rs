@@ -1,5 +1,5 @@
-//! An entry of the submission queue with its fields accessible. The layout is the kernel's
-//! interface, and cannot change.
+//! Gives access to the fields of a submission queue entry, which `io_uring` keeps private. The
+//! layout is part of the kernel's interface, so it cannot change.
 
 use io_uring::squeue::Entry;
 
@@ -34,7 +34,6 @@ impl Sqe {
         unsafe { std::ptr::from_ref(entry).cast::<Self>().read() }
     }
 
-    /// Returns the entry's address field as a pointer.
     pub(crate) fn pointer<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
     }

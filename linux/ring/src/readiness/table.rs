@@ -1,5 +1,5 @@
-//! The table of operations under way, indexed by slot, and for each descriptor the list of the
-//! operations that wait at it.
+//! The operations that the readiness driver has under way, and for each descriptor the list of the
+//! operations that wait until it is ready.
 
 use crate::offload::Call;
 use crate::readiness::attempt::Group;
@@ -8,23 +8,19 @@ use crate::readiness::sqe::Sqe;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Events fetched per call.
 pub(super) const EVENTS: usize = 256;
 
 /// The end of a list of operations.
 pub(super) const NONE: u32 = u32::MAX;
 
 pub(super) struct State {
-    /// Indexed by slot.
     pub(super) operations: Vec<Operation>,
-    /// Indexed by descriptor number.
     pub(super) descriptors: Vec<Descriptor>,
     pub(super) groups: Vec<Option<Group>>,
     pub(super) kicks: Option<RawFd>,
     pub(super) events: Box<[Event; EVENTS]>,
 }
 
-/// An entry of the table of operations.
 #[derive(Clone)]
 pub(super) struct Operation {
     pub(super) sqe: Sqe,
@@ -44,7 +40,6 @@ pub(super) enum Status {
     Offloaded(Arc<Call>),
 }
 
-/// A descriptor at which operations wait.
 #[derive(Clone, Copy)]
 pub(super) struct Descriptor {
     pub(super) first: u32,
@@ -70,7 +65,6 @@ impl State {
         }
     }
 
-    /// Returns the table entry of an operation.
     pub(super) fn operation(&mut self, sqe: &Sqe) -> &mut Operation {
         let index = sqe.user_data as u32 as usize;
         if self.operations.len() <= index {
@@ -92,7 +86,6 @@ impl State {
         (is_same && !matches!(operation.status, Status::Free)).then_some(operation)
     }
 
-    /// Appends an operation to the list of its descriptor.
     pub(super) fn append(&mut self, fd: RawFd, index: u32) {
         let Descriptor { first, last, .. } = &mut self.descriptors[fd as usize];
         if *first == NONE {

@@ -13,7 +13,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use upshift_ring::{Config, Driver, Fd, Remote, Ring};
 
-/// Time after which a test fails.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A waker that records its wakes and kicks the ring.
@@ -38,7 +37,6 @@ impl Flag {
         })
     }
 
-    /// Clears the flag. Returns whether it was set.
     pub(crate) fn take(&self) -> bool {
         self.woken.swap(false, Ordering::SeqCst)
     }
@@ -46,7 +44,6 @@ impl Flag {
 
 pub(crate) type Job<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Runs all jobs to their end.
 pub(crate) fn run_all(ring: &Ring, jobs: Vec<Job<'_>>) {
     let mut jobs: Vec<_> = jobs
         .into_iter()
@@ -80,7 +77,6 @@ pub(crate) fn run_all(ring: &Ring, jobs: Vec<Job<'_>>) {
     }
 }
 
-/// Runs one future to its end.
 pub(crate) fn block_on<F: Future>(ring: &Ring, future: F) -> F::Output {
     let mut output = None;
     let mut future = pin!(future);
@@ -107,7 +103,6 @@ pub(crate) fn drive_until(ring: &Ring, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Polls once with a waker that does nothing.
 pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -116,7 +111,6 @@ pub(crate) fn ring() -> Ring {
     Ring::new(Config::default()).unwrap()
 }
 
-/// Returns whether io_uring works here, for tests of io_uring.
 pub(crate) fn has_io_uring() -> bool {
     let works = upshift_ring::probe_ring().is_ok();
     if !works {

@@ -1,4 +1,4 @@
-//! Shared parts of the tests: runtimes, listeners, certificates and requests.
+//! Helpers for the tests: runtimes, listeners, certificates and requests.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -20,7 +20,6 @@ pub(crate) fn runtimes() -> Vec<Runtime> {
     runtimes
 }
 
-/// Returns a listener and its port.
 pub(crate) fn listener() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

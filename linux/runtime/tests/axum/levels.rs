@@ -49,7 +49,6 @@ fn without_levels_a_handler_runs_at_the_level_of_receiving() {
 /// Number of urgent requests for which the computing request waits.
 const URGENT_REQUESTS: u32 = 50;
 
-/// Computes until [`URGENT_REQUESTS`] urgent requests have been served.
 async fn compute(State(served): State<Arc<AtomicU32>>) -> (StatusCode, String) {
     let began = Instant::now();
     while served.load(Ordering::Relaxed) < URGENT_REQUESTS {

@@ -1,4 +1,4 @@
-//! Tests of the end of a server.
+//! Tests of how a server shuts down.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -38,7 +38,6 @@ fn app() -> Router {
     Router::new().route("/ws", any(upgrade))
 }
 
-/// Runs a client of the echo server.
 fn run_client(stream: impl Read + Write) {
     let (mut socket, _) = tungstenite::client("ws://localhost/ws", stream).unwrap();
     for number in 0..100 {

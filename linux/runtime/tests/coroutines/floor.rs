@@ -1,4 +1,5 @@
-//! Tests of the floor, the share of the time that background work keeps beside endless urgent work.
+//! Tests of the floor, the share of the CPU time that is reserved for less urgent work while more
+//! urgent work never ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -17,7 +17,6 @@ fn runtime_with_two_vcpus() -> Runtime {
     Runtime::builder().vcpus(2).build().unwrap()
 }
 
-/// Computes for `time` without yielding.
 fn burn(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {

@@ -144,7 +144,6 @@ impl TestServer {
         TestServer::start_on(upshift::Runtime::builder().vcpus(vcpus), set)
     }
 
-    /// Starts a server on a runtime of `builder`.
     pub(crate) fn start_on(
         builder: upshift::Builder,
         set: impl FnOnce(Server) -> Server + Send + 'static,
@@ -192,12 +191,10 @@ impl TestServer {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// Tells the server to end.
     pub(crate) fn end(&self) {
         self.end.notify_one();
     }
 
-    /// Returns whether the server has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

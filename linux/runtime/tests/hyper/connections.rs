@@ -1,4 +1,4 @@
-//! Tests of connections: time-outs, many connections, and the end of the server.
+//! Tests of connections: time-outs, many connections, and the shutdown of the server.
 
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering;

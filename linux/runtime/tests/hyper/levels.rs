@@ -56,8 +56,8 @@ fn streams_of_an_http2_connection_have_separate_levels() {
     });
 }
 
-/// A response is an operation of its request's level. It is submitted together with the responses
-/// of equal requests, and not before the next equal request is polled.
+/// Sending a response is an operation at the level of its request. The vCPU polls all ready
+/// requests of one level before it submits their responses, with one system call.
 #[test]
 fn responses_of_one_level_are_submitted_together() {
     const CONNECTIONS: usize = 16;
@@ -141,7 +141,6 @@ fn check_flood(builder: upshift::Builder) {
     assert!(receiving < took / 3, "{receiving:?} of {took:?}");
 }
 
-/// Records the levels at which requests were received.
 #[derive(Clone, Default)]
 struct ReceiveLevels(Arc<Mutex<Vec<u8>>>);
 
@@ -168,20 +167,20 @@ impl ReceiveLevels {
 
 const BLOCKING: &[u8] = b"GET /blocking HTTP/1.1\r\nhost: test\r\n\r\n";
 
-/// Reads a response and asserts that it is successful.
 fn read_response(stream: &mut std::net::TcpStream) {
     let mut buffer = [0; 1024];
     let count = stream.read(&mut buffer).unwrap();
     assert!(buffer[..count].starts_with(b"HTTP/1.1 200"));
 }
 
-/// The request waits for a blocking function, so it does not end in the poll that received it.
+/// Each request waits for a blocking function, so that it does not end in the poll that received
+/// it.
 #[test]
 fn a_connection_returns_to_the_level_of_receiving_after_its_request() {
     for driver in [Driver::Auto, Driver::Readiness] {
         let received = ReceiveLevels::default();
         let server = received.start_server(Runtime::builder().vcpus(1).driver(driver));
-        // Each connection has a share of the budget.
+        // The connections share the budget, so many connections make the share of each one small.
         let _others: Vec<_> = (0..20).map(|_| server.connect()).collect();
         let mut stream = server.connect();
         stream.set_nodelay(true).unwrap();
@@ -212,7 +211,8 @@ fn a_connection_returns_to_the_level_of_receiving_after_its_request() {
     }
 }
 
-/// The blocking functions wait for each other, and their threads for the CPU, for any time.
+/// The time that a request waits for a blocking function is not counted as CPU time of its
+/// connection, no matter how long it waits.
 #[test]
 fn requests_that_wait_for_blocking_functions_use_no_budget() {
     const CONNECTIONS: usize = 80;

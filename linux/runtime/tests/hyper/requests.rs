@@ -114,7 +114,6 @@ fn a_large_body_is_uploaded_and_streamed_back() {
     assert!(payload == body, "the response differs from the upload");
 }
 
-/// Returns the data of a chunked body.
 fn decode_chunks(mut bytes: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     loop {

@@ -1,6 +1,7 @@
-//! Conservation on one vCPU: while the vCPU idles, no coroutine that may run there waits for ever,
-//! no matter at which moment the coroutine becomes ready. With preemption, a vCPU also idles while
-//! its thread sleeps in the middle of a poll.
+//! Tests that no wake is lost: while a vCPU (a worker thread with a run queue) idles, no coroutine
+//! that may run there waits for ever, no matter at which moment it becomes ready. This is the law
+//! *Conservation* (see `main.rs`) on one vCPU. With preemption, a vCPU also idles while its thread
+//! sleeps in the middle of a poll.
 
 use std::future::poll_fn;
 use std::io::Write;
@@ -18,7 +19,6 @@ use crate::{LIMIT, runtime};
 
 /// Number of wakes of each kind. They arrive before, during and after waits of the vCPU.
 const WAKES: usize = 400;
-/// Level of the coroutines.
 const LEVEL: Level = Level::at::<20>();
 
 /// Waits, on a thread outside of the runtime, until the counter of a coroutine has reached `n`.

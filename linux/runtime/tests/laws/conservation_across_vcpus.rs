@@ -1,13 +1,16 @@
-//! Conservation across vCPUs: while one of two vCPUs idles, no coroutine that may run there waits
-//! for the end of a long poll on the other. The tests need no privileges. There is a test for each
-//! way to become ready, without preemption and with it.
+//! Tests that two vCPUs (worker threads, each with a run queue) share their work: while one of them
+//! idles, no coroutine that may run there waits for the end of a long poll on the other. This is
+//! the law *Conservation* (see `main.rs`).
 //!
 //! A round has two coroutines, a *neighbour* of level 40 and the *other* coroutine. The neighbour
-//! makes the other coroutine wait on the neighbour's vCPU, and lets everything park. Then the
-//! neighbour makes the other coroutine ready through a [`WakeSource`], and computes in the same
-//! poll until the other coroutine has run, for at most [`POLL_LIMIT`]. A round succeeds if the
-//! other coroutine has run by the end of the poll. A stranded coroutine runs only after the poll,
-//! so the length of the poll distinguishes the cases on any machine.
+//! makes the other coroutine wait on the neighbour's vCPU, and sleeps until both vCPUs are idle.
+//! Then the neighbour makes the other coroutine ready through a [`WakeSource`], and computes in the
+//! same poll until the other coroutine has run, for at most [`POLL_LIMIT`]. A round succeeds if the
+//! other coroutine has run by the end of the poll. If the idle vCPU does not take the coroutine, it
+//! runs only after the poll, so the test needs no time measurement that depends on the machine.
+//!
+//! There is a test for each way to become ready, without preemption and with it. The tests need no
+//! privileges.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;
@@ -24,24 +27,20 @@ use crate::lock_machine;
 
 /// Time for which the neighbour computes if the other coroutine does not run.
 const POLL_LIMIT: Duration = Duration::from_secs(2);
-/// Time after which everything has parked. Timers and events from outside are due after a multiple
-/// of it, in the middle of the poll.
+/// Time after which both vCPUs are idle. Timers and events from outside are due after a multiple of
+/// it, in the middle of the poll.
 const SETTLE: Duration = Duration::from_millis(5);
-/// Rounds of a test at each level.
 const ROUNDS: usize = 10;
-/// Rounds that must succeed, since a busy machine may spoil one.
+/// Number of rounds that must succeed. On a busy machine one may fail.
 const REQUIRED: usize = 9;
-/// Level of the neighbour.
 const NEIGHBOUR: Level = Level::at::<40>();
 /// Levels of the other coroutine: equal to the neighbour's, less urgent, more urgent.
 const LEVELS: [Level; 3] = [Level::at::<40>(), Level::at::<50>(), Level::at::<10>()];
 
-/// State of a round, shared with the other coroutine.
 #[derive(Default)]
 struct Round {
     /// Thread that polled the other coroutine when it began to wait.
     polled_by: StdMutex<Option<ThreadId>>,
-    /// Set when the other coroutine has run.
     has_run: AtomicBool,
 }
 
@@ -91,7 +90,6 @@ fn compute(round: &Round) -> bool {
 
 /// A way in which the other coroutine waits and becomes ready.
 trait WakeSource: Send + 'static {
-    /// Starts the other coroutine, which waits.
     fn start_waiting(level: Level, round: &Arc<Round>) -> (Self, JoinHandle<()>)
     where
         Self: Sized;
@@ -103,7 +101,8 @@ trait WakeSource: Send + 'static {
 
 /// Starts the other coroutine so that it waits on the calling vCPU. If the other vCPU has polled
 /// the coroutine, or the neighbour itself has moved, the coroutine is started again. A coroutine
-/// that never waits on this vCPU cannot be stranded, so the last attempt counts in any case.
+/// that never waits on this vCPU need not be taken by the other one, so the last attempt is
+/// accepted in any case.
 async fn start_on_this_vcpu<W: WakeSource>(level: Level) -> (Arc<Round>, W, JoinHandle<()>) {
     let mut attempts = 20;
     loop {
@@ -120,7 +119,6 @@ async fn start_on_this_vcpu<W: WakeSource>(level: Level) -> (Arc<Round>, W, Join
     }
 }
 
-/// Runs the test for one [`WakeSource`] at all levels.
 fn check<W: WakeSource>() {
     check_rounds(|level| async move {
         let (round, source, other) = start_on_this_vcpu::<W>(level).await;

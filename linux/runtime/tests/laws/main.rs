@@ -1,11 +1,12 @@
-//! Tests of the laws of `ARCHITECTURE.md` ("The laws, over several vCPUs") on real threads: Order,
-//! Conservation, Progress and Truth, each on one vCPU and across two, without and with preemption.
-//! Tests and modules have the names of the properties in `scheduler/sim/tests/laws.rs`.
+//! Tests of the scheduler's laws on real threads. The laws are Order, Conservation, Progress and
+//! Truth, and `ARCHITECTURE.md` defines them ("The laws, over several vCPUs"). Each is tested on
+//! one vCPU and on two, without and with preemption. Tests and modules have the names of the
+//! properties in `scheduler/sim/tests/laws.rs`.
 //!
-//! The machine may delay a real thread at any instruction, so no test asserts a time. Each test
-//! observes the order of events in many rounds, and accepts a share of rounds in which a delay of
-//! the machine caused another order. A broken law changes the order in nearly all rounds. Every
-//! wait is bounded by [`LIMIT`].
+//! The operating system may delay a real thread at any instruction, so no test asserts a time. Each
+//! test observes the order of events in many rounds, and accepts a few rounds in which such a delay
+//! caused another order. A broken law changes the order in nearly all rounds. Every wait is bounded
+//! by [`LIMIT`].
 //!
 //! If the kernel cannot preempt polls, a test skips its second half and prints the reason.
 
@@ -94,7 +95,6 @@ fn spin_until_set(flag: &AtomicBool) -> bool {
     spin_until(|| flag.load(Ordering::Acquire))
 }
 
-/// Computes for `time`.
 fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {

@@ -1,10 +1,11 @@
-//! Order: no poll of a less urgent level begins on a vCPU while a more urgent coroutine that may
-//! run there was ready when the pick began. On one vCPU, no coroutine overtakes an equal.
+//! Tests that a vCPU (a worker thread with a run queue) polls the most urgent ready coroutine, and
+//! on one vCPU the one that has been ready for longest. This is the law *Order* (see `main.rs`).
 //!
-//! Many coroutines of different levels wake each other (a *storm*). A counter numbers the moments
-//! of a storm. A list holds the ready coroutines, each with the number of the moment from which it
-//! was known to be ready. A poll that begins looks up the coroutines that were ready before the
-//! last poll on its thread ended, because the pick that chose the new poll began after that end.
+//! Many coroutines of different levels wake each other; this is called a *storm*. A logical clock
+//! numbers its events. A list holds the ready coroutines, each with the clock's value when it was
+//! known to be ready. At the start of a poll, the test looks up the coroutines that had been ready
+//! before the last poll on this thread ended. The scheduler chose the new poll after that end, so
+//! it should have preferred such a coroutine if it is more urgent.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -19,19 +20,18 @@ use crate::{burn, runtime};
 
 const COROUTINES: usize = 24;
 const POLLS: u64 = 8_000;
-/// Number of polls from one poll that is long enough to be suspended to the next such poll.
+/// One in this many polls is long enough to be suspended.
 const LONG_POLL_INTERVAL: u64 = 32;
 
 thread_local! {
-    /// Number of the moment at which the last poll of the storm ended on this thread.
+    /// The logical time at which the last poll of the storm ended on this thread.
     static LAST_END: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A coroutine in the list of ready coroutines.
 struct Ready {
     index: usize,
     level: u8,
-    /// Numbers of the moments before and after the call that woke the coroutine.
+    /// The logical times before and after the call that woke the coroutine.
     before: u64,
     after: u64,
 }
@@ -40,7 +40,6 @@ struct Ready {
 struct Storm {
     moments: AtomicU64,
     ready: Mutex<Vec<Ready>>,
-    /// Set for each blocked coroutine.
     blocked: [AtomicBool; COROUTINES],
     ids: OnceLock<Vec<CoroutineId>>,
     polls: AtomicU64,
@@ -48,7 +47,8 @@ struct Storm {
     contested: AtomicU64,
     /// Number of polls that began although a more urgent coroutine was known to be ready.
     before_more_urgent: AtomicU64,
-    /// Number of polls that began although an equal was known to be ready for longer.
+    /// Number of polls that began although a coroutine of the same level was known to be ready for
+    /// longer.
     before_older: AtomicU64,
 }
 
@@ -150,7 +150,7 @@ impl Storm {
 }
 
 /// Runs a storm. Of the polls for which there was an alternative, at most one in `spoilt` may
-/// violate the order; none may if `spoilt` is 0.
+/// violate the order. If `spoilt` is 0, none may.
 fn check_order(vcpus: usize, preemption: bool, spoilt: u64) {
     let Some(runtime) = runtime(vcpus, preemption) else {
         return;
@@ -197,8 +197,9 @@ fn order_on_a_vcpu() {
     check_order(1, true, 50);
 }
 
-/// A coroutine that a vCPU has picked but does not poll yet looks ready to the other vCPU, and for
-/// longer if the first vCPU's thread is interrupted in between.
+/// A few polls appear to violate the order. A coroutine that one vCPU has taken from its queue but
+/// does not poll yet looks ready to the other vCPU, and for longer if the first vCPU's thread is
+/// interrupted in between.
 #[test]
 fn order_across_vcpus() {
     check_order(2, false, 20);

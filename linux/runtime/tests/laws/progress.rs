@@ -1,5 +1,6 @@
-//! Progress: a ready coroutine waits for less urgent coroutines no longer than for the current poll
-//! and the bound of conservation; with preemption no longer than for a few suspensions.
+//! Tests that an urgent coroutine does not wait for less urgent ones, except for the current poll.
+//! With preemption, it waits only for a few suspensions. This is the law *Progress* (see
+//! `main.rs`).
 //!
 //! The vCPUs always have less urgent polls of the same length to run. An urgent coroutine becomes
 //! ready in the middle of such a poll. The test counts the less urgent polls that begin or end from
@@ -22,12 +23,10 @@ use crate::runtime;
 
 const URGENT: Level = Level::at::<10>();
 const LESS_URGENT: Level = Level::at::<40>();
-/// Rounds for each [`WakeSource`].
 const ROUNDS: usize = 10;
 /// Rounds that must succeed for each [`WakeSource`], since a busy machine may spoil two.
 const REQUIRED: usize = 8;
 
-/// Event of a less urgent poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Begin,
@@ -69,7 +68,6 @@ impl Background {
     }
 }
 
-/// Cause that makes the urgent coroutine ready.
 #[derive(Clone, Copy, Debug)]
 enum WakeSource {
     Spawn,
@@ -165,7 +163,8 @@ fn check_progress(
     });
 }
 
-/// Ten polls wait behind the current poll. The urgent coroutine follows it directly.
+/// Ten less urgent polls are queued behind the current poll. The urgent coroutine must run before
+/// all of them.
 #[test]
 fn progress_on_a_vcpu() {
     check_progress(1, false, Duration::from_millis(2), 0, None);
@@ -174,7 +173,7 @@ fn progress_on_a_vcpu() {
     check_progress(1, true, Duration::from_millis(50), 1, Some(0));
 }
 
-/// The other vCPU may begin a poll before the timer or the data has been reaped.
+/// Each vCPU may begin one less urgent poll before one of them notices the timer or the data.
 #[test]
 fn progress_across_vcpus() {
     check_progress(2, false, Duration::from_millis(2), 2, None);

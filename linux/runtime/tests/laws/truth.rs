@@ -1,9 +1,12 @@
-//! Truth: a ready coroutine is in the bitmap, a poll is asked to yield to a more urgent coroutine
-//! of its vCPU, and the holder of a mutex or an awaited coroutine is as urgent as its waiters. All
-//! this holds for observers on other threads, too.
+//! Tests that the scheduler's published state is correct, also as other threads see it. This is the
+//! law *Truth* (see `main.rs`):
 //!
-//! With preemption a more urgent coroutine may have run before the poll checks; then nothing was
-//! hidden from the poll.
+//! * The bitmap has the bit of each level with a ready coroutine.
+//! * A poll is asked to yield if a more urgent coroutine of its vCPU is ready.
+//! * The holder of a mutex, and an awaited coroutine, are as urgent as their waiters.
+//!
+//! With preemption, a more urgent coroutine may have run before the poll checks whether to yield.
+//! The poll then has nothing to observe.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +22,6 @@ const URGENT: Level = Level::at::<5>();
 const HOLDER: Level = Level::at::<40>();
 const LESS_URGENT: Level = Level::at::<50>();
 
-/// Returns two handles of a flag.
 fn flag() -> (Arc<AtomicBool>, Arc<AtomicBool>) {
     let flag = Arc::new(AtomicBool::new(false));
     (flag.clone(), flag)

@@ -1,4 +1,4 @@
-//! Tests of preemption while other threads use the vCPU's CPU.
+//! Tests of preemption while threads outside of the runtime keep the same CPU busy.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -88,10 +88,10 @@ fn a_poll_is_not_suspended_for_time_in_which_other_threads_run() {
     });
 }
 
-/// The bound on the watcher's looks (Theorem 3 of `docs/preemption-proofs.md`) holds no matter how
-/// little CPU time the vCPU gets. Two looks at a poll, and one look in each 2 ms for turns, are
-/// free; a budget pays for all other looks. Time in which the polling thread does not run must not
-/// cause further looks.
+/// A watcher thread interrupts the running poll to examine it (a *look*). The bound on the number
+/// of looks (Theorem 3 of `docs/preemption-proofs.md`) holds no matter how little CPU time the vCPU
+/// gets. Two looks at a poll, and one look in each 2 ms for turns, are free; a budget pays for all
+/// other looks. Time in which the polling thread does not run must not cause further looks.
 #[test]
 fn looks_stay_within_their_bound_beside_busy_threads() {
     let Some(runtime) = build(builder().pin([0])) else {

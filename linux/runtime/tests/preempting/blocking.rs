@@ -1,4 +1,5 @@
-//! Tests of vCPUs that tolerate blocking polls, but interrupt no poll.
+//! Tests of `blocking_tolerant`: if a poll blocks, the vCPU (the run queue) continues on another
+//! thread, but a poll that computes is not interrupted.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Tests of operations on a suspended coroutine and on its runtime.
+//! Tests of suspended coroutines: their state, changes of their level, cancellation, panics, and
+//! the end of their runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Tests of disturbances from outside (missing rights, changed affinities, endless polls), and of
-//! the state that a runtime leaves behind.
+//! Tests of preemption under faults (missing rights, changed CPU affinities, endless polls), and of
+//! the state in which a runtime leaves the process's threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +29,6 @@ fn assert_no_thread_is_elevated() {
     }
 }
 
-/// Returns the TIDs of this process.
 fn threads() -> Vec<libc::pid_t> {
     std::fs::read_dir("/proc/self/task")
         .unwrap()
@@ -156,7 +155,7 @@ fn run_in_child(name: &str) -> Option<std::process::ExitStatus> {
     command.env("UPSHIFT_PREEMPT_CHILD", name).status().ok()
 }
 
-/// Entry point of the child processes, not a test.
+/// Not a test, but the entry point of the child processes.
 #[test]
 fn child() {
     let Ok(name) = std::env::var("UPSHIFT_PREEMPT_CHILD") else {

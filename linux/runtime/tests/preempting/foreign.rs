@@ -1,5 +1,5 @@
-//! Tests that wakers of other executors, and destructors of values that operations own, are
-//! interrupted like any poll.
+//! Tests that user code outside of polls is interrupted, too: wakers of other executors, and
+//! destructors of values that operations own.
 
 use std::future::Future;
 use std::os::fd::AsFd;
@@ -18,7 +18,6 @@ use super::{LIMIT, runtime};
 /// User code that runs until an urgent coroutine has run three more times.
 #[derive(Default)]
 struct UserCode {
-    /// Number of times that the urgent coroutine has run.
     urgent_runs: AtomicUsize,
     runs: AtomicUsize,
     /// Set if the urgent coroutine did not run in time.

@@ -1,4 +1,4 @@
-//! Tests that I/O continues while the thread that owns the ring is suspended.
+//! Tests that I/O continues while the thread that owns the I/O driver is suspended.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as StdStream};

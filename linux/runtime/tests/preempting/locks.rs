@@ -222,8 +222,8 @@ fn many_polls_share_a_lock_with_few_threads() {
     contend_for_lock(2);
 }
 
-/// While every thread holds an unfinished poll, no new poll begins. So the polls end one after the
-/// other. With equal turns, all would end at about the same time.
+/// While every thread holds an unfinished poll, no new poll begins, so the polls end one after the
+/// other. If they all took turns instead, all would end at about the same time.
 #[test]
 fn with_a_poll_on_every_thread_polls_end_one_after_the_other() {
     const POLLS: usize = 12;
@@ -232,7 +232,7 @@ fn with_a_poll_on_every_thread_polls_end_one_after_the_other() {
         return;
     };
     runtime.block_on(async {
-        // The CPU time of all polls, in ms. Elapsed time would include other programs.
+        // The CPU time of all polls, in ms. Elapsed time would include that of other programs.
         let burned = Arc::new(AtomicUsize::new(0));
         let long = |burned: Arc<AtomicUsize>| async move {
             for _ in 0..MILLIS_PER_POLL {

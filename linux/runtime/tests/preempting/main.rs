@@ -1,4 +1,5 @@
-//! Tests of preemptible vCPUs on real threads.
+//! Tests of preemption: a vCPU (a run queue that several threads serve in turn) suspends a poll
+//! that runs for too long, and continues on another thread.
 //!
 //! Every test is bounded: no loop spins for longer than [`LIMIT`], and an alarm ends a process that
 //! hangs. If the kernel lacks a feature, the tests print the reason and are skipped.
@@ -51,7 +52,6 @@ impl std::ops::Deref for ExclusiveRuntime {
     }
 }
 
-/// Returns the settings that most tests use.
 fn builder() -> Builder {
     Runtime::builder()
         .vcpus(1)
@@ -101,7 +101,6 @@ fn spin_until(flag: &AtomicBool) -> bool {
     true
 }
 
-/// Sleeps until the flag is set.
 async fn wait_until_set(flag: &AtomicBool) {
     let start = Instant::now();
     while !flag.load(Ordering::Relaxed) {
@@ -110,7 +109,6 @@ async fn wait_until_set(flag: &AtomicBool) {
     }
 }
 
-/// Computes for `time`.
 fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {

@@ -1,4 +1,4 @@
-//! Tests of which poll is suspended, for which coroutine, and when.
+//! Tests of when a running poll is suspended, and for which coroutine.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -126,8 +126,8 @@ fn less_urgent_coroutines_do_not_interrupt_a_poll() {
 #[test]
 fn equal_polls_share_the_cpu() {
     let Some(runtime) = runtime() else { return };
-    // Each poll begins before any poll ends. But if the machine stops for 30 ms, the first poll has
-    // ended by then.
+    // All polls should begin before any of them ends. If the machine stalls for 30 ms, the first
+    // poll may end earlier, so several attempts are allowed.
     assert!((0..10).any(|_| run_three_polls(&runtime) == ['b', 'b', 'b', 'e', 'e', 'e']));
 }
 
@@ -173,7 +173,7 @@ fn the_main_coroutine_runs_beside_an_endless_poll() {
 }
 
 #[test]
-fn with_suspended_polls_on_all_threads_polls_are_finished_one_after_the_other() {
+fn polls_run_to_completion_when_all_threads_hold_suspended_polls() {
     let Some(runtime) = crate::build(crate::builder().max_suspended(2)) else {
         return;
     };
@@ -226,7 +226,7 @@ fn assert_new_coroutines_are_polled(endless: impl Fn() + Send + Sync + 'static, 
     });
 }
 
-/// The default settings allow threads for many more polls than a hundred.
+/// The default settings allow many more than a hundred threads for suspended polls.
 #[test]
 fn a_hundred_long_polls_do_not_delay_new_polls() {
     let flag = Arc::new(AtomicBool::new(false));
@@ -237,7 +237,8 @@ fn a_hundred_long_polls_do_not_delay_new_polls() {
     );
 }
 
-/// The watcher detects a sleeping thread even if it holds no file of that thread open.
+/// There are more threads than the watcher keeps `/proc` files open for. It must detect the
+/// sleeping threads anyway.
 #[test]
 fn a_hundred_sleeping_polls_do_not_delay_new_polls() {
     let condition = Arc::new((Mutex::new(false), Condvar::new()));
@@ -279,9 +280,10 @@ fn thousands_of_long_polls_end() {
     assert_eq!(done.load(Ordering::Relaxed), 2000);
 }
 
-/// A coroutine that waits for a signal has no operation in the ring. So an arrival for another
-/// coroutine, whose level is unknown before the arrival is reaped, does not count as urgent because
-/// of the waiting coroutine.
+/// Until a completion has been read from the ring, it is unknown which coroutine it is for. So it
+/// counts as urgent as the most urgent coroutine with an operation in the ring. A coroutine that
+/// waits for a signal has no such operation, so it must not make completions for others look
+/// urgent.
 #[test]
 fn a_coroutine_that_waits_for_a_signal_makes_no_arrival_more_urgent() {
     const POLLS: u64 = 60;
@@ -318,6 +320,7 @@ fn a_coroutine_that_waits_for_a_signal_makes_no_arrival_more_urgent() {
         waits.cancel();
     });
     let stats = runtime.handle().preemption_stats();
-    // The main coroutine waits at level 32.
+    // The main coroutine is at level 32, less urgent than the others, so no poll is suspended for
+    // it.
     assert!(stats.suspensions < POLLS / 4, "{stats:?}");
 }

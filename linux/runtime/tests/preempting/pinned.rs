@@ -148,7 +148,8 @@ fn block_on_in_a_poll_of_block_on_panics() {
     assert_eq!(runtime.block_on(async { 7 }), 7);
 }
 
-/// The future of `block_on` may be picked from the ready queue before its thread can poll it.
+/// A vCPU may take the future of `block_on` from the ready queue before the thread of `block_on`,
+/// the only one that may poll it, can do so. The future must not be lost.
 #[test]
 fn block_on_begins_beside_a_poll_that_does_not_end() {
     let Some(runtime) = runtime() else { return };

@@ -1,6 +1,6 @@
-//! Tests in which the signal that suspends polls is not answered, because polls block the signal or
-//! the program has replaced its handler; and tests in which suspended polls hold locks that the
-//! runtime needs.
+//! Tests of polls that cannot be suspended by the runtime's signal, because they block it or the
+//! program has replaced its handler. Other tests suspend polls that hold locks which the runtime
+//! needs.
 
 use std::ptr::{null, null_mut};
 use std::sync::Arc;

@@ -31,7 +31,6 @@ impl SmallStack {
         }
     }
 
-    /// Calls `f` on the stack.
     fn run(&self, f: &mut dyn FnMut()) {
         thread_local! {
             static CALL: Cell<Option<*mut dyn FnMut()>> = const { Cell::new(None) };
@@ -150,7 +149,6 @@ fn a_poll_on_a_stack_of_4_kib_is_interrupted_for_an_idle_vcpu() {
     }
 }
 
-/// Returns the calling thread's alternate stack.
 fn alternate_stack() -> libc::stack_t {
     // SAFETY: zeroes are a valid `stack_t`, and the pointer is to a local.
     unsafe {

@@ -1,4 +1,4 @@
-//! Tests with extreme settings and arguments, and with operations at impossible positions.
+//! Tests with extreme settings and arguments, and with file offsets that are out of range.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;

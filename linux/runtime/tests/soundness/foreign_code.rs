@@ -118,7 +118,6 @@ fn foreign_wakers_may_call_the_runtime() {
     }
 }
 
-/// A value that panics when it is dropped.
 struct PanicsOnDrop;
 
 impl Drop for PanicsOnDrop {
@@ -129,7 +128,6 @@ impl Drop for PanicsOnDrop {
     }
 }
 
-/// A waker that wakes another waker and then panics.
 struct PanicsOnWake(Mutex<Option<Waker>>);
 
 impl Wake for PanicsOnWake {

@@ -25,7 +25,6 @@ fn runtime_builders() -> [fn() -> Runtime; 3] {
     ]
 }
 
-/// Returns both ends of a TCP connection.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -43,7 +42,6 @@ async fn still_works() {
     assert_eq!(handle.await.unwrap(), 7);
 }
 
-/// Polls the future once, and leaks it.
 async fn forget<F: Future + 'static>(future: F) {
     let mut future = Box::pin(future);
     let _ = futures_util::poll!(&mut future);

@@ -3,7 +3,6 @@
 
 use std::ptr::{null, null_mut};
 
-/// A program's own handler, which does nothing.
 pub(crate) extern "C" fn do_nothing(_: libc::c_int) {}
 
 /// Installs `handler` for the signal that interrupts polls. Must be called while a runtime exists

@@ -2,7 +2,6 @@
 
 use std::ptr::null_mut;
 
-/// Calls `f` with all signals of the calling thread blocked.
 pub(crate) fn without_signals(f: impl FnOnce()) {
     // SAFETY: zeroes are valid sets, and the pointers are to locals.
     unsafe {

@@ -21,13 +21,11 @@ impl Probe {
         Arc::default()
     }
 
-    /// Polls `future` once with this waker.
     pub(crate) fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
         let waker = Waker::from(self.clone());
         Pin::new(future).poll(&mut Context::from_waker(&waker))
     }
 
-    /// Returns the number of wakes.
     pub(crate) fn wakes(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use upshift::{Priority, fs};
 
-/// Reads the files concurrently, each in its own coroutine.
 pub(crate) async fn read_concurrently(paths: &[PathBuf]) -> Vec<std::io::Result<Vec<u8>>> {
     let read = |path: &PathBuf| {
         let path = path.clone();

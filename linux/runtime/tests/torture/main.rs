@@ -1,5 +1,5 @@
-//! Tests of everyday crates in coroutines of different levels on preemptible vCPUs. Every coroutine
-//! must make progress, no matter how the polls of other coroutines behave.
+//! Stress tests of preemption with popular crates. Coroutines of different levels use them at the
+//! same time, and each must make progress, no matter how the polls of other coroutines behave.
 
 #[path = "../support/child.rs"]
 mod child;

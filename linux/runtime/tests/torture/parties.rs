@@ -1,9 +1,9 @@
-//! Runs parties, coroutines of different levels, and checks from outside of the runtime that all of
-//! them make progress.
+//! Runs coroutines of different levels, called *parties*, and checks from a thread outside of the
+//! runtime that all of them make progress.
 //!
-//! Each combination of parties runs for [`duration`]: half a second, or `UPSHIFT_TORTURE_SECONDS`
-//! (`cargo xtask soak` takes 60). The process ends if a party makes no step in
-//! [`MAX_STALLED_SAMPLES`] samples.
+//! Each test runs for [`duration`], which is half a second, or `UPSHIFT_TORTURE_SECONDS` if that is
+//! set (`cargo xtask soak` sets 60). A party counts its *steps*. The process aborts if a party
+//! makes no step in [`MAX_STALLED_SAMPLES`] samples of its counter.
 
 use std::future::Future;
 use std::io::Write;
@@ -57,7 +57,6 @@ pub(crate) const URGENT: Level = Level::at::<2>();
 pub(crate) const MIDDLE: Level = Level::at::<20>();
 pub(crate) const BACKGROUND: Level = Level::at::<40>();
 
-/// The parties of a combination, and their progress.
 #[derive(Default)]
 pub(crate) struct Parties {
     steps: Vec<Arc<AtomicU64>>,
@@ -161,7 +160,6 @@ impl Parties {
     }
 }
 
-/// Observes the steps of all parties from outside of the runtime.
 pub(crate) struct Observer {
     steps: Vec<Arc<AtomicU64>>,
     handle: Handle,
@@ -215,7 +213,6 @@ impl Observer {
     }
 }
 
-/// Computes for `time`.
 pub(crate) fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {

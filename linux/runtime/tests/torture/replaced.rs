@@ -1,6 +1,6 @@
-//! Tests of a program that replaces the handler of the runtime's signal after some time. From then
-//! on the runtime is cooperative, and every party must still make progress. Each number of vCPUs is
-//! tested in a child process, because the handler belongs to the process.
+//! Tests of a program that replaces the handler of the signal by which the runtime suspends polls.
+//! From then on the runtime is cooperative, and every coroutine must still make progress. Each
+//! number of vCPUs is tested in a child process, because the handler belongs to the process.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,6 @@
-//! Tests with an allocator whose lock spins and never sleeps, like that of the sanitizers. A
-//! suspended poll that holds the lock must make progress, no matter which thread spins for the
-//! lock: another poll, the runtime outside of polls, another vCPU, or a thread outside of the
-//! runtime.
+//! Tests with an allocator that uses a spinlock, as the sanitizers' allocators do. A suspended poll
+//! that holds the lock must make progress, no matter which thread spins for the lock: another poll,
+//! the runtime outside of polls, another vCPU, or a thread outside of the runtime.
 
 mod parties;
 
