@@ -1,7 +1,7 @@
-//! Steps that the current thread of a preemptible vCPU adds to the loop of `worker`. In these steps
-//! the thread arranges the watcher's looks at polls, and hands the vCPU over to other threads.
+//! Serves a preemptible vCPU. To the loop in `worker`, this module adds the steps in which the
+//! current thread arranges the watcher's looks at polls, and hands the vCPU over to other threads.
 //!
-//! The permit of the thread is in use except during polls.
+//! The thread's permit is in use except during polls.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -20,7 +20,6 @@ use crate::host::Linux;
 use crate::time::clock;
 use crate::worker::{Until, VcpuKind, Worker};
 
-/// A preemptible vCPU, served by its thread `me`.
 struct Shared<'a> {
     vcpu: &'a Preemptible,
     worker: &'a Worker,
@@ -53,10 +52,10 @@ impl<'a> VcpuKind<'a> for Shared<'a> {
         vcpu.hand_over(self.worker, to).then_some(false)
     }
 
-    /// Returns true if the ring is due in one of two cases. While a poll is suspended, arrivals are
-    /// reaped first, because an arrival of the same level goes before that poll. Shortly after a
-    /// wait there is time to spare, and an arrival that is reaped now does not have to wait for a
-    /// poll that may turn out to be long.
+    /// Returns true if the ring is due and one of two conditions holds. While a poll is suspended,
+    /// arrivals are reaped first, because an arrival of the same level goes before that poll.
+    /// Shortly after a wait there is time to spare, and an arrival that is reaped now does not have
+    /// to wait for a poll that may turn out to be long.
     fn reaps_before_poll(&self) -> bool {
         let vcpu = self.vcpu;
         let idle = self.worker.executor().clock().wrapping_sub(self.idle_at);
@@ -144,7 +143,7 @@ impl Preemptible {
         }
     }
 
-    /// Begins a poll on this thread. The poll may be stopped from here on.
+    /// Begins a poll. From here on it may be stopped.
     #[inline]
     fn poll_begins(&self, worker: &Worker, thread: &Thread) {
         thread
@@ -206,7 +205,6 @@ impl Preemptible {
         }
     }
 
-    /// Makes the watcher listen from here on.
     #[inline]
     pub(super) fn listen(&self, worker: &Worker) {
         if !worker.executor().has_arrival_notice() {
@@ -219,7 +217,6 @@ impl Preemptible {
             .arm(worker.timers().next_deadline().unwrap_or(NEVER));
     }
 
-    /// Makes a call within the poll of thread `number`; see [`without_suspension`].
     fn without_suspension<R>(&self, number: usize, call: impl FnOnce() -> R) -> R {
         let _critical = crate::preempt::permit::Critical::enter();
         if self.current.load(Acquire) != number {
@@ -324,7 +321,7 @@ impl Preemptible {
         self.to_arc().start_spare()
     }
 
-    /// Returns another counted reference to the vCPU. Only for threads of the vCPU.
+    /// Only for threads of the vCPU.
     pub(super) fn to_arc(&self) -> Arc<Preemptible> {
         // SAFETY: `self` is in an `Arc` that came from `Arc::new`, and the runtime's worker holds a
         // reference, so the count is at least 1.

@@ -1,5 +1,6 @@
-//! The wait of a vCPU. The vCPU first spins if that has been worthwhile, then looks for vCPUs to
-//! stand in for, and parks in its ring.
+//! How a vCPU waits for work. It first spins if that has been worthwhile. Then it checks whether
+//! other vCPUs are in long polls, in order to process their completions and timers for them (to
+//! *stand in*), and parks in its ring.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -97,7 +98,6 @@ impl Worker {
             woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.settings.spin.is_zero();
     }
 
-    /// Returns whether a pinned coroutine has been picked, and its thread waits only for the vCPU.
     fn main_is_waited_for(&self) -> bool {
         let preemptible = self.preemptible.get();
         preemptible.is_some_and(|preemptible| preemptible.main_waits() != 0)
