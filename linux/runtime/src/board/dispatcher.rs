@@ -34,14 +34,14 @@ use crate::time::timers::Timers;
 /// begins.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Handle to the thread, which ends when the handle is dropped.
+/// Handle to the thread. Its drop ends the thread.
 pub(super) struct Dispatcher {
     ended: Arc<AtomicBool>,
     watch: RingWatch,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Announces arrivals at a vCPU. Used by its dispatcher, or by the watcher of a preemptible vCPU,
+/// Announces arrivals at a vCPU. Used by the dispatcher, or by the watcher of a preemptible vCPU,
 /// which has no dispatcher.
 pub(crate) struct Announcer {
     pub(super) domain: Domain<Linux>,
@@ -56,7 +56,7 @@ pub(crate) struct Announcer {
 }
 
 impl Dispatcher {
-    /// Starts the thread. Also returns its id.
+    /// Also returns the thread's id.
     pub(super) fn start(announcer: Arc<Announcer>) -> io::Result<(Dispatcher, i32)> {
         let ended = Arc::new(AtomicBool::new(false));
         let watch = announcer.watch.clone();

@@ -22,7 +22,6 @@ use super::{Board, BoardStats, Post};
 use crate::host::Linux;
 use crate::time::timers::Timers;
 
-/// Interval at which the keeper looks for a daemon while there is none.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Used instead shortly after a daemon has ended, because it may be restarting with another
@@ -36,14 +35,13 @@ pub(crate) struct Served<'a> {
     pub(crate) domain: &'a Domain<Linux>,
     pub(crate) name: &'a str,
     pub(crate) index: usize,
-    /// The CPU that the vCPU's threads are pinned to.
     pub(crate) cpu: usize,
 }
 
 pub(crate) struct Membership {
     board: upshift_board::Board,
     socket: PathBuf,
-    /// Threads of each vCPU, by its index.
+    /// By the index of the vCPU.
     vcpus: Mutex<Vec<VcpuSpec>>,
     /// Threads of preemptible vCPUs that the keeper has yet to register.
     fresh: Mutex<Vec<(usize, ThreadSpec)>>,
@@ -295,7 +293,7 @@ impl Membership {
         unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Leaves the daemon. When this function returns, no thread is elevated any more.
+    /// When this function returns, no thread is elevated any more.
     pub(crate) fn end(&self) {
         self.ended.store(true, Release);
         self.wake_keeper();

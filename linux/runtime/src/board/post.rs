@@ -32,7 +32,7 @@ impl Expected {
     }
 }
 
-/// The place from which a vCPU publishes its levels on the board. Only the vCPU's thread uses it.
+/// Publishes the levels of a vCPU. Only the vCPU's thread uses it.
 pub(crate) struct Post {
     vcpu: Vcpu,
     watch: RingWatch,
@@ -74,8 +74,6 @@ impl Post {
         }
     }
 
-    /// Returns the announcer, which the watcher of a preemptible vCPU uses in place of a
-    /// dispatcher.
     pub(crate) fn announcer(&self) -> &Arc<Announcer> {
         &self.announcer
     }

@@ -1,5 +1,5 @@
-//! The timer of a vCPU's watcher, for looks that no event causes, and the watcher's rests, in which
-//! arrivals do not wake the watcher.
+//! The timer with which a vCPU's watcher looks at polls when no event wakes it, and the watcher's
+//! *rests*, times in which arrivals of I/O do not wake it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -10,10 +10,8 @@ use std::time::Duration;
 use crate::notice::explained;
 use crate::time::clock;
 
-/// Time of a timer that is not set.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Timer and rests of a watcher. Written by the watcher and by the current thread.
 pub(super) struct Alarm {
     timer: OwnedFd,
     /// Time at which the timer goes off in ns, or NEVER.
@@ -46,19 +44,17 @@ impl Alarm {
         })
     }
 
-    /// Returns the descriptor of the timer, which is readable when the timer has gone off.
     pub(super) fn raw_fd(&self) -> RawFd {
         self.timer.as_raw_fd()
     }
 
-    /// Waits until the timer has gone off.
     pub(super) fn wait(&self) {
         let mut event = libc::pollfd {
             fd: self.raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: `event` is a local entry, and the call is told of one.
+        // SAFETY: `event` is a valid array of one entry, and the length passed is one.
         unsafe { libc::poll(&raw mut event, 1, -1) };
     }
 
@@ -80,7 +76,6 @@ impl Alarm {
         }
     }
 
-    /// Sets the timer, and sets it again if another thread requests an earlier time meanwhile.
     fn set_and_check(&self, mut at: u64) {
         loop {
             let left = Duration::from_nanos(at.saturating_sub(clock::now()));
@@ -120,8 +115,8 @@ impl Alarm {
         };
     }
 
-    /// Reads the timer, which has gone off. A poll that began before this call may rely on the
-    /// timer; the look that follows sees that poll.
+    /// Reads the timer, which has gone off. A poll that began before this call need not set the
+    /// timer, because the look that follows sees that poll.
     pub(super) fn take(&self) {
         let mut count = 0u64;
         // SAFETY: the pointer is to a local of the size given. The descriptor does not block.

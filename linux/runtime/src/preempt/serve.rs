@@ -26,7 +26,6 @@ struct Shared<'a> {
     thread: &'a Thread,
     me: usize,
     done: &'a dyn Fn() -> bool,
-    /// Tick at the end of the last wait.
     idle_at: u64,
 }
 
@@ -303,8 +302,8 @@ impl Preemptible {
         }
     }
 
-    /// Arranges a look because the poll of the calling thread has made a coroutine of this vCPU
-    /// ready, which waits for the end of the poll.
+    /// Arranges a look because the current poll has made a coroutine of this vCPU ready, which now
+    /// waits for the end of the poll.
     #[cold]
     fn waiter(&self, waits: WaitingWork) {
         let ticks = clock::ticks();
@@ -316,7 +315,7 @@ impl Preemptible {
         }
     }
 
-    /// Starts another spare thread. Allocates, so only a thread of the vCPU may call it.
+    /// Allocates, so only a thread of the vCPU may call it.
     fn start_another(&self) -> std::io::Result<()> {
         self.to_arc().start_spare()
     }

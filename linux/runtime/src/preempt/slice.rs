@@ -16,7 +16,7 @@ const SLICE: u64 = 100_000;
 /// priority.
 const RESET_ON_FORK: u64 = 1;
 
-/// The kernel's `sched_attr`.
+/// The kernel's `struct sched_attr`.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {

@@ -31,11 +31,9 @@ pub(super) enum Stopped {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotStopped {
-    /// The thread is using its permit.
     InUse,
     /// The poll is not under way, because it has ended, or has not been resumed yet.
     Over,
-    /// Every thread holds a poll.
     NoThread,
 }
 

@@ -64,11 +64,9 @@ pub(crate) struct Thread {
     pub(super) turn: AtomicU64,
     /// The coroutine whose poll is suspended on this thread, packed; 0 if there is none.
     pub(super) coroutine: AtomicU64,
-    /// The last reading of its clocks and of the age of its poll.
     pub(super) age: Age,
-    /// Time at which its poll was suspended, ns.
+    /// Time at which the poll was suspended, ns.
     pub(super) since: AtomicU64,
-    /// The coroutine, while the poll is blocked.
     pub(super) aside: Mutex<Option<SetAside<Linux>>>,
     /// Set while its poll is blocked. The signal's handler then returns at once, so that the thread
     /// sleeps on.
@@ -78,7 +76,6 @@ pub(crate) struct Thread {
     pub(super) waits_in_ring: AtomicBool,
     pub(super) enter_requested: AtomicBool,
     pub(super) sent: Sent,
-    /// Its `stat` file, kept open for the first [`HOLD_OPEN`] threads.
     status: OnceLock<File>,
     pub(super) owner: OnceLock<Owner>,
 }
@@ -216,7 +213,6 @@ impl Thread {
         Clocks::new(now, self.cpu_time().unwrap_or(0), parked(now))
     }
 
-    /// Ends the record of a suspension, after the end of the poll.
     #[cold]
     pub(super) fn forget_suspension(&self) {
         self.resumed.store(0, Relaxed);
@@ -321,7 +317,7 @@ pub(super) fn id_of<T>(thread: &JoinHandle<T>) -> u32 {
     if result == 0 { !(clock >> 3) as u32 } else { 0 }
 }
 
-/// Reads a CPU-time clock, ns. Returns `None` if there is no such thread.
+/// In ns. Returns `None` if there is no such thread.
 fn cpu_time(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec {
         tv_sec: 0,

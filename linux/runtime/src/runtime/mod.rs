@@ -1,9 +1,10 @@
-//! The runtime consists of a domain, and a thread for each of its vCPUs.
+//! A runtime: its vCPUs (worker threads, each with ready queues and an io_uring), the coroutines
+//! that run on them, and `block_on`.
 //!
-//! The thread that builds the runtime serves vCPU 0 while it is in [`Runtime::block_on`]; each
-//! other vCPU has a thread of its own. Dropping the runtime cancels every coroutine while all vCPUs
-//! still serve, so that I/O in flight is cancelled by the rings that started it; then the threads
-//! end.
+//! Without preemption, the thread that builds the runtime serves vCPU 0 while it is in
+//! [`Runtime::block_on`]. All other vCPUs have threads of their own. Dropping the runtime cancels
+//! every coroutine while all vCPUs still serve, so that I/O in flight is cancelled by the rings
+//! that started it. Then the threads end.
 
 pub(crate) mod builder;
 pub(crate) mod driver;
@@ -399,7 +400,6 @@ impl Drop for Runtime {
     }
 }
 
-/// Returns the number of coroutines that have exited.
 fn exited(domain: &Domain<Linux>) -> u64 {
     domain.vcpus().map(|vcpu| vcpu.exits().0).sum()
 }

@@ -1,5 +1,6 @@
-//! Access of a runtime's vCPUs to each other's timers and rings. The permit of a vCPU's thread
-//! decides whether another vCPU may work on the ring while that thread is in a long poll.
+//! Gives the vCPUs of a runtime access to each other's timers and rings (io_uring). A vCPU may work
+//! on the ring of another one while the thread of the latter is in a long poll. The permit of that
+//! thread decides whether this is possible at the moment.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -14,7 +15,6 @@ use crate::preempt::interrupt::{self, OnStack, Sent};
 use crate::preempt::permit;
 use crate::time::timers::Timers;
 
-/// The parts of a vCPU that the other vCPUs may use.
 pub(crate) struct VcpuAccess {
     timers: Arc<Timers>,
     /// Set while the vCPU's loop runs, if the kernel can announce arrivals.
@@ -22,7 +22,7 @@ pub(crate) struct VcpuAccess {
 }
 
 /// The vCPUs in service, by index. A thread that works on the ring of another vCPU holds the lock
-/// of that vCPU's entry meanwhile.
+/// of that vCPU's entry.
 pub(crate) struct AccessTable(Box<[Mutex<Option<VcpuAccess>>]>);
 
 impl Default for AccessTable {
@@ -60,14 +60,12 @@ impl AccessTable {
 }
 
 /// The ring of a vCPU whose loop runs, as the other vCPUs use it. The *owner* is the thread that
-/// runs the loop, which made the ring.
+/// runs the loop and created the ring.
 pub(crate) struct Arrivals {
     permit: Permit,
     pub(crate) watch: RingWatch,
     ring: *const Ring,
-    /// Id of the owner.
     owner: AtomicU32,
-    /// The last signal to the owner.
     sent: Sent,
     /// Set while a request to the owner to enter its ring is open.
     enter_requested: AtomicBool,
@@ -147,11 +145,10 @@ impl Arrivals {
 }
 
 thread_local! {
-    /// The ring of the loop that runs on this thread.
     static OWN: Cell<*const Arrivals> = const { Cell::new(null()) };
 }
 
-/// Answers a signal to the calling thread. The thread enters its ring, if that was requested.
+/// Handles the signal on the owner's thread, which enters its ring if that was requested.
 pub(crate) fn answer_here() {
     // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
     // the `Arrivals` alive.
@@ -168,7 +165,6 @@ const HOOKS: permit::Hooks = permit::Hooks {
     wait: permit::wait_for_grant,
 };
 
-/// Notifies the vCPU that found a use under way. The use has now ended.
 fn notify_stand_in() {
     // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
     // the `Arrivals` alive.
@@ -177,8 +173,8 @@ fn notify_stand_in() {
     }
 }
 
-/// Guard. While it lives, other vCPUs may stand in for the vCPU whose loop runs on this thread,
-/// whenever that vCPU is in a poll.
+/// Guard that lets other vCPUs stand in for the vCPU whose loop runs on this thread, whenever that
+/// vCPU is in a poll.
 pub(crate) struct StandInGuard<'a> {
     access: &'a AccessTable,
     index: usize,

@@ -13,7 +13,6 @@ impl Worker {
         self.ring.start(operation, self.io_level())
     }
 
-    /// Starts an operation at `level` instead of the calling coroutine's.
     #[cfg(feature = "hyper")]
     pub(crate) fn start_at<T: Operation>(&self, operation: T, level: Level) -> Submission<T> {
         self.outbox.add(level.get());

@@ -1,4 +1,4 @@
-//! Settings of a runtime. `build.rs` constructs the runtime from them.
+//! The builder, which holds the settings of a runtime. `build.rs` constructs the runtime from them.
 
 mod build;
 mod observation;
@@ -595,7 +595,7 @@ impl Builder {
         self
     }
 
-    /// Checks the settings. Returns the reason why no runtime can be built with them.
+    /// Returns the reason why no runtime can be built with these settings.
     fn check(&self) -> Result<(), String> {
         let why = match self {
             Builder { vcpus: 0, .. } => "a runtime needs at least one vCPU",

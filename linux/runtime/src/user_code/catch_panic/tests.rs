@@ -54,7 +54,6 @@ fn probe() -> Waker {
     unsafe { Waker::from_raw(RawWaker::new(data, &TABLE)) }
 }
 
-/// A value that records its clones and its drop.
 #[derive(Debug)]
 struct Value;
 
