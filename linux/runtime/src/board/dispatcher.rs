@@ -112,7 +112,7 @@ impl Announcer {
     /// and arrivals may outrank the level that the vCPU has published.
     pub(crate) fn look(&self) {
         // While the vCPU sleeps, its published level already includes possible arrivals, so none of
-        // them may_be_outranked it.
+        // them outranks it.
         let most_urgent_expected = self.expected.most_urgent(&self.watch);
         let may_be_outranked = most_urgent_expected < self.vcpu.line().claim().potential();
         if may_be_outranked && self.vcpu.standing() != Standing::UNCONTESTED {

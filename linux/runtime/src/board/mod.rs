@@ -8,10 +8,10 @@
 //! take the initiative to yield").
 //!
 //! ```text
-//!   vCPU's thread    publishes the level of its poll; rings the doorbell if the
-//!                    order on its CPU may change                                  post.rs
-//!   dispatcher       sleeps on the ring; announces arrivals while the vCPU,
-//!                    demoted, cannot                                              dispatcher.rs
+//!   vCPU's thread    publishes the level of its poll; wakes the daemon ("rings the
+//!                    doorbell") if the order on its CPU may change                post.rs
+//!   dispatcher       sleeps on the ring; publishes the levels of arrivals while
+//!                    the vCPU cannot, because another process has its CPU         dispatcher.rs
 //!   keeper           joins, notices the end of the daemon, joins again            membership.rs
 //! ```
 //!

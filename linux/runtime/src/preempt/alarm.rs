@@ -121,7 +121,7 @@ impl Alarm {
         let mut count = 0u64;
         // SAFETY: the pointer is to a local of the size given. The descriptor does not block.
         let read = unsafe { libc::read(self.raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
-        // A failed read means that the timer has been set anew meanwhile.
+        // A failed read means that the timer has been set again meanwhile.
         if read > 0 {
             self.armed.store(NEVER, SeqCst);
             self.armed_ticks.store(0, SeqCst);

@@ -103,8 +103,8 @@ fn measure_look() -> u64 {
             while !ended.load(Acquire) {
                 alarm.wait();
                 alarm.take();
-                // Set again, so that this loop ends even if the other thread sets the timer no
-                // more.
+                // Set again, so that this loop ends even if the other thread does not set the timer
+                // any more.
                 alarm.arm(clock::now() + LONGEST_TIMER);
                 looks.fetch_add(1, Release);
             }

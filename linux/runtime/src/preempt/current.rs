@@ -157,14 +157,14 @@ pub(crate) fn answer_here() {
                 mark_resumed(vcpu, thread);
             }
             if number == FIRST && !thread.permit.in_use() {
-                // Other threads may have served meanwhile and requested a call of `hand_over` in
-                // vain.
+                // Other threads may have served meanwhile, and requested in vain that this thread
+                // call `hand_over`.
                 vcpu.watch().hand_over();
             }
             return;
         }
         if number == FIRST {
-            // Fetches the arrivals, so that the next thread need not request that.
+            // Fetches the arrivals, so that the next thread need not request that from this thread.
             if vcpu.handover.next_up.load(SeqCst) != NONE {
                 // The watcher need not be notified of these arrivals. If this signal came late, the
                 // next thread already runs, and arrivals stay unmasked for the watch over its own

@@ -116,7 +116,6 @@ impl Preemptible {
         unsafe { worker.ring().adopt() };
         self.ensure_spare();
         thread.sample_clocks(|now| self.parked(now));
-        // The cause of the suspension waits in the ring or in the queues.
         self.watch().mask();
         worker.run_pass();
         let shared = Shared {
@@ -283,14 +282,14 @@ impl Preemptible {
             // A coroutine that yields goes to the tail of its level.
             drop(polled);
         }
-        // Usually a thread is free: the thread that gave the vCPU away, or one that has been
+        // Usually a thread is free: the one that gave the vCPU to this thread, or one that has been
         // current since.
         loop {
             let free = self.roles().free();
             if self.hand_over(worker, free.unwrap_or(FIRST)) {
                 return;
             }
-            // If each thread holds a poll, one of the suspended polls is resumed.
+            // If every thread holds a poll, a suspended one is resumed.
             let successor = self.successor(&self.roles(), NONE);
             let id = successor.map(|successor| self.suspended_on(successor));
             if let Some(id) = id

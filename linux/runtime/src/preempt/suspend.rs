@@ -63,14 +63,14 @@ impl Preemptible {
             return Err(NotStopped::InUse);
         }
         let is_asleep = may_sleep && thread.is_asleep();
-        let turn = self.handover.turn.load(Relaxed);
+        let next_turn = self.handover.turn.load(Relaxed);
         let level = self.worker().executor().running_level().unwrap_or_default();
         // No thread is free if every thread holds an unfinished poll. If the current poll sleeps or
         // a turn is due, a suspended poll then resumes in its place, because it may hold a lock
         // that the others wait for. When a turn ends, the poll that it displaced resumes. No new
         // coroutine can be polled before one of these polls has ended.
         let successor = match roles.free() {
-            None if is_asleep || turn != NONE => self.successor(&roles, turn),
+            None if is_asleep || next_turn != NONE => self.successor(&roles, next_turn),
             None => self.displaced_by(&roles, level.get()),
             Some(_) => None,
         };
@@ -97,7 +97,7 @@ impl Preemptible {
         let worker = self.worker();
         let _ = thread.owner.set(worker.ring().owner());
         if let Some(successor) = successor {
-            let takes_turn = role == Role::Suspended && turn != NONE;
+            let takes_turn = role == Role::Suspended && next_turn != NONE;
             self.handover.turn.store(NONE, Relaxed);
             self.handover.displaced_level.store(level.get(), Relaxed);
             let displaced = if takes_turn { current } else { NONE };
@@ -234,12 +234,12 @@ impl Preemptible {
         self.resume_thread(worker, roles, to, turn);
     }
 
-    /// Returns the thread whose suspended poll is resumed if no thread is free: `turn` if its poll
-    /// is suspended, or else the thread whose poll was suspended first.
-    pub(super) fn successor(&self, roles: &Roles, turn: usize) -> Option<usize> {
+    /// Returns the thread whose suspended poll is resumed if no thread is free. This is `next_turn`
+    /// if its poll is suspended, or else the thread whose poll was suspended first.
+    pub(super) fn successor(&self, roles: &Roles, next_turn: usize) -> Option<usize> {
         let since = |&thread: &usize| self.threads[thread].since.load(Relaxed);
-        if turn != NONE && roles.role(turn) == Role::Suspended {
-            return Some(turn);
+        if next_turn != NONE && roles.role(next_turn) == Role::Suspended {
+            return Some(next_turn);
         }
         roles.with_role(Role::Suspended).min_by_key(since)
     }
@@ -301,11 +301,11 @@ impl Preemptible {
 
     /// Takes the turn that the watcher has given, and returns its coroutine.
     pub(super) fn take_turn(&self) -> Option<CoroutineId> {
-        let turn = self.handover.turn.swap(NONE, Relaxed);
-        if turn == NONE || self.roles().role(turn) != Role::Suspended {
+        let next_turn = self.handover.turn.swap(NONE, Relaxed);
+        if next_turn == NONE || self.roles().role(next_turn) != Role::Suspended {
             return None;
         }
-        Some(self.suspended_on(turn))
+        Some(self.suspended_on(next_turn))
     }
 
     pub(super) fn suspended_on(&self, thread: usize) -> CoroutineId {

@@ -281,7 +281,7 @@ impl Thread {
             None => status_of(self.id.load(SeqCst)).and_then(|file| file.read_at(&mut line, 0)),
         };
         let Ok(length) = read else { return false };
-        // `number (name) state …`; the name may hold anything.
+        // The format is `number (name) state …`, and the name may contain `)`.
         let line = &line[..length];
         let Some(end) = line.iter().rposition(|&byte| byte == b')') else {
             return false;

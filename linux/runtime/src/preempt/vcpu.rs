@@ -499,7 +499,6 @@ mod tests {
             }),
         );
         assert!(spin_until(20, || held.load(SeqCst)));
-        // The last of the spare threads, which starts behind the lock.
         let last = vcpu.roles().count();
         vcpu.start_spare_after(|| drop(LOCK.lock())).unwrap();
         // One more poll for each of the other threads; each interrupts the poll before it.

@@ -174,8 +174,9 @@ impl<'a> Watcher<'a> {
             Next::Now => now + MAX_SUSPENSION,
             Next::Rest | Next::Done => NEVER,
         };
-        // The signal may not have reached the stopped thread. Pinned coroutines that were picked
-        // are in no queue, so a poll may have begun without seeing them.
+        // Look again later, because the signal may not have reached the stopped thread. Also,
+        // pinned coroutines that were picked are in no queue, so a poll may have begun without
+        // seeing them.
         if vcpu.has_stopped_polls()
             || vcpu.pinned.levels.load(Acquire) != 0
             || self.current().pending_resume(now).is_some()

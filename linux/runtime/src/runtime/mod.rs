@@ -71,7 +71,7 @@ pub struct Runtime {
     pub(crate) not_send: PhantomData<*const ()>,
 }
 
-/// Threads that observe the runtime; they end first.
+/// Threads that observe the runtime. They are ended first.
 #[derive(Default)]
 pub(crate) struct Observers {
     pub(crate) watchdog: Option<Watchdog>,
@@ -81,11 +81,11 @@ pub(crate) struct Observers {
 
 /// The threads that serve vCPU 0.
 pub(crate) enum Engine {
-    /// The thread that built the runtime serves the vCPU while in `block_on`. `None` while the
-    /// runtime is dropped.
+    /// The thread that built the runtime serves the vCPU while it is in `block_on`. `None` while
+    /// the runtime is dropped.
     Inline(Option<Box<Worker>>),
-    /// Threads of the vCPU's own serve it all the time; the thread that built the runtime polls
-    /// pinned coroutines.
+    /// The vCPU has threads of its own, which serve it all the time. The thread that built the
+    /// runtime polls pinned coroutines.
     Preemptible(Arc<Preemptible>),
 }
 
@@ -273,7 +273,7 @@ impl Runtime {
         self.worker().executor()
     }
 
-    /// Returns the worker of vCPU 0. If the vCPU is preemptible, callers use only the parts that
+    /// Returns the worker of vCPU 0. If that vCPU is preemptible, callers use only the parts that
     /// any thread may use.
     fn worker(&self) -> &Worker {
         match &self.engine {

@@ -113,8 +113,8 @@ impl Arrivals {
     /// Works on the ring in place of its owner, and returns wakers to call. The caller must hold
     /// the vCPU's entry.
     pub(crate) fn serve_ring(&self) -> Vec<DeferredCall> {
-        // Tried twice, because the owner may end its use after `revoke` has failed and before
-        // `ask`.
+        // Tried twice, because the owner may end its use of the permit between a failed `revoke`
+        // and the `ask`.
         for _ in 0..2 {
             if self.permit.revoke(heavy_barrier).is_ok() {
                 // SAFETY: this thread alone uses the ring. The owner is outside of all uses, and

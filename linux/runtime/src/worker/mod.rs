@@ -435,8 +435,8 @@ impl Worker {
     fn is_reap_interval_over(&self, reaped_at: u64, gave_way: bool) -> bool {
         let ago = clock::ticks().wrapping_sub(reaped_at);
         ago >= self.pace.reap
-            // Without a next poll, the loop is about to enter the ring anyway, and waits in it with
-            // the same call.
+            // If there is nothing to poll next, the loop is about to enter the ring anyway, and
+            // reaps and waits with the same call.
             && (gave_way || self.executor.bitmap() != 0 || self.executor.has_arrivals())
             && (gave_way
                 || ago >= self.pace.reap.saturating_mul(REAP_INTERVALS)
