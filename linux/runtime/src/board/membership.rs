@@ -24,8 +24,8 @@ use crate::time::timers::Timers;
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Used instead shortly after a daemon has ended, because it may be restarting with another
-/// configuration or version.
+/// Used instead of [`RETRY_INTERVAL`] shortly after a daemon has ended, because it may be
+/// restarting with another configuration or version.
 const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 const QUICK_RETRY_TIME: Duration = Duration::from_secs(10);
@@ -211,7 +211,6 @@ impl Membership {
         joined.map(|_| ())
     }
 
-    /// Withdraws the threads of a vCPU that leaves service.
     pub(crate) fn withdraw(&self, index: usize) {
         let _updating = lock(&self.update_lock);
         lock(&self.fresh).retain(|(vcpu, _)| *vcpu != index);

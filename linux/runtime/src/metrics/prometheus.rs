@@ -310,8 +310,7 @@ mod tests {
         metrics
     }
 
-    /// Checks that `text` follows the grammar of the format. Checks only the parts of the grammar
-    /// that these samples use.
+    /// Checks only the parts of the format's grammar that these samples use.
     fn check(text: &str) {
         let mut family = String::new();
         let mut seen = std::collections::HashSet::new();

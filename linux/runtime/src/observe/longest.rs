@@ -116,7 +116,6 @@ impl NamedPoll {
     }
 }
 
-/// Reports the panic of a detached coroutine, in a line on standard error.
 pub(crate) fn report_panic(vcpu: usize, poll: &NamedPoll) {
     let NamedPoll { poll: inner, .. } = poll;
     let identity = Identity(

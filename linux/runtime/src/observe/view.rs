@@ -145,8 +145,7 @@ impl Drop for Running {
     }
 }
 
-/// Returns the answer to a request, or `Err` with the reason for a refusal, or `None` if the
-/// runtime has ended.
+/// Returns `Err` with the reason for a refusal, or `None` if the runtime has ended.
 fn answer(
     request: &[u8],
     recording: &mut Option<Running>,
@@ -231,7 +230,7 @@ impl Client {
         }
     }
 
-    /// Reads a request, or writes the answer. Returns false if the connection is over.
+    /// Returns false if the connection is over.
     fn advance(&mut self, shared: &Weak<Shared>) -> bool {
         if self.answer.is_empty() && Instant::now() >= self.ready_at && !self.read(shared) {
             return false;

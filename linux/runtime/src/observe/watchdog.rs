@@ -145,7 +145,7 @@ fn look_for_starved(shared: &Shared, starved: &mut Vec<Starved>) {
     }
 }
 
-/// Looks at all vCPUs. Returns whether anything has been polled since the last look.
+/// Returns whether anything has been polled since the last look.
 fn look(shared: &Shared, monitor: &Monitor, seen: &mut Vec<Seen>, limit: u64) -> bool {
     let mut busy = false;
     for (index, vcpu) in shared.domain.vcpus().enumerate() {

@@ -58,8 +58,8 @@ impl Alarm {
         unsafe { libc::poll(&raw mut event, 1, -1) };
     }
 
-    /// Makes the timer go off at a time of `CLOCK_MONOTONIC` in ns, or earlier. Callable from any
-    /// thread of the vCPU.
+    /// Sets the timer to `at` (`CLOCK_MONOTONIC`, ns), unless it goes off earlier. Callable from
+    /// any thread of the vCPU.
     #[inline]
     pub(super) fn arm(&self, at: u64) {
         if at < self.armed.load(Relaxed) {

@@ -82,7 +82,6 @@ impl Drop for Registered<'_> {
     }
 }
 
-/// Calls `f` with the vCPU that the calling thread belongs to, and its number there.
 pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
     let registration = THREAD.get();
     // SAFETY: the pointer is null or valid, because only a `Registered` sets it, which borrows the

@@ -34,6 +34,11 @@ pub(crate) fn wait_for_grant(permit: &Permit) {
 #[derive(Clone, Copy)]
 pub(crate) struct Saved(*const Permit, Hooks);
 
+/// Gives the calling thread this permit. Returns its former one.
+///
+/// # Safety
+/// The permit lives until the thread ends or calls [`restore`]. If a use of the former permit is
+/// under way, it ends only after [`restore`].
 pub(crate) unsafe fn hold(permit: &Permit, hooks: Hooks) -> Saved {
     Saved(PERMIT.replace(permit), HOOKS.replace(hooks))
 }

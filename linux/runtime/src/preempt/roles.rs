@@ -108,8 +108,6 @@ impl Roles {
         Some(next)
     }
 
-    /// Stops the current thread, which takes `role`, and makes a thread with a suspended poll
-    /// current.
     pub(super) fn stop_for(&mut self, role: Role, suspended: usize) {
         debug_assert_eq!(self.roles[suspended], Role::Suspended);
         self.roles[self.current] = role;

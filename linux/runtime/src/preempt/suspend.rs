@@ -39,7 +39,8 @@ pub(super) enum NotStopped {
 
 impl Preemptible {
     /// Stops `poll`, which is under way on the current thread, and makes another thread current.
-    /// Only for the watcher, because nothing here allocates or takes a lock that a poll may hold.
+    /// Only for the watcher. Allocates nothing and takes no lock that a poll may hold, because the
+    /// poll would be stopped while it holds the lock.
     ///
     /// Returns an error if the vCPU has gone on to another poll since the watcher decided to stop
     /// this one. A poll that is to resume but has not got the CPU yet is left alone, because
@@ -299,7 +300,7 @@ impl Preemptible {
         }
     }
 
-    /// Takes the turn that the watcher has given, and returns its coroutine.
+    /// Returns the coroutine of the turn that the watcher has given.
     pub(super) fn take_turn(&self) -> Option<CoroutineId> {
         let next_turn = self.handover.turn.swap(NONE, Relaxed);
         if next_turn == NONE || self.roles().role(next_turn) != Role::Suspended {

@@ -60,7 +60,6 @@ use crate::preempt::permit::Critical;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// Number of spare threads that a vCPU begins with.
 pub(super) const SPARES: usize = 2;
 
 #[derive(Clone, Debug)]
@@ -235,7 +234,6 @@ impl Preemptible {
         Ok(())
     }
 
-    /// Tells the daemon, if there is one, that the calling thread belongs to this vCPU.
     pub(super) fn enlist(&self, role: board::Role) {
         if let Some(membership) = &self.worker().shared().membership
             && self.announcer.is_some()
@@ -326,7 +324,7 @@ impl Preemptible {
         unsafe { &*self.worker }
     }
 
-    /// Returns the total time, in ticks, for which the vCPU has slept by the tick `now`.
+    /// Returns the ticks for which the vCPU has slept by the tick `now`.
     pub(super) fn parked(&self, now: u64) -> u64 {
         self.worker().meter().parked(now)
     }

@@ -47,7 +47,7 @@ use crate::time::clock;
 /// first. Equal to the longest suspension.
 pub(crate) const SUSPENDED_DELAY: Duration = Duration::from_nanos(MAX_SUSPENSION);
 
-/// Time in nanoseconds after which a standstill for lack of threads is reported.
+/// Nanoseconds after which a standstill for lack of threads is reported.
 const STANDSTILL_LIMIT: u64 = 1_000_000_000;
 
 pub(super) fn run(vcpu: &Preemptible) {
@@ -273,7 +273,6 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Suspends blocked polls whose threads have woken up.
     fn suspend_awake(&self) {
         let vcpu = self.vcpu;
         if vcpu.tally.blocked.load(Acquire) == 0 {

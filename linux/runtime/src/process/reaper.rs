@@ -96,7 +96,6 @@ fn run(eventfd: &OwnedFd) {
     }
 }
 
-/// Returns when a child has ended or another has been added.
 fn wait(eventfd: &OwnedFd, children: &[Orphan]) {
     let descriptors = children.iter().map(|orphan| orphan.pidfd.as_raw_fd());
     let mut polled: Vec<_> = std::iter::once(eventfd.as_raw_fd())

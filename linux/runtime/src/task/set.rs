@@ -411,7 +411,6 @@ impl<T: 'static> JoinSet<T> {
         }
     }
 
-    /// Polls the handle of a coroutine that may have exited, with the waker of that handle.
     fn poll_entry(&mut self, number: usize) -> Poll<Result<(Id, T), JoinError>> {
         let Some(entry) = self.entries.get_mut(number).and_then(Option::as_mut) else {
             return Poll::Pending;

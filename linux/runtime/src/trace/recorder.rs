@@ -104,7 +104,6 @@ impl Recorder {
         }
     }
 
-    /// Adds a vCPU that enters service to the recording under way, if there is one.
     pub(crate) fn add_vcpu(&self, index: usize) {
         if self.is_on() {
             let mut state = self.state();
@@ -367,7 +366,6 @@ impl Writer<'_> {
         }
     }
 
-    /// Sets the name and level of work at the event that began the poll under way.
     fn named(&mut self, id: u64, level: Level, number: usize) {
         let work = u32::try_from(number).ok().and_then(|n| self.names.get(n));
         if let Some(work) = work

@@ -74,7 +74,7 @@ use crate::user_code::deferred;
 use outbox::Outbox;
 pub(crate) use wait::{ENDING_WAIT, Spin};
 
-/// Number of polls after which a vCPU enters the ring if completions or submissions wait.
+/// After this number of polls, a vCPU enters the ring if completions or submissions wait.
 pub(crate) const POLLS_PER_REAP: u32 = 64;
 
 /// Reap intervals after which a vCPU enters the ring even if no completion can be more urgent than
@@ -86,7 +86,6 @@ fn more_urgent_than(level: u8) -> u64 {
     (1 << level) - 1
 }
 
-/// The executor, the ring and the timers of a vCPU, for the thread that serves it.
 pub(crate) struct Worker {
     executor: Executor<Linux>,
     ring: Ring,
@@ -160,7 +159,6 @@ pub(crate) trait VcpuKind<'a> {
     /// Returns whether completions must be reaped before the next poll, however short the last poll
     /// was.
     fn reaps_before_poll(&self) -> bool;
-    /// Called before a pass or a wait, when no poll is under way.
     fn between_polls(&self);
     fn pick(
         &mut self,
@@ -177,7 +175,6 @@ pub(crate) trait VcpuKind<'a> {
     fn after_wait(&mut self, worker: &'a Worker);
 }
 
-/// An inline vCPU, which one thread serves without interrupting polls.
 struct InlineVcpu<'a> {
     /// Held if other vCPUs may stand in while this vCPU polls.
     guard: Option<StandInGuard<'a>>,
@@ -403,7 +400,6 @@ impl Worker {
         }
     }
 
-    /// Lets other vCPUs, if there are any, stand in for this vCPU.
     fn allow_stand_in(&self) -> Option<StandInGuard<'_>> {
         if self.executor.domain().active_vcpus() < 2 {
             return None;
@@ -497,7 +493,6 @@ impl Worker {
         }
     }
 
-    /// Wakes the coroutines whose timers are due.
     fn expire(&self) {
         if self.timers.next_deadline().is_some() {
             let mut late = Vec::new();

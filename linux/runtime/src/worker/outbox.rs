@@ -12,7 +12,6 @@ const NONE_WAITS: u8 = u8::MAX;
 /// leaves the device idle (`--gather` of bench/peers/c/files.c).
 const GATHERED_READS: usize = 4;
 
-/// Summary of the operations that wait to be submitted.
 pub(super) struct Outbox {
     /// The operations are submitted before polls of this level and of less urgent levels.
     before: Cell<u8>,
@@ -44,7 +43,6 @@ impl Outbox {
         self.before.set(self.before.get().min(level + 1));
     }
 
-    /// Counts a file read that has been added.
     pub(super) fn add_read(&self) {
         self.reads.set(self.reads.get() + 1);
         if self.reads.get() >= GATHERED_READS {

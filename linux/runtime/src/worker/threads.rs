@@ -97,7 +97,7 @@ impl Shared {
         Ok((worker, None))
     }
 
-    /// Starts a thread that serves one more vCPU. Returns the index of the vCPU.
+    /// Returns the index of the new vCPU.
     pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
         let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
         let index = executor.index();
@@ -117,7 +117,7 @@ impl Shared {
         }
     }
 
-    /// Starts the thread that serves a vCPU. The second value is `Some` if the vCPU is preemptible.
+    /// The second value is `Some` if the vCPU is preemptible.
     pub(crate) fn start_vcpu(
         self: &Arc<Shared>,
         executor: Executor<Linux>,

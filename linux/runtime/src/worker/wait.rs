@@ -46,7 +46,6 @@ impl Spin {
 }
 
 impl Worker {
-    /// Waits for completions, timers or wakes, spinning first if that has been worthwhile.
     pub(crate) fn wait(&self, spin: &mut Spin) {
         let is_alone = self.post.as_ref().is_none_or(Post::is_alone);
         if is_alone && spin.is_due() {
@@ -137,7 +136,7 @@ impl Worker {
             .look(|vcpu| look.stand_in_for(vcpu.index(), |all| deferred::run(domain, all)))
     }
 
-    /// Spins for at most the spin time. Returns true if something has arrived.
+    /// Returns true if something has arrived.
     fn spin(&self) -> bool {
         let limit = clock::to_ticks(self.shared.settings.spin);
         let began = clock::ticks();
