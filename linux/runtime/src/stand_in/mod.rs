@@ -47,7 +47,7 @@ pub(crate) struct Neighbours {
     /// The vCPU's ring as the other vCPUs use it; created when there are other vCPUs.
     arrivals: OnceCell<Option<Arc<Arrivals>>>,
     listening: RefCell<Vec<Option<Listening>>>,
-    /// In ns, as seen by the last look.
+    /// Earliest timer of a vCPU in a long poll, in ns, as seen by the last look.
     next_deadline: Cell<Option<u64>>,
 }
 
